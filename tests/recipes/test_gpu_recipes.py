@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rag_r1.config import RagR1Config
-from rag_r1.preflight import check_given, check_lengths, check_ours, check_verl
+from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_verl
 from rag_r1.train import RECIPES, Recipe, RecipeError, compose_recipe, shipped
 
 GPU_RECIPES = ["recipes/rag_r1/ppo_sq", "recipes/rag_r1/ppo_mq", "recipes/rag_r1/grpo"]

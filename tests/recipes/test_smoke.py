@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rag_r1.preflight import check_given, check_lengths, check_ours, check_verl
+from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_verl
 from rag_r1.train import RECIPES, Recipe, compose_recipe
 
 _spec = importlib.util.spec_from_file_location("smoke_run", RECIPES / "smoke" / "run.py")

@@ -1,4 +1,4 @@
-"""Preflight of the data: what can be wrong with parquet rows, found before a run.
+"""Preflight of parquet rows: what can be wrong with them, found before a run.
 
 A file is read in batches and each row is looked at once, so size does not matter. `column_problems` reads the
 schema only; `scan` counts rows, names the faulty ones, and keeps the longest prompts. Counting tokens is what
@@ -18,6 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from rag_r1.preflight.problems import Problem, error, warning
+from rag_r1.rows import row_fault, usable_prompt
+
 #: Prompts of a file that are tokenised at most.
 TOKENISED = 4000
 #: Faulty rows of a file that are named.
@@ -32,29 +35,6 @@ _REQUIRED = (
     "extra_info.protocol",
 )
 _REMEDY = "make the file with a script in data_process/, or add the column"
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One finding. `where` is a key, a file or a row; `remedy` says what to do."""
-
-    level: str
-    where: str
-    what: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.level}: {self.where}: {self.what}\n    -> {self.remedy}"
-
-
-def error(where: str, what: str, remedy: str) -> Problem:
-    """A Problem that must keep a run from starting."""
-    return Problem("error", where, what, remedy)
-
-
-def warning(where: str, what: str, remedy: str) -> Problem:
-    """A Problem that a run survives."""
-    return Problem("warning", where, what, remedy)
 
 
 @dataclass
@@ -126,28 +106,6 @@ def _has(schema: pa.Schema, column: str) -> bool:
     return names[-1] != "ground_truth" or not pa.types.is_struct(kind) or kind.get_field_index("target") >= 0
 
 
-def row_fault(row: Mapping[str, Any]) -> str | None:
-    """What makes a row useless for training, or None. Such a row trains nothing and does not end a run."""
-    info = row.get("extra_info") or {}
-    if not isinstance(info.get("question"), str) or not info["question"].strip():
-        return "extra_info.question is empty"
-    reward_model = row.get("reward_model") or {}
-    truth = reward_model.get("ground_truth")
-    target = truth.get("target") if isinstance(truth, Mapping) else truth
-    golds = [target] if isinstance(target, str) else target
-    if not golds or not all(isinstance(gold, str) and gold.strip() for gold in golds):
-        return "reward_model.ground_truth.target is empty"
-    return None
-
-
-def usable_prompt(prompt: Any) -> bool:
-    """A list of messages with a role and a text. veRL's data set stops at a row that has none."""
-    return bool(prompt) and all(
-        isinstance(m, Mapping) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
-        for m in prompt
-    )
-
-
 def scan(
     path: str,
     protocol: str,
@@ -201,20 +159,14 @@ def _rows(path: str) -> Iterator[dict[str, Any]]:
 def scan_problems(
     path: str, found: Scan, protocol: str, max_prompt_length: int, filtered: bool
 ) -> list[Problem]:
-    """What a Scan means. `filtered`: veRL drops long and unreadable prompts by itself."""
+    """What a Scan means. `filtered`: veRL drops long prompts by itself."""
     problems = []
     if found.malformed.count:
         what = f"{found.malformed.count} of {found.rows} rows are malformed ({found.malformed})"
         problems.append(warning(path, what, "mend or remove them; they do not end a run, and teach nothing"))
     if found.promptless.count:
         what = f"{found.promptless.count} of {found.rows} rows have no usable `prompt` ({found.promptless})"
-        if filtered:
-            problems.append(
-                warning(path, what, "remove or mend them; data.filter_overlong_prompts drops them")
-            )
-        else:
-            remedy = "veRL stops at such a row: remove it, or let data.filter_overlong_prompts=true drop it"
-            problems.append(error(path, what, remedy))
+        problems.append(warning(path, what, "remove or mend them; they are left out of the run"))
     if found.other_protocol.count:
         rows = f"{found.other_protocol.count} rows ({found.other_protocol})"
         what = f"{rows} were made for another protocol than the configured {protocol!r}"

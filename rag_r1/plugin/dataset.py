@@ -1,0 +1,26 @@
+"""veRL's data set of parquet rows, without the rows that have no prompt.
+
+veRL's own data set ends a run in the middle of an epoch at a row whose `prompt` is null (rl_dataset.py,
+`__getitem__`); one such row among ninety thousand is no reason to lose a night. `data.custom_cls` is veRL's
+own way to name another data set. Rows with a prompt but without a question or a gold answer stay: the agent
+loop ends their trajectories at once, with a status of their own.
+"""
+
+from __future__ import annotations
+
+import datasets
+from verl.utils.dataset.rl_dataset import RLHFDataset
+
+from rag_r1.rows import usable_prompt
+
+
+class SearchDataset(RLHFDataset):
+    """RLHFDataset that leaves unusable prompts out and says how many."""
+
+    def maybe_filter_out_long_prompts(self, dataframe: datasets.Dataset = None) -> datasets.Dataset:
+        """Called by veRL with all rows, before it counts tokens (if `data.filter_overlong_prompts`)."""
+        key, rows = self.prompt_key, len(dataframe)
+        dataframe = dataframe.filter(usable_prompt, input_columns=[key], desc=f"Rows with a usable {key}")
+        if len(dataframe) < rows:
+            print(f"left out {rows - len(dataframe)} of {rows} rows: no usable {key}")
+        return super().maybe_filter_out_long_prompts(dataframe)

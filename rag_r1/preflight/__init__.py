@@ -1,0 +1,39 @@
+"""Preflight: everything that can be known about a run before a GPU second is spent.
+
+Each `check_*` is a function from the composed configuration to a list of Problems; `preflight` calls them all
+and reports all problems at once. Nothing is started and nothing is written. veRL's own `validate_config` is
+one of the checks.
+"""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig
+
+from rag_r1.preflight.data import check_data, check_steps
+from rag_r1.preflight.model import check_model, check_tags
+from rag_r1.preflight.problems import Problem, Report
+from rag_r1.preflight.retriever import check_retriever
+from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_sampler, check_verl
+
+__all__ = ["Problem", "Report", "check_retriever", "preflight"]
+
+
+def preflight(config: DictConfig) -> Report:
+    """Run every check on a composed configuration. Never raises for a fault in what it checks."""
+    report = Report()
+    report.problems += check_given(config)
+    settings, problems = check_ours(config)
+    report.problems += problems
+    tokenizer, problems = check_model(config)
+    report.problems += problems
+    report.problems += check_verl(config, model_is_there=tokenizer is not None)
+    report.problems += check_lengths(config)
+    report.problems += check_sampler(config)
+    if settings is not None:
+        if tokenizer is not None:
+            report.problems += check_tags(settings, tokenizer)
+        train_rows = check_data(config, settings, tokenizer, report)
+        if train_rows is not None:
+            report.problems += check_steps(config, train_rows)
+    check_retriever(config, report)
+    return report

@@ -1,0 +1,81 @@
+"""Preflight of the data as a run will use it: every file's rows and prompts, and the steps that they give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig
+
+from rag_r1.config import RagR1Config
+from rag_r1.preflight.parquet import column_problems, scan, scan_problems
+from rag_r1.preflight.problems import Problem, Report, error, plain, warning
+
+
+def check_data(
+    config: DictConfig, settings: RagR1Config, tokenizer: Any | None, report: Report
+) -> int | None:
+    """All data files: columns, rows, protocol, prompt lengths. Returns the usable training rows, if known."""
+
+    def messages(row: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        own = settings.own_prompt
+        return settings.protocol.messages(row["extra_info"]["question"]) if own else row["prompt"]
+
+    def count_tokens(chat: Sequence[Mapping[str, Any]]) -> int:
+        from verl.utils.tokenizer import normalize_token_ids
+
+        extra = plain(config.data.get("apply_chat_template_kwargs")) or {}
+        ids = tokenizer.apply_chat_template(list(chat), add_generation_prompt=True, tokenize=True, **extra)
+        return len(normalize_token_ids(ids))
+
+    limit, filtered = config.data.max_prompt_length, bool(config.data.filter_overlong_prompts)
+    train_rows: int | None = 0
+    for key in ("train_files", "val_files"):
+        for path in _files(config.data, key):
+            if "://" in path or not path.endswith(".parquet"):
+                report.notes.append(f"{path}: not a local parquet file, so its rows were not looked at")
+                train_rows = None if key == "train_files" else train_rows
+                continue
+            problems = column_problems(path)
+            if not problems:
+                counter = count_tokens if tokenizer is not None else None
+                found = scan(path, settings.protocol.name, messages, counter, limit)
+                problems = scan_problems(path, found, settings.protocol.name, limit, filtered)
+                which = "all" if found.tokenised >= found.usable else "the longest by characters"
+                counted = f", prompt tokens counted for {found.tokenised} ({which})" if counter else ""
+                report.notes.append(f"{path}: {found.rows} rows, {found.usable} usable{counted}")
+                if key == "train_files" and train_rows is not None:
+                    dropped = found.overlong.count if filtered else 0
+                    train_rows += found.rows - found.promptless.count - dropped
+            elif key == "train_files":
+                train_rows = None
+            report.problems += problems
+    return train_rows if _files(config.data, "train_files") else None
+
+
+def check_steps(config: DictConfig, train_rows: int) -> list[Problem]:
+    """A batch can be filled, and the epochs reach the steps asked for (veRL drops a last short batch)."""
+    batch, epochs, steps = (
+        config.data.train_batch_size,
+        config.trainer.total_epochs,
+        config.trainer.total_training_steps,
+    )
+    if 0 < (config.data.get("train_max_samples") or -1) < train_rows:
+        train_rows = config.data.train_max_samples
+    if train_rows < batch:
+        what = f"{batch} is more than the {train_rows} training rows, so there would be no step"
+        return [error("data.train_batch_size", what, f"set it to at most {train_rows}")]
+    reached = train_rows // batch * epochs
+    if steps is not None and reached < steps:
+        what = f"{epochs} epochs of {train_rows // batch} steps end the run at step {reached}, before {steps}"
+        return [
+            warning("trainer.total_epochs", what, f"set it to at least {-(-steps // (train_rows // batch))}")
+        ]
+    return []
+
+
+def _files(data: DictConfig, key: str) -> list[str]:
+    value = data.get(key) or []
+    names = list(value) if isinstance(value, list | ListConfig) else [value]
+    return [str(name) if "://" in str(name) else str(Path(str(name)).expanduser()) for name in names]

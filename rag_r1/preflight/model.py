@@ -1,0 +1,55 @@
+"""Preflight of the model: it is there, its tokenizer loads, and shows every tag of the protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from rag_r1.config import RagR1Config
+from rag_r1.preflight.problems import Problem, error, first_line, not_given
+
+
+def check_model(config: DictConfig) -> tuple[Any | None, list[Problem]]:
+    """The model is there and its tokenizer loads. Returns the tokenizer, or None with the problem."""
+    key, node = "actor_rollout_ref.model.path", config.actor_rollout_ref.model
+    if not_given(config, key):
+        return None, []
+    path = Path(node.path).expanduser()
+    looks_local = node.path.startswith(("/", ".", "~")) or path.exists()
+    if looks_local and not (path / "config.json").is_file():
+        return None, [
+            error(key, f"{node.path} is not a model folder (no config.json in it)", "correct the path")
+        ]
+    from verl.utils.tokenizer import hf_tokenizer
+
+    try:
+        source = node.get("tokenizer_path") or node.path
+        tokenizer = hf_tokenizer(str(Path(source).expanduser()) if looks_local else source,
+                                 trust_remote_code=node.get("trust_remote_code", False))  # fmt: skip
+    except Exception as fault:  # the Hub, the cache and the tokenizer's own code raise what they like
+        what = f"cannot load the tokenizer of {node.path} ({type(fault).__name__}: {first_line(fault)})"
+        return None, [
+            error(key, what, "give a folder that holds a model and its tokenizer, or a name on the Hub")
+        ]
+    if node.get("custom_chat_template"):
+        tokenizer.chat_template = node.custom_chat_template
+    if not tokenizer.chat_template:
+        what = f"the tokenizer of {node.path} has no chat template"
+        return None, [error(key, what, "set actor_rollout_ref.model.custom_chat_template")]
+    return tokenizer, []
+
+
+def check_tags(settings: RagR1Config, tokenizer: Any) -> list[Problem]:
+    """The tokenizer keeps every tag visible: one that it holds as a special token would vanish from turns."""
+    from rag_r1.plugin.agent_loop import TokenizerCodec
+
+    codec, problems = TokenizerCodec(tokenizer), []
+    for name, tag in vars(settings.protocol.tags).items():
+        for text in (tag.open, tag.close):
+            if text not in codec.decode(codec.encode(f"a {text} b")):
+                what = f"the tokenizer does not give back {text!r} (the protocol's {name} tag)"
+                remedy = "register the tag as an ordinary added token, or use a protocol with other tags"
+                problems.append(error("actor_rollout_ref.model.path", what, remedy))
+    return problems

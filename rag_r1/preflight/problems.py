@@ -1,0 +1,62 @@
+"""What a check answers with: problems (place, fault, remedy) and notes; and small readers of a config."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One finding. `where` is a key, a file or a row; `remedy` says what to do."""
+
+    level: str
+    where: str
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.where}: {self.what}\n    -> {self.remedy}"
+
+
+def error(where: str, what: str, remedy: str) -> Problem:
+    """A Problem that must keep a run from starting."""
+    return Problem("error", where, what, remedy)
+
+
+def warning(where: str, what: str, remedy: str) -> Problem:
+    """A Problem that a run survives."""
+    return Problem("warning", where, what, remedy)
+
+
+@dataclass
+class Report:
+    """What was found, and in `notes` what was looked at, in plain words."""
+
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def errors(self) -> list[Problem]:
+        """The problems that must keep the run from starting."""
+        return [problem for problem in self.problems if problem.level == "error"]
+
+
+def not_given(config: DictConfig, key: str) -> bool:
+    """Whether a key is null, missing (`???`) or not there."""
+    parent, _, name = key.rpartition(".")
+    node = OmegaConf.select(config, parent)
+    return node is None or OmegaConf.is_missing(node, name) or node.get(name) is None
+
+
+def plain(node: Any) -> Any:
+    """The node as plain Python types."""
+    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+
+
+def first_line(text: Any) -> str:
+    """For a message of one line."""
+    lines = str(text).strip().splitlines()
+    return lines[0] if lines else "no message"

@@ -1,0 +1,134 @@
+"""Preflight of the settings: keys not given, our own block, veRL's validation, lengths, and the sampler."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rag_r1.config import RagR1Config
+from rag_r1.preflight.problems import Problem, error, not_given, plain
+from rag_r1.rewards import RewardSum
+from rag_r1.tools.registry import make_searcher
+
+_EXAMPLES = {
+    "actor_rollout_ref.model.path": "a model folder, or a name on the Hugging Face Hub",
+    "data.train_files": "a parquet file made by data_process/",
+    "data.val_files": "a parquet file made by data_process/",
+    "rag_r1.retriever.url": "the address of a retrieval server, e.g. http://127.0.0.1:8000",
+}
+
+
+def check_given(config: DictConfig) -> list[Problem]:
+    """Every key that a recipe leaves open (null, or `???`) has been given."""
+    open_keys = {key for key in OmegaConf.missing_keys(config) if key.startswith("rag_r1.")}
+    open_keys |= {key for key in _EXAMPLES if not_given(config, key)}
+    return [
+        error(key, "must be given", f"add {key}=<{_EXAMPLES.get(key, 'value')}>") for key in sorted(open_keys)
+    ]
+
+
+def check_ours(config: DictConfig) -> tuple[RagR1Config | None, list[Problem]]:
+    """The block `rag_r1:`: keys, protocol, limits, reward terms, and the tool's own keys."""
+    block = plain(config.get("rag_r1"))
+    try:
+        settings = RagR1Config.from_config(block)
+        settings.budget(config.data.max_response_length)
+    except ValueError as fault:
+        return None, [_from_message(fault, "rag_r1")]
+    problems = []
+    checks: list[Callable[[], Any]] = [
+        lambda: RewardSum.from_config([dict(item) for item in settings.reward], settings.protocol)
+    ]
+    if not not_given(config, "rag_r1.retriever.url"):
+        checks.append(lambda: make_searcher(settings.retriever))
+    for check in checks:
+        try:
+            check()
+        except (ValueError, TypeError) as fault:
+            problems.append(_from_message(fault, "rag_r1"))
+    return settings, problems
+
+
+def check_verl(config: DictConfig, model_is_there: bool) -> list[Problem]:
+    """veRL's own validation. Without a model the critic's part is left out, since it would load the model."""
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "critic disabled": so it says of every GRPO run
+            validate_config(config, need_reference_policy(config), need_critic(config) and model_is_there)
+    except Exception as fault:  # veRL asserts, and Hydra wraps whatever its dataclasses raise
+        cause = fault.__cause__ if fault.__cause__ is not None else fault
+        return [
+            error("veRL's validation", str(cause).strip() or repr(cause), "correct the key that it names")
+        ]
+    return []
+
+
+def check_lengths(config: DictConfig) -> list[Problem]:
+    """Prompt, response and turn fit into what the engine and the model can hold."""
+    prompt, response = config.data.max_prompt_length, config.data.max_response_length
+    room, problems = config.actor_rollout_ref.rollout.max_model_len, []
+    holder = "actor_rollout_ref.rollout.max_model_len"
+    positions = _positions(config)
+    if positions is not None and (room is None or room > positions):
+        if room is not None:
+            what = f"{room} is more than the model's own limit, max_position_embeddings={positions}"
+            problems.append(error(holder, what, f"set it to at most {positions}"))
+        room, holder = positions, "the model's max_position_embeddings"
+    if room is not None and prompt + response > room:
+        what = f"{prompt} + {response} = {prompt + response} tokens do not fit into {holder}={room}"
+        remedy = "lower data.max_prompt_length or data.max_response_length, or raise rollout.max_model_len"
+        problems.append(error("data.max_prompt_length + data.max_response_length", what, remedy))
+    turn = OmegaConf.select(config, "rag_r1.agent.max_turn_tokens")
+    if isinstance(turn, int) and turn > response:
+        what = f"a turn of {turn} tokens does not fit into data.max_response_length={response}"
+        problems.append(
+            error("rag_r1.agent.max_turn_tokens", what, "lower the turn or raise the response length")
+        )
+    return problems
+
+
+def _positions(config: DictConfig) -> int | None:
+    """The model's longest context, from a local `config.json`; None if it cannot be known so."""
+    node = config.actor_rollout_ref.model
+    if not_given(config, "actor_rollout_ref.model.path"):
+        return None
+    try:
+        settings = json.loads((Path(node.path).expanduser() / "config.json").read_text(encoding="utf-8"))
+        value = {**settings.get("text_config", {}), **settings}.get("max_position_embeddings")
+        return value if isinstance(value, int) and "rope_scaling" not in node.override_config else None
+    except (OSError, ValueError, AttributeError, TypeError):
+        return None
+
+
+def check_sampler(config: DictConfig) -> list[Problem]:
+    """The sampler with the search metrics is the one for veRL's trainer mode."""
+    mode, key = config.trainer.v1.trainer_mode, "trainer.v1.sampler.custom_sampler"
+    sampler = OmegaConf.select(config, key)
+    if sampler is None or sampler.get("path") != "pkg://rag_r1.plugin.sampler":
+        return []
+    right = "SearchReplayBuffer" if mode == "sync" else "SearchReplayBufferAsync"
+    if sampler.name == right:
+        return []
+    what = f"{sampler.name} does not fit trainer.v1.trainer_mode={mode}"
+    return [error(f"{key}.name", what, f"add {key}.name={right}")]
+
+
+def _from_message(fault: Exception, fallback: str) -> Problem:
+    """Our errors begin with, or contain, the key: `rag_r1.reward[1].weight must be ...`."""
+    message = str(fault)
+    words = [word.rstrip(":,") for word in message.split() if word.startswith("rag_r1")]
+    return error(
+        words[0] if words else fallback,
+        message,
+        "correct the key; recipes/rag_r1_defaults.yaml explains each",
+    )
