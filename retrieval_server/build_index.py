@@ -98,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level="WARNING", format="%(levelname)s: %(message)s")
 
     from retrieval_server.builder import BuildOptions, build_index
-    from retrieval_server.encoder import EncoderOptions
+    from retrieval_server.encoder_settings import EncoderOptions
     from retrieval_server.manifest import BM25Section
 
     options = BuildOptions(

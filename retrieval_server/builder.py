@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from retrieval_server.corpus import CorpusReader
-from retrieval_server.encoder import EncoderOptions
+from retrieval_server.encoder_settings import EncoderOptions
 from retrieval_server.errors import BuildError, CorpusError
 from retrieval_server.manifest import (
     BM25_FOLDER,

