@@ -1,4 +1,4 @@
-"""The HTTP app around one retriever.
+"""The HTTP app around one source of documents: an index, or a web search engine.
 
 The index is loaded in the background after the port is open: ``/health`` answers from the first moment,
 ``/ready`` when the index is loaded and warmed, ``/retrieve`` says 503 until then. Searches run in the
@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
@@ -23,8 +24,8 @@ from retrieval_server.batching import EngineOptions
 from retrieval_server.errors import RetrievalServerError
 from retrieval_server.metrics import CONTENT_TYPE
 from retrieval_server.middleware import BodyLimit, Measure
-from retrieval_server.retriever import Retrieved, Retriever
 from retrieval_server.service import ClientGone, Refused, RetrievalService
+from retrieval_server.sources import Retrieved, Source
 from retrieval_server.wire import (
     AccessRequest,
     AccessResponse,
@@ -39,7 +40,7 @@ from retrieval_server.wire import (
 )
 
 log = logging.getLogger(__name__)
-_ERRORS: dict[int | str, dict] = {code: {"model": Error} for code in (413, 422, 500, 503, 504)}
+_ERRORS: dict[int | str, dict] = {code: {"model": Error} for code in (413, 422, 500, 502, 503, 504)}
 
 
 def _answer(status: int, error: str, reason: str, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -47,7 +48,7 @@ def _answer(status: int, error: str, reason: str, headers: dict[str, str] | None
 
 
 def create_app(
-    load: Callable[[], Retriever],
+    load: Callable[[], Source],
     *,
     topk: int = 3,
     limits: Limits | None = None,
@@ -55,7 +56,7 @@ def create_app(
     pages: Path | None = None,
     on_load_failure: Callable[[BaseException], None] | None = None,
 ) -> FastAPI:
-    """The FastAPI app; ``load`` makes the retriever and is called once, in a worker thread.
+    """The FastAPI app; ``load`` makes the source and is called once, in a worker thread.
 
     ``topk`` is for requests that name none, ``pages`` the file of ``/access``. ``on_load_failure`` is told if
     loading fails, to stop the server.
@@ -83,7 +84,7 @@ def create_app(
 
     app = FastAPI(
         title="Retrieval server",
-        description="Passages for the queries of search agents, out of one dense or BM25 index.",
+        description="Passages for the queries of search agents, from one index or web search engine.",
         lifespan=lifespan,
     )
     app.state.service = service
@@ -138,16 +139,7 @@ def _add_routes(app: FastAPI, service: RetrievalService) -> None:
 
     @app.get("/ready", summary="Is the index loaded and warmed?", responses={503: _ERRORS[503]})
     async def ready() -> Ready:
-        manifest = service.require_ready().manifest
-        encoder = manifest.dense.encoder if manifest.dense else None
-        return Ready(
-            backend=manifest.backend,
-            passages=manifest.count,
-            topk=service.topk,
-            corpus_sha256=manifest.corpus.sha256,
-            encoder=encoder.name if encoder else None,
-            separator=encoder.separator if encoder else None,
-        )
+        return Ready(topk=service.topk, **asdict(service.require_ready().description))
 
     @app.get("/metrics", summary="Counters for Prometheus", response_class=Response)
     async def metrics() -> Response:

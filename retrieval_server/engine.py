@@ -3,11 +3,11 @@
     search() --> cache? --> equal query --> BatchFormer --> encode thread --> search thread --> futures
                             under way?     (batching.py)   (one batch ahead)
 
-All bookkeeping happens in the event loop; the two threads only run ``Retriever.prepare`` and
-``Retriever.find``, one batch each, so one batch is encoded while the one before it is searched. The line is
-bounded: what does not fit is refused at once (``Overloaded``), never queued without end. A query whose
-askers have all gone (client closed, deadline) is taken out of the line; one that is in a stage already is
-finished, and cached.
+All bookkeeping happens in the event loop; the two threads only run ``StagedSource.prepare`` and ``find``, one
+batch each, so one batch is encoded while the one before it is searched. A ``RemoteSource`` (sources.py) is
+asked in the event loop instead, each query on its own. The line is bounded: what does not fit is refused at
+once (``Overloaded``), never queued without end. A query whose askers have all gone (client closed, deadline)
+is taken out of the line; one that is in a stage already is finished, and cached.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any, TypeVar
 from retrieval_server.batching import BatchFormer, EngineOptions, Pace
 from retrieval_server.cache import LRUCache
 from retrieval_server.metrics import Metrics
-from retrieval_server.retriever import Retrieved, Retriever
+from retrieval_server.sources import RemoteSource, Retrieved, Source, StagedSource
 
 log = logging.getLogger(__name__)
 _now = time.monotonic
-Answer = tuple[Retrieved, ...]
+Answer = Sequence[Retrieved]
 Made = TypeVar("Made")
 
 
@@ -57,11 +57,11 @@ class _Batch:
 
 
 class Engine:
-    """Answers queries from a retriever that it loads itself. Belongs to the event loop that runs ``load``."""
+    """Answers queries from a source that it loads itself. Belongs to the event loop that runs ``load``."""
 
     def __init__(self, options: EngineOptions, metrics: Metrics):
         self.options = options
-        self.retriever: Retriever | None = None
+        self.source: Source | None = None
         self._metrics = metrics
         self._former: BatchFormer[_Job] = BatchFormer(options.max_batch, options.max_wait_ms / 1000)
         self._pace = Pace()
@@ -76,20 +76,27 @@ class Engine:
         metrics.watch("outstanding", lambda: self._outstanding)
         metrics.watch("cache_entries", lambda: len(self._cache))
 
-    async def load(self, load: Callable[[], Retriever]) -> None:
-        """Load in the thread that will encode, answer one question there, and start the two stages."""
+    async def load(self, load: Callable[[], Source]) -> None:
+        """Load and warm up in the thread that will encode, and start the work on the line."""
         loop = asyncio.get_running_loop()
-        retriever = await loop.run_in_executor(self._encoding, load)
-        await loop.run_in_executor(self._encoding, retriever.warm_up)
-        self._handed: asyncio.Queue[_Batch] = asyncio.Queue(maxsize=1)
-        self._tasks = [asyncio.create_task(stage()) for stage in (self._encode_batches, self._search_batches)]
-        self.retriever = retriever
+        source = await loop.run_in_executor(self._encoding, load)
+        if isinstance(source, RemoteSource):
+            self._former = BatchFormer(max_batch=1, max_wait_s=0.0)
+            stages = [self._ask_each(source)]
+        else:
+            await loop.run_in_executor(self._encoding, source.warm_up)
+            handed: asyncio.Queue[_Batch] = asyncio.Queue(maxsize=1)
+            stages = [self._encode_batches(source, handed), self._search_batches(source, handed)]
+        self._tasks = [asyncio.create_task(stage) for stage in stages]
+        self.source = source
 
     async def stop(self) -> None:
-        """End both stages. What is still under way fails; the app has answered its requests before this."""
+        """End all work. What is still under way fails; the app has answered its requests before this."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if isinstance(self.source, RemoteSource):
+            await self.source.close()
         for thread in (self._encoding, self._searching):
             thread.shutdown(wait=True, cancel_futures=True)
 
@@ -186,36 +193,69 @@ class Engine:
                 if timer is not None:
                     timer.cancel()
 
-    async def _encode_batches(self) -> None:
+    async def _next_batch(self) -> _Batch:
+        await self._until_due()
+        batch = _Batch(self._former.take(), _now())
+        self._metrics.batch_size.observe(len(batch.jobs))
+        for job in batch.jobs:
+            self._metrics.stage_seconds.labels("queue").observe(batch.started - job.arrived)
+        return batch
+
+    async def _encode_batches(self, source: StagedSource, handed: asyncio.Queue[_Batch]) -> None:
         while True:
-            await self._until_due()
-            batch = _Batch(self._former.take(), _now())
-            self._metrics.batch_size.observe(len(batch.jobs))
-            for job in batch.jobs:
-                self._metrics.stage_seconds.labels("queue").observe(batch.started - job.arrived)
+            batch = await self._next_batch()
             try:
                 queries = [job.query for job in batch.jobs]
-                batch.prepared = await self._run("encode", self._encoding, self.retriever.prepare, queries)
+                batch.prepared = await self._run("encode", self._encoding, source.prepare, queries)
             except Exception as error:
                 self._failed(batch, error)
             else:
-                await self._handed.put(batch)
+                await handed.put(batch)
 
-    async def _search_batches(self) -> None:
+    async def _search_batches(self, source: StagedSource, handed: asyncio.Queue[_Batch]) -> None:
         while True:
-            batch = await self._handed.get()
+            batch = await handed.get()
             try:
                 topks = [job.topk for job in batch.jobs]
-                find = self.retriever.find
-                answers = await self._run("search", self._searching, find, batch.prepared, topks)
+                answers = await self._run("search", self._searching, source.find, batch.prepared, topks)
             except Exception as error:
                 self._failed(batch, error)
-                continue
-            self._pace.batch_done(len(batch.jobs), batch.started, _now())
-            for job, answer in zip(batch.jobs, answers, strict=True):
-                self._cache.put((job.query, job.topk), answer)
-                self._done(job)
-                job.future.set_result(answer)
+            else:
+                self._answered(batch, answers)
+
+    async def _ask_each(self, source: RemoteSource) -> None:
+        free = asyncio.Semaphore(source.concurrency)
+        under_way: set[asyncio.Task] = set()
+
+        async def ask(batch: _Batch) -> None:
+            (job,) = batch.jobs
+            try:
+                answer = await source.answer(job.query, job.topk)
+            except Exception as error:
+                self._failed(batch, error)
+            else:
+                self._metrics.stage_seconds.labels("search").observe(_now() - batch.started)
+                self._answered(batch, [answer])
+            finally:
+                free.release()
+
+        try:
+            while True:
+                await free.acquire()  # first, so that who waits for it can still leave the line
+                task = asyncio.create_task(ask(await self._next_batch()))
+                under_way.add(task)
+                task.add_done_callback(under_way.discard)
+        finally:
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+    def _answered(self, batch: _Batch, answers: Sequence[Answer]) -> None:
+        self._pace.batch_done(len(batch.jobs), batch.started, _now())
+        for job, answer in zip(batch.jobs, answers, strict=True):
+            self._cache.put((job.query, job.topk), answer)
+            self._done(job)
+            job.future.set_result(answer)
 
     async def _run(self, stage: str, thread: ThreadPoolExecutor, work: Callable[..., Made], *args) -> Made:
         started = _now()

@@ -1,9 +1,8 @@
-"""An opened index: queries in, documents out. The one object that the HTTP app needs."""
+"""An opened index folder: queries in, documents out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +16,12 @@ from retrieval_server.manifest import (
     read_manifest,
     require_equal,
 )
-from retrieval_server.passages import Passage, PassageStore
+from retrieval_server.passages import PassageStore
+from retrieval_server.sources import Description, Retrieved, StagedSource
 
 
-@dataclass(frozen=True)
-class Retrieved:
-    """A document and its score for one query."""
-
-    passage: Passage
-    score: float
-
-
-class Retriever:
-    """Searches one index in two stages, ``prepare`` and ``find``; ``search`` is both.
-
-    Each stage is for one thread at a time, but the two may run at once (see engine.py).
-    """
+class Retriever(StagedSource):
+    """Searches one index in two stages, ``prepare`` and ``find``; ``search`` is both."""
 
     def __init__(self, manifest: Manifest, passages: PassageStore, backend: Backend):
         self.manifest = manifest
@@ -59,6 +48,18 @@ class Retriever:
             f"{folder / PASSAGES}: passages", manifest.count, len(passages), "Build the index again."
         )
         return cls(manifest, passages, open_backend(folder, manifest, encoder, device))
+
+    @property
+    def description(self) -> Description:
+        manifest = self.manifest
+        encoder = manifest.dense.encoder if manifest.dense else None
+        return Description(
+            backend=manifest.backend,
+            passages=manifest.count,
+            corpus_sha256=manifest.corpus.sha256,
+            encoder=encoder.name if encoder else None,
+            separator=encoder.separator if encoder else None,
+        )
 
     def prepare(self, queries: Sequence[str]) -> Any:
         """The first stage, for queries that are not blank: what ``find`` needs of them."""

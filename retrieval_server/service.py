@@ -12,7 +12,7 @@ from retrieval_server.batching import EngineOptions
 from retrieval_server.engine import Answer, Engine, Overloaded
 from retrieval_server.metrics import Metrics
 from retrieval_server.pages import PageStore
-from retrieval_server.retriever import Retriever
+from retrieval_server.sources import SearchFailed, Source
 from retrieval_server.wire import Limits
 
 
@@ -28,11 +28,11 @@ class ClientGone(Exception):
 
 
 class RetrievalService:
-    """Loads the retriever (and the pages, if there are any), and answers the queries of one request."""
+    """Loads the source (and the pages, if there are any), and answers the queries of one request."""
 
     def __init__(
         self,
-        load: Callable[[], Retriever],
+        load: Callable[[], Source],
         limits: Limits,
         topk: int,
         options: EngineOptions,
@@ -49,7 +49,7 @@ class RetrievalService:
         self._engine = Engine(options, self.metrics)
 
     async def load(self) -> None:
-        """Load the retriever and warm it; remembers the failure that it raises."""
+        """Load the source and warm it; remembers the failure that it raises."""
         try:
             if self._pages_file is not None:
                 self._pages = await asyncio.to_thread(PageStore, self._pages_file)
@@ -61,12 +61,12 @@ class RetrievalService:
     async def stop(self) -> None:
         await self._engine.stop()
 
-    def require_ready(self) -> Retriever:
+    def require_ready(self) -> Source:
         if self.failure is not None:
             raise self._refused(503, "not_ready", "the index could not be loaded; see the server's log")
-        if self._engine.retriever is None:
+        if self._engine.source is None:
             raise self._refused(503, "not_ready", "the index is still loading", retry_after=1)
-        return self._engine.retriever
+        return self._engine.source
 
     def require_pages(self) -> PageStore:
         """The pages of ``/access``. Raises Refused where the server has none, or not yet."""
@@ -95,6 +95,10 @@ class RetrievalService:
         except Overloaded as error:
             raise self._refused(
                 503, "overloaded", str(error), metric=error.reason, retry_after=error.retry_after
+            ) from None
+        except SearchFailed as error:
+            raise self._refused(
+                error.status, error.error, error.reason, retry_after=error.retry_after
             ) from None
         finally:
             searching.cancel()

@@ -143,9 +143,9 @@ class Ready(BaseModel):
 
     status: str = "ready"
     backend: str
-    passages: int
+    passages: int | None = Field(None, description="Null where documents come from the web.")
     topk: int
-    corpus_sha256: str
+    corpus_sha256: str | None = None
     encoder: str | None = None
     separator: str | None = Field(None, description="What joins the parts of a query made of several texts.")
 

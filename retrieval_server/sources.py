@@ -1,0 +1,86 @@
+"""What the engine can search: the contract between it and whatever finds documents.
+
+There are two kinds. A ``StagedSource`` works in this process, on processor or GPU: the engine forms batches
+and runs its two stages in two threads, one batch ahead (``Retriever``, an index folder, is one). A
+``RemoteSource`` waits for somebody else's answer, so batches would only make the fast wait for the slow: the
+engine hands it each query on its own, many at once, in the event loop. Queue, limits, deadline, cache and
+the merging of equal queries are the engine's, the same for both.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from retrieval_server.passages import Passage
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """A document and its score for one query."""
+
+    passage: Passage
+    score: float
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a source is, as ``/ready`` tells; None where a source has no such thing."""
+
+    backend: str
+    passages: int | None = None
+    corpus_sha256: str | None = None
+    encoder: str | None = None
+    separator: str | None = None
+
+
+class SearchFailed(Exception):
+    """A source cannot answer a query now, for a reason that its client should read.
+
+    ``status`` is the HTTP status of the answer, ``error`` its fixed word, ``retry_after`` in whole seconds.
+    The text goes to clients and into logs: no key, no credentials.
+    """
+
+    def __init__(self, status: int, error: str, reason: str, retry_after: int | None = None):
+        super().__init__(reason)
+        self.status, self.error, self.reason, self.retry_after = status, error, reason, retry_after
+
+
+class Source(ABC):
+    """Finds documents for a query; its answer never depends on the queries beside it."""
+
+    @property
+    @abstractmethod
+    def description(self) -> Description:
+        """What this is."""
+
+
+class StagedSource(Source):
+    """A search in two stages. Each is for one thread at a time, but the two may run at once."""
+
+    @abstractmethod
+    def warm_up(self) -> None:
+        """Answer one question, so that the first user does not wait for lazy initialisation."""
+
+    @abstractmethod
+    def prepare(self, queries: Sequence[str]) -> Any:
+        """The first stage: what ``find`` needs of these queries."""
+
+    @abstractmethod
+    def find(self, prepared: Any, topks: Sequence[int]) -> Sequence[Sequence[Retrieved]]:
+        """The second stage: at most ``topks[i]`` documents for query ``i``, best first."""
+
+
+class RemoteSource(Source):
+    """A search elsewhere. ``answer`` runs in the engine's event loop, at most ``concurrency`` at a time."""
+
+    concurrency: int
+
+    @abstractmethod
+    async def answer(self, query: str, topk: int) -> Sequence[Retrieved]:
+        """At most ``topk`` documents, best first. Raises SearchFailed."""
+
+    async def close(self) -> None:
+        """Give connections back; called in the same event loop, after the last answer."""
