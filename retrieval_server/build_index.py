@@ -4,9 +4,9 @@
     python retrieval_server/build_index.py --corpus corpus.jsonl --out indexes/e5 --backend dense \\
         --encoder intfloat/e5-base-v2
 
-The corpus is JSONL, {"id", "contents"} or {"id", "title", "text"} a line, or RAG-R1's tsv,
-"id<TAB>title   text"; both may be gzipped. A dense build that was interrupted goes on where it stopped when
-the same command is given again.
+The corpus is JSONL, {"id", "contents"} or {"id", "title", "text"} a line, parquet with such columns, or
+RAG-R1's tsv, "id<TAB>title   text"; .gz is read as it is, and so are several files or a folder. A dense build
+that was interrupted goes on where it stopped when the same command is given again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--corpus", type=Path, required=True, metavar="FILE", help=".jsonl or .tsv, plain or .gz"
+        "--corpus",
+        type=Path,
+        required=True,
+        nargs="+",
+        metavar="PATH",
+        help=".jsonl or .tsv, plain or .gz, or .parquet; several files or a folder of them are one corpus",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="index folder to make")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Builds an index folder from a corpus file.
+"""Builds an index folder from a corpus in one go (shards.py: in several processes or on several machines).
 
 All work is done in ``OUT.building`` beside the target; the manifest is written last and the folder renamed
 then, so that ``OUT`` is either a finished index or not there. A build that was killed leaves
@@ -13,7 +13,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -47,7 +47,7 @@ _LIBRARIES = {"dense": ("faiss-cpu", "sentence-transformers", "torch"), "bm25": 
 class BuildOptions:
     """What to build. The encoder's options matter for ``dense``, ``bm25`` for ``bm25``."""
 
-    corpus: Path
+    corpus: Path | Sequence[Path]
     out: Path
     backend: Literal["dense", "bm25"]
     encoder: str | None = None
@@ -75,19 +75,22 @@ def build_index(options: BuildOptions) -> Manifest:
     if options.backend == "dense":
         encoder = _open_encoder(options)  # first: a wrong encoder shows before the corpus is read
     with _work_folder(out) as work:
-        corpus = _write_passages(options, work)
+        reader = CorpusReader(options.corpus, skip_bad_rows=options.skip_bad_rows, progress=options.progress)
+        corpus = write_passages(reader, work / PASSAGES)
         store = PassageStore(work / PASSAGES)
         sections: dict[str, BM25Section | DenseSection] = {}
         if encoder is not None:
-            from retrieval_server.dense import encode_corpus, write_faiss_index
+            from retrieval_server.dense import write_faiss_index
+            from retrieval_server.encoding import Vectors, encode_rows
 
             section = DenseSection(encoder=encoder.section, metric="inner_product", factory=options.factory)
             sections["dense"] = section
             _keep_or_drop_vectors(work, {"corpus": corpus.sha256, "encoder": encoder.section.model_dump()})
-            encode_corpus(
+            encode_rows(
                 store, encoder, work / _VECTORS, batch_size=options.batch_size, progress=options.progress
             )
-            write_faiss_index(work / _VECTORS, encoder.section.dimension, options.factory, work / FAISS_INDEX)
+            vectors = Vectors([work / _VECTORS], encoder.section.dimension)
+            write_faiss_index(vectors, options.factory, work / FAISS_INDEX)
         else:
             from retrieval_server.bm25 import build_bm25
 
@@ -142,17 +145,16 @@ def _work_folder(out: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def _write_passages(options: BuildOptions, work: Path) -> CorpusSection:
-    reader = CorpusReader(options.corpus, skip_bad_rows=options.skip_bad_rows, progress=options.progress)
-    path = work / PASSAGES
+def write_passages(reader: CorpusReader, path: Path) -> CorpusSection:
+    """Write the corpus's text to ``path``. Raises CorpusError for a bad or empty corpus and for equal ids."""
     with PassageWriter(path) as writer:
-        for line, passage in reader:
-            writer.add(passage, line)
+        for place, passage in reader:
+            writer.add(passage, place)
     if writer.count == 0:
         skipped = f" ({reader.skipped} malformed rows were skipped)" if reader.skipped else ""
-        raise CorpusError(f"{options.corpus}: no passage in the file{skipped}. An index needs at least one.")
-    writer.refuse_duplicate_ids(options.corpus)
-    return CorpusSection(source=options.corpus.name, sha256=writer.sha256, skipped_rows=reader.skipped)
+        raise CorpusError(f"{reader.source}: no passage in it{skipped}. An index needs at least one.")
+    writer.refuse_duplicate_ids(reader.where)
+    return CorpusSection(source=reader.source, sha256=writer.sha256, skipped_rows=reader.skipped)
 
 
 def _keep_or_drop_vectors(work: Path, wanted: dict) -> None:

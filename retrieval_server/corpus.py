@@ -1,11 +1,8 @@
-"""Reads a corpus file row by row, plain or gzipped, never whole.
+"""Reads a corpus row by row: one file, several, or a folder of them, never a file whole.
 
-Two formats are known by the file's name (each also with ``.gz`` behind it):
-
-* ``.jsonl``: one object a line, ``{"id": ..., "contents": "\\"Title\\"\\ntext"}`` as FlashRAG and Search-R1
-  write it, or ``{"id": ..., "title": ..., "text": ...}``, which becomes the same contents;
-  a ``"url"`` is kept and sent with the document.
-* ``.tsv``: ``id<TAB>title   text`` as RAG-R1 writes it; everything behind the tab is the contents, unchanged.
+The format is known by the file's name: ``.jsonl`` and ``.tsv`` (each also with ``.gz`` behind it) and
+``.parquet``; corpus_rows.py tells what a row is. The files are read in the order given, those of a folder in
+the order of their names, and together they are one corpus: an id may stand in one of them only.
 
 A row that does not fit is an error that names file, line and fault; with ``skip_bad_rows`` it is counted
 instead. Lines are split at ``\\n`` only: other line separators of Unicode may stand inside a text.
@@ -14,124 +11,140 @@ instead. Lines are split at ``\\n`` only: other line separators of Unicode may s
 from __future__ import annotations
 
 import gzip
-import json
 import logging
 import zlib
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from retrieval_server.corpus_rows import BadRow, parse_jsonl_row, parse_tsv_row, passage_of
 from retrieval_server.errors import CorpusError
 from retrieval_server.passages import Passage
 
 log = logging.getLogger(__name__)
 SHOWN_BAD_ROWS = 5  # of the skipped rows, how many are shown with their fault
+_LINES: dict[str, Callable[[str], Passage]] = {".jsonl": parse_jsonl_row, ".tsv": parse_tsv_row}
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".parquet")
+_COLUMNS = ("id", "contents", "title", "text", "url")
+_AT_ONCE = 1024  # rows of a parquet file in memory
 
 
-class _BadRow(ValueError):
-    """What is wrong with one row, in words."""
+def corpus_files(corpus: Path | Sequence[Path]) -> list[Path]:
+    """The files of a corpus, in reading order. Raises CorpusError if one is missing or of no known format."""
+    files: list[Path] = []
+    for path in [corpus] if isinstance(corpus, Path) else corpus:
+        if path.is_dir():
+            inside = sorted(p for p in path.iterdir() if p.is_file() and _known(p))
+            if not inside:
+                raise CorpusError(f"{path}: no file in this folder ends in one of {', '.join(_SUFFIXES)}.")
+            files += inside
+        elif not _known(path):
+            raise CorpusError(
+                f"{path}: the file's name must end in one of {', '.join(_SUFFIXES)}; that tells the format."
+            )
+        elif not path.is_file():
+            raise CorpusError(f"{path}: no such file. Give the corpus with --corpus FILE.")
+        else:
+            files.append(path)
+    return files
 
 
-def _text(value: object, name: str) -> str:
-    if not isinstance(value, str):
-        raise _BadRow(f"{name!r} is {type(value).__name__}, not a string")
-    if not value.strip():
-        raise _BadRow(f"{name!r} is empty")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        raise _BadRow(f"{name!r} holds half a surrogate pair, which no encoding can write") from None
-    return value
-
-
-def parse_jsonl_row(line: str) -> Passage:
-    """One line of JSONL; ids may be strings or whole numbers. Raises ValueError with the fault."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise _BadRow(f"not JSON ({error})") from None
-    if not isinstance(row, dict):
-        raise _BadRow(f"a JSON {type(row).__name__}, not an object")
-    identity = row.get("id")
-    if isinstance(identity, int) and not isinstance(identity, bool):
-        identity = str(identity)
-    if identity is None:
-        raise _BadRow("no 'id'")
-    if "contents" in row:
-        contents = _text(row["contents"], "contents")
-    elif "text" in row:
-        text = _text(row["text"], "text")
-        contents = f'"{_text(row["title"], "title")}"\n{text}' if row.get("title") else text
-    else:
-        raise _BadRow("neither 'contents' nor 'text'")
-    url = None if row.get("url") is None else _text(row["url"], "url")
-    return Passage(_text(identity, "id"), contents, url)
-
-
-def parse_tsv_row(line: str) -> Passage:
-    """One line of RAG-R1's tsv. Raises ValueError with the fault."""
-    columns = line.split("\t")
-    if len(columns) != 2:
-        raise _BadRow(f"{len(columns)} tab-separated columns instead of 2 (id, then 'title   text')")
-    return Passage(_text(columns[0], "id"), _text(columns[1], "contents"))
-
-
-FORMATS: dict[str, Callable[[str], Passage]] = {".jsonl": parse_jsonl_row, ".tsv": parse_tsv_row}
+def _known(path: Path) -> bool:
+    return path.name.lower().endswith(_SUFFIXES) and not path.name.startswith(".")
 
 
 class CorpusReader:
-    """Iterates over ``(line number from 1, Passage)``; ``skipped`` counts malformed rows left out."""
+    """Iterates over ``(place, Passage)``; ``skipped`` counts malformed rows left out.
 
-    def __init__(self, path: Path, *, skip_bad_rows: bool = False, progress: bool = True):
-        self.path = path
+    A place is the number of a line or row, from 1, counted on from file to file; ``where`` gives its name.
+    """
+
+    def __init__(self, corpus: Path | Sequence[Path], *, skip_bad_rows: bool = False, progress: bool = True):
+        self.files = corpus_files(corpus)
         self.skip_bad_rows = skip_bad_rows
         self.progress = progress
         self.skipped = 0
-        name = path.name.lower().removesuffix(".gz")
-        self._parse = next((parse for suffix, parse in FORMATS.items() if name.endswith(suffix)), None)
-        if self._parse is None:
-            known = ", ".join(f"{suffix}, {suffix}.gz" for suffix in FORMATS)
-            raise CorpusError(f"{path}: the file's name must end in one of {known}; that tells the format.")
-        if not path.is_file():
-            raise CorpusError(f"{path}: no such file. Give the corpus with --corpus FILE.")
+        self._before: list[int] = []  # for each file begun, how many places lie before it
+
+    @property
+    def source(self) -> str:
+        """The corpus's name, for people."""
+        names = [path.name for path in self.files]
+        return names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]} ({len(names)} files)"
+
+    def where(self, place: int) -> str:
+        """``FILE, line N`` of a place that has been read."""
+        file = bisect_right(self._before, place - 1) - 1
+        unit = "row" if self.files[file].name.lower().endswith(".parquet") else "line"
+        return f"{self.files[file]}, {unit} {place - self._before[file]}"
 
     def __iter__(self) -> Iterator[tuple[int, Passage]]:
-        assert self._parse is not None
-        for number, line in enumerate(self._lines(), start=1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-                if not text.strip():
-                    continue
-                passage = self._parse(text)
-            except UnicodeDecodeError as error:
-                self._bad(number, f"not UTF-8 ({error.reason} at byte {error.start})")
-            except _BadRow as error:
-                self._bad(number, str(error))
-            else:
-                yield number, passage
+        self._before, self.skipped = [], 0
+        place = 0
+        # Progress is counted in bytes on disk: their number is known, that of the rows is not.
+        sizes = [path.stat().st_size for path in self.files]
+        with tqdm(
+            total=sum(sizes), unit="B", unit_scale=True, desc="reading corpus", disable=not self.progress
+        ) as bar:
+            for number, path in enumerate(self.files):
+                self._before.append(place)
+                rows = _parquet_rows if path.name.lower().endswith(".parquet") else _line_rows
+                for found in rows(path, bar):
+                    place += 1
+                    if isinstance(found, BadRow):
+                        self._bad(place, str(found))
+                    elif found is not None:
+                        yield place, found
+                bar.update(sum(sizes[: number + 1]) - bar.n)
 
-    def _bad(self, number: int, fault: str) -> None:
-        message = f"{self.path}, line {number}: {fault}"
+    def _bad(self, place: int, fault: str) -> None:
+        message = f"{self.where(place)}: {fault}"
         if not self.skip_bad_rows:
-            raise CorpusError(
-                f"{message}. Repair the row, or leave such rows out with --skip-bad-rows."
-            ) from None
+            raise CorpusError(f"{message}. Repair the row, or leave such rows out with --skip-bad-rows.")
         self.skipped += 1
         if self.skipped <= SHOWN_BAD_ROWS:
             log.warning("skipped %s", message)
 
-    def _lines(self) -> Iterator[bytes]:
-        # Progress is counted in bytes on disk: their number is known, that of the rows is not.
-        size = self.path.stat().st_size
-        bar = tqdm(total=size, unit="B", unit_scale=True, desc="reading corpus", disable=not self.progress)
-        with self.path.open("rb") as raw, bar:
-            stream = gzip.open(raw) if self.path.name.lower().endswith(".gz") else raw
-            try:
-                for number, line in enumerate(stream):
-                    if number % 1000 == 0:
-                        bar.update(raw.tell() - bar.n)
-                    yield line
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise CorpusError(f"{self.path}: broken gzip file ({error}). Fetch it again.") from error
-            bar.update(size - bar.n)
+
+def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRow | None]:
+    """What each line holds; None is a blank line."""
+    name = path.name.lower()
+    parse = next(parse for suffix, parse in _LINES.items() if name.removesuffix(".gz").endswith(suffix))
+    with path.open("rb") as raw:
+        stream = gzip.open(raw) if name.endswith(".gz") else raw
+        counted = 0
+        try:
+            for number, line in enumerate(stream):
+                if number % 1000 == 0:
+                    bar.update(raw.tell() - counted)
+                    counted = raw.tell()
+                try:
+                    text = line.decode("utf-8-sig" if number == 0 else "utf-8").rstrip("\r\n")
+                    yield parse(text) if text.strip() else None
+                except UnicodeDecodeError as error:
+                    yield BadRow(f"not UTF-8 ({error.reason} at byte {error.start})")
+                except BadRow as fault:
+                    yield fault
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise CorpusError(f"{path}: broken gzip file ({error}). Fetch it again.") from error
+
+
+def _parquet_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRow]:
+    """What each row holds. Of the file, a thousand rows and the open pages of its columns are in memory."""
+    try:
+        with pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
+            columns = [name for name in _COLUMNS if name in file.schema_arrow.names]
+            share = path.stat().st_size / max(file.metadata.num_rows, 1)
+            for batch in file.iter_batches(_AT_ONCE, columns=columns, use_threads=False):
+                for row in batch.to_pylist():
+                    try:
+                        yield passage_of(row)
+                    except BadRow as fault:
+                        yield fault
+                bar.update(int(share * batch.num_rows))
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise CorpusError(f"{path}: not a readable parquet file ({error}). Fetch it again.") from error

@@ -1,9 +1,4 @@
-"""Dense search: an encoder makes vectors, FAISS finds the largest inner products.
-
-Building streams: passages are encoded in blocks and appended to a raw float32 file, so memory does not grow
-with the corpus and a build that was killed goes on behind its last whole block. Blocks have fixed borders: a
-resumed build encodes the same batches as an undisturbed one. The file becomes the FAISS index at the end.
-"""
+"""Dense search: an encoder makes vectors (encoding.py), FAISS finds the largest inner products."""
 
 from __future__ import annotations
 
@@ -12,13 +7,12 @@ from pathlib import Path
 
 import faiss
 import numpy as np
-from tqdm import tqdm
 
 from retrieval_server.backends import Backend, Hit
 from retrieval_server.encoder import Encoder
+from retrieval_server.encoding import Vectors
 from retrieval_server.errors import BuildError, IndexFolderError
 from retrieval_server.manifest import DenseSection, require_equal
-from retrieval_server.passages import PassageStore
 
 # FAISS multiplies matrices with BLAS only for batches above this size, and its default (queries x dimension
 # of 128,000 in 1.15; 20 queries before) sends the batches of a retrieval server through the slow path: on two
@@ -26,7 +20,6 @@ from retrieval_server.passages import PassageStore
 faiss.cvar.distance_compute_blas_threshold = 16
 
 FACTORIES = ("Flat",)
-BLOCK = 1024  # passages encoded and written at once
 _READ_BACK = 65536  # vectors added to the index at once
 # A matrix product rounds differently for different batch sizes (in the last digits of a float32), which can
 # swap passages of almost equal score. So FAISS only chooses candidates, this many more than topk; they are
@@ -45,33 +38,12 @@ def check_factory(factory: str) -> None:
         )
 
 
-def encode_corpus(
-    store: PassageStore, encoder: Encoder, path: Path, *, batch_size: int = 64, progress: bool = True
-) -> None:
-    """Append the vectors of all passages to the raw file ``path``, going on behind its last whole block."""
-    block_bytes = BLOCK * encoder.section.dimension * 4
-    blocks_done = path.stat().st_size // block_bytes if path.exists() else 0
-    start = min(blocks_done * BLOCK, len(store) // BLOCK * BLOCK)
-    with (
-        path.open("ab") as stream,
-        tqdm(total=len(store), desc="encoding", unit="passage", disable=not progress) as bar,
-    ):
-        stream.truncate(start * encoder.section.dimension * 4)
-        bar.update(start)
-        for first in range(start, len(store), BLOCK):
-            texts = store.contents(first, first + BLOCK)
-            stream.write(encoder.encode_passages(texts, batch_size).tobytes())
-            stream.flush()
-            bar.update(len(texts))
-
-
-def write_faiss_index(vectors: Path, dimension: int, factory: str, path: Path) -> None:
-    """Make the FAISS index of a raw float32 file."""
+def write_faiss_index(vectors: Vectors, factory: str, path: Path) -> None:
+    """Make the FAISS index of vectors on disk."""
     check_factory(factory)
-    index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
-    matrix = np.memmap(vectors, dtype=np.float32, mode="r").reshape(-1, dimension)
-    for first in range(0, len(matrix), _READ_BACK):
-        index.add(np.ascontiguousarray(matrix[first : first + _READ_BACK]))
+    index = faiss.index_factory(vectors.dimension, factory, faiss.METRIC_INNER_PRODUCT)
+    for first in range(0, len(vectors), _READ_BACK):
+        index.add(vectors[first : first + _READ_BACK])
     faiss.write_index(index, str(path))
 
 

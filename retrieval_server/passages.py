@@ -2,16 +2,21 @@
 
 Row ``i`` of the file is row ``i`` of the search index. The file is a sequence of record batches of a few
 thousand rows; opening it reads the batches' metadata only, and one passage touches one or two pages. Ids are
-the corpus's own and must be unique: the writer keeps 16 bytes a row (hash of the id, line number), sorts them
-at the end and compares the ids of equal hashes, which needs no dictionary of all ids.
+the corpus's own and must be unique: the writer keeps a hash of 8 bytes a row, sorts them at the end and
+compares the ids of equal hashes, which needs no dictionary of all ids.
+
+Pages that were read stay mapped into the process as long as memory is free, so in time the whole text would
+be resident. The store therefore hands its pages back after every few thousand passages; the operating system
+keeps them in its cache, and to read them again costs a microsecond or two.
 """
 
 from __future__ import annotations
 
 import hashlib
+import mmap
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +29,9 @@ from retrieval_server.errors import CorpusError, IndexFolderError
 SCHEMA = pa.schema([("id", pa.string()), ("contents", pa.string()), ("url", pa.string())])
 BATCH_ROWS = 4096
 BATCH_BYTES = 16 * 2**20  # a batch's column must stay far below Arrow's 2 GiB limit for 32-bit offsets
+# Passages read before the mapped pages are handed back. A passage touches up to seven places, and Linux maps
+# 64 KiB around each: 2,048 of them are 0.9 GB at worst.
+RELEASE_AFTER = 2048
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,8 @@ class PassageWriter:
         self._urls: list[str | None] = []
         self._bytes = 0
         self._id_hashes = array("q")
-        self._lines = array("q")
+        self._rows: list[int] = []  # where rows are left out: a row, and its place in the corpus; see _place
+        self._places: list[int] = []
 
     @property
     def sha256(self) -> str:
@@ -68,8 +77,11 @@ class PassageWriter:
             self._flush()
         self._writer.close()
 
-    def add(self, passage: Passage, line: int) -> None:
-        """Append one passage that stood at ``line`` (from 1) of the corpus file."""
+    def add(self, passage: Passage, place: int) -> None:
+        """Append one passage that stood at ``place`` (counted from 1) of the corpus; places increase."""
+        if not self._rows or place - self._places[-1] != self.count - self._rows[-1]:
+            self._rows.append(self.count)
+            self._places.append(place)
         for text in (passage.id, passage.contents):
             encoded = text.encode("utf-8")
             self._digest.update(len(encoded).to_bytes(8, "little"))
@@ -79,7 +91,6 @@ class PassageWriter:
         self._contents.append(passage.contents)
         self._urls.append(passage.url)
         self._id_hashes.append(hash(passage.id))
-        self._lines.append(line)
         self.count += 1
         if len(self._ids) >= BATCH_ROWS or self._bytes >= BATCH_BYTES:
             self._flush()
@@ -90,24 +101,30 @@ class PassageWriter:
             self._writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
         self._ids, self._contents, self._urls, self._bytes = [], [], [], 0
 
-    def refuse_duplicate_ids(self, corpus: Path) -> None:
-        """Raise CorpusError naming both lines if two rows share an id. Call after the writer has closed."""
+    def _place(self, row: int) -> int:
+        last = bisect_right(self._rows, row) - 1
+        return self._places[last] + row - self._rows[last]
+
+    def refuse_duplicate_ids(self, where: Callable[[int], str]) -> None:
+        """Raise CorpusError naming both places if two rows share an id. Call after the writer has closed.
+
+        ``where`` puts a place into words.
+        """
         hashes = np.frombuffer(self._id_hashes, dtype=np.int64)
-        order = np.argsort(hashes, kind="stable")
-        in_order = hashes[order]
-        same_as_next = np.concatenate([in_order[1:] == in_order[:-1], [False]]) if len(order) else []
-        suspects = np.flatnonzero(same_as_next)
-        if not len(suspects):
+        in_order = np.sort(hashes)
+        twice = in_order[1:][in_order[1:] == in_order[:-1]]
+        del in_order
+        if not len(twice):
             return
         store = PassageStore(self.path)
         seen: dict[str, int] = {}
-        for position in sorted({int(p) for s in suspects for p in (s, s + 1)}):
-            row = int(order[position])
+        for row in np.flatnonzero(np.isin(hashes, twice)).tolist():
             key = store[row].id
             if key in seen:
+                both = f"{where(self._place(seen[key]))} and {where(self._place(row))}"
                 raise CorpusError(
-                    f"{corpus}: lines {self._lines[seen[key]]} and {self._lines[row]} have the "
-                    f"same id {key!r}. Ids name the documents in every result; make them unique."
+                    f"{both} have the same id {key!r}. "
+                    "Ids name the documents in every result; make them unique."
                 )
             seen[key] = row
 
@@ -116,10 +133,14 @@ class PassageStore(Sequence[Passage]):
     """Read-only, memory-mapped view of the file that PassageWriter wrote; ``store[row]`` is a Passage."""
 
     def __init__(self, path: Path):
+        self._path = path
+        self._read = 0  # passages since the pages were handed back
         try:
-            reader = pa.ipc.open_file(pa.memory_map(str(path)))
+            with path.open("rb") as stream:
+                self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            reader = pa.ipc.open_file(pa.py_buffer(self._map))
             batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-        except (OSError, pa.ArrowInvalid) as error:
+        except (OSError, ValueError) as error:  # pa.ArrowInvalid is a ValueError
             raise IndexFolderError(
                 f"{path}: not a readable Arrow file ({error}). Build the index again."
             ) from error
@@ -137,15 +158,30 @@ class PassageStore(Sequence[Passage]):
     def __getitem__(self, row: int) -> Passage:  # type: ignore[override]
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of {len(self)} passages")
+        self._read += 1
+        if self._read >= RELEASE_AFTER:
+            self.release()
         batch = bisect_right(self._ends, row)
         offset = row - (self._ends[batch - 1] if batch else 0)
         return Passage(*(column[offset].as_py() for column in self._columns[batch]))
 
-    def iter_contents(self) -> Iterator[str]:
-        """All texts in row order, one batch in memory at a time."""
-        for columns in self._columns:
-            yield from columns[1].to_pylist()
+    def release(self) -> None:
+        """Hand the mapped pages back; whoever reads them again, in any thread, finds them unchanged."""
+        self._read = 0
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
 
-    def contents(self, start: int, stop: int) -> list[str]:
-        """The texts of rows ``start`` to ``stop`` (excluded)."""
-        return [self[row].contents for row in range(start, min(stop, len(self)))]
+    def iter_contents(self, start: int = 0, stop: int | None = None) -> Iterator[str]:
+        """The texts of rows ``start`` to ``stop`` (excluded; None: to the end), in row order.
+
+        They are read through the file, not the mapping: one batch is in memory at a time.
+        """
+        stop = len(self) if stop is None else min(stop, len(self))
+        with pa.OSFile(str(self._path)) as source:
+            reader = pa.ipc.open_file(source)
+            for batch in range(bisect_right(self._ends, start), len(self._ends)):
+                first = self._ends[batch - 1] if batch else 0
+                if first >= stop:
+                    return
+                texts = reader.get_batch(batch).column(1)
+                yield from texts[max(start - first, 0) : stop - first].to_pylist()

@@ -3,8 +3,11 @@ from __future__ import annotations
 import gzip
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from retrieval_server.builder import write_passages
 from retrieval_server.corpus import CorpusReader
 from retrieval_server.errors import CorpusError
 from retrieval_server.passages import Passage
@@ -111,7 +114,63 @@ def test_broken_gzip_unknown_format_and_missing_file_say_so(tmp_path):
     cut.write_bytes(gzip.compress(b'{"id": "1", "contents": "x"}\n' * 999)[:-20])
     with pytest.raises(CorpusError, match="broken gzip"):
         read(cut)
-    with pytest.raises(CorpusError, match=r"\.jsonl, \.jsonl\.gz, \.tsv"):
+    with pytest.raises(CorpusError, match=r"\.jsonl, \.jsonl\.gz, \.tsv, \.tsv\.gz, \.parquet"):
         CorpusReader(tmp_path / "c.csv")
     with pytest.raises(CorpusError, match="no such file"):
         CorpusReader(tmp_path / "none.jsonl")
+
+
+def parquet(path, **columns):
+    pq.write_table(pa.table(columns), path, row_group_size=2)
+    return path
+
+
+def test_parquet_rows_are_read_by_the_same_rules(tmp_path):
+    path = parquet(tmp_path / "c.parquet", id=[1, 2, 3], title=["Ulm", "", None], text=["A town.", "x", "y"])
+    assert read(path) == [
+        (1, Passage("1", '"Ulm"\nA town.')),
+        (2, Passage("2", "x")),
+        (3, Passage("3", "y")),
+    ]
+    other = parquet(tmp_path / "d.parquet", id=["a", "b"], contents=["x", "y"], url=["u", None], more=[1, 2])
+    assert read(other) == [(1, Passage("a", "x", "u")), (2, Passage("b", "y"))]
+
+
+def test_a_bad_parquet_row_is_named_or_skipped(tmp_path):
+    path = parquet(tmp_path / "c.parquet", id=["a", None, "c"], contents=["x", "y", None])
+    with pytest.raises(CorpusError, match="c.parquet, row 2: no 'id'"):
+        read(path)
+    reader = CorpusReader(path, skip_bad_rows=True, progress=False)
+    assert [place for place, _ in reader] == [1] and reader.skipped == 2
+    with pytest.raises(CorpusError, match="row 1: neither 'contents' nor 'text'"):
+        read(parquet(tmp_path / "d.parquet", id=["a"], body=["x"]))
+    (tmp_path / "e.parquet").write_bytes(b"PAR1 nothing of the kind PAR1")
+    with pytest.raises(CorpusError, match="e.parquet: not a readable parquet file"):
+        read(tmp_path / "e.parquet")
+
+
+def test_several_files_and_a_folder_are_one_corpus_in_order(write, tmp_path):
+    (tmp_path / "shards").mkdir()
+    second = write("shards/b.tsv", "3\tthree\n")
+    first = write("shards/a.jsonl.gz", '{"id": 1, "contents": "one"}\n\n{"id": 2, "contents": "two"}\n')
+    parquet(tmp_path / "shards" / "c.parquet", id=["4"], contents=["four"])
+    write("shards/README.md", "words")
+    reader = CorpusReader(tmp_path / "shards", progress=False)
+    assert [passage.id for _, passage in reader] == ["1", "2", "3", "4"]
+    assert reader.source == "a.jsonl.gz ... c.parquet (3 files)"
+    assert [passage.id for _, passage in read([second, first])] == ["3", "1", "2"]
+    assert [reader.where(place).rpartition("/")[2] for place in (1, 3, 4, 5)] == [
+        "a.jsonl.gz, line 1",
+        "a.jsonl.gz, line 3",
+        "b.tsv, line 1",
+        "c.parquet, row 1",
+    ]
+    (tmp_path / "none").mkdir()
+    with pytest.raises(CorpusError, match="no file in this folder"):
+        CorpusReader(tmp_path / "none")
+
+
+def test_an_id_in_two_files_is_refused_with_both_places(write, tmp_path):
+    files = [write("a.tsv", "x\tone\ny\ttwo\n"), write("b.tsv.gz", "z\tthree\ny\tfour\n")]
+    with pytest.raises(CorpusError, match="a.tsv, line 2 and .*b.tsv.gz, line 2 have the same id 'y'"):
+        write_passages(CorpusReader(files, progress=False), tmp_path / "p.arrow")

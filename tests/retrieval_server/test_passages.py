@@ -24,7 +24,8 @@ def test_rows_come_back_in_order_across_batches(tmp_path, monkeypatch):
     store = PassageStore(tmp_path / "p.arrow")
     assert [store[i] for i in range(len(store))] == rows
     assert list(store.iter_contents()) == [row.contents for row in rows]
-    assert store.contents(2, 7) == [row.contents for row in rows[2:7]]
+    for start, stop in [(2, 7), (0, 3), (3, 3), (5, 99), (8, 9)]:
+        assert list(store.iter_contents(start, stop)) == [row.contents for row in rows[start:stop]]
     for outside in (-1, 8):
         with pytest.raises(IndexError):
             store[outside]
@@ -61,8 +62,8 @@ def test_the_hash_names_the_rows_and_their_borders(tmp_path):
 
 def test_equal_ids_are_refused_with_both_lines(tmp_path):
     writer = write(tmp_path / "p.arrow", [Passage(key, "x") for key in ("a", "b", "c", "b")])
-    with pytest.raises(CorpusError, match="lines 2 and 4 have the same id 'b'"):
-        writer.refuse_duplicate_ids(tmp_path / "c.jsonl")
+    with pytest.raises(CorpusError, match="^place 2 and place 4 have the same id 'b'"):
+        writer.refuse_duplicate_ids("place {}".format)
 
 
 @given(st.lists(st.text(max_size=3), max_size=30))
@@ -70,19 +71,37 @@ def test_duplicates_are_found_exactly_when_there_are_some(tmp_path_factory, ids)
     folder = tmp_path_factory.mktemp("ids")
     writer = write(folder / "p.arrow", [Passage(key, "x") for key in ids])
     if len(set(ids)) == len(ids):
-        writer.refuse_duplicate_ids(folder)
+        writer.refuse_duplicate_ids("place {}".format)
     else:
         with pytest.raises(CorpusError):
-            writer.refuse_duplicate_ids(folder)
+            writer.refuse_duplicate_ids("place {}".format)
 
 
 def test_a_hash_collision_is_not_a_duplicate(tmp_path):
     writer = write(tmp_path / "p.arrow", [Passage("a", "x"), Passage("b", "x")])
     writer._id_hashes[1] = writer._id_hashes[0]
-    writer.refuse_duplicate_ids(tmp_path / "c.jsonl")
+    writer.refuse_duplicate_ids("place {}".format)
 
 
 def test_a_file_that_is_not_arrow_is_refused(tmp_path):
     (tmp_path / "p.arrow").write_bytes(b"nothing of the kind")
     with pytest.raises(IndexFolderError, match="not a readable Arrow file"):
         PassageStore(tmp_path / "p.arrow")
+
+
+def test_pages_are_handed_back_and_the_text_stays_readable(tmp_path, monkeypatch):
+    monkeypatch.setattr(passages, "RELEASE_AFTER", 3)
+    rows = [Passage(str(i), f"text {i}") for i in range(8)]
+    write(tmp_path / "p.arrow", rows)
+    store = PassageStore(tmp_path / "p.arrow")
+    held = store._columns[0][1][0]
+    store.release()
+    assert list(store) == rows and held.as_py() == "text 0"
+
+
+def test_places_are_kept_where_rows_were_left_out(tmp_path):
+    with PassageWriter(tmp_path / "p.arrow") as writer:
+        for place, key in [(3, "a"), (4, "b"), (9, "c"), (10, "a")]:
+            writer.add(Passage(key, "x"), place)
+    with pytest.raises(CorpusError, match="^place 3 and place 10 have the same id 'a'"):
+        writer.refuse_duplicate_ids("place {}".format)
