@@ -1,67 +1,77 @@
-"""The HTTP app around one source of documents: an index, or a web search engine.
+"""The HTTP app around one or several sources of documents: indexes, web search engines.
 
-The index is loaded in the background after the port is open: ``/health`` answers from the first moment,
-``/ready`` when the index is loaded and warmed, ``/retrieve`` says 503 until then. Searches run in the
-engine's threads; the event loop only moves bytes, so ``/health`` always answers. Every failure is JSON:
-``{"error": word, "reason": sentence}``.
+They are loaded in the background after the port is open: ``/health`` answers from the first moment,
+``/ready`` when all are loaded and warmed, ``/retrieve`` says 503 until then. Searches run in the engines'
+threads; the event loop only moves bytes, so ``/health`` always answers. Every failure is JSON (failures.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import Path as InPath
 from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
 
 from retrieval_server.batching import EngineOptions
 from retrieval_server.errors import RetrievalServerError
+from retrieval_server.failures import add_error_handlers
+from retrieval_server.indexes import Loader, Serving
 from retrieval_server.metrics import CONTENT_TYPE
 from retrieval_server.middleware import BodyLimit, Measure
-from retrieval_server.service import ClientGone, Refused, RetrievalService
-from retrieval_server.sources import Retrieved, Source
+from retrieval_server.reload import Reloader
+from retrieval_server.service import Found, Refused, RetrievalService
+from retrieval_server.sources import Retrieved
 from retrieval_server.wire import (
+    DEFAULT_INDEX,
     AccessRequest,
     AccessResponse,
     Error,
     Health,
+    IndexStatus,
     Limits,
     QueriesRequest,
     QueriesResponse,
     Ready,
+    ReloadRequest,
+    ReloadResponse,
     RetrieveRequest,
     RetrieveResponse,
 )
 
 log = logging.getLogger(__name__)
-_ERRORS: dict[int | str, dict] = {code: {"model": Error} for code in (413, 422, 500, 502, 503, 504)}
-
-
-def _answer(status: int, error: str, reason: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse(Error(error=error, reason=reason).model_dump(), status, headers)
+_ERRORS: dict[int | str, dict] = {code: {"model": Error} for code in (404, 413, 422, 500, 502, 503, 504)}
+_RELOAD_ERRORS: dict[int | str, dict] = {code: {"model": Error} for code in (403, 404, 409, 422, 500, 503)}
+_Name = Annotated[str, InPath(description="One of the server's indexes.", examples=["wiki"])]
 
 
 def create_app(
-    load: Callable[[], Source],
+    load: Loader | Mapping[str, Loader],
     *,
     topk: int = 3,
     limits: Limits | None = None,
     options: EngineOptions | None = None,
     pages: Path | None = None,
+    reloader: Reloader | None = None,
+    on_ready: Callable[[], None] | None = None,
     on_load_failure: Callable[[BaseException], None] | None = None,
 ) -> FastAPI:
     """The FastAPI app; ``load`` makes the source and is called once, in a worker thread.
 
-    ``topk`` is for requests that name none, ``pages`` the file of ``/access``. ``on_load_failure`` is told if
-    loading fails, to stop the server.
+    Several indexes are a mapping of names to such functions, the default one first. ``topk`` is for requests
+    that name none, ``pages`` the file of ``/access``; without ``reloader`` there is no ``/reload``.
+    ``on_ready`` is called when everything is loaded, ``on_load_failure`` if that fails, to stop the server.
     """
-    service = RetrievalService(load, limits or Limits(), topk, options or EngineOptions(), pages)
+    loaders = load if isinstance(load, Mapping) else {DEFAULT_INDEX: load}
+    service = RetrievalService(
+        loaders, limits or Limits(), topk, options or EngineOptions(), pages, reloader
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -75,6 +85,8 @@ def create_app(
                 )
                 if on_load_failure is not None:
                     on_load_failure(error)
+            elif on_ready is not None and not done.cancelled():
+                on_ready()
 
         loading = asyncio.create_task(service.load())
         loading.add_done_callback(report)
@@ -84,19 +96,35 @@ def create_app(
 
     app = FastAPI(
         title="Retrieval server",
-        description="Passages for the queries of search agents, from one index or web search engine.",
+        description="Passages for the queries of search agents, from indexes or web search engines.",
         lifespan=lifespan,
     )
     app.state.service = service
-    _add_error_handlers(app)
-    _add_routes(app, service)
+    add_error_handlers(app)
+    _add_search_routes(app, service)
+    _add_operations(app, service)
     routes = frozenset(app.openapi()["paths"])
     app.add_middleware(BodyLimit, max_bytes=service.limits.max_body_bytes)
     app.add_middleware(Measure, metrics=service.metrics, routes=routes)
     return app
 
 
-def _add_routes(app: FastAPI, service: RetrievalService) -> None:
+def _add_search_routes(app: FastAPI, service: RetrievalService) -> None:
+    async def answer_retrieve(body: RetrieveRequest, request: Request, index: str | None) -> JSONResponse:
+        topk = body.top_k if body.topk is None else body.topk
+        found = await service.search(request, body.asked(), topk, index)
+        # Built as plain types: validating thousands of documents again would cost more than finding them.
+        shape = _scored if body.return_scores else _document
+        answer: dict = {"result": [[shape(hit) for hit in hits] for hits in found.answers]}
+        if body.query is not None:
+            answer |= {"query": body.query, "results": [_scored(hit) for hit in found.answers[0]]}
+        return JSONResponse(answer, headers=_source(found))
+
+    async def answer_queries(body: QueriesRequest, request: Request, index: str | None) -> JSONResponse:
+        found = await service.search(request, body.queries, body.k, index)
+        answers = [[f"{hit.passage.id}\t{hit.passage.contents}" for hit in hits] for hits in found.answers]
+        return JSONResponse({"queries": body.queries, "answers": answers}, headers=_source(found))
+
     @app.post(
         "/retrieve",
         summary="Passages for each query (Search-R1, RAG-R1, SkyRL, rLLM, ASearcher)",
@@ -104,13 +132,16 @@ def _add_routes(app: FastAPI, service: RetrievalService) -> None:
         responses=_ERRORS,
     )
     async def retrieve(body: RetrieveRequest, request: Request):
-        found = await service.search(request, body.asked(), body.top_k if body.topk is None else body.topk)
-        # Built as plain types: validating thousands of documents again would cost more than finding them.
-        shape = _scored if body.return_scores else _document
-        answer: dict = {"result": [[shape(hit) for hit in hits] for hits in found]}
-        if body.query is not None:
-            answer |= {"query": body.query, "results": [_scored(hit) for hit in found[0]]}
-        return JSONResponse(answer)
+        return await answer_retrieve(body, request, body.index)
+
+    @app.post(
+        "/indexes/{name}/retrieve",
+        summary="The same, out of the index that the path names",
+        response_model=RetrieveResponse,
+        responses=_ERRORS,
+    )
+    async def retrieve_from(name: _Name, body: RetrieveRequest, request: Request):
+        return await answer_retrieve(body, request, _one_name(name, body.index))
 
     @app.post(
         "/queries",
@@ -119,31 +150,65 @@ def _add_routes(app: FastAPI, service: RetrievalService) -> None:
         responses=_ERRORS,
     )
     async def queries(body: QueriesRequest, request: Request):
-        found = await service.search(request, body.queries, body.k)
-        answers = [[f"{hit.passage.id}\t{hit.passage.contents}" for hit in hits] for hits in found]
-        return JSONResponse({"queries": body.queries, "answers": answers})
+        return await answer_queries(body, request, body.index)
+
+    @app.post(
+        "/indexes/{name}/queries",
+        summary="The same, out of the index that the path names",
+        response_model=QueriesResponse,
+        responses=_ERRORS,
+    )
+    async def queries_from(name: _Name, body: QueriesRequest, request: Request):
+        return await answer_queries(body, request, _one_name(name, body.index))
 
     @app.post(
         "/access",
         summary="Whole pages by their addresses (ASearcher)",
         response_model=AccessResponse,
-        responses=_ERRORS | {404: _ERRORS[422]},
+        responses=_ERRORS,
     )
     def access(body: AccessRequest):
         pages = service.require_pages()
         return JSONResponse({"result": [pages.get(url) for url in body.urls]})
 
+
+def _add_operations(app: FastAPI, service: RetrievalService) -> None:
     @app.get("/health", summary="Is the process alive?")
     async def health() -> Health:
         return Health()
 
-    @app.get("/ready", summary="Is the index loaded and warmed?", responses={503: _ERRORS[503]})
+    @app.get("/ready", summary="Are the indexes loaded and warmed?", responses={503: _ERRORS[503]})
     async def ready() -> Ready:
-        return Ready(topk=service.topk, **asdict(service.require_ready().description))
+        statuses = {name: _status(service.require_ready(name)[1]) for name in service.indexes}
+        default = statuses[service.default].model_dump()
+        return Ready(**default, topk=service.topk, index=service.default, indexes=statuses)
+
+    @app.post(
+        "/reload",
+        summary="Exchange an index or its encoder without a dropped request",
+        responses=_RELOAD_ERRORS,
+    )
+    async def reload(body: ReloadRequest) -> ReloadResponse:
+        name, serving = await service.reload(body.index, body.path, body.encoder)
+        return ReloadResponse(index=name, **_status(serving).model_dump())
 
     @app.get("/metrics", summary="Counters for Prometheus", response_class=Response)
     async def metrics() -> Response:
         return Response(service.metrics.page(), media_type=CONTENT_TYPE)
+
+
+def _one_name(in_path: str, in_body: str | None) -> str:
+    if in_body not in (None, in_path):
+        raise Refused(422, "bad_input", "index: the path and the body name two different ones")
+    return in_path
+
+
+def _status(serving: Serving) -> IndexStatus:
+    return IndexStatus(index_version=serving.version, **asdict(serving.source.description))
+
+
+def _source(found: Found) -> dict[str, str]:
+    return {"X-Index": found.index, "X-Index-Version": str(found.version)}
 
 
 def _document(hit: Retrieved) -> dict[str, str]:
@@ -154,35 +219,3 @@ def _document(hit: Retrieved) -> dict[str, str]:
 
 def _scored(hit: Retrieved) -> dict:
     return {"document": _document(hit), "score": hit.score}
-
-
-def _add_error_handlers(app: FastAPI) -> None:
-    @app.exception_handler(ClientGone)
-    async def client_gone(_: Request, error: ClientGone) -> Response:
-        return Response(status_code=499)  # for the metrics only: nobody reads it
-
-    @app.exception_handler(Refused)
-    async def refused(_: Request, error: Refused) -> JSONResponse:
-        return _answer(error.status, error.error, error.reason, error.headers)
-
-    @app.exception_handler(RequestValidationError)
-    async def bad_input(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        keys = [part for part in first["loc"] if part != "body"]
-        where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".")
-        if first["type"] == "json_invalid":
-            return _answer(422, "bad_input", f"the body is not JSON: {first['ctx']['error']}")
-        return _answer(422, "bad_input", f"{where or 'body'}: {first['msg']}")
-
-    @app.exception_handler(HTTPException)
-    async def http_error(_: Request, error: HTTPException) -> JSONResponse:
-        if error.status_code == 413:
-            return _answer(413, "too_large", error.detail)
-        if error.status_code == 400:  # how FastAPI names a body that it cannot parse at all
-            return _answer(422, "bad_input", "the body is not JSON in UTF-8")
-        word = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-        return _answer(error.status_code, word, error.detail, dict(error.headers or {}))
-
-    @app.exception_handler(Exception)
-    async def unexpected(_: Request, error: Exception) -> JSONResponse:
-        return _answer(500, "internal", f"the search failed ({type(error).__name__}); see the server's log")

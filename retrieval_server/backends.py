@@ -41,3 +41,6 @@ class Backend(ABC):
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         """Both stages."""
         return self.find(self.prepare(queries), topk)
+
+    def close(self) -> None:  # noqa: B027 (most have nothing of that kind)
+        """Let go of what the garbage collector does not (connections, processes). Nothing runs any more."""

@@ -23,13 +23,15 @@ from typing import Any, TypeVar
 
 from retrieval_server.batching import BatchFormer, EngineOptions, Pace
 from retrieval_server.cache import LRUCache
-from retrieval_server.metrics import Metrics
+from retrieval_server.metrics import IndexMetrics
 from retrieval_server.sources import RemoteSource, Retrieved, Source, StagedSource
 
 log = logging.getLogger(__name__)
 _now = time.monotonic
 Answer = Sequence[Retrieved]
 Made = TypeVar("Made")
+#: How often an engine that is being drained looks whether it has finished.
+_LOOK_AGAIN_S = 0.02
 
 
 class Overloaded(Exception):
@@ -59,7 +61,7 @@ class _Batch:
 class Engine:
     """Answers queries from a source that it loads itself. Belongs to the event loop that runs ``load``."""
 
-    def __init__(self, options: EngineOptions, metrics: Metrics):
+    def __init__(self, options: EngineOptions, metrics: IndexMetrics):
         self.options = options
         self.source: Source | None = None
         self._metrics = metrics
@@ -72,9 +74,21 @@ class Engine:
         self._searching = ThreadPoolExecutor(1, thread_name_prefix="search")
         self._tasks: list[asyncio.Task] = []
         self._wake: asyncio.Future[None] | None = None
-        metrics.watch("queue_length", lambda: len(self._former))
-        metrics.watch("outstanding", lambda: self._outstanding)
-        metrics.watch("cache_entries", lambda: len(self._cache))
+        self._searches = 0
+
+    @property
+    def queue_length(self) -> int:
+        """Queries that wait for the encoder."""
+        return len(self._former)
+
+    @property
+    def outstanding(self) -> int:
+        """Queries accepted and not yet answered."""
+        return self._outstanding
+
+    @property
+    def cache_entries(self) -> int:
+        return len(self._cache)
 
     async def load(self, load: Callable[[], Source]) -> None:
         """Load and warm up in the thread that will encode, and start the work on the line."""
@@ -84,11 +98,20 @@ class Engine:
             self._former = BatchFormer(max_batch=1, max_wait_s=0.0)
             stages = [self._ask_each(source)]
         else:
-            await loop.run_in_executor(self._encoding, source.warm_up)
+            try:
+                await loop.run_in_executor(self._encoding, source.warm_up)
+            except Exception:
+                source.close()
+                raise
             handed: asyncio.Queue[_Batch] = asyncio.Queue(maxsize=1)
             stages = [self._encode_batches(source, handed), self._search_batches(source, handed)]
         self._tasks = [asyncio.create_task(stage) for stage in stages]
         self.source = source
+
+    async def drain(self) -> None:
+        """Returns when everything that was asked has been answered; the caller asks no more."""
+        while self._searches or self._outstanding:
+            await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def stop(self) -> None:
         """End all work. What is still under way fails; the app has answered its requests before this."""
@@ -99,6 +122,8 @@ class Engine:
             await self.source.close()
         for thread in (self._encoding, self._searching):
             thread.shutdown(wait=True, cancel_futures=True)
+        if isinstance(self.source, StagedSource):
+            await asyncio.to_thread(self.source.close)
 
     async def search(self, queries: Sequence[str], topk: int) -> list[Answer]:
         """At most ``topk`` documents a query, in the queries' order; a blank query finds none.
@@ -106,6 +131,13 @@ class Engine:
         Raises Overloaded at once where the line is full or too slow, and what the backend raised. Cancelling
         takes back the queries that nobody else waits for.
         """
+        self._searches += 1
+        try:
+            return await self._search(queries, topk)
+        finally:
+            self._searches -= 1
+
+    async def _search(self, queries: Sequence[str], topk: int) -> list[Answer]:
         waits: list[Answer | _Job] = []
         joined: set[_Job] = set()
         fresh: list[_Job] = []
@@ -198,7 +230,7 @@ class Engine:
         batch = _Batch(self._former.take(), _now())
         self._metrics.batch_size.observe(len(batch.jobs))
         for job in batch.jobs:
-            self._metrics.stage_seconds.labels("queue").observe(batch.started - job.arrived)
+            self._metrics.stage_seconds["queue"].observe(batch.started - job.arrived)
         return batch
 
     async def _encode_batches(self, source: StagedSource, handed: asyncio.Queue[_Batch]) -> None:
@@ -234,7 +266,7 @@ class Engine:
             except Exception as error:
                 self._failed(batch, error)
             else:
-                self._metrics.stage_seconds.labels("search").observe(_now() - batch.started)
+                self._metrics.stage_seconds["search"].observe(_now() - batch.started)
                 self._answered(batch, [answer])
             finally:
                 free.release()
@@ -260,7 +292,7 @@ class Engine:
     async def _run(self, stage: str, thread: ThreadPoolExecutor, work: Callable[..., Made], *args) -> Made:
         started = _now()
         made = await asyncio.get_running_loop().run_in_executor(thread, work, *args)
-        self._metrics.stage_seconds.labels(stage).observe(_now() - started)
+        self._metrics.stage_seconds[stage].observe(_now() - started)
         return made
 
     def _failed(self, batch: _Batch, error: Exception) -> None:

@@ -2,6 +2,7 @@
 
 Counters only grow, so rates over any span are the reader's to take. ``queries`` are what clients asked;
 ``batches`` are what the backend ran. cached + joined + run = queries, less what was dropped or refused.
+What belongs to an index carries its name as the label ``index``; ``Metrics.of(name)`` has those filled in.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections.abc import Callable
 from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-__all__ = ["CONTENT_TYPE", "Metrics"]
+__all__ = ["CONTENT_TYPE", "IndexMetrics", "Metrics"]
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+_INDEX = ("index",)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -33,31 +35,53 @@ class Metrics:
         self.rejections = add(
             Counter,
             "rejections",
-            "Requests refused or given up. deadline: it passed, or would have.",
-            ("reason",),
+            "Requests refused or given up. deadline: it passed, or would have. No index: an unknown one.",
+            ("index", "reason"),
         )
-        self.queries = add(Counter, "queries", "Queries asked by accepted requests, blank ones left out.")
-        self.cache_hits = add(Counter, "cache_hits", "Queries answered from the cache.")
-        self.joined = add(Counter, "joined", "Queries that joined an equal query under way.")
-        self.dropped = add(Counter, "dropped", "Queued queries whose clients all went away or gave up.")
-        self.batch_size = add(Histogram, "batch_size", "Queries in a batch.", buckets=_SIZES)
+        self.queries = add(Counter, "queries", "Queries of accepted requests, less blank ones.", _INDEX)
+        self.cache_hits = add(Counter, "cache_hits", "Queries answered from the cache.", _INDEX)
+        self.joined = add(Counter, "joined", "Queries that joined an equal query under way.", _INDEX)
+        self.dropped = add(Counter, "dropped", "Queued queries whose clients all went away.", _INDEX)
+        self.batch_size = add(Histogram, "batch_size", "Queries in a batch.", _INDEX, buckets=_SIZES)
         self.stage_seconds = add(
             Histogram,
             "stage_seconds",
             "queue: a query's wait for the encoder; encode and search: a batch's time in that stage.",
-            ("stage",),
+            ("index", "stage"),
             buckets=_SECONDS,
         )
-        self._gauges = {
-            "queue_length": add(Gauge, "queue_length", "Queries that wait for the encoder."),
-            "outstanding": add(Gauge, "outstanding", "Queries accepted and not yet answered."),
-            "cache_entries": add(Gauge, "cache_entries", "Answers in the cache."),
+        self.gauges = {
+            "queue_length": add(Gauge, "queue_length", "Queries that wait for the encoder.", _INDEX),
+            "outstanding": add(Gauge, "outstanding", "Queries accepted and not yet answered.", _INDEX),
+            "cache_entries": add(Gauge, "cache_entries", "Answers in the cache.", _INDEX),
+            "index_version": add(Gauge, "index_version", "1 at start, one more with each reload.", _INDEX),
         }
+        self.reloads = add(Counter, "reloads", "Reloads of an index.", ("index", "outcome"))
 
-    def watch(self, gauge: str, value: Callable[[], float]) -> None:
-        """Let a gauge read its value when it is asked for."""
-        self._gauges[gauge].set_function(value)
+    def of(self, index: str) -> IndexMetrics:
+        """The instruments of one index."""
+        return IndexMetrics(self, index)
 
     def page(self) -> bytes:
         """The page in Prometheus' text format, of type ``CONTENT_TYPE``."""
         return generate_latest(self._registry)
+
+
+class IndexMetrics:
+    """The instruments of one index, with its name filled in; every one is on the page from now on."""
+
+    def __init__(self, every: Metrics, index: str):
+        self._every, self._index = every, index
+        self.queries = every.queries.labels(index)
+        self.cache_hits = every.cache_hits.labels(index)
+        self.joined = every.joined.labels(index)
+        self.dropped = every.dropped.labels(index)
+        self.batch_size = every.batch_size.labels(index)
+        self.stage_seconds = {s: every.stage_seconds.labels(index, s) for s in ("queue", "encode", "search")}
+
+    def reloaded(self, outcome: str) -> None:
+        self._every.reloads.labels(self._index, outcome).inc()
+
+    def watch(self, gauge: str, value: Callable[[], float]) -> None:
+        """Let a gauge read its value when it is asked for."""
+        self._every.gauges[gauge].labels(self._index).set_function(value)

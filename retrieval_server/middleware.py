@@ -41,7 +41,6 @@ class Measure:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        route = scope["path"] if scope["path"] in self._routes else "other"
         started, status = time.monotonic(), 500  # what an exception becomes further out
 
         async def noted(message: Message) -> None:
@@ -53,5 +52,8 @@ class Measure:
         try:
             await self._app(scope, receive, noted)
         finally:
+            # The router leaves its route in the scope: the label of a path with a name in it is its template.
+            path = getattr(scope.get("route"), "path", scope["path"])
+            route = path if path in self._routes else "other"
             self._metrics.requests.labels(route, status).inc()
             self._metrics.request_seconds.labels(route).observe(time.monotonic() - started)

@@ -87,6 +87,9 @@ class Retriever(StagedSource):
         """Answer one question, so that the first user does not wait for lazy initialisation."""
         self.search([self._passages[0].contents[:200]], 1)
 
+    def close(self) -> None:
+        self._backend.close()
+
 
 def open_backend(folder: Path, manifest: Manifest, encoder: str | None, device: str | None) -> Backend:
     """The search index of the folder. Imports are here so that BM25 does not need torch, nor dense bm25s."""

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from starlette.requests import Request
 
 from retrieval_server.batching import EngineOptions
-from retrieval_server.engine import Answer, Engine, Overloaded
+from retrieval_server.engine import Answer, Overloaded
+from retrieval_server.errors import RetrievalServerError
+from retrieval_server.indexes import Loader, ServedIndex, Serving
 from retrieval_server.metrics import Metrics
 from retrieval_server.pages import PageStore
-from retrieval_server.sources import SearchFailed, Source
+from retrieval_server.reload import OutsideRoot, Place, Reloader
+from retrieval_server.sources import SearchFailed
 from retrieval_server.wire import Limits
+
+log = logging.getLogger(__name__)
 
 
 class Refused(Exception):
@@ -27,82 +34,157 @@ class ClientGone(Exception):
     """The client closed its connection: there is nobody to answer."""
 
 
+class Found(NamedTuple):
+    """The answers to one request, and what gave them: an index of that name, in that version."""
+
+    answers: list[Answer]
+    index: str
+    version: int
+
+
 class RetrievalService:
-    """Loads the source (and the pages, if there are any), and answers the queries of one request."""
+    """Loads the indexes (and the pages, if there are any), and answers the queries of one request.
+
+    The first of ``loaders`` is the index of requests that name none.
+    """
 
     def __init__(
         self,
-        load: Callable[[], Source],
+        loaders: Mapping[str, Loader],
         limits: Limits,
         topk: int,
         options: EngineOptions,
         pages: Path | None = None,
+        reloader: Reloader | None = None,
     ):
         self.limits = limits
         self.topk = topk
         self.metrics = Metrics()
         self.failure: BaseException | None = None
-        self._load = load
+        self.indexes = {name: ServedIndex(name, options, self.metrics.of(name)) for name in loaders}
+        self.default = next(iter(loaders))
+        self._loaders = dict(loaders)
+        self._reloader = reloader
+        self._reloads: set[asyncio.Task] = set()
         self._pages_file = pages
         self._pages: PageStore | None = None
         self._deadline_s = options.deadline_s
-        self._engine = Engine(options, self.metrics)
 
     async def load(self) -> None:
-        """Load the source and warm it; remembers the failure that it raises."""
+        """Load everything and warm it; remembers the failure that it raises."""
         try:
             if self._pages_file is not None:
                 self._pages = await asyncio.to_thread(PageStore, self._pages_file)
-            await self._engine.load(self._load)
+            for name, load in self._loaders.items():
+                await self.indexes[name].load(load)
         except BaseException as error:
             self.failure = error
             raise
 
     async def stop(self) -> None:
-        await self._engine.stop()
+        for task in list(self._reloads):
+            task.cancel()
+        await asyncio.gather(*self._reloads, return_exceptions=True)
+        for index in self.indexes.values():
+            await index.stop()
 
-    def require_ready(self) -> Source:
+    def require_ready(self, name: str | None = None) -> tuple[ServedIndex, Serving]:
+        """The index of that name (None: the default) and what it serves now. Raises Refused."""
+        index = self.indexes.get(self.default if name is None else name)
+        if index is None:
+            known = ", ".join(self.indexes)
+            raise self._refused(404, "unknown_index", f"index: no such index; this server has: {known}")
         if self.failure is not None:
-            raise self._refused(503, "not_ready", "the index could not be loaded; see the server's log")
-        if self._engine.source is None:
-            raise self._refused(503, "not_ready", "the index is still loading", retry_after=1)
-        return self._engine.source
+            reason = "the index could not be loaded; see the server's log"
+            raise self._refused(503, "not_ready", reason, index=index)
+        if index.serving is None:
+            reason = "the index is still loading"
+            raise self._refused(503, "not_ready", reason, index=index, retry_after=1)
+        return index, index.serving
 
     def require_pages(self) -> PageStore:
         """The pages of ``/access``. Raises Refused where the server has none, or not yet."""
         if self._pages_file is None:
             raise self._refused(404, "no_pages", "this server has no pages; it is started with --pages FILE")
-        self.require_ready()
-        assert self._pages is not None
+        if self._pages is None:
+            raise self._refused(503, "not_ready", "the pages are still being read", retry_after=1)
         return self._pages
 
-    async def search(self, request: Request, queries: Sequence[str], topk: int | None) -> list[Answer]:
+    async def search(
+        self, request: Request, queries: Sequence[str], topk: int | None, name: str | None = None
+    ) -> Found:
         """Documents for each query. Raises Refused, or ClientGone with the work taken back."""
-        self.require_ready()
-        wanted = self._check(queries, topk)
-        searching = asyncio.ensure_future(self._engine.search(queries, wanted))
+        index, serving = self.require_ready(name)
+        wanted = self._check(queries, topk, index)
+        searching = asyncio.ensure_future(serving.engine.search(queries, wanted))
         leaving = asyncio.ensure_future(_disconnected(request))
         try:
             await asyncio.wait(
                 {searching, leaving}, timeout=self._deadline_s, return_when=asyncio.FIRST_COMPLETED
             )
             if searching.done():
-                return searching.result()
+                return Found(searching.result(), index.name, serving.version)
             if leaving.done():
                 raise ClientGone
             reason = f"no answer within the server's deadline of {self._deadline_s:g} s"
-            raise self._refused(504, "deadline", reason)
+            raise self._refused(504, "deadline", reason, index=index)
         except Overloaded as error:
             raise self._refused(
-                503, "overloaded", str(error), metric=error.reason, retry_after=error.retry_after
+                503, "overloaded", str(error), index=index, metric=error.reason, retry_after=error.retry_after
             ) from None
         except SearchFailed as error:
             raise self._refused(
-                error.status, error.error, error.reason, retry_after=error.retry_after
+                error.status, error.error, error.reason, index=index, retry_after=error.retry_after
             ) from None
         finally:
             searching.cancel()
             leaving.cancel()
+
+    async def reload(self, name: str | None, path: str | None, encoder: str | None) -> tuple[str, Serving]:
+        """Exchange an index (None: the default) for the one at ``path``; returns its name and what it serves.
+
+        Raises Refused; the index then serves what it served before. A caller that goes away does not stop it.
+        """
+        index, _ = self.require_ready(name)
+        if self._reloader is None:
+            raise self._refused(404, "no_reload", "this server cannot reload its indexes", index=index)
+        if index.reloading:
+            raise self._refused(409, "reloading", f"a reload of {index.name} is under way", index=index)
+        try:
+            place = self._reloader.resolve(index.name, path, encoder)
+        except OutsideRoot as error:
+            raise self._refused(403, "forbidden", str(error), index=index) from None
+        index.reloading = True
+        task = asyncio.create_task(self._exchange(self._reloader, index, place))
+        self._reloads.add(task)
+        task.add_done_callback(self._forget)
+        try:
+            return index.name, await asyncio.shield(task)
+        except RetrievalServerError as error:
+            raise self._refused(
+                422, "reload_failed", f"{error} The old index goes on serving.", index=index
+            ) from None
+
+    async def _exchange(self, reloader: Reloader, index: ServedIndex, place: Place) -> Serving:
+        try:
+            serving = await index.load(reloader.loader(place))
+        except Exception as error:
+            index.metrics.reloaded("failed")
+            expected = isinstance(error, RetrievalServerError)
+            log.error("reload of %s failed: %s", index.name, error, exc_info=None if expected else error)
+            raise
+        else:
+            index.metrics.reloaded("done")
+            reloader.places[index.name] = place
+            log.info("index %s is now version %d", index.name, serving.version)
+            return serving
+        finally:
+            index.reloading = False
+
+    def _forget(self, reload: asyncio.Task) -> None:
+        self._reloads.discard(reload)
+        if not reload.cancelled():
+            reload.exception()  # mark as seen: it was logged, and its caller may have gone
 
     def _refused(
         self,
@@ -110,14 +192,15 @@ class RetrievalService:
         error: str,
         reason: str,
         *,
+        index: ServedIndex | None = None,
         metric: str | None = None,
         retry_after: int | None = None,
     ) -> Refused:
-        self.metrics.rejections.labels(metric or error).inc()
+        self.metrics.rejections.labels(index.name if index else "", metric or error).inc()
         headers = None if retry_after is None else {"Retry-After": str(retry_after)}
         return Refused(status, error, reason, headers)
 
-    def _check(self, queries: Sequence[str], topk: int | None) -> int:
+    def _check(self, queries: Sequence[str], topk: int | None, index: ServedIndex) -> int:
         """The topk to use. Raises 413 for a request beyond the limits."""
         limits = self.limits
         reason = None
@@ -132,7 +215,7 @@ class RetrievalService:
                     reason = f"queries[{position}] has {len(query)} characters; at most {most}"
                     break
         if reason is not None:
-            raise self._refused(413, "too_large", reason)
+            raise self._refused(413, "too_large", reason, index=index)
         return self.topk if topk is None else topk
 
 

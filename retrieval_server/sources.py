@@ -72,6 +72,9 @@ class StagedSource(Source):
     def find(self, prepared: Any, topks: Sequence[int]) -> Sequence[Sequence[Retrieved]]:
         """The second stage: at most ``topks[i]`` documents for query ``i``, best first."""
 
+    def close(self) -> None:  # noqa: B027 (most hold nothing that the garbage collector does not free)
+        """Let go of connections and processes; called once, in any thread, after the last answer."""
+
 
 class RemoteSource(Source):
     """A search elsewhere. ``answer`` runs in the engine's event loop, at most ``concurrency`` at a time."""

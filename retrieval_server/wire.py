@@ -7,6 +7,8 @@ list with scores under ``results``, which such an answer holds as well. ``/queri
 R1-Searcher: its answers are the corpus's lines, id and contents with a tab between, because its clients strip
 a leading number.
 ``/access`` is ASearcher's: whole pages by their address.
+
+Where one server has several indexes, ``index`` names one, or the path does: ``/indexes/{name}/retrieve``.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 from pydantic_core import PydanticCustomError
 
+DEFAULT_INDEX = "default"  # the name of an index that was given without one
 MAX_URLS = 64  # pages in one answer: a page can be long
 _QUESTIONS = ["Who wrote the novel The Trial?", "In which river's valley lies Ulm?"]
 
@@ -42,6 +45,9 @@ def _encodable(query: str) -> str:
 
 Query = Annotated[str, AfterValidator(_encodable)]
 TopK = Annotated[StrictInt, Field(ge=1)]
+IndexName = Annotated[
+    str | None, Field(description="Which of the server's indexes; its default one if absent.")
+]
 
 
 class RetrieveRequest(BaseModel):
@@ -56,6 +62,7 @@ class RetrieveRequest(BaseModel):
     topk: TopK | None = Field(None, description="Passages for each query; the server's --topk if absent.")
     top_k: TopK | None = Field(None, description="Another name of `topk`.")
     return_scores: StrictBool = Field(False, description="Whether each document comes with its score.")
+    index: IndexName = None
 
     @model_validator(mode="after")
     def _one_of_each(self) -> RetrieveRequest:
@@ -100,6 +107,7 @@ class QueriesRequest(BaseModel):
 
     queries: list[Query]
     k: TopK | None = Field(None, description="Passages for each query; the server's --topk if absent.")
+    index: IndexName = None
 
 
 class QueriesResponse(BaseModel):
@@ -138,16 +146,44 @@ class Health(BaseModel):
     status: str = "ok"
 
 
-class Ready(BaseModel):
-    """The index is loaded and has answered a question; what it is."""
+class IndexStatus(BaseModel):
+    """What an index is. ``index_version`` is 1 at start and one more with each reload."""
 
-    status: str = "ready"
+    index_version: int
     backend: str
     passages: int | None = Field(None, description="Null where documents come from the web.")
-    topk: int
     corpus_sha256: str | None = None
     encoder: str | None = None
     separator: str | None = Field(None, description="What joins the parts of a query made of several texts.")
+
+
+class Ready(IndexStatus):
+    """Every index is loaded and has answered a question: the default one, and under ``indexes`` each."""
+
+    status: str = "ready"
+    topk: int = Field(description="Passages a query where a request names no number.")
+    index: str = Field(description="The index of requests that name none.")
+    indexes: dict[str, IndexStatus]
+
+
+class ReloadRequest(BaseModel):
+    """Body of ``POST /reload``."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"index": "wiki", "path": "wiki-step-200"}]}
+    )
+
+    index: IndexName = None
+    path: str | None = Field(None, description="The new index folder; the present one again if absent.")
+    encoder: str | None = Field(
+        None, description="Where its encoder lies; where the index says if absent (the same path: as before)."
+    )
+
+
+class ReloadResponse(IndexStatus):
+    """The index that is served from now on."""
+
+    index: str
 
 
 class Error(BaseModel):

@@ -176,10 +176,13 @@ def test_the_api_page_has_examples_and_only_the_routes_that_work(client):
     page = client.get("/openapi.json").json()
     assert set(page["paths"]) == {
         "/retrieve",
+        "/indexes/{name}/retrieve",
         "/queries",
+        "/indexes/{name}/queries",
         "/access",
         "/health",
         "/ready",
+        "/reload",
         "/metrics",
     }
     for name in ("RetrieveRequest", "QueriesRequest"):
@@ -295,6 +298,9 @@ def test_a_search_that_fails_is_500_in_json_and_the_next_one_works(bm25):
     ask(create_app(lambda: Retriever(bm25.manifest, bm25._passages, gate)), conversation)
 
 
+OUTSTANDING = 'retrieval_outstanding{index="default"}'
+
+
 def served_by(gate, bm25, **options):
     return create_app(
         lambda: Retriever(bm25.manifest, bm25._passages, gate), options=EngineOptions(cache_size=0, **options)
@@ -315,11 +321,11 @@ def test_a_full_queue_is_503_with_retry_after_at_once(bm25):
         await until(lambda: is_ready(client))
         gate.go.clear()
         taken = asyncio.create_task(client.post("/retrieve", json={"queries": ["Ulm", "Celle"]}))
-        await until(lambda: sampled(client, "retrieval_outstanding", 2))
+        await until(lambda: sampled(client, OUTSTANDING, 2))
         answer = await client.post("/retrieve", json={"queries": ["Trier"]})
         assert (answer.status_code, answer.json()["error"]) == (503, "overloaded")
         assert int(answer.headers["retry-after"]) >= 1
-        assert await sample(client, 'retrieval_rejections_total{reason="queue_full"}') == 1
+        assert await sample(client, 'retrieval_rejections_total{index="default",reason="queue_full"}') == 1
         gate.go.set()
         assert (await taken).status_code == 200
         assert (await client.post("/retrieve", json={"queries": ["Trier"]})).status_code == 200
@@ -342,9 +348,9 @@ def test_a_request_beyond_its_deadline_is_504_and_its_queued_work_is_dropped(bm2
             *(client.post("/retrieve", json={"queries": [query]}) for query in ("Ulm", "Celle"))
         )
         assert [(answer.status_code, answer.json()["error"]) for answer in answers] == [(504, "deadline")] * 2
-        assert await sample(client, "retrieval_queue_length") == 0
+        assert await sample(client, 'retrieval_queue_length{index="default"}') == 0
         gate.go.set()
-        await until(lambda: sampled(client, "retrieval_outstanding", 0))
+        await until(lambda: sampled(client, OUTSTANDING, 0))
         assert (await client.post("/retrieve", json={"queries": ["Ulm"]})).status_code == 200
 
     ask(served_by(gate, bm25, deadline_s=0.2, max_batch=1), conversation)
@@ -377,12 +383,12 @@ def test_work_of_a_client_that_has_gone_is_dropped(bm25):
         await until(lambda: is_ready(client))
         gate.go.clear()
         first = asyncio.create_task(client.post("/retrieve", json={"queries": ["Ulm"]}))
-        await until(lambda: sampled(client, "retrieval_outstanding", 1))
+        await until(lambda: sampled(client, OUTSTANDING, 1))
         gone = asyncio.create_task(leaver())
-        await until(lambda: sampled(client, "retrieval_outstanding", 2))
+        await until(lambda: sampled(client, OUTSTANDING, 2))
         closed.set()
         await gone
-        assert await sample(client, "retrieval_dropped_total") == 1
+        assert await sample(client, 'retrieval_dropped_total{index="default"}') == 1
         gate.go.set()
         assert (await first).status_code == 200
 
@@ -398,13 +404,13 @@ def test_metrics_tell_what_happened(bm25, serve):
         page = client.get("/metrics")
     assert page.headers["content-type"].startswith("text/plain")
     for line in (
-        "retrieval_queries_total 4.0",
-        "retrieval_cache_hits_total 2.0",
-        "retrieval_cache_entries 2.0",
-        "retrieval_queue_length 0.0",
-        "retrieval_batch_size_sum 2.0",
-        'retrieval_stage_seconds_count{stage="queue"} 2.0',
-        'retrieval_stage_seconds_count{stage="search"} 1.0',
+        'retrieval_queries_total{index="default"} 4.0',
+        'retrieval_cache_hits_total{index="default"} 2.0',
+        'retrieval_cache_entries{index="default"} 2.0',
+        'retrieval_queue_length{index="default"} 0.0',
+        'retrieval_batch_size_sum{index="default"} 2.0',
+        'retrieval_stage_seconds_count{index="default",stage="queue"} 2.0',
+        'retrieval_stage_seconds_count{index="default",stage="search"} 1.0',
         'retrieval_requests_total{route="/retrieve",status="200"} 2.0',
         'retrieval_requests_total{route="/retrieve",status="422"} 1.0',
         'retrieval_requests_total{route="other",status="404"} 1.0',

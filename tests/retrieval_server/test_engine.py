@@ -27,6 +27,9 @@ class Stepped:
     def warm_up(self):
         pass
 
+    def close(self):
+        self.closed = True
+
     def prepare(self, queries):
         self.prepared.append(list(queries))
         assert self.encoding.wait(30)
@@ -47,10 +50,11 @@ def run(conversation, retriever=None, **options):
 
     def metric(name):
         lines = metrics.page().decode().splitlines()
-        return float(next(line for line in lines if line.startswith(f"retrieval_{name} ")).split()[1])
+        wanted = f'retrieval_{name}{{index="towns"}} '
+        return float(next(line for line in lines if line.startswith(wanted)).split()[-1])
 
     async def main():
-        engine = Engine(EngineOptions(**options), metrics)
+        engine = Engine(EngineOptions(**options), metrics.of("towns"))
         await engine.load(lambda: stepped)
         try:
             await asyncio.wait_for(conversation(engine, stepped, metric), 30)
@@ -141,11 +145,11 @@ def test_a_query_that_nobody_waits_for_any_more_is_not_computed():
         leaver, stayer = await start(engine, ["gone", "shared"], ["shared"])
         leaver.cancel()
         await asyncio.gather(leaver, return_exceptions=True)
-        assert metric("queue_length") == 1 and metric("outstanding") == 2
+        assert engine.queue_length == 1 and engine.outstanding == 2
         stepped.encoding.set()
         assert await asyncio.gather(*first, stayer) == [[("a",)], [("shared",)]]
         assert stepped.prepared == [["a"], ["shared"]]
-        assert metric("dropped_total") == 1 and metric("outstanding") == 0
+        assert metric("dropped_total") == 1 and engine.outstanding == 0
         assert await engine.search(["gone"], 1) == [("gone",)]
 
     run(conversation)
@@ -163,7 +167,7 @@ def test_beyond_the_bound_a_request_is_refused_at_once_and_whole():
         stepped.encoding.set()
         assert await asyncio.gather(*tasks) == [[("a",), ("b",)], [("a",)], [("c",)]]
         assert "d" not in sum(stepped.prepared, [])
-        assert metric("outstanding") == 0
+        assert engine.outstanding == 0
         assert await engine.search(["d", "e", "f"], 1) == [("d",), ("e",), ("f",)]
 
     run(conversation, max_queue=3)
@@ -193,7 +197,7 @@ def test_a_query_that_breaks_the_backend_takes_no_other_with_it(number):
         *good, bad = await asyncio.gather(*tasks, return_exceptions=True)
         assert isinstance(bad, ValueError)
         assert good == [[(f"good {i}",)] for i in range(number - 1)]
-        assert metric("outstanding") == 0
+        assert engine.outstanding == 0
         stepped.poison = set()
         assert await engine.search(["bad"], 1) == [("bad",)]
 
@@ -209,7 +213,7 @@ def test_a_failure_whose_asker_has_gone_is_nobodys(caplog):
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         stepped.encoding.set()
-        await until(lambda: metric("outstanding") == 0)
+        await until(lambda: engine.outstanding == 0)
 
     run(conversation)
     assert "never retrieved" not in caplog.text

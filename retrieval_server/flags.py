@@ -1,0 +1,160 @@
+"""The flags of start_retrieval.py, and what they say of each other."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from retrieval_server.batching import EngineOptions
+from retrieval_server.wire import DEFAULT_INDEX, Limits
+
+_NAMED = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
+
+
+def _index(text: str) -> tuple[str, Path]:
+    named = _NAMED.fullmatch(text)
+    return (named[1], Path(named[2])) if named else (DEFAULT_INDEX, Path(text))
+
+
+def parse_args(description: str, argv: list[str] | None = None) -> argparse.Namespace:
+    """The parsed flags; ends the process with status 2 and a sentence where they do not fit.
+
+    ``index`` is a dictionary of names and folders, the default one first.
+    """
+    limits, options = Limits(), EngineOptions()
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--index",
+        type=_index,
+        action="append",
+        required=True,
+        metavar="[NAME=]DIR",
+        help="index folder made by build_index.py. Give several with a name each, wiki=DIR: a request says "
+        '"index": "wiki"; where it names none, the one without a name answers, or else the first',
+    )
+    parser.add_argument(
+        "--reload-root",
+        type=Path,
+        metavar="DIR",
+        help="the folder that POST /reload may open indexes and encoders from (default: the one that holds "
+        "the index)",
+    )
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default %(default)s, this machine only; 0.0.0.0: the whole network)",
+    )
+    parser.add_argument("--port", type=int, default=8000, help="port (default %(default)s)")
+    parser.add_argument(
+        "--topk",
+        type=int,
+        default=3,
+        help="passages a query where the request names no topk (default %(default)s)",
+    )
+    parser.add_argument(
+        "--encoder",
+        metavar="NAME_OR_PATH",
+        help="where the encoder of the indexes lies now, if it was moved since the build",
+    )
+    parser.add_argument(
+        "--device", help="cpu, cuda, cuda:1, ... for the encoder (default: a GPU if torch sees one)"
+    )
+    parser.add_argument(
+        "--pages",
+        type=Path,
+        metavar="FILE",
+        help='whole pages for POST /access: JSONL with "url" and "contents" (read once at start)',
+    )
+    parser.add_argument(
+        "--verify",
+        action=argparse.BooleanOptionalAction,
+        help="compare the hashes of all index files with the manifest (default: up to 1 GiB of files)",
+    )
+    parser.add_argument(
+        "--max-queries",
+        type=int,
+        default=limits.max_queries,
+        help="queries in one request (default %(default)s)",
+    )
+    parser.add_argument(
+        "--max-query-chars",
+        type=int,
+        default=limits.max_query_chars,
+        help="characters in a query (default %(default)s)",
+    )
+    parser.add_argument(
+        "--max-topk",
+        type=int,
+        default=limits.max_topk,
+        help="largest topk of a request (default %(default)s)",
+    )
+    batching = parser.add_argument_group("batching of the queries of all requests")
+    batching.add_argument(
+        "--max-batch",
+        type=int,
+        default=options.max_batch,
+        help="queries in a batch; 1: each alone (default %(default)s)",
+    )
+    batching.add_argument(
+        "--max-wait-ms",
+        type=float,
+        default=options.max_wait_ms,
+        help="milliseconds that a query may wait for company; a client that is alone never waits "
+        "(default %(default)s)",
+    )
+    batching.add_argument(
+        "--cache-size",
+        type=int,
+        default=options.cache_size,
+        help="answers to remember, least recently used go first; 0: none (default %(default)s)",
+    )
+    batching.add_argument(
+        "--single-flight",
+        action=argparse.BooleanOptionalAction,
+        default=options.single_flight,
+        help="compute equal queries that are under way once (default: yes)",
+    )
+    batching.add_argument(
+        "--max-queue",
+        type=int,
+        default=options.max_queue,
+        help="queries accepted and not yet answered; a request that does not fit gets 503 with Retry-After "
+        "at once (default %(default)s; at least --max-queries)",
+    )
+    batching.add_argument(
+        "--deadline",
+        type=float,
+        default=options.deadline_s,
+        metavar="SECONDS",
+        help="a request that is not answered by then gets 504, one that would not be gets 503 at once "
+        "(default %(default)s)",
+    )
+    parser.add_argument(
+        "--log-level",
+        default="warning",
+        choices=["debug", "info", "warning", "error"],
+        help="default %(default)s",
+    )
+    args = parser.parse_args(argv)
+    at_least = dict.fromkeys(("topk", "max_queries", "max_query_chars", "max_topk", "max_batch"), 1)
+    for name, least in (at_least | {"max_wait_ms": 0, "cache_size": 0}).items():
+        if not getattr(args, name) >= least:
+            parser.error(f"--{name.replace('_', '-')} must be at least {least}")
+    if not args.deadline > 0:
+        parser.error("--deadline must be above 0 seconds")
+    if args.max_queue < args.max_queries:
+        parser.error(
+            f"--max-queue {args.max_queue} is below --max-queries {args.max_queries}: a request of that many "
+            "queries would never be accepted; lower --max-queries too"
+        )
+    if args.topk > args.max_topk:
+        parser.error(f"--topk {args.topk} is above --max-topk {args.max_topk}")
+    names = [name for name, _ in args.index]
+    for name in names:
+        if names.count(name) > 1:
+            parser.error(f"--index: two indexes of the name {name!r}; give each a name of its own, NAME=DIR")
+    args.index = dict(sorted(args.index, key=lambda item: item[0] != DEFAULT_INDEX))
+    return args
