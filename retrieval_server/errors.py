@@ -1,4 +1,5 @@
-"""Every way in which building or opening an index can fail, each with a message that ends in the remedy.
+"""Every way in which building or opening what is served can fail, each with a message that ends in the
+remedy.
 
 The scripts print the message without a traceback and exit with status 2. Anything else that is raised is a
 bug.
@@ -25,3 +26,11 @@ class BuildError(RetrievalServerError):
 
 class IndexFolderError(RetrievalServerError):
     """A folder is not a finished index, or its parts do not fit each other or the encoder."""
+
+
+class WebEngineError(RetrievalServerError):
+    """A web search engine cannot be asked as configured: no key, no address, a parameter that is taken."""
+
+
+class RecordingError(RetrievalServerError):
+    """A recording of web answers cannot be read or written, or is not what it was said to be."""

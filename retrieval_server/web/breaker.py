@@ -1,0 +1,68 @@
+"""When to leave a web engine alone: the decisions, without a clock or connections. Time is an argument.
+
+Two things hold requests back. *Limited*: the engine said how long to wait (``Retry-After``); everyone waits
+that long, not only the one who was told. *Down*: so many requests failed one after another that more would
+only queue up behind their time-outs. Then all are refused at once for a while; after it one goes through to
+see, and its fate decides for all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Hold:
+    """No request may go now; perhaps in ``seconds``. ``down``: the engine fails, else it limits our rate."""
+
+    seconds: float
+    down: bool
+
+
+class Breaker:
+    """Counts failures in a row; any answer, even a refusal, shows that the engine lives."""
+
+    def __init__(self, failures: int = 8, cool_down_s: float = 5.0):
+        self.cool_down_s = cool_down_s
+        self._allowed = failures
+        self._failures = 0
+        self._closed_until = float("-inf")
+        self._limited_until = float("-inf")
+        self._probing = False
+
+    @property
+    def is_down(self) -> bool:
+        return self._failures >= self._allowed
+
+    def hold(self, now: float) -> Hold | None:
+        """What holds a request back; None lets it go, and its outcome must be told with one of the below."""
+        if self.is_down:
+            if self._probing:
+                return Hold(self.cool_down_s, down=True)
+            if now < self._closed_until:
+                return Hold(self._closed_until - now, down=True)
+        if now < self._limited_until:
+            return Hold(self._limited_until - now, down=False)
+        self._probing = self.is_down
+        return None
+
+    def answered(self) -> None:
+        """A request got an answer."""
+        self._failures, self._probing = 0, False
+
+    def limited(self, now: float, seconds: float) -> None:
+        """A request was told to come again in ``seconds``."""
+        self.answered()
+        self._limited_until = max(self._limited_until, now + seconds)
+
+    def failed(self, now: float) -> bool:
+        """A request got no answer, or a server's error. True if this one makes the engine count as down."""
+        was_down = self.is_down
+        self._failures, self._probing = self._failures + 1, False
+        if self.is_down:
+            self._closed_until = now + self.cool_down_s
+        return self.is_down and not was_down
+
+    def left(self) -> None:
+        """A request was given up before its outcome was known."""
+        self._probing = False

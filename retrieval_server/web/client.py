@@ -1,0 +1,214 @@
+"""Asks one web engine: pooled connections, a time-out, retries, and no patience with an engine that is down.
+
+An attempt ends in one of three ways. An answer. A failure that another attempt may mend (no connection,
+time-out, 429, 5xx): tried again after a back-off that doubles, with jitter, or after what ``Retry-After``
+says. A refusal that it will not (a bad key, a query that the engine does not take): told at once. What the
+breaker holds back does not go out at all: a pause up to the time-out is sat out, a longer one is told to the
+client, as is an engine that is down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import aiohttp
+
+from retrieval_server.sources import SearchFailed
+from retrieval_server.web.breaker import Breaker
+from retrieval_server.web.engines import WebDocument, WebEngine
+
+log = logging.getLogger(__name__)
+MAX_ANSWER_BYTES = 8 * 2**20
+_LONGEST_BACKOFF_S = 8.0
+_now = time.monotonic
+
+
+@dataclass(frozen=True)
+class WebOptions:
+    """How an engine is asked; the names are those of the flags ``--web-*`` of start_retrieval.py."""
+
+    #: Queries that are with the engine at one time.
+    concurrency: int = 16
+    #: Seconds for one attempt, from connecting to the last byte.
+    timeout_s: float = 10.0
+    #: Attempts after the first.
+    retries: int = 2
+    #: Seconds before the first retry, give or take half; doubles each time.
+    backoff_s: float = 0.5
+    #: More parameters of the engine's API, such as ``{"gl": "us"}``.
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+class _Retryable(Exception):
+    """An attempt failed and another may not. ``after`` is the engine's own wish, in seconds."""
+
+    def __init__(self, problem: str, after: float | None = None, limited: bool = False):
+        super().__init__(problem)
+        self.after, self.limited = after, limited
+
+
+class WebClient:
+    """Searches with one engine; belongs to the event loop in which it is first used."""
+
+    def __init__(self, engine: WebEngine, url: str, key: str | None, options: WebOptions):
+        self.engine = engine
+        self.options = options
+        self.breaker = Breaker()
+        self._url = url
+        self._key = key
+        self._session: aiohttp.ClientSession | None = None
+        self._problem = ""
+
+    def __repr__(self) -> str:
+        return f"WebClient({self.engine.name})"  # no address, no key
+
+    async def search(self, query: str, depth: int) -> list[WebDocument]:
+        """Up to ``depth`` results, best first. Raises SearchFailed with what the asker should know."""
+        for attempt in range(self.options.retries + 1):
+            await self._admission()
+            try:
+                documents = await self._attempt(query, depth)
+                self.breaker.answered()
+                return documents
+            except _Retryable as error:
+                failure = error
+                self._note(error)
+            except SearchFailed:
+                self.breaker.answered()
+                raise
+            except BaseException:
+                self.breaker.left()
+                raise
+            if self.breaker.is_down:
+                break
+            if attempt < self.options.retries:
+                backoff = min(self.options.backoff_s * 2**attempt, _LONGEST_BACKOFF_S)
+                await asyncio.sleep(backoff * random.uniform(0.5, 1.5))
+        word = "web_limited" if failure.limited else "web_unavailable"
+        raise self._failed(503, word, str(failure), max(1, math.ceil(failure.after or 1)))
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _admission(self) -> None:
+        while (hold := self.breaker.hold(_now())) is not None:
+            seconds = max(1, math.ceil(hold.seconds))
+            if hold.down:
+                reason = f"not asked: its last requests all failed, the latest with: {self._problem}"
+                raise self._failed(503, "web_unavailable", reason, seconds)
+            if hold.seconds > self.options.timeout_s:
+                raise self._failed(503, "web_limited", f"it wants no request for {seconds} s", seconds)
+            await asyncio.sleep(hold.seconds + random.uniform(0, self.options.backoff_s))
+
+    def _note(self, error: _Retryable) -> None:
+        self._problem = str(error)
+        if error.after is not None:
+            self.breaker.limited(_now(), error.after)
+        elif error.limited:
+            self.breaker.answered()
+        elif self.breaker.failed(_now()):
+            log.warning("%s counts as down: %s", self.engine.name, self._scrub(self._problem))
+
+    async def _attempt(self, query: str, depth: int) -> list[WebDocument]:
+        fields = self.engine.fields(query, depth, self.options.params)
+        sent: dict = {"json": fields} if self.engine.method == "POST" else {"params": fields}
+        try:
+            # No redirects: they would carry the key to another host.
+            async with self._open().request(
+                self.engine.method, self._url, allow_redirects=False, **sent
+            ) as response:
+                body = await _read(response)
+                status, headers = response.status, response.headers
+        except asyncio.TimeoutError:
+            raise _Retryable(f"no answer within {self.options.timeout_s:g} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            # The kind of error only: its text can hold the address, which may be private.
+            raise _Retryable(f"no answer ({_root(error)})") from None
+        if status == 429 or status >= 500:
+            limited = status == 429
+            raise _Retryable(f"HTTP {status}{_said(body)}", _retry_after(headers), limited)
+        if status in self.engine.refusals or status in (401, 403):
+            reason = f"HTTP {status}{_said(body)}; {self._remedy()}"
+            raise self._failed(502, "web_refused", reason)
+        if 400 <= status:
+            raise self._failed(422, "web_bad_query", f"HTTP {status}{_said(body)}")
+        if status != 200:
+            raise self._failed(502, "web_bad_answer", f"HTTP {status} instead of 200; is its address right?")
+        try:
+            return self.engine.parse(json.loads(body))[:depth]
+        except (ValueError, RecursionError) as error:
+            what = "not JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else str(error)
+            raise self._failed(502, "web_bad_answer", f"its answer is no search result: {what}") from None
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            headers = {"Accept": "application/json", "User-Agent": "rag-r1-retrieval-server"}
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self.options.concurrency, ttl_dns_cache=300),
+                timeout=aiohttp.ClientTimeout(total=self.options.timeout_s),
+                headers=headers | (self.engine.headers(self._key) if self._key else {}),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=True,  # HTTPS_PROXY and NO_PROXY, which clusters need
+            )
+        return self._session
+
+    def _remedy(self) -> str:
+        if self.engine.key_variable is None:
+            return "the instance must allow format=json (search.formats in its settings.yml) and this client"
+        return f"look at {self.engine.key_variable} and the account's quota"
+
+    def _failed(self, status: int, word: str, reason: str, retry_after: int | None = None) -> SearchFailed:
+        return SearchFailed(status, word, f"{self.engine.name}: {self._scrub(reason)}", retry_after)
+
+    def _scrub(self, text: str) -> str:
+        return text.replace(self._key, "[key]") if self._key else text
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(2**16):
+        body += chunk
+        if len(body) > MAX_ANSWER_BYTES:
+            raise ValueError("too long")
+    return bytes(body)
+
+
+def _root(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"{type(error).__name__}: {error.os_error.strerror or type(error.os_error).__name__}"
+    return type(error).__name__
+
+
+def _said(body: bytes) -> str:
+    """What an engine says about its refusal, shortened: the first message that its JSON holds."""
+    try:
+        at = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    for name in ("error", "errors", "detail", "message"):
+        while isinstance(at, list) and at:
+            at = at[0]
+        if isinstance(at, dict) and at.get(name):
+            at = at[name]
+    return f" ({' '.join(at.split())[:200]})" if isinstance(at, str) and at.strip() else ""
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds of a Retry-After header, in either of its forms; None if there is none to understand."""
+    value = headers.get("Retry-After", "").strip()
+    if value.isdecimal() and len(value) < 7:
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return None

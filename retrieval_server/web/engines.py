@@ -1,0 +1,192 @@
+"""How each web search engine is asked and read. To add one: a ``WebEngine`` in ``ENGINES``.
+
+Requests and answers as documented on:
+
+- Serper (Google): https://serper.dev (playground) and its JSON schema at
+  https://schemas.apis.io/schemas/serper/serper-search-response/
+- Bing Web Search v7: https://learn.microsoft.com/bing/search-apis/bing-web-search/reference/query-parameters
+  and .../reference/response-objects. Microsoft ended its own service on 2025-08-11; the adapter serves
+  gateways that speak the same API (``--web-url``).
+- Tavily: https://docs.tavily.com/api-reference/endpoint/search
+- Brave: https://api-dashboard.search.brave.com/api-reference/web/search/get
+- SearXNG: https://docs.searxng.org/dev/search_api.html; ``json`` must be among ``search.formats`` of the
+  instance's settings.yml, else it answers 403.
+
+An engine is asked for a whole page of ten results, or several, whatever topk is: an answer then depends on
+topk only by its length, one recording serves every topk of the page, and most engines charge by the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from retrieval_server.web.text import contents
+
+PAGE = 10  # results; every engine's own default, or close to it
+
+
+@dataclass(frozen=True)
+class WebDocument:
+    """One result: its address, and title and snippet as ``'"Title"\\nsnippet'``."""
+
+    url: str
+    contents: str
+
+
+@dataclass(frozen=True)
+class WebEngine:
+    """The API of one engine. Field names are the API's own, ``results`` is the way to its list of results."""
+
+    name: str
+    method: Literal["GET", "POST"]
+    url: str | None  # None: there is no common address, ``url_variable`` has it
+    key_variable: str | None
+    headers: Callable[[str], dict[str, str]]  # of the key
+    query: str
+    count: str | None  # None: one page, of the engine's size
+    max_count: int
+    results: tuple[str, ...]
+    title: str
+    link: str
+    snippet: str
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    url_variable: str | None = None
+    #: Statuses beside 401 and 403 that say that key or quota are at fault.
+    refusals: frozenset[int] = frozenset({402})
+
+    def depth(self, topk: int) -> int:
+        """How many results to ask for, to answer with ``topk``."""
+        return min(-(-topk // PAGE) * PAGE, self.max_count)
+
+    def fields(self, query: str, depth: int, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The request: parameters of the address (GET) or keys of the JSON body (POST)."""
+        count = {} if self.count is None else {self.count: depth}
+        return {**params, **self.fixed, self.query: query, **count}
+
+    def reserved(self) -> set[str]:
+        """The fields that ``fields`` sets by itself."""
+        return {self.query, *self.fixed} | ({self.count} if self.count else set())
+
+    def parse(self, answer: Any) -> list[WebDocument]:
+        """The results of a decoded JSON answer, best first, each address once.
+
+        An answer without the list has no results, which is how some engines say so; a result without an
+        http(s) address, or with neither title nor snippet, is left out. Raises ValueError if it is not this
+        API's JSON.
+        """
+        at = answer
+        for step in self.results:
+            if not isinstance(at, dict):
+                raise ValueError(f"a JSON object was expected around {step!r}, got {type(at).__name__}")
+            at = at.get(step)
+            if at is None:
+                return []
+        if not isinstance(at, list):
+            raise ValueError(f"{'.'.join(self.results)} should be a list, got {type(at).__name__}")
+        found: dict[str, WebDocument] = {}
+        for item in at:
+            if not isinstance(item, dict):
+                raise ValueError(f"{'.'.join(self.results)} should hold objects, got {type(item).__name__}")
+            title, link, snippet = (_text(item, name) for name in (self.title, self.link, self.snippet))
+            if _is_address(link) and (title.strip() or snippet.strip()):
+                found.setdefault(link, WebDocument(link, contents(title, snippet)))
+        return list(found.values())
+
+
+def _text(item: dict, name: str) -> str:
+    value = item.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _is_address(link: str) -> bool:
+    try:
+        parts = urlsplit(link)
+        link.encode("utf-8")  # JSON can write half a surrogate pair, no character
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.netloc) and not any(c.isspace() for c in link)
+
+
+ENGINES: dict[str, WebEngine] = {
+    engine.name: engine
+    for engine in (
+        WebEngine(
+            name="serper",
+            method="POST",
+            url="https://google.serper.dev/search",
+            key_variable="SERPER_API_KEY",
+            headers=lambda key: {"X-API-KEY": key},
+            query="q",
+            count="num",
+            max_count=100,
+            results=("organic",),
+            title="title",
+            link="link",
+            snippet="snippet",
+        ),
+        WebEngine(
+            name="bing",
+            method="GET",
+            url="https://api.bing.microsoft.com/v7.0/search",
+            key_variable="BING_API_KEY",
+            headers=lambda key: {"Ocp-Apim-Subscription-Key": key},
+            query="q",
+            count="count",
+            max_count=50,
+            results=("webPages", "value"),
+            title="name",
+            link="url",
+            snippet="snippet",
+            fixed={"responseFilter": "Webpages", "textFormat": "Raw"},
+        ),
+        WebEngine(
+            name="tavily",
+            method="POST",
+            url="https://api.tavily.com/search",
+            key_variable="TAVILY_API_KEY",
+            headers=lambda key: {"Authorization": f"Bearer {key}"},
+            query="query",
+            count="max_results",
+            max_count=20,
+            results=("results",),
+            title="title",
+            link="url",
+            snippet="content",
+            refusals=frozenset({402, 432, 433}),
+        ),
+        WebEngine(
+            name="brave",
+            method="GET",
+            url="https://api.search.brave.com/res/v1/web/search",
+            key_variable="BRAVE_API_KEY",
+            headers=lambda key: {"X-Subscription-Token": key},
+            query="q",
+            count="count",
+            max_count=20,
+            results=("web", "results"),
+            title="title",
+            link="url",
+            snippet="description",
+            fixed={"result_filter": "web", "text_decorations": "false"},
+        ),
+        WebEngine(
+            name="searxng",
+            method="GET",
+            url=None,
+            url_variable="SEARXNG_URL",
+            key_variable=None,
+            headers=lambda key: {},
+            query="q",
+            count=None,
+            max_count=PAGE,
+            results=("results",),
+            title="title",
+            link="url",
+            snippet="content",
+            fixed={"format": "json"},
+        ),
+    )
+}

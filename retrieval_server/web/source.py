@@ -1,0 +1,126 @@
+"""A web search engine as a source of documents: from the recording if there is one, else from the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from retrieval_server.errors import RecordingError, WebEngineError
+from retrieval_server.passages import Passage
+from retrieval_server.sources import Description, RemoteSource, Retrieved, SearchFailed
+from retrieval_server.web.client import WebClient, WebOptions
+from retrieval_server.web.engines import ENGINES, WebEngine
+from retrieval_server.web.tape import Question, Tape
+
+
+class WebSource(RemoteSource):
+    """Documents of one engine. A document's id is its address, its score 1 / rank."""
+
+    def __init__(self, engine: WebEngine, options: WebOptions, client: WebClient | None, tape: Tape | None):
+        self.engine = engine
+        self.concurrency = options.concurrency
+        self._params = dict(options.params)
+        self._client = client
+        self._tape = tape
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        environment: Mapping[str, str],
+        options: WebOptions | None = None,
+        *,
+        url: str | None = None,
+        replay: Path | None = None,
+        record: Path | None = None,
+    ) -> WebSource:
+        """The engine of that name, with its key out of ``environment``.
+
+        With ``replay`` alone nothing is ever asked, and no key is needed. Raises WebEngineError or
+        RecordingError, before anything is sent.
+        """
+        engine = ENGINES[name]
+        options = options or WebOptions()
+        _check_params(engine, options)
+        client = None
+        if replay is None or record is not None:
+            client = WebClient(engine, _url(engine, environment, url), _key(engine, environment), options)
+        tape = Tape(replay, record) if replay or record else None
+        return cls(engine, options, client, tape)
+
+    @property
+    def description(self) -> Description:
+        return Description(backend=f"web:{self.engine.name}")
+
+    async def answer(self, query: str, topk: int) -> tuple[Retrieved, ...]:
+        question = Question(self.engine.name, query, self.engine.depth(topk), self._params)
+        documents = self._tape.get(question) if self._tape is not None else None
+        if documents is None:
+            if self._client is None:
+                reason = f"the recording has no answer of {self.engine.name} for {query[:100]!r}"
+                raise SearchFailed(404, "not_recorded", f"{reason} with topk {topk} and these parameters")
+            documents = await self._client.search(query, question.depth)
+            if self._tape is not None:
+                try:
+                    documents = self._tape.put(question, documents)
+                except RecordingError as error:
+                    raise SearchFailed(503, "record_failed", str(error), retry_after=60) from None
+        return tuple(
+            Retrieved(Passage(document.url, document.contents, document.url), 1 / rank)
+            for rank, document in enumerate(documents[:topk], 1)
+        )
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+        if self._tape is not None:
+            self._tape.close()
+
+
+def _key(engine: WebEngine, environment: Mapping[str, str]) -> str | None:
+    if engine.key_variable is None:
+        return None
+    key = environment.get(engine.key_variable, "").strip()
+    if not key:
+        raise WebEngineError(
+            f"{engine.name} needs a key, and {engine.key_variable} is not set: export "
+            f"{engine.key_variable}=..., or answer from a recording with --replay FILE."
+        )
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise WebEngineError(
+            f"{engine.key_variable} cannot travel in an HTTP header: it holds a blank, a line break or "
+            "a letter outside ASCII. Set it again (its value is not shown here)."
+        )
+    return key
+
+
+def _url(engine: WebEngine, environment: Mapping[str, str], url: str | None) -> str:
+    name = "--web-url"
+    if url is None and engine.url_variable is not None:
+        name = engine.url_variable
+        url = environment.get(name, "").strip()
+        if not url:
+            raise WebEngineError(
+                f"{engine.name} has no common address: export {name}=http://127.0.0.1:8080, your instance."
+            )
+        if not url.rstrip("/").endswith("/search"):
+            url = url.rstrip("/") + "/search"
+    url = url or engine.url
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole:
+        raise WebEngineError(f"{name} is no http(s) address; such as https://search.example.org/search.")
+    return url
+
+
+def _check_params(engine: WebEngine, options: WebOptions) -> None:
+    for name in options.params:
+        if name in engine.reserved():
+            raise WebEngineError(f"--web-param {name}: the server sets this field of {engine.name} itself.")
+        if any(word in name.lower() for word in ("key", "token", "secret")):
+            remedy = f"it is read from {engine.key_variable}" if engine.key_variable else "leave it out"
+            raise WebEngineError(f"--web-param {name}: a key does not belong on a command line; {remedy}.")

@@ -1,0 +1,173 @@
+"""Recorded answers of web engines: a run that was recorded can be replayed for nothing, to the byte.
+
+A recording is JSONL, one answer a line, appended in one write as soon as it is there:
+
+    {"engine": "serper", "query": "...", "depth": 10, "params": {}, "documents": [{"url", "contents"}, ...]}
+
+The first four are the key: each stands in the file once, so there is never a question which answer counts.
+What is replayed is what the clients got, not the engine's JSON, so a later version that reads that JSON
+differently does not change an old run. A line that a kill cut off has no line end; it is left out, and
+removed when recording goes on. Memory holds a hash and an offset for each answer; one process records into a
+file at a time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from retrieval_server.errors import RecordingError
+from retrieval_server.web.engines import WebDocument
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What an answer answers; no key of an account is part of it."""
+
+    engine: str
+    query: str
+    depth: int
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def digest(self) -> bytes:
+        text = json.dumps(asdict(self), sort_keys=True, ensure_ascii=True)
+        return hashlib.blake2b(text.encode("ascii"), digest_size=16).digest()
+
+
+class Tape:
+    """Answers from ``replay`` and ``record``, and appends new ones to ``record``. Safe for threads.
+
+    ``replay`` must exist. ``record`` may exist only if it is ``replay`` too, so that nobody mixes an old run
+    into a new one unawares. Raises RecordingError.
+    """
+
+    def __init__(self, replay: Path | None = None, record: Path | None = None):
+        self._lock = threading.Lock()
+        self._at: dict[bytes, tuple[int, int, int]] = {}  # digest -> descriptor, offset, bytes
+        self._files: list[int] = []
+        self._paths: dict[int, Path] = {}
+        self._record: int | None = None
+        self._end = 0
+        same = replay is not None and record is not None and _is_same(replay, record)
+        try:
+            if replay is not None and not same:
+                self._read(self._open(replay, os.O_RDONLY), repair=False)
+            if record is not None:
+                self._start_recording(record, go_on=same)
+        except BaseException:
+            self.close()
+            raise
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def get(self, question: Question) -> list[WebDocument] | None:
+        """The recorded answer, or None."""
+        place = self._at.get(question.digest())
+        if place is None:
+            return None
+        descriptor, offset, length = place
+        row = _parse(os.pread(descriptor, length, offset))
+        return [WebDocument(**document) for document in row["documents"]]
+
+    def put(self, question: Question, documents: Sequence[WebDocument]) -> list[WebDocument]:
+        """Record an answer, if there is a file to record into; returns the answer that counts, the first.
+
+        Raises RecordingError if the file cannot be written; nothing of the line stays in it then.
+        """
+        if self._record is None:
+            return list(documents)
+        row = {**asdict(question), "documents": [asdict(document) for document in documents]}
+        line = json.dumps(row, ensure_ascii=False).encode("utf-8") + b"\n"
+        with self._lock:
+            if (known := self.get(question)) is not None:
+                return known
+            try:
+                if os.write(self._record, line) != len(line):
+                    raise OSError("the disk is full")
+            except OSError as error:
+                os.ftruncate(self._record, self._end)
+                path = self._paths[self._record]
+                raise RecordingError(f"{path}: cannot record ({error.strerror or error}).") from None
+            self._at[question.digest()] = (self._record, self._end, len(line))
+            self._end += len(line)
+        return list(documents)
+
+    def close(self) -> None:
+        for descriptor in self._files:
+            os.close(descriptor)
+        self._files, self._record = [], None
+
+    def _open(self, path: Path, flags: int) -> int:
+        try:
+            descriptor = os.open(path, flags, 0o644)
+        except OSError as error:
+            hint = "" if flags & os.O_CREAT else " Record it first, with --record FILE."
+            raise RecordingError(f"{path}: cannot be opened ({error.strerror}).{hint}") from None
+        self._files.append(descriptor)
+        self._paths[descriptor] = path
+        return descriptor
+
+    def _start_recording(self, path: Path, go_on: bool) -> None:
+        descriptor = self._open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RecordingError(
+                f"{path}: another server is recording into it. Give each its own file."
+            ) from None
+        if not go_on and os.fstat(descriptor).st_size:
+            raise RecordingError(
+                f"{path}: exists. To answer from it and record what it lacks, add --replay {path}; "
+                "for a new recording name a new file."
+            )
+        self._end = self._read(descriptor, repair=True)
+        self._record = descriptor
+
+    def _read(self, descriptor: int, repair: bool) -> int:
+        """Index the whole lines; returns where they end."""
+        path, end = self._paths[descriptor], 0
+        with open(os.dup(descriptor), "rb") as stream:
+            stream.seek(0)
+            for number, line in enumerate(stream, 1):
+                if not line.endswith(b"\n"):
+                    log.warning("%s: line %d was cut off by a kill and is left out", path, number)
+                    break
+                try:
+                    row = _parse(line)
+                    question = Question(**{name: value for name, value in row.items() if name != "documents"})
+                except (ValueError, KeyError, TypeError, RecursionError) as error:
+                    raise RecordingError(
+                        f"{path}: line {number} is no recorded answer ({error!r}). Remove the line; its "
+                        "query is then asked anew."
+                    ) from None
+                self._at.setdefault(question.digest(), (descriptor, end, len(line)))
+                end += len(line)
+        if repair:
+            os.ftruncate(descriptor, end)
+        return end
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except FileNotFoundError:
+        return one.resolve() == other.resolve()
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    row = json.loads(line)
+    for document in row["documents"]:
+        if set(document) != {"url", "contents"} or not all(isinstance(v, str) for v in document.values()):
+            raise ValueError("documents must be objects of url and contents")
+    return row

@@ -1,0 +1,188 @@
+"""Retries, pauses, and giving up, against a real server that misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from email.utils import formatdate
+
+import pytest
+
+from retrieval_server.sources import SearchFailed
+from retrieval_server.web.breaker import Breaker
+from retrieval_server.web.client import WebClient, WebOptions
+from retrieval_server.web.engines import ENGINES
+
+KEY = "tvly-SECRET-0123456789"
+QUICK = WebOptions(backoff_s=0.001)
+
+
+@pytest.fixture
+def converse(stub, environment):
+    """Run ``conversation(client)`` with a client of the stub."""
+
+    def run(conversation, options=QUICK, url=None, breaker=None):
+        async def main():
+            client = WebClient(ENGINES[stub.api], url or stub.url, KEY, options)
+            client.breaker = breaker or client.breaker
+            try:
+                return await asyncio.wait_for(conversation(client), 30)
+            finally:
+                await client.close()
+
+        return asyncio.run(main())
+
+    return run
+
+
+def failure_of(converse, **settings) -> SearchFailed:
+    async def conversation(client):
+        with pytest.raises(SearchFailed) as failed:
+            await client.search("x", 10)
+        return failed.value
+
+    return converse(conversation, **settings)
+
+
+async def search(client):
+    return await client.search("x", 10)
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+def test_what_may_pass_is_tried_again(stub, converse, status):
+    stub.script = [(status, {}, b"busy")] * 2
+    assert len(converse(search)) == 10
+    assert stub.queries == ["x"] * 3
+
+
+@pytest.mark.parametrize(
+    "status, word", [(429, "web_limited"), (503, "web_unavailable"), (500, "web_unavailable")]
+)
+def test_what_does_not_pass_is_503_with_the_engines_own_words(stub, converse, status, word):
+    stub.script = [(status, {}, json.dumps({"error": {"message": "come back later"}}).encode())] * 3
+    failed = failure_of(converse)
+    assert (failed.status, failed.error, failed.retry_after) == (503, word, 1)
+    assert failed.reason == f"serper: HTTP {status} (come back later)"
+
+
+@pytest.mark.parametrize(
+    "status, answer, word",
+    [(401, 502, "web_refused"), (403, 502, "web_refused"), (402, 502, "web_refused")]
+    + [(400, 422, "web_bad_query"), (422, 422, "web_bad_query"), (414, 422, "web_bad_query")],
+)
+def test_a_refusal_is_told_at_once(stub, converse, status, answer, word):
+    stub.script = [(status, {}, b'{"message": "no"}')]
+    failed = failure_of(converse)
+    assert (failed.status, failed.error) == (answer, word) and f"HTTP {status} (no)" in failed.reason
+    assert len(stub.asked) == 1
+    assert ("SERPER_API_KEY" in failed.reason) == (answer == 502)
+
+
+def test_the_key_is_in_no_error_no_log_and_no_repr(stub, converse, caplog):
+    caplog.set_level(logging.DEBUG)
+    echo = {"error": f"bad key {KEY}", "url": f"https://a.org/?key={KEY}"}
+    for status in (401, 400, 500, 200):
+        stub.script = [(status, {}, json.dumps(echo if status != 200 else [echo]).encode())] * 3
+        failed = failure_of(converse)
+        assert KEY not in failed.reason + str(failed) + repr(failed)
+    assert "[key]" in failed.reason or "expected" in failed.reason
+    assert KEY not in caplog.text
+    assert KEY not in repr(WebClient(ENGINES["serper"], stub.url, KEY, QUICK))
+
+
+def test_a_redirect_is_not_followed_with_the_key(stub, converse):
+    stub.script = [(302, {"Location": stub.url + "/elsewhere"}, b"")]
+    failed = failure_of(converse)
+    assert (failed.status, failed.error) == (502, "web_bad_answer") and len(stub.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"<html>", b"[]", b'{"organic": 5}', b'{"organic": [5]}', b"[" * 100_000, b"\xff\xfe\xfa"],
+    ids=["html", "a list", "no list", "no objects", "deep", "no text"],
+)
+def test_an_answer_that_is_not_the_apis_json_is_502(stub, converse, body):
+    stub.script = [(200, {}, body)]
+    failed = failure_of(converse)
+    assert (failed.status, failed.error) == (502, "web_bad_answer")
+
+
+def test_an_answer_without_end_is_cut_off(stub, converse, monkeypatch):
+    monkeypatch.setattr("retrieval_server.web.client.MAX_ANSWER_BYTES", 1000)
+    failed = failure_of(converse)
+    assert failed.error == "web_unavailable" and len(stub.asked) == 3
+
+
+def test_an_engine_that_does_not_answer_costs_the_time_out_and_the_retries(stub, converse):
+    stub.gate.clear()
+    failed = failure_of(converse, options=WebOptions(timeout_s=0.1, retries=1, backoff_s=0.001))
+    assert (failed.status, failed.error) == (503, "web_unavailable")
+    assert "no answer within 0.1 s" in failed.reason and len(stub.asked) == 2
+
+
+def test_a_short_retry_after_is_sat_out_and_a_long_one_is_told_to_everybody_unasked(stub, converse):
+    async def conversation(client):
+        stub.script = [(429, {"Retry-After": "0"}, b"")]
+        assert len(await client.search("x", 10)) == 10
+        stub.script = [(429, {"Retry-After": "3600"}, b"")]
+        for _ in range(2):
+            with pytest.raises(SearchFailed, match="wants no request for 3600 s") as failed:
+                await client.search("y", 10)
+            assert (failed.value.status, failed.value.error) == (503, "web_limited")
+            assert 3590 < failed.value.retry_after <= 3600
+        assert stub.queries == ["x", "x", "y"]
+
+    converse(conversation)
+
+
+@pytest.mark.parametrize("value, understood", [("DATE", True), ("soon", False), ("-5", False), ("", False)])
+def test_retry_after_may_be_a_date_and_nonsense_is_ignored(stub, converse, value, understood):
+    stub.script = [(503, {"Retry-After": formatdate(4e9) if value == "DATE" else value}, b"")]
+
+    async def conversation(client):
+        try:
+            return len(await client.search("x", 10))
+        except SearchFailed as failed:
+            return failed.error
+
+    assert converse(conversation) == ("web_limited" if understood else 10)
+
+
+def test_a_dead_engine_is_noticed_and_then_no_query_waits_for_it(converse, caplog):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/"
+
+    async def conversation(client):
+        searches = (client.search(f"{number}", 10) for number in range(20))
+        failures = await asyncio.gather(*searches, return_exceptions=True)
+        assert {(failed.status, failed.error) for failed in failures} == {(503, "web_unavailable")}
+        with pytest.raises(SearchFailed, match="not asked: its last requests all failed") as failed:
+            await client.search("x", 10)
+        assert 1 <= failed.value.retry_after <= 5
+
+    converse(conversation, url=url)
+    assert caplog.text.count("counts as down") == 1
+
+
+def test_it_is_asked_again_when_it_is_back(stub, converse):
+    async def conversation(client):
+        stub.script = [(500, {}, b"")] * 2
+        with pytest.raises(SearchFailed):
+            await client.search("x", 10)
+        assert client.breaker.is_down and len(stub.asked) == 2  # not three: what is down is not retried
+        assert len(await client.search("x", 10)) == 10
+        assert not client.breaker.is_down
+
+    converse(conversation, breaker=Breaker(failures=2, cool_down_s=0.0))
+
+
+def test_connections_are_kept(stub, converse):
+    async def conversation(client):
+        for number in range(10):
+            await client.search(str(number), 10)
+
+    converse(conversation)
+    assert stub.connections == 1

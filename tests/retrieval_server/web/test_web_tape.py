@@ -1,0 +1,139 @@
+"""The recording: what is in it, what survives a kill, and who may write."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrieval_server.errors import RecordingError
+from retrieval_server.web.engines import WebDocument
+from retrieval_server.web.tape import Question, Tape
+
+text = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+questions = st.builds(Question, text, text, st.integers(1, 100), st.dictionaries(text, text, max_size=2))
+documents = st.lists(st.builds(WebDocument, text, text), max_size=3)
+
+
+def question(query: str = "x", **other) -> Question:
+    return Question(**({"engine": "serper", "query": query, "depth": 10, "params": {}} | other))
+
+
+def answer(query: str = "x") -> list[WebDocument]:
+    return [WebDocument(f"https://a.org/{query}", f'"{query}"\nline\u2028é')]
+
+
+def record(path, *queries):
+    tape = Tape(record=path)
+    for query in queries:
+        tape.put(question(query), answer(query))
+    tape.close()
+    return path.read_bytes()
+
+
+@given(st.dictionaries(questions.map(Question.digest), st.tuples(questions, documents), max_size=5))
+def test_whatever_is_recorded_comes_back(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("tape") / "run.jsonl"
+    rows = {asked.digest(): (asked, found) for asked, found in rows.values()}
+    tape = Tape(record=path)
+    for asked, found in rows.values():
+        tape.put(asked, found)
+    tape.close()
+    replayed = Tape(replay=path)
+    assert len(replayed) == len(rows)
+    assert all(replayed.get(asked) == found for asked, found in rows.values())
+    replayed.close()
+
+
+def test_engine_query_depth_and_parameters_are_all_part_of_the_question(tmp_path):
+    tape = Tape(record=tmp_path / "run.jsonl")
+    tape.put(question(params={"gl": "us", "hl": "en"}), answer())
+    assert tape.get(question(params={"hl": "en", "gl": "us"})) == answer()
+    for other in ({"engine": "brave"}, {"query": "X"}, {"depth": 20}, {"params": {"gl": "us"}}):
+        assert tape.get(question(**({"params": {"gl": "us", "hl": "en"}} | other))) is None
+    tape.close()
+
+
+def test_a_kill_at_any_byte_costs_only_the_line_it_hit(tmp_path):
+    whole = record(tmp_path / "whole.jsonl", "a", "b")
+    first = whole.index(b"\n") + 1
+    path = tmp_path / "cut.jsonl"
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        replayed = Tape(replay=path)
+        assert [replayed.get(question(query)) is not None for query in "ab"] == [cut >= first, False]
+        replayed.close()
+        assert path.read_bytes() == whole[:cut], "replaying changes nothing"
+        resumed = Tape(replay=path, record=path)
+        for query in "ab":
+            resumed.put(question(query), answer(query))
+        resumed.close()
+        assert path.read_bytes() == whole
+
+
+def test_the_first_answer_counts_and_stands_in_the_file_once(tmp_path):
+    path = tmp_path / "run.jsonl"
+    tape = Tape(record=path)
+    with ThreadPoolExecutor(8) as threads:
+        kept = list(threads.map(lambda n: tape.put(question(str(n % 10)), answer(str(n))), range(200)))
+    tape.close()
+    rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert sorted(row["query"] for row in rows) == sorted(str(n) for n in range(10))
+    first = {row["query"]: [WebDocument(**found) for found in row["documents"]] for row in rows}
+    assert kept == [first[str(n % 10)] for n in range(200)]
+
+
+def test_a_second_recorder_is_refused_and_a_reader_is_not(tmp_path):
+    path = tmp_path / "run.jsonl"
+    tape = Tape(record=path)
+    tape.put(question(), answer())
+    with pytest.raises(RecordingError, match="another server is recording"):
+        Tape(replay=path, record=path)
+    reader = Tape(replay=path)
+    assert reader.get(question()) == answer()
+    reader.close()
+    tape.close()
+
+
+def test_an_old_recording_is_not_recorded_over(tmp_path):
+    path = tmp_path / "run.jsonl"
+    whole = record(path, "a")
+    with pytest.raises(RecordingError, match="add --replay"):
+        Tape(record=path)
+    assert path.read_bytes() == whole
+
+
+def test_one_recording_can_be_used_and_another_written(tmp_path):
+    old = record(tmp_path / "old.jsonl", "a")
+    tape = Tape(replay=tmp_path / "old.jsonl", record=tmp_path / "new.jsonl")
+    assert tape.get(question("a")) == answer("a")
+    tape.put(question("b"), answer("b"))
+    tape.close()
+    assert (tmp_path / "old.jsonl").read_bytes() == old
+    assert [json.loads(line)["query"] for line in (tmp_path / "new.jsonl").open()] == ["b"]
+
+
+def test_a_missing_recording_is_an_error_with_its_name(tmp_path):
+    with pytest.raises(RecordingError, match="none.jsonl: cannot be opened"):
+        Tape(replay=tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"{}", b"no json", b"[]", b'{"documents": []}', b"5", b"[" * 100_000]
+    + [b'{"engine": "e", "query": "q", "depth": 1, "params": {}, "documents": [{"url": 1}]}']
+    + [b'{"engine": "e", "query": "q", "depth": 1, "params": {}, "documents": [], "other": 1}'],
+)
+def test_a_line_that_is_no_answer_is_named(tmp_path, line):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(record(tmp_path / "good.jsonl", "a") + line + b"\n")
+    with pytest.raises(RecordingError, match="line 2 is no recorded answer"):
+        Tape(replay=path)
+
+
+def test_without_a_file_to_record_into_nothing_is_kept():
+    tape = Tape()
+    assert tape.put(question(), answer()) == answer() and tape.get(question()) is None
