@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from retrieval_server.batching import EngineOptions
+from retrieval_server.web.flags import add_web_flags, check_web_flags
 from retrieval_server.wire import DEFAULT_INDEX, Limits
 
 _NAMED = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
@@ -30,7 +31,7 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
         "--index",
         type=_index,
         action="append",
-        required=True,
+        default=[],
         metavar="[NAME=]DIR",
         help="index folder made by build_index.py. Give several with a name each, wiki=DIR: a request says "
         '"index": "wiki"; where it names none, the one without a name answers, or else the first',
@@ -132,6 +133,7 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
         help="a request that is not answered by then gets 504, one that would not be gets 503 at once "
         "(default %(default)s)",
     )
+    add_web_flags(parser)
     parser.add_argument(
         "--log-level",
         default="warning",
@@ -139,6 +141,7 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
         help="default %(default)s",
     )
     args = parser.parse_args(argv)
+    check_web_flags(parser, args)
     at_least = dict.fromkeys(("topk", "max_queries", "max_query_chars", "max_topk", "max_batch"), 1)
     for name, least in (at_least | {"max_wait_ms": 0, "cache_size": 0}).items():
         if not getattr(args, name) >= least:

@@ -146,8 +146,8 @@ class RetrievalService:
         Raises Refused; the index then serves what it served before. A caller that goes away does not stop it.
         """
         index, _ = self.require_ready(name)
-        if self._reloader is None:
-            raise self._refused(404, "no_reload", "this server cannot reload its indexes", index=index)
+        if self._reloader is None or index.name not in self._reloader.places:
+            raise self._refused(404, "no_reload", f"this server cannot reload {index.name}", index=index)
         if index.reloading:
             raise self._refused(409, "reloading", f"a reload of {index.name} is under way", index=index)
         try:

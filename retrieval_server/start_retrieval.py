@@ -1,4 +1,4 @@
-"""Serves an index folder over HTTP.
+"""Serves index folders, or a web search engine, over HTTP.
 
     python retrieval_server/start_retrieval.py --index indexes/wiki
     curl -s localhost:8000/retrieve -H 'content-type: application/json' -d '{"queries": ["Who wrote Emma?"]}'
@@ -6,6 +6,11 @@
 The interactive page of the API is at /docs. Several indexes in one server:
 
     python retrieval_server/start_retrieval.py --index wiki=indexes/wiki --index news=indexes/news
+
+A web search engine, its answers recorded; then the same run again, for nothing:
+
+    SERPER_API_KEY=... python retrieval_server/start_retrieval.py --web serper --record run.jsonl
+    python retrieval_server/start_retrieval.py --web serper --replay run.jsonl
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ if __package__ in (
 from retrieval_server.batching import EngineOptions
 from retrieval_server.errors import CorpusError, RetrievalServerError
 from retrieval_server.flags import parse_args
+from retrieval_server.web.flags import WEB, open_web
 from retrieval_server.wire import Limits
 
 
@@ -41,6 +47,7 @@ def main(argv: list[str] | None = None) -> int:
     prefer_reproducible_products()  # before anything imports torch
 
     from retrieval_server.app import create_app
+    from retrieval_server.indexes import Loader
     from retrieval_server.manifest import check_files, read_manifest
     from retrieval_server.reload import Place, Reloader
     from retrieval_server.retriever import Retriever
@@ -51,6 +58,7 @@ def main(argv: list[str] | None = None) -> int:
             check_files(folder, manifests[name], verify=False)
         if args.pages is not None and not args.pages.is_file():
             raise CorpusError(f"--pages {args.pages}: no such file.")
+        web = open_web(args) if args.web else None
     except RetrievalServerError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -66,8 +74,11 @@ def main(argv: list[str] | None = None) -> int:
 
     places = {name: Place(folder, args.encoder) for name, folder in args.index.items()}
     reloader = Reloader(places, open_index, args.reload_root)
+    loaders: dict[str, Loader] = {name: reloader.loader(place) for name, place in places.items()}
+    if web is not None:
+        loaders[WEB] = lambda: web
     app = create_app(
-        {name: reloader.loader(place) for name, place in places.items()},
+        loaders,
         topk=args.topk,
         limits=Limits(
             max_queries=args.max_queries, max_query_chars=args.max_query_chars, max_topk=args.max_topk
@@ -100,6 +111,8 @@ def main(argv: list[str] | None = None) -> int:
     for name, folder in args.index.items():
         what = f"{manifests[name].count} passages, {manifests[name].backend}"
         print(f"loading {name}={folder}: {what}", flush=True)
+    if web is not None:
+        print(f"loading {WEB}={args.web}: {web.note}", flush=True)
     server.run(sockets=[listener])
     for number in (signal.SIGTERM, signal.SIGINT):  # told twice, it ends with status 0 all the same
         signal.signal(number, signal.SIG_IGN)

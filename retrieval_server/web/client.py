@@ -16,36 +16,19 @@ import math
 import random
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any
 
 import aiohttp
 
 from retrieval_server.sources import SearchFailed
 from retrieval_server.web.breaker import Breaker
 from retrieval_server.web.engines import WebDocument, WebEngine
+from retrieval_server.web.options import WebOptions
 
 log = logging.getLogger(__name__)
 MAX_ANSWER_BYTES = 8 * 2**20
 _LONGEST_BACKOFF_S = 8.0
 _now = time.monotonic
-
-
-@dataclass(frozen=True)
-class WebOptions:
-    """How an engine is asked; the names are those of the flags ``--web-*`` of start_retrieval.py."""
-
-    #: Queries that are with the engine at one time.
-    concurrency: int = 16
-    #: Seconds for one attempt, from connecting to the last byte.
-    timeout_s: float = 10.0
-    #: Attempts after the first.
-    retries: int = 2
-    #: Seconds before the first retry, give or take half; doubles each time.
-    backoff_s: float = 0.5
-    #: More parameters of the engine's API, such as ``{"gl": "us"}``.
-    params: Mapping[str, Any] = field(default_factory=dict)
 
 
 class _Retryable(Exception):

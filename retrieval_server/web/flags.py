@@ -6,10 +6,16 @@ import argparse
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from retrieval_server.web.client import WebOptions
 from retrieval_server.web.engines import ENGINES
-from retrieval_server.web.source import WebSource
+from retrieval_server.web.options import WebOptions
+
+if TYPE_CHECKING:
+    from retrieval_server.web.source import WebSource
+
+#: The name under which a web engine is served beside indexes.
+WEB = "web"
 
 
 def add_web_flags(parser: argparse.ArgumentParser) -> None:
@@ -20,11 +26,12 @@ def add_web_flags(parser: argparse.ArgumentParser) -> None:
     )
     web = parser.add_argument_group(
         "web search",
-        "Ask a search engine instead of an index, in the same wire. Keys come from the environment "
+        "Ask a search engine, in the same wire. Keys come from the environment "
         f"({keys}). Answers can be recorded, and a recorded run replayed at no cost and to the byte: "
         "--record run.jsonl the first time, --replay run.jsonl ever after.",
     )
-    web.add_argument("--web", choices=list(ENGINES), help="the engine, in place of --index")
+    web.add_argument("--web", choices=list(ENGINES), help="the engine, in place of --index; or beside it: a "
+        'request that says "index": "web" is answered by the engine')
     web.add_argument(
         "--record",
         type=Path,
@@ -77,6 +84,10 @@ def add_web_flags(parser: argparse.ArgumentParser) -> None:
 
 def check_web_flags(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Refuse flags that contradict each other, in argparse's way."""
+    if args.web is None and not args.index:
+        parser.error("give an index, --index DIR, or a web search engine, --web ENGINE")
+    if args.web is not None and any(name == WEB for name, _ in args.index):
+        parser.error(f"--index {WEB}=DIR: with --web this name is the web engine's; choose another")
     if args.web is None:
         for name in ("record", "replay", "web_param", "web_url"):
             if getattr(args, name):
@@ -94,6 +105,8 @@ def check_web_flags(parser: argparse.ArgumentParser, args: argparse.Namespace) -
 
 def open_web(args: argparse.Namespace) -> WebSource:
     """The source that the flags ask for. Raises WebEngineError or RecordingError."""
+    from retrieval_server.web.source import WebSource  # with it comes the HTTP client
+
     read = _json_or_text if ENGINES[args.web].method == "POST" else str
     params = {name: read(value) for name, _, value in (pair.partition("=") for pair in args.web_param)}
     options = WebOptions(

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 from retrieval_server.errors import RecordingError, WebEngineError
 from retrieval_server.passages import Passage
 from retrieval_server.sources import Description, RemoteSource, Retrieved, SearchFailed
-from retrieval_server.web.client import WebClient, WebOptions
+from retrieval_server.web.client import WebClient
 from retrieval_server.web.engines import ENGINES, WebEngine
+from retrieval_server.web.options import WebOptions
 from retrieval_server.web.tape import Question, Tape
 
 
@@ -52,6 +53,12 @@ class WebSource(RemoteSource):
     @property
     def description(self) -> Description:
         return Description(backend=f"web:{self.engine.name}")
+
+    @property
+    def note(self) -> str:
+        """Where the answers come from, in words."""
+        recorded = f"{len(self._tape)} recorded answers" if self._tape is not None else "nothing recorded"
+        return recorded if self._client is not None else f"{recorded}, nothing else"
 
     async def answer(self, query: str, topk: int) -> tuple[Retrieved, ...]:
         question = Question(self.engine.name, query, self.engine.depth(topk), self._params)

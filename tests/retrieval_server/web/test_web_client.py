@@ -12,8 +12,9 @@ import pytest
 
 from retrieval_server.sources import SearchFailed
 from retrieval_server.web.breaker import Breaker
-from retrieval_server.web.client import WebClient, WebOptions
+from retrieval_server.web.client import WebClient
 from retrieval_server.web.engines import ENGINES
+from retrieval_server.web.options import WebOptions
 
 KEY = "tvly-SECRET-0123456789"
 QUICK = WebOptions(backoff_s=0.001)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrieval_server.errors import WebEngineError
-from retrieval_server.web.client import WebOptions
 from retrieval_server.web.engines import ENGINES
+from retrieval_server.web.options import WebOptions
 from retrieval_server.web.source import WebSource
 
 KEY = "tvly-SECRET-0123456789"
@@ -162,6 +162,7 @@ json_values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.sampled_from(ALL), json_values)
 def test_any_json_is_results_or_a_valueerror(name, answer):
     try:

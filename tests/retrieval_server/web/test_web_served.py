@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from retrieval_server.batching import EngineOptions
-from retrieval_server.web.client import WebOptions
 from retrieval_server.web.engines import ENGINES
+from retrieval_server.web.options import WebOptions
 from retrieval_server.web.source import WebSource
 
 KEY = "tvly-SECRET-0123456789"

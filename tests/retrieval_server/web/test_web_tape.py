@@ -6,7 +6,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrieval_server.errors import RecordingError
@@ -34,6 +34,7 @@ def record(path, *queries):
     return path.read_bytes()
 
 
+@settings(deadline=None)
 @given(st.dictionaries(questions.map(Question.digest), st.tuples(questions, documents), max_size=5))
 def test_whatever_is_recorded_comes_back(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("tape") / "run.jsonl"
