@@ -2,8 +2,9 @@
 
 Token in, token out. Generated ids are kept exactly as the engine returned them; nothing is decoded and
 encoded again. An observation is encoded once, on its own. The mask of the training row comes from who put a
-token in (the policy or the environment), never from looking at text or at ids. There is one list: what
-`context` hands to the engine is a prefix of what `row` hands to the trainer, so the two cannot differ.
+token in (the policy or the environment), never from looking at text or at ids. Lists only grow: what
+`context` hands to the engine is a prefix of what `row` hands to the trainer, so the two cannot differ; and
+as `context` is no copy, the cost of an episode grows with its tokens and not with tokens times turns.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ class Ledger:
     response_ids: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
     logprobs: list[float] | None = field(default_factory=list)
+    _context: list[int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._context = [*self.prompt_ids, *self.response_ids]
 
     def generated(self, ids: Sequence[int], logprobs: Sequence[float] | None = None) -> None:
         """Take ids sampled by the policy, with their log-probs (nats) when the engine gave them."""
@@ -42,8 +47,11 @@ class Ledger:
         self._append(ids, 0, [0.0] * len(ids))
 
     def context(self) -> list[int]:
-        """Prompt and response so far: what the engine continues from."""
-        return self.prompt_ids + self.response_ids
+        """Prompt and response so far: what the engine continues from.
+
+        It is the ledger's own list. Read it while the engine is asked; who keeps it longer makes a copy.
+        """
+        return self._context
 
     def row(self) -> TrainingRow:
         """The training row, as a copy."""
@@ -52,6 +60,7 @@ class Ledger:
 
     def _append(self, ids: Sequence[int], mask: int, logprobs: Sequence[float] | None) -> None:
         self.response_ids.extend(ids)
+        self._context.extend(ids)
         self.mask.extend([mask] * len(ids))
         if logprobs is None:
             self.logprobs = None if ids else self.logprobs

@@ -40,9 +40,19 @@ def test_log_probs_that_do_not_match_the_tokens_are_an_error(logprobs):
         Ledger([1]).generated([2, 3], logprobs)
 
 
-def test_what_was_handed_out_does_not_change_later():
+def test_the_row_that_was_handed_out_does_not_change_later():
     ledger = Ledger([1])
     ledger.generated([2])
-    context, row = ledger.context(), ledger.row()
+    row = ledger.row()
     ledger.observed([3])
-    assert (context, row.response_ids, row.response_mask) == ([1, 2], [2], [1])
+    assert (row.prompt_ids, row.response_ids, row.response_mask) == ([1], [2], [1])
+
+
+def test_the_context_grows_in_place_and_leaves_the_prompt_alone():
+    prompt = [1]
+    ledger = Ledger(prompt)
+    context = ledger.context()
+    ledger.generated([2])
+    ledger.observed([3])
+    assert ledger.context() is context and context == [1, 2, 3], "a copy a turn would cost tokens times turns"
+    assert prompt == ledger.row().prompt_ids == [1]
