@@ -21,7 +21,7 @@ from typing import Protocol as Interface
 from rag_r1.agent.budget import Budget
 from rag_r1.agent.ledger import Ledger
 from rag_r1.agent.packing import fit_observation
-from rag_r1.agent.trajectory import Trajectory, Turn
+from rag_r1.agent.trajectory import Trajectory, Turn, query_key
 from rag_r1.protocols import Action, Answer, Document, Failure, Invalid, Protocol, Search
 
 
@@ -61,11 +61,13 @@ class Episode:
         self.protocol, self.budget = protocol, budget
         self.engine, self.searcher, self.codec = engine, searcher, codec
         self.ledger = Ledger([])
+        self._asked: set[str] = set()
 
     async def run(self, trajectory_id: str, question: str, prompt_ids: Sequence[int]) -> Trajectory:
         """Play the episode from a prompt that is already in tokens."""
         started = time.perf_counter()
         self.ledger = Ledger(list(prompt_ids))
+        self._asked = set()
         record = Trajectory(
             trajectory_id, question, self.protocol.name, prompt_tokens=len(self.ledger.prompt_ids)
         )
@@ -123,6 +125,7 @@ class Episode:
             if total < 1:
                 return False
             turn.queries = list(action.queries)
+            turn.repeated_queries = self._repeated(action.queries)
             started = time.perf_counter()
             results = await self.searcher.search(action.queries)
             turn.tool_s = time.perf_counter() - started
@@ -138,3 +141,9 @@ class Episode:
         self.ledger.observed(ids)
         turn.observed_tokens = len(ids)
         return True
+
+    def _repeated(self, queries: Sequence[str]) -> int:
+        """How many of a turn's queries have been asked before; remembers them for the turns to come."""
+        before = len(self._asked)
+        self._asked.update(map(query_key, queries))
+        return len(queries) - (len(self._asked) - before)

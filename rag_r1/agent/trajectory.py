@@ -7,6 +7,7 @@ that `to_dict` and JSON lose nothing. The prompt and the observations' text are 
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,6 +17,14 @@ from rag_r1.protocols import Document
 #: turn_limit: no answer in the last turn; token_limit: no room for another turn; tool_failure: no answer, and
 #: a search had failed; engine_failure: generation was aborted; bad_row: the data set's row could not be used.
 STATUSES = ("answered", "turn_limit", "token_limit", "tool_failure", "engine_failure", "bad_row")
+
+
+_NO_WORD = re.compile(r"[^\w]+")
+
+
+def query_key(query: str) -> str:
+    """What two queries have in common that ask for the same: words in order, not case and punctuation."""
+    return " ".join(_NO_WORD.sub(" ", query.casefold()).split()) or query
 
 
 @dataclass
@@ -31,6 +40,7 @@ class Turn:
     generate_s: float = 0.0
     tool_s: float = 0.0
     status: str = "ok"  # ok | invalid | truncated | tool_failure
+    repeated_queries: int = 0  # how many of the queries had been asked before
 
 
 @dataclass
@@ -58,6 +68,11 @@ class Trajectory:
     def n_searches(self) -> int:
         """Queries sent to the search engine."""
         return sum(len(turn.queries) for turn in self.turns)
+
+    @property
+    def n_repeated_queries(self) -> int:
+        """Queries that had been asked before in this episode; they can find nothing new."""
+        return sum(turn.repeated_queries for turn in self.turns)
 
     @property
     def n_tool_failures(self) -> int:

@@ -68,6 +68,7 @@ def summary(record: Trajectory) -> dict[str, float]:
     return {
         "turns": float(len(record.turns)),
         "searches": float(record.n_searches),
+        "repeated_queries": float(record.n_repeated_queries),
         "answered": float(record.status == "answered"),
         "token_limit": float(record.status == "token_limit"),
         "tool_failures": float(record.n_tool_failures),

@@ -1,4 +1,5 @@
-"""The shipped terms on the final answer: `em`, `f1`, `cover_em`, and `turn_cost`.
+"""The shipped terms on the final answer: `em`, `f1`, `cover_em`; and on how it was found: `turn_cost`,
+`repeat_cost`.
 
 They read `trajectory.answer`, which the agent core takes from an answer turn of the policy's own, so neither
 a prompt's example nor an `<answer>` inside a document can earn anything.
@@ -37,3 +38,12 @@ def turn_cost(trajectory: Trajectory, golds: list[str]) -> float:
     are for. Wrong ones are left alike, so that giving up early never pays.
     """
     return float(len(trajectory.turns)) if exact_match(trajectory.answer, golds) else 0.0
+
+
+@register("repeat_cost")
+def repeat_cost(trajectory: Trajectory, golds: list[str]) -> float:
+    """Repeated queries of a trajectory whose answer is right (EM), else 0: give it a small negative weight.
+
+    A query that was asked before finds nothing new. Wrong trajectories are left alike, as with `turn_cost`.
+    """
+    return float(trajectory.n_repeated_queries) if exact_match(trajectory.answer, golds) else 0.0

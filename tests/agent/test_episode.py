@@ -84,6 +84,15 @@ async def test_all_queries_of_a_turn_go_to_the_searcher_at_once():
     assert record.n_searches == 3
 
 
+async def test_a_query_that_was_asked_before_is_counted_in_its_turn():
+    turns = ["<search> Who? , b </search>", "<search> who, c </search>", "<search> c </search>", ANSWER]
+    record, _, _ = await play(turns, MQ)
+    assert [turn.repeated_queries for turn in record.turns] == [0, 1, 1, 0]
+    assert record.n_repeated_queries == record.to_dict()["turns"][1]["repeated_queries"] * 2 == 2
+    record, _, _ = await play(["<search> who, who? </search>", ANSWER], MQ)
+    assert record.turns[0].repeated_queries == 1, "the same words twice in one turn"
+
+
 async def test_an_empty_answer_is_an_answer():
     record, _, _ = await play(["<answer></answer>"])
     assert (record.status, record.answer) == ("answered", "")

@@ -19,6 +19,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 from rag_r1.agent import STATUSES, Budget, Episode, Generation, Trajectory
+from rag_r1.agent.trajectory import query_key
 from rag_r1.protocols import Document, Failure, load_protocol
 
 TAGS = [f"<{slash}{name}>" for name in ("think", "search", "information", "answer") for slash in ("", "/")]
@@ -341,6 +342,8 @@ def test_the_record_tells_what_happened(played):
         assert not last.queries
     assert [turn.queries for turn in record.turns if turn.queries] == played.searcher.calls
     assert record.n_searches == sum(map(len, played.searcher.calls))
+    asked = [query_key(query) for queries in played.searcher.calls for query in queries]
+    assert record.n_repeated_queries == len(asked) - len(set(asked))
     for turn, call in zip(record.turns, played.engine.calls, strict=True):
         assert turn.text == played.episode.codec.decode(call[2])
         assert turn.action == played.episode.protocol.parse(turn.text).kind

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from rag_r1.agent import Trajectory, Turn
+from rag_r1.agent.trajectory import query_key
 from rag_r1.protocols import Document
 
 RECORD = Trajectory(
@@ -46,6 +47,21 @@ def test_generated_text_holds_neither_question_nor_documents():
 
 def test_queries_and_failures_are_counted():
     assert (RECORD.n_searches, RECORD.n_tool_failures) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("Who was born?", "who was  born", True),
+        ('"Ulm", Germany', "ulm germany", True),
+        ("Größe", "GRÖSSE", True),
+        ("?", "!", False),
+        ("born in Ulm", "Ulm born in", False),
+        ("1999", "199 9", False),
+    ],
+)
+def test_queries_are_the_same_by_their_words(one, other, same):
+    assert (query_key(one) == query_key(other)) == same
 
 
 def test_a_record_with_an_unknown_key_is_refused():

@@ -10,6 +10,17 @@ from rag_r1.rewards import RewardSum
 REWARD = RewardSum.from_config([{"term": "em", "weight": 1.0}, {"term": "turn_cost", "weight": -0.05}])
 
 
+def test_of_two_right_trajectories_the_one_without_repeated_queries_scores_higher():
+    reward = RewardSum.from_config([{"term": "em"}, {"term": "repeat_cost", "weight": -0.1}])
+
+    def asked(answer: str | None, repeated: int) -> float:
+        turns = [Turn("", "search", ["q"], repeated_queries=repeated), Turn("", "answer")]
+        return reward(Trajectory("t", "q", "rag_r1_mq", turns=turns, answer=answer), ["gold"])["score"]
+
+    assert (asked("gold", 0), asked("gold", 2)) == (1.0, pytest.approx(0.8))
+    assert asked("wrong", 2) == asked(None, 2) == asked("wrong", 0) == 0.0
+
+
 def played(answer: str | None, turns: int) -> Trajectory:
     return Trajectory("t", "q", "rag_r1_mq", turns=[Turn("", "search") for _ in range(turns)], answer=answer)
 
