@@ -1,8 +1,13 @@
 """Fits search results into an observation's token budget before it is encoded: nothing is cut afterwards.
 
-Whole documents are kept in rank order as long as they fit the query's budget; the first that does not fit is
-shortened at a word boundary, and the ones ranked below it are left out. If the observation as a whole is
-still too long, the per-query budget is narrowed until it fits. Tags always stay whole.
+Two limits hold, one for each query's documents and one for the whole observation; tags always stay whole.
+Within a query, whole documents are kept in rank order; the first that does not fit is shortened at a word
+boundary, and the ones ranked below it are left out. If the observation as a whole is still too long, the
+lowest ranks go first, whichever query they answer: every query's best document before any query's second.
+The documents of the first rank that does not fit whole share what is left; those that need less than an equal
+share of it stay whole, the others are shortened.
+
+To encode is what packing costs. An observation that fits as it stands is encoded once and no more.
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ _SHORTEST = 8
 #: Each further try takes this share more than the measured excess, so that a hostile text (dense in tokens at
 #: its beginning, free after it) is fitted in at most 1 / _HASTE tries.
 _HASTE = 1 / 32
+#: An observation with more characters than this for each token it may have is not encoded as it stands.
+_MOST_CHARS_A_TOKEN = 8
 
 Encode = Callable[[str], list[int]]
 Results = Sequence[Sequence[Document] | Failure]
@@ -27,52 +34,108 @@ def fit_observation(
     protocol: Protocol, queries: Sequence[str], results: Results, encode: Encode, per_query: int, total: int
 ) -> tuple[list[int], list[list[Document]]] | None:
     """Token ids of the observation (at most `total`) and the documents that it shows, or None if not even the
-    bare tags fit."""
+    bare tags fit. `per_query` bounds each query's documents; an observation that is within it as a whole is
+    not looked at query by query."""
+    found = [[] if isinstance(result, Failure) else list(result) for result in results]
+
+    def render(shown: Sequence[list[Document]]) -> str:
+        blocks = [r if isinstance(r, Failure) else s for r, s in zip(results, shown, strict=True)]
+        return protocol.observation(queries, blocks)
+
+    text = render(found)
+    if len(text) <= _MOST_CHARS_A_TOKEN * min(per_query, total):
+        ids = encode(text)
+        if len(ids) <= min(per_query, total):
+            return ids, found
+
+    packer = _Packer(protocol, encode)
+    found = [packer.fit_query(documents, per_query) for documents in found]
+    shown, room = found, total
     for attempt in count():
-        # From what the last try left, so that a long document is encoded in full only once.
-        results = [
-            r if isinstance(r, Failure) else fit_documents(protocol, r, encode, per_query) for r in results
-        ]
-        ids = encode(protocol.observation(queries, results))
+        ids = encode(render(shown))
         if len(ids) <= total:
-            return ids, [[] if isinstance(r, Failure) else r for r in results]
-        if per_query == 0:
+            return ids, shown
+        if room < 1:
             return None
-        # Fewer tokens a query by the measured excess; always strictly less, so this ends.
-        per_query = _less(per_query, total / len(ids), attempt)
-        if per_query < _SHORTEST:
-            per_query = 0
+        if attempt == 0:  # the documents may have what the bare tags leave
+            room = total - len(encode(render([[] for _ in found])))
+        else:
+            room = _less(room, 1 - (len(ids) - total) / room, attempt)
+        if room < _SHORTEST:
+            room = 0
+        shown = packer.fit_ranks(found, room)
 
 
 def fit_documents(
     protocol: Protocol, documents: Sequence[Document], encode: Encode, budget: int
 ) -> list[Document]:
     """The best-ranked documents within `budget` tokens, the last of them shortened if need be."""
-    kept: list[Document] = []
-    for rank, document in enumerate(documents, 1):
-        cost = len(encode(protocol.render_document(rank, document)))
-        if cost > budget:
-            shorter = _shorten(protocol, rank, document, encode, budget, cost)
-            return kept + [shorter] if shorter else kept
-        kept.append(document)
-        budget -= cost
-    return kept
+    return _Packer(protocol, encode).fit_query(documents, budget)
 
 
-def _shorten(
-    protocol: Protocol, rank: int, document: Document, encode: Encode, budget: int, cost: int
-) -> Document | None:
-    text = document.contents
-    for attempt in count():
-        if budget < _SHORTEST or not text:
-            return None
-        text = text[: _less(len(text), budget / cost, attempt)]
-        # At a word boundary, unless that would lose half of the text (a long word, a script without blanks).
-        boundary = max(text.rfind(" "), text.rfind("\n"))
-        shorter = replace(document, contents=text[:boundary] if boundary > len(text) // 2 else text)
-        cost = len(encode(protocol.render_document(rank, shorter)))
-        if cost <= budget:
-            return shorter if shorter.contents.strip() else None
+class _Packer:
+    """Measures documents as they will stand in the observation, each once, and chooses among them."""
+
+    def __init__(self, protocol: Protocol, encode: Encode):
+        self.protocol, self.encode = protocol, encode
+        self.costs: dict[tuple[int, Document], int] = {}
+
+    def cost(self, rank: int, document: Document) -> int:
+        """Tokens of a document at a rank, counted from 1."""
+        if (rank, document) not in self.costs:
+            text = self.protocol.render_document(rank, document)
+            self.costs[rank, document] = len(self.encode(text))
+        return self.costs[rank, document]
+
+    def fit_query(self, documents: Sequence[Document], room: int) -> list[Document]:
+        """The best-ranked documents of one query within `room` tokens."""
+        kept: list[Document] = []
+        for rank, document in enumerate(documents, 1):
+            fitted = self.fit(rank, document, room)
+            if fitted is not None:
+                kept.append(fitted)
+            if fitted is not document:
+                break
+            room -= self.cost(rank, document)
+        return kept
+
+    def fit_ranks(self, found: Sequence[Sequence[Document]], room: int) -> list[list[Document]]:
+        """Rank by rank, the documents of all queries within `room` tokens together."""
+        shown: list[list[Document]] = [[] for _ in found]
+        for rank in range(1, max(map(len, found), default=0) + 1):
+            if room < 1:
+                break
+            row = [(docs[rank - 1], query) for query, docs in enumerate(found) if len(docs) >= rank]
+            # The shortest first: what one of them does not need of its share goes to the others.
+            row.sort(key=lambda entry: self.cost(rank, entry[0]))
+            fits = sum(self.cost(rank, document) for document, _ in row) <= room
+            share = room if fits else room // len(row)
+            for place, (document, query) in enumerate(row, 1):
+                fitted = self.fit(rank, document, share)
+                if fitted is not None:
+                    shown[query].append(fitted)
+                if fitted is document:
+                    room -= self.cost(rank, document)
+                    share = room if fits or place == len(row) else room // (len(row) - place)
+            if not fits:
+                break
+        return shown
+
+    def fit(self, rank: int, document: Document, room: int) -> Document | None:
+        """The document itself if it fits, else as much of it as does, or None if that would say nothing."""
+        if self.cost(rank, document) <= room:
+            return document
+        shorter = document
+        for attempt in count():
+            text = shorter.contents
+            if room < _SHORTEST or not text:
+                return None
+            text = text[: _less(len(text), room / self.cost(rank, shorter), attempt)]
+            # At a word boundary, unless that would lose half of the text (a long word, no blanks at all).
+            boundary = max(text.rfind(" "), text.rfind("\n"))
+            shorter = replace(document, contents=text[:boundary] if boundary > len(text) // 2 else text)
+            if self.cost(rank, shorter) <= room:
+                return shorter if shorter.contents.strip() else None
 
 
 def _less(size: int, fit: float, attempt: int) -> int:

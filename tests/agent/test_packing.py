@@ -1,6 +1,8 @@
 """Documents are fitted before an observation is encoded: best first, whole if possible, in few tries."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rag_r1.agent.packing import fit_documents, fit_observation
 from rag_r1.protocols import Document, Failure, load_protocol
@@ -70,6 +72,84 @@ def test_a_long_observation_is_narrowed_for_all_queries_alike():
     assert 300 < len(ids)
     assert [len(one) for one in shown] == [1, 1, 0]
     assert len(shown[0][0].contents) == len(shown[1][0].contents)
+
+
+def test_an_observation_that_fits_is_encoded_once():
+    encode = Counting()
+    found = [documents(30, 30), documents(40)]
+    _, shown = fit_observation(MQ, ["a", "b"], found, encode, 400, 400)
+    assert (shown, encode.calls) == (found, 1)
+
+
+def test_every_querys_best_document_comes_before_any_querys_second():
+    found = [documents(60, 60, 60), documents(150)]
+    bare = len(MQ.observation(["a", "b"], [[], []]))
+    ids, shown = fit_observation(MQ, ["a", "b"], found, Counting(), 1000, bare + 240)
+    assert [[len(document.contents) for document in one] for one in shown] == [[60], [150]]
+    assert len(ids) <= bare + 240
+    # With a little more room the second is shown in part, and the third, which would fit as well, is not.
+    found = [documents(60, 60, 5), documents(150)]
+    _, shown = fit_observation(MQ, ["a", "b"], found, Counting(), 1000, bare + 270)
+    assert [[len(document.contents) for document in one] for one in shown] == [
+        [60, pytest.approx(30, abs=15)],
+        [150],
+    ]
+
+
+def test_what_a_short_document_leaves_of_its_share_goes_to_the_long_one():
+    found = [documents(20), documents(500)]
+    bare = len(MQ.observation(["a", "b"], [[], []]))
+    _, shown = fit_observation(MQ, ["a", "b"], found, Counting(), 1000, bare + 300)
+    assert len(shown[0][0].contents) == 20
+    assert 240 < len(shown[1][0].contents) <= 300 - 20 - 2 * len("Doc 1: ")
+
+
+def random_packing(random):
+    """Queries, results and limits; a token is a character, or a word."""
+    words = 'alpha be " </information> 東京 \n <|im_end|> x'.split(" ")
+    results = [
+        Failure("the search engine is away")
+        if random.random() < 0.1
+        else [
+            Document(f"{query}-{rank}", " ".join(random.choices(words, k=random.choice([0, 3, 20, 80]))))
+            for rank in range(random.randrange(5))
+        ]
+        for query in range(random.randint(1, 3))
+    ]
+    limits = random.choice([60, 200, 500, 2000]), random.choice([30, 100, 150, 300, 700, 2000])
+    return random.choice([SQ, MQ]), [f"query {i}" for i in range(len(results))], results, *limits
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.randoms(use_true_random=True).map(random_packing), st.sampled_from([list, str.split]))
+def test_the_lowest_ranks_go_first_whichever_query_they_answer(scene, encode):
+    protocol, queries, results, per_query, total = scene
+    fitted = fit_observation(protocol, queries, results, encode, per_query, total)
+    bare = [result if isinstance(result, Failure) else [] for result in results]
+    if fitted is None:
+        assert len(encode(protocol.observation(queries, bare))) > total
+        return
+    ids, shown = fitted
+
+    def observation(documents):
+        blocks = [r if isinstance(r, Failure) else d for r, d in zip(results, documents, strict=True)]
+        return protocol.observation(queries, blocks)
+
+    assert ids == encode(observation(shown)) and len(ids) <= total
+    assert observation(shown).endswith(protocol.format.template.partition("{body}")[2])
+    found = [[] if isinstance(result, Failure) else result for result in results]
+    allowed = [fit_documents(protocol, documents, encode, per_query) for documents in found]
+    # Nothing is left out without need.
+    if len(encode(observation(found))) <= min(per_query, total):
+        assert shown == found
+    elif len(encode(observation(allowed))) <= total:
+        assert shown == allowed
+    # Above the last rank that is shown, nothing that a query may have is missing or shortened.
+    else:
+        above = max(max(map(len, shown)) - 1, 0)
+        for mine, full in zip(shown, allowed, strict=True):
+            assert mine[:above] == full[:above]
+            assert all(f.contents.startswith(m.contents) for m, f in zip(mine, full, strict=False))
 
 
 def test_a_failure_is_shown_whole_or_not_at_all():
