@@ -9,26 +9,35 @@ from __future__ import annotations
 import html
 import re
 
-_ELEMENTS = (
-    "a abbr article aside b bdi bdo blockquote body br button caption center cite code col dd del details "
-    "dfn div dl dt em embed figcaption figure font footer form h1 h2 h3 h4 h5 h6 head header hr html i "
-    "iframe img input ins kbd label legend li link main mark meta nav noscript object ol option p picture "
-    "pre q s samp script section select small source span strike strong style sub summary sup svg table "
-    "tbody td template textarea tfoot th thead time title tr tt u ul var video wbr"
+_TAG = re.compile(r"</?([a-z][a-z0-9]*)(?:[\s/][^<>]*)?>", re.IGNORECASE)
+#: Elements that stand between words.
+_BREAKS = frozenset("br p div li td th tr h1 h2 h3 h4 h5 h6 dd dt hr ul ol table section".split())
+#: Elements that stand within a line, or hold what does.
+_INLINE = frozenset(
+    (
+        "a abbr article aside b bdi bdo blockquote body button caption center cite code col del details dfn "
+        "dl em embed figcaption figure font footer form head header html i iframe img input ins kbd label "
+        "legend link main mark meta nav noscript object option picture pre q s samp script select small "
+        "source span strike strong style sub summary sup svg tbody template textarea tfoot thead time title "
+        "tt u var video wbr"
+    ).split()
 )
-_TAG = re.compile(rf"</?(?:{'|'.join(_ELEMENTS.split())})(?:[\s/][^<>]*)?>", re.IGNORECASE)
-# Elements that stand between words; the others (<b>, <em>) stand within them.
-_BREAK = re.compile(r"</?(?:br|p|div|li|td|th|tr|h[1-6]|dd|dt|hr|ul|ol|table|section)\b", re.IGNORECASE)
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def plain_text(marked_up: str) -> str:
     """The text of a title or snippet on one line: tags removed, entities resolved, white space collapsed."""
-    text = _TAG.sub(lambda tag: " " if _BREAK.match(tag[0]) else "", marked_up)
-    text = _CONTROL.sub("\ufffd", html.unescape(text))
+    text = _CONTROL.sub("\ufffd", html.unescape(_TAG.sub(_without, marked_up)))
     return " ".join(text.split())
 
 
 def contents(title: str, snippet: str) -> str:
     """A document in the convention of the corpora: the title in quotes, a line break, the text."""
     return f'"{plain_text(title)}"\n{plain_text(snippet)}'
+
+
+def _without(tag: re.Match[str]) -> str:
+    name = tag[1].lower()
+    if name in _BREAKS:
+        return " "
+    return "" if name in _INLINE else tag[0]
