@@ -11,6 +11,9 @@ travels:
                                                                                            |
                                             passages.py (memory-mapped text) --> documents
 
+An index is one of two kinds of source (``sources.py``). The other, a web search engine (``web/``), is asked
+by the engine in the event loop, each query on its own.
+
 ``batching.py`` decides when which batch runs; it knows no threads and no clock. ``manifest.py`` says what an
 index folder holds and refuses one that does not fit; ``builder.py`` makes it from the passages that
 ``corpus.py`` reads. The package stands alone: it knows nothing of the trainer, only the wire format.

@@ -46,7 +46,7 @@ class WebEngine:
     key_variable: str | None
     headers: Callable[[str], dict[str, str]]  # of the key
     query: str
-    count: str | None  # None: one page, of the engine's size
+    count: str | None  # None: one page, of whatever size
     max_count: int
     results: tuple[str, ...]
     title: str
@@ -59,7 +59,8 @@ class WebEngine:
 
     def depth(self, topk: int) -> int:
         """How many results to ask for, to answer with ``topk``."""
-        return min(-(-topk // PAGE) * PAGE, self.max_count)
+        pages = -(-topk // PAGE)
+        return self.max_count if self.count is None else min(pages * PAGE, self.max_count)
 
     def fields(self, query: str, depth: int, params: Mapping[str, Any]) -> dict[str, Any]:
         """The request: parameters of the address (GET) or keys of the JSON body (POST)."""
@@ -181,7 +182,7 @@ ENGINES: dict[str, WebEngine] = {
             headers=lambda key: {},
             query="q",
             count=None,
-            max_count=PAGE,
+            max_count=100,
             results=("results",),
             title="title",
             link="url",

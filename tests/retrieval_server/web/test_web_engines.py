@@ -71,7 +71,9 @@ def test_a_request_is_the_documented_one_and_the_key_is_in_its_header_only(
 
 
 @pytest.mark.parametrize(
-    "stub, topk, count", [("serper", 11, 20), ("tavily", 100, 20), ("brave", 100, 20)], indirect=["stub"]
+    "stub, topk, count",
+    [("serper", 11, 20), ("tavily", 100, 20), ("brave", 100, 20), ("bing", 100, 50)],
+    indirect=["stub"],
 )
 def test_whole_pages_are_asked_for_up_to_what_the_engine_gives(stub, open_source, topk, count):
     (found,) = ask(open_source(), ("x", topk))
@@ -79,6 +81,11 @@ def test_whole_pages_are_asked_for_up_to_what_the_engine_gives(stub, open_source
         stub.asked[0].fields.get("count") == str(count)
     )
     assert len(found) == min(topk, count)
+
+
+@pytest.mark.parametrize("stub", ["searxng"], indirect=True)
+def test_an_engine_without_a_count_gives_what_is_on_its_page(stub, open_source):
+    assert [len(found) for found in ask(open_source(), ("x", 3), ("x", 100))] == [3, 20]
 
 
 @pytest.mark.parametrize("stub", ["tavily"], indirect=True)
