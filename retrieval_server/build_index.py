@@ -7,6 +7,13 @@
 The corpus is JSONL, {"id", "contents"} or {"id", "title", "text"} a line, parquet with such columns, or
 RAG-R1's tsv, "id<TAB>title   text"; .gz is read as it is, and so are several files or a folder. A dense build
 that was interrupted goes on where it stopped when the same command is given again.
+
+A dense index of millions of passages can be encoded in parts, by several processes or machines; a part that
+was killed goes on, too:
+
+    python retrieval_server/build_index.py passages --corpus wiki/ --shards work
+    python retrieval_server/build_index.py encode --shards work --shard 1/8 --encoder intfloat/e5-base-v2
+    python retrieval_server/build_index.py merge --shards work --out indexes/e5
 """
 
 from __future__ import annotations
@@ -25,27 +32,48 @@ if __package__ in (
 
 from retrieval_server.errors import RetrievalServerError
 
+_NEEDED = {
+    "all": ("corpus", "out", "backend"),
+    "passages": ("corpus", "shards"),
+    "encode": ("shards", "shard", "encoder"),
+    "merge": ("shards", "out"),
+}
+
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
+        "step",
+        nargs="?",
+        choices=list(_NEEDED),
+        default="all",
+        help="all (default): corpus to index; or one of the three steps of an index that is encoded in parts",
+    )
+    parser.add_argument(
         "--corpus",
         type=Path,
-        required=True,
         nargs="+",
         metavar="PATH",
         help=".jsonl or .tsv, plain or .gz, or .parquet; several files or a folder of them are one corpus",
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="index folder to make")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="index folder to make")
+    parser.add_argument("--backend", choices=["dense", "bm25"], help="vectors of an encoder, or words")
     parser.add_argument(
-        "--backend", required=True, choices=["dense", "bm25"], help="vectors of an encoder, or words"
+        "--shards", type=Path, metavar="DIR", help="passages, encode, merge: folder of the text and the parts"
+    )
+    parser.add_argument(
+        "--shard", metavar="I/N", help="encode: which part, 1/8 to 8/8; N is the same for all"
     )
     parser.add_argument(
         "--skip-bad-rows", action="store_true", help="leave malformed rows out and count them"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace an index that is already there")
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace an index that is already there; encode: start the shard over",
+    )
 
     dense = parser.add_argument_group("dense")
     dense.add_argument(
@@ -88,6 +116,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "--b", type=float, default=0.75, help="weight of passage length, 0 to 1 (default %(default)s)"
     )
     args = parser.parse_args(argv)
+    for name in _NEEDED[args.step]:
+        if getattr(args, name) is None:
+            parser.error(f"{'a build' if args.step == 'all' else args.step} needs --{name}")
+    if args.step != "all" and args.backend == "bm25":
+        parser.error(f"{args.step} is a step of a dense index; BM25 is built in one go")
+    if args.step == "all" and (args.shards or args.shard):
+        parser.error("--shards and --shard belong to the steps: build_index.py passages|encode|merge ...")
     if not args.k1 >= 0:
         parser.error("--k1 must not be negative")
     if not 0 <= args.b <= 1:
@@ -101,24 +136,26 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     logging.basicConfig(level="WARNING", format="%(levelname)s: %(message)s")
+    try:
+        {"all": _build, "passages": _passages, "encode": _encode, "merge": _build}[args.step](args)
+    except RetrievalServerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
-    from retrieval_server.builder import BuildOptions, build_index
-    from retrieval_server.encoder_settings import EncoderOptions
+
+def _build(args: argparse.Namespace) -> None:
+    from retrieval_server.builder import BuildOptions, build_index, merge_shards
+    from retrieval_server.encoder import prefer_reproducible_products
     from retrieval_server.manifest import BM25Section
 
+    prefer_reproducible_products()
     options = BuildOptions(
-        corpus=args.corpus,
+        corpus=args.corpus or (),
         out=args.out,
-        backend=args.backend,
+        backend=args.backend or "dense",
         encoder=args.encoder,
-        encoder_options=EncoderOptions(
-            pooling=args.pooling,
-            query_prefix=args.query_prefix,
-            passage_prefix=args.passage_prefix,
-            normalize=args.normalize,
-            separator=args.separator,
-            max_length=args.max_length,
-        ),
+        encoder_options=_encoder_options(args),
         factory=args.factory,
         batch_size=args.batch_size,
         device=args.device,
@@ -126,17 +163,52 @@ def main(argv: list[str] | None = None) -> int:
         skip_bad_rows=args.skip_bad_rows,
         overwrite=args.overwrite,
     )
-    try:
-        manifest = build_index(options)
-    except RetrievalServerError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    skipped = (
-        f", {manifest.corpus.skipped_rows} malformed rows skipped" if manifest.corpus.skipped_rows else ""
-    )
-    print(f"{args.out}: {manifest.count} passages{skipped}. Serve it with:")
+    manifest = merge_shards(options, args.shards) if args.step == "merge" else build_index(options)
+    print(f"{args.out}: {manifest.count} passages{_skipped(manifest.corpus.skipped_rows)}. Serve it with:")
     print(f"python retrieval_server/start_retrieval.py --index {args.out}")
-    return 0
+
+
+def _passages(args: argparse.Namespace) -> None:
+    from retrieval_server.corpus import CorpusReader
+    from retrieval_server.shards import prepare_corpus
+
+    record = prepare_corpus(CorpusReader(args.corpus, skip_bad_rows=args.skip_bad_rows), args.shards)
+    print(f"{args.shards}: {record.count} passages{_skipped(record.corpus.skipped_rows)}. Encode them with:")
+    print(f"python retrieval_server/build_index.py encode --shards {args.shards} --shard 1/N --encoder NAME")
+
+
+def _encode(args: argparse.Namespace) -> None:
+    from retrieval_server.shards import Shard, encode_shard, open_corpus
+
+    shard = Shard.parse(args.shard)
+    open_corpus(args.shards)  # first: loading the encoder takes a while
+
+    from retrieval_server.encoder import Encoder, prefer_reproducible_products
+
+    prefer_reproducible_products()  # a shard that goes on ends in the bytes of one that was never stopped
+    encoder = Encoder.create(args.encoder, _encoder_options(args), args.device)
+    record = encode_shard(args.shards, shard, encoder, batch_size=args.batch_size, overwrite=args.overwrite)
+    print(
+        f"shard {shard}: {record.stop - record.start} passages are encoded. When all shards are, go on with:"
+    )
+    print(f"python retrieval_server/build_index.py merge --shards {args.shards} --out DIR")
+
+
+def _encoder_options(args: argparse.Namespace):
+    from retrieval_server.encoder_settings import EncoderOptions
+
+    return EncoderOptions(
+        pooling=args.pooling,
+        query_prefix=args.query_prefix,
+        passage_prefix=args.passage_prefix,
+        normalize=args.normalize,
+        separator=args.separator,
+        max_length=args.max_length,
+    )
+
+
+def _skipped(rows: int) -> str:
+    return f", {rows} malformed rows skipped" if rows else ""
 
 
 if __name__ == "__main__":

@@ -8,26 +8,23 @@ then, so that ``OUT`` is either a finished index or not there. A build that was 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from retrieval_server.corpus import CorpusReader
+from retrieval_server.corpus import CorpusReader, write_passages
 from retrieval_server.encoder_settings import EncoderOptions
-from retrieval_server.errors import BuildError, CorpusError
+from retrieval_server.errors import BuildError
 from retrieval_server.manifest import (
     BM25_FOLDER,
     FAISS_INDEX,
     FORMAT_VERSION,
-    MANIFEST,
     PASSAGES,
     BM25Section,
     CorpusSection,
@@ -36,7 +33,8 @@ from retrieval_server.manifest import (
     describe_files,
     write_manifest,
 )
-from retrieval_server.passages import PassageStore, PassageWriter
+from retrieval_server.passages import PassageStore
+from retrieval_server.publishing import publish, refuse_target, work_folder
 
 _VECTORS = "vectors.f32"
 _PROGRESS = "progress.json"
@@ -67,16 +65,13 @@ def build_index(options: BuildOptions) -> Manifest:
     Raises a RetrievalServerError that names the remedy; ``out`` is then as it was before.
     """
     out = options.out
-    if out.exists() and not options.overwrite:
-        raise BuildError(f"{out} exists. Choose another --out, or replace it with --overwrite.")
-    if out.exists() and not (out / MANIFEST).is_file():
-        raise BuildError(f"{out} is not an index, so --overwrite does not touch it. Choose another --out.")
+    refuse_target(out, overwrite=options.overwrite)
     encoder = None
     if options.backend == "dense":
         encoder = _open_encoder(options)  # first: a wrong encoder shows before the corpus is read
-    with _work_folder(out) as work:
+    with work_folder(out, keep=(_VECTORS, _PROGRESS)) as work:
         reader = CorpusReader(options.corpus, skip_bad_rows=options.skip_bad_rows, progress=options.progress)
-        corpus = write_passages(reader, work / PASSAGES)
+        corpus, _ = write_passages(reader, work / PASSAGES)
         store = PassageStore(work / PASSAGES)
         sections: dict[str, BM25Section | DenseSection] = {}
         if encoder is not None:
@@ -98,17 +93,50 @@ def build_index(options: BuildOptions) -> Manifest:
             build_bm25(store.iter_contents(), options.bm25, work / BM25_FOLDER, progress=options.progress)
         for name in (_VECTORS, _PROGRESS):
             (work / name).unlink(missing_ok=True)
-        manifest = Manifest(
-            format_version=FORMAT_VERSION,
-            backend=options.backend,
-            count=len(store),
-            corpus=corpus,
-            files=describe_files(work),
-            built_with=_versions(options.backend),
-            **sections,
-        )
-        write_manifest(work, manifest)
-        _publish(work, out)
+        return _finish(options, work, corpus, len(store), sections)
+
+
+def merge_shards(options: BuildOptions, shards: Path) -> Manifest:
+    """Build a dense index of vectors that were encoded in parts; ``options.corpus`` is not looked at.
+
+    Raises BuildError naming the shard that does not belong, is not finished or is missing.
+    """
+    from retrieval_server.dense import check_factory, write_faiss_index
+    from retrieval_server.encoding import Vectors
+    from retrieval_server.shards import check_shards, open_corpus
+
+    refuse_target(options.out, overwrite=options.overwrite)
+    check_factory(options.factory)
+    record, _ = open_corpus(shards)
+    encoder, files = check_shards(shards, progress=options.progress)
+    with work_folder(options.out) as work:
+        try:
+            os.link(shards / PASSAGES, work / PASSAGES)
+        except OSError:  # another file system
+            shutil.copyfile(shards / PASSAGES, work / PASSAGES)
+        section = DenseSection(encoder=encoder, metric="inner_product", factory=options.factory)
+        write_faiss_index(Vectors(files, encoder.dimension), options.factory, work / FAISS_INDEX)
+        return _finish(options, work, record.corpus, record.count, {"dense": section})
+
+
+def _finish(
+    options: BuildOptions,
+    work: Path,
+    corpus: CorpusSection,
+    count: int,
+    sections: dict[str, BM25Section | DenseSection],
+) -> Manifest:
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        backend=options.backend,
+        count=count,
+        corpus=corpus,
+        files=describe_files(work),
+        built_with=_versions(options.backend),
+        **sections,
+    )
+    write_manifest(work, manifest)
+    publish(work, options.out)
     return manifest
 
 
@@ -120,41 +148,6 @@ def _open_encoder(options: BuildOptions):
         raise BuildError("--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download).")
     check_factory(options.factory)
     return Encoder.create(options.encoder, options.encoder_options, options.device)
-
-
-@contextmanager
-def _work_folder(out: Path) -> Iterator[Path]:
-    """``OUT.building``, held by one process: a second build of the same target is refused."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    work = out.with_name(out.name + ".building")
-    work.mkdir(exist_ok=True)
-    # The lock is on the folder itself: it leaves no file behind and falls with the process.
-    descriptor = os.open(work, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BuildError(f"{work}: another build of this index is running.") from None
-        for left in work.iterdir():  # by a killed build; only its vectors are worth keeping
-            if left.is_dir():
-                shutil.rmtree(left)
-            elif left.name not in (_VECTORS, _PROGRESS):
-                left.unlink()
-        yield work
-    finally:
-        os.close(descriptor)
-
-
-def write_passages(reader: CorpusReader, path: Path) -> CorpusSection:
-    """Write the corpus's text to ``path``. Raises CorpusError for a bad or empty corpus and for equal ids."""
-    with PassageWriter(path) as writer:
-        for place, passage in reader:
-            writer.add(passage, place)
-    if writer.count == 0:
-        skipped = f" ({reader.skipped} malformed rows were skipped)" if reader.skipped else ""
-        raise CorpusError(f"{reader.source}: no passage in it{skipped}. An index needs at least one.")
-    writer.refuse_duplicate_ids(reader.where)
-    return CorpusSection(source=reader.source, sha256=writer.sha256, skipped_rows=reader.skipped)
 
 
 def _keep_or_drop_vectors(work: Path, wanted: dict) -> None:
@@ -177,13 +170,3 @@ def _versions(backend: str) -> dict[str, str]:
         except ImportError:  # faiss comes under several names
             continue
     return found
-
-
-def _publish(work: Path, out: Path) -> None:
-    """Give the finished folder its name. An old index is moved aside first: no moment shows half of one."""
-    aside = out.with_name(out.name + ".replaced")
-    if out.exists():
-        shutil.rmtree(aside, ignore_errors=True)
-        out.rename(aside)
-    work.rename(out)
-    shutil.rmtree(aside, ignore_errors=True)

@@ -23,7 +23,8 @@ from tqdm import tqdm
 
 from retrieval_server.corpus_rows import BadRow, parse_jsonl_row, parse_tsv_row, passage_of
 from retrieval_server.errors import CorpusError
-from retrieval_server.passages import Passage
+from retrieval_server.manifest import CorpusSection
+from retrieval_server.passages import Passage, PassageWriter
 
 log = logging.getLogger(__name__)
 SHOWN_BAD_ROWS = 5  # of the skipped rows, how many are shown with their fault
@@ -148,3 +149,19 @@ def _parquet_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRow]:
                 bar.update(int(share * batch.num_rows))
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise CorpusError(f"{path}: not a readable parquet file ({error}). Fetch it again.") from error
+
+
+def write_passages(reader: CorpusReader, path: Path) -> tuple[CorpusSection, int]:
+    """Write the corpus's text to ``path``: what it is, and the number of passages.
+
+    Raises CorpusError for a malformed row, an empty corpus and for equal ids.
+    """
+    with PassageWriter(path) as writer:
+        for place, passage in reader:
+            writer.add(passage, place)
+    if writer.count == 0:
+        skipped = f" ({reader.skipped} malformed rows were skipped)" if reader.skipped else ""
+        raise CorpusError(f"{reader.source}: no passage in it{skipped}. An index needs at least one.")
+    writer.refuse_duplicate_ids(reader.where)
+    section = CorpusSection(source=reader.source, sha256=writer.sha256, skipped_rows=reader.skipped)
+    return section, writer.count

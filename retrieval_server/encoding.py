@@ -7,6 +7,7 @@ the same batches as an undisturbed one, and ends in the same bytes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -49,6 +50,7 @@ def encode_rows(
             stream.write(encoder.encode_passages(block, batch_size).tobytes())
             stream.flush()
             bar.update(len(block))
+        os.fsync(stream.fileno())
 
 
 class Vectors:

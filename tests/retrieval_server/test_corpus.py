@@ -7,8 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from retrieval_server.builder import write_passages
-from retrieval_server.corpus import CorpusReader
+from retrieval_server.corpus import CorpusReader, write_passages
 from retrieval_server.errors import CorpusError
 from retrieval_server.passages import Passage
 
