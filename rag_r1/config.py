@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rag_r1.agent import Budget
+from rag_r1.agent import Budget, FailurePolicy
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol
 
-_KEYS = ("protocol", "prompt", "agent", "retriever", "reward", "trajectory_dir")
+_KEYS = ("protocol", "prompt", "agent", "retriever", "reward", "failures", "trajectory_dir")
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class RagR1Config:
     agent: dict[str, Any]
     retriever: dict[str, Any]
     reward: tuple[dict[str, Any], ...]
+    failures: FailurePolicy
     trajectory_dir: str | None
 
     @classmethod
@@ -51,6 +52,7 @@ class RagR1Config:
             agent=agent,
             retriever=retriever,
             reward=tuple(dict(item) for item in reward),
+            failures=FailurePolicy.from_config(_mapping(config, "failures")),
             trajectory_dir=config.get("trajectory_dir"),
         )
 

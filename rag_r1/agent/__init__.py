@@ -1,16 +1,20 @@
 """The agent core: token ledger, budgets and the turn loop. Pure asyncio; no veRL, no torch, no HTTP."""
 
 from rag_r1.agent.budget import Budget
+from rag_r1.agent.failures import KINDS, FailureNote, FailurePolicy
 from rag_r1.agent.ledger import Ledger, TrainingRow
 from rag_r1.agent.loop import Codec, Engine, Episode, Generation, Searcher
 from rag_r1.agent.trajectory import STATUSES, Trajectory, Turn
 
 __all__ = [
+    "KINDS",
     "STATUSES",
     "Budget",
     "Codec",
     "Engine",
     "Episode",
+    "FailureNote",
+    "FailurePolicy",
     "Generation",
     "Ledger",
     "Searcher",

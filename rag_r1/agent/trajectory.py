@@ -8,15 +8,18 @@ that `to_dict` and JSON lose nothing. The prompt and the observations' text are 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rag_r1.agent.failures import KINDS, FailureNote
 from rag_r1.protocols import Document
 
 #: How an episode can end. `answered` is the only one with an answer.
 #: turn_limit: no answer in the last turn; token_limit: no room for another turn; tool_failure: no answer, and
-#: a search had failed; engine_failure: generation was aborted; bad_row: the data set's row could not be used.
-STATUSES = ("answered", "turn_limit", "token_limit", "tool_failure", "engine_failure", "bad_row")
+#: a search had failed; engine_failure: generation was aborted; bad_row: the data set's row could not be used;
+#: error: a fault in code.
+STATUSES = ("answered", "turn_limit", "token_limit", "tool_failure", "engine_failure", "bad_row", "error")
 
 
 _NO_WORD = re.compile(r"[^\w]+")
@@ -57,7 +60,9 @@ class Trajectory:
     generated_tokens: int = 0
     observed_tokens: int = 0
     seconds: float = 0.0
-    rewards: dict[str, float] = field(default_factory=dict)
+    rewards: dict[str, float | None] = field(default_factory=dict)
+    failures: list[FailureNote] = field(default_factory=list)  # those that no retry mended
+    retries: int = 0  # calls of the engine or of the searcher that were made again
 
     @property
     def generated_text(self) -> str:
@@ -79,6 +84,16 @@ class Trajectory:
         """Turns in which at least one query could not be answered."""
         return sum(turn.status == "tool_failure" for turn in self.turns)
 
+    def failed(self, kind: str, detail: str = "") -> None:
+        """Record a failure of the turn that is being played (or of the last one). An unknown kind is a
+        tool's."""
+        kind = kind if kind in KINDS else "tool"
+        self.failures.append(FailureNote(kind, max(len(self.turns) - 1, 0), detail[:200]))
+
+    def masked(self, kinds: Collection[str]) -> bool:
+        """Has a failure of one of these kinds happened?"""
+        return any(failure.kind in kinds for failure in self.failures)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
         return asdict(self)
@@ -89,4 +104,5 @@ class Trajectory:
         turns = [Turn(**turn) for turn in data.get("turns", [])]
         for turn in turns:
             turn.documents = [[Document(**document) for document in found] for found in turn.documents]
-        return cls(**{**data, "turns": turns})
+        failures = [FailureNote(**failure) for failure in data.get("failures", [])]
+        return cls(**{**data, "turns": turns, "failures": failures})

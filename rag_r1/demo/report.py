@@ -147,8 +147,10 @@ def _order(item: tuple[str, Any]) -> tuple[int, str]:
     return (KINDS.index(item[0]) if item[0] in KINDS else len(KINDS), item[0])
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else float("nan")
+def _mean(values: Sequence[float | None]) -> float:
+    """Over the values that are known: a trajectory that a failure ended has no reward."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else float("nan")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -5,14 +5,17 @@ tokens, plays an `Episode` against veRL's own generation client, and hands back 
 Trajectories share one retrieval client per process. The trajectory record travels to the reward manager in
 `extra_fields`.
 
-A row that cannot be used (no question, a prompt longer than the budget) gives a row of one masked token
-with the status `bad_row`: it trains nothing, and the run goes on.
+Whatever goes wrong with one trajectory costs that trajectory and not the run: a row that cannot be used (no
+question, a prompt longer than the budget) has the status `bad_row`, a fault in code `error`, and a failure of
+the infrastructure its own. `rag_r1.failures.mask` says which of them are masked: their response mask is 0,
+and the sampler takes them out of the batch (sampler.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +23,7 @@ from uuid import uuid4
 
 from omegaconf import DictConfig, OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
+from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
 from rag_r1.agent import Episode, Generation, Ledger, Trajectory
 from rag_r1.config import RagR1Config
@@ -48,10 +52,16 @@ class VerlEngine:
 
     One request id for all turns keeps them on the replica with the prefix cached. `extra_fields` holds the
     span of the weight versions that generated the trajectory, which veRL's asynchronous trainers need.
+
+    In these a generation is aborted for a weight update and resumed by veRL's client
+    (`FullyAsyncLLMServerClient`, llm_server.py), invisibly but for one thing: the resumed request looks for
+    stop strings in its own text only. A closing tag that was cut in two is then passed over, and the policy
+    writes on. `_until_stop` cuts there.
     """
 
-    def __init__(self, client: Any, sampling_params: dict[str, Any]):
-        self.client, self.sampling_params = client, sampling_params
+    def __init__(self, client: Any, sampling_params: dict[str, Any], codec: TokenizerCodec):
+        self.client, self.sampling_params, self.codec = client, sampling_params, codec
+        self.resumes = isinstance(client, FullyAsyncLLMServerClient)
         self.request_id = uuid4().hex
         self.extra_fields: dict[str, Any] = {}
         self.preempted = 0
@@ -68,14 +78,34 @@ class VerlEngine:
                 "include_stop_str_in_output": True,
             },
         )
-        first = self.extra_fields.get("min_global_steps")
-        self.extra_fields.update(out.extra_fields)
-        if first is not None:
-            self.extra_fields["min_global_steps"] = first
+        if out.token_ids:
+            self._widen(out.extra_fields)
         self.preempted += out.num_preempted or 0
-        aborted = out.stop_reason == "aborted" or not out.token_ids
-        # Some clients answer without log-probs with an empty list.
-        return Generation(out.token_ids, out.log_probs or None, aborted)
+        ids, logprobs = out.token_ids, out.log_probs or None  # some clients answer without log-probs with []
+        if self.resumes:
+            ids = self._until_stop(ids, stop)
+            logprobs = logprobs and logprobs[: len(ids)]
+        aborted = out.stop_reason in ("aborted", "abort") or not ids
+        return Generation(ids, logprobs, aborted, f"stop reason {out.stop_reason}" if aborted else "")
+
+    def _widen(self, fields: dict[str, Any]) -> None:
+        """Take a turn's fields; its weight versions widen the span of the trajectory."""
+        spans = {name: self.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps")}
+        self.extra_fields.update(fields)
+        for (name, old), pick in zip(spans.items(), (min, max), strict=True):
+            versions = [version for version in (old, fields.get(name)) if version is not None]
+            self.extra_fields[name] = pick(versions, default=None)
+
+    def _until_stop(self, ids: list[int], stop: Sequence[str]) -> list[int]:
+        """The shortest beginning of `ids` whose text holds a stop string; all of them if there is none."""
+
+        def stopped(n: int) -> bool:
+            text = self.codec.decode(ids[:n])
+            return any(string in text for string in stop)
+
+        if not stopped(len(ids)):
+            return ids
+        return ids[: bisect_left(range(len(ids) + 1), True, key=stopped)]
 
 
 class _Settings:
@@ -112,26 +142,31 @@ class SearchAgentLoop(AgentLoopBase):
         info = row.get("extra_info") or {}
         question = str(info.get("question") or "")
         record_id = f"{info.get('id', row.get('uid', ''))}#{row.get('session_id', 0)}"
-        engine = VerlEngine(self.server_manager, sampling_params)
+        codec = TokenizerCodec(self.tokenizer)
+        engine = VerlEngine(self.server_manager, sampling_params, codec)
+        searcher = shared_searcher(settings.rag_r1.retriever)
 
         prompt_ids = await self._prompt_ids(row, question)
+        record = Trajectory(record_id, question, settings.protocol.name, prompt_tokens=len(prompt_ids))
+        ledger = Ledger(prompt_ids[: settings.prompt_length])
         if not question or len(prompt_ids) > settings.prompt_length:
             reason = "has no extra_info.question" if not question else f"has {len(prompt_ids)} prompt tokens"
             logger.warning("row %s %s (at most %d): left out", record_id, reason, settings.prompt_length)
-            ledger = Ledger(prompt_ids[: settings.prompt_length])
-            record = Trajectory(record_id, question, settings.protocol.name, status="bad_row")
+            record.status = "bad_row"
+            record.failed("row", reason)
         else:
             room = min(settings.budget.max_response_tokens, settings.context_length - len(prompt_ids))
-            episode = Episode(
-                settings.protocol,
-                replace(settings.budget, max_response_tokens=max(room, 1)),
-                engine,
-                shared_searcher(settings.rag_r1.retriever),
-                TokenizerCodec(self.tokenizer),
-            )
-            record = await episode.run(record_id, question, prompt_ids)
-            ledger = episode.ledger
-        return self._output(ledger, record, engine)
+            budget = replace(settings.budget, max_response_tokens=max(room, 1))
+            policy = settings.rag_r1.failures
+            episode = Episode(settings.protocol, budget, engine, searcher, codec, policy)
+            try:
+                record = await episode.run(record_id, question, prompt_ids)
+                ledger = episode.ledger
+            except Exception as error:  # veRL would log it and lose the sample without a count
+                logger.exception("trajectory %s", record_id)
+                record.status = "error"
+                record.failed("error", f"{type(error).__name__}: {error}")
+        return self._output(ledger, record, engine, row)
 
     async def _prompt_ids(self, row: dict[str, Any], question: str) -> list[int]:
         own = self.settings.rag_r1.own_prompt
@@ -140,15 +175,24 @@ class SearchAgentLoop(AgentLoopBase):
         # Not ct_build_initial_tokens, which cuts a long prompt on the left (_cap_text_prompt_length).
         return list(await asyncio.get_running_loop().run_in_executor(None, build, messages))
 
-    def _output(self, ledger: Ledger, record: Trajectory, engine: VerlEngine) -> AgentLoopOutput:
+    def _output(
+        self, ledger: Ledger, record: Trajectory, engine: VerlEngine, row: dict[str, Any]
+    ) -> AgentLoopOutput:
         if not ledger.response_ids:  # veRL's tensors need one token; masked, it trains nothing
             ledger.observed([self.tokenizer.eos_token_id])
         training = ledger.row()
+        masked = record.masked(self.settings.rag_r1.failures.mask)
+        # Not the zeros of a row without generations if the other rows of its batch have none.
+        wanted = engine.sampling_params.get("logprobs")
+        # veRL's trainer takes no row without versions (trainer_base.py, `_compute_metrics`). Where no engine
+        # has told one, it is that of the step: the weights of step n are those that step n - 1 made.
+        version = max(int(row.get("global_steps", 0)) - 1, 0)
+        span = {name: engine.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps")}
         return AgentLoopOutput(
             prompt_ids=training.prompt_ids,
             response_ids=training.response_ids,
-            response_mask=training.response_mask,
-            response_logprobs=training.response_logprobs,
+            response_mask=[0] * len(training.response_mask) if masked else training.response_mask,
+            response_logprobs=training.response_logprobs if wanted else None,
             # veRL counts messages: the user's, one for each generation, one for each observation.
             num_turns=1 + len(record.turns) + sum(turn.observed_tokens > 0 for turn in record.turns),
             metrics=AgentLoopMetrics(
@@ -159,9 +203,8 @@ class SearchAgentLoop(AgentLoopBase):
             extra_fields={
                 "turn_scores": [],
                 "tool_rewards": [],
-                "min_global_steps": None,
-                "max_global_steps": None,
                 **engine.extra_fields,
+                **{name: version if known is None else known for name, known in span.items()},
                 "trajectory": record.to_dict(),
             },
         )

@@ -3,8 +3,10 @@ dumps it.
 
 It reads the record that the agent loop put into `extra_fields`, never the decoded sequence, so a prompt's
 example or a document cannot earn anything. The score of every term is returned under its own name, with how
-the episode went, so that veRL logs them for validation and the sampler for training. With
-`rag_r1.trajectory_dir` set, every record is appended to `<dir>/<split>/step_<step>-<process>.jsonl`.
+the episode went, so that veRL logs them for validation and the sampler for training. A trajectory with a
+failure that `rag_r1.failures.mask` names is not judged: its terms are None, which veRL's validation leaves
+out of its means, and `masked` tells the sampler to leave it out of the batch. With `rag_r1.trajectory_dir`
+set, every record is appended to `<dir>/<split>/step_<step>-<process>.jsonl`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
-from rag_r1.agent import Trajectory
+from rag_r1.agent import KINDS, Trajectory
 from rag_r1.config import RagR1Config
 from rag_r1.rewards import RewardSum, as_golds
 
@@ -35,6 +37,7 @@ class SearchRewardManager(RewardManagerBase):
         super().__init__(config, tokenizer, compute_score)
         settings = RagR1Config.from_config(OmegaConf.to_container(config.rag_r1, resolve=True))
         self.reward = RewardSum.from_config(settings.reward, settings.protocol)
+        self.mask = settings.failures.mask
         self.dump = TrajectoryDump(settings.trajectory_dir)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
@@ -42,7 +45,7 @@ class SearchRewardManager(RewardManagerBase):
         row = data[-1].non_tensor_batch
         record = Trajectory.from_dict(row["tool_extra_fields"]["trajectory"])
         golds = golds_of(row.get("reward_model"))
-        record.rewards = dict(self.reward(record, golds))
+        self._judge(record, golds)
         info = row.get("extra_info") or {}
         self.dump.write(
             record,
@@ -52,9 +55,30 @@ class SearchRewardManager(RewardManagerBase):
             golds=golds,
         )
         return {
-            "reward_score": record.rewards["score"],
-            "reward_extra_info": {**summary(record), **record.rewards},
+            "reward_score": on_grid(record.rewards["score"] or 0.0),
+            "reward_extra_info": {
+                **summary(record),
+                "masked": float(record.masked(self.mask)),
+                **record.rewards,
+            },
         }
+
+    def _judge(self, record: Trajectory, golds: list[str]) -> None:
+        if not record.masked(self.mask):
+            record.rewards = dict(self.reward(record, golds))
+            if missing := [name for name, value in record.rewards.items() if value is None]:
+                record.failed("judge", f"no value for {', '.join(missing)}")
+        if record.masked(self.mask):
+            record.rewards = {**self.reward.unjudged(), **record.rewards, "score": None}
+
+
+def on_grid(score: float) -> float:
+    """`score` to a multiple of 2^-16, so that equal rewards are exactly equal to their mean in 32 bits too.
+
+    Otherwise the mean of seven equal rewards need not be that reward, and GRPO, which divides the difference
+    by the (equally tiny) deviation of the group, makes an advantage of up to 0.2 out of a tie.
+    """
+    return round(score * 65536) / 65536
 
 
 def golds_of(reward_model: Any) -> list[str]:
@@ -74,7 +98,9 @@ def summary(record: Trajectory) -> dict[str, float]:
         "tool_failures": float(record.n_tool_failures),
         "bad_row": float(record.status == "bad_row"),
         "invalid_turns": float(sum(turn.action == "invalid" for turn in record.turns)),
+        "retries": float(record.retries),
         "seconds": record.seconds,
+        **{f"failed_{kind}": float(record.masked((kind,))) for kind in KINDS},
     }
 
 

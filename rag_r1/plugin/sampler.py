@@ -1,27 +1,41 @@
-"""veRL's replay buffers, with the search metrics of every training batch.
+"""veRL's replay buffers, without masked trajectories and with the search metrics of every training batch.
 
-veRL logs each term of a reward for validation but only the total for training; how the policy searches
-while it learns is what one wants to see. veRL takes a sampler by configuration
-(`trainer.v1.sampler.custom_sampler`), and adds whatever metrics its `sample` returns to the step's: that is
-where these come from, as `search/<name>`.
+veRL takes a sampler by configuration (`trainer.v1.sampler.custom_sampler`), asks it for each training batch
+and adds the metrics that it returns to the step's. Two things are done there.
+
+**A masked trajectory leaves the batch** (`rag_r1.failures`; the reward manager marks it). Its response mask
+is 0, which keeps it out of the loss, but its reward would still stand in the mean of its GRPO group: a search
+engine that was away would then make the siblings look good. A group of several that has one left has nothing
+to be compared with, and veRL would take its bare reward for the advantage (core_algos.py,
+`compute_grpo_outcome_advantage`): it leaves too. veRL pads the batch to the size that its mini-batches ask
+for. When nothing is left of a batch, another is generated from the next prompts, at most `refills` times;
+then the run ends with an error, since a search engine that stays away is not mended by asking again.
+
+**How the policy searches while it learns** is logged, as `search/<name>`: veRL logs each term of a reward for
+validation but only the total for training. The means are over the trajectories that were found, masked ones
+included (their terms count as unknown).
 
 Two of veRL's settings do not reach a custom sampler (trainer_base.py, `_build_replay_buffer`), so they are
 keys of `trainer.v1.sampler.sampler_kwargs` here: `poll_interval` in seconds (veRL looks for finished
-trajectories every 2 s, which is longer than a whole step of a small policy) and
-`sync_refill_failed_groups`.
+trajectories every 2 s, which is longer than a whole step of a small policy) and `sync_refill_failed_groups`.
+Our own keys there: `refills`, and `group_size`, with which trajectories that never arrived are counted.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import transfer_queue as tq
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
+logger = logging.getLogger(__name__)
 
-class _SearchMetrics:
-    """Mixin: reads our keys of `sampler_kwargs`; adds search metrics to what `sample` returns."""
+
+class _SearchSampling:
+    """Mixin: reads our keys of `sampler_kwargs`; leaves masked trajectories out; adds search metrics."""
 
     def __init__(self, *args: Any, sampler_kwargs: Any = None, refill_fn: Any = None, **kwargs: Any):
         options = dict(sampler_kwargs or {})
@@ -29,32 +43,85 @@ class _SearchMetrics:
             kwargs["poll_interval"] = float(options["poll_interval"])
         if options.get("sync_refill_failed_groups"):
             kwargs["sync_refill_failed_groups"] = True
+        self.refills = int(options.get("refills", 3))
+        self.group_size = options.get("group_size")
         super().__init__(*args, sampler_kwargs=sampler_kwargs, refill_fn=refill_fn, **kwargs)
 
-    def sample(self, *args: Any, partition_id: str, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        batch, metrics = super().sample(*args, partition_id=partition_id, **kwargs)
-        if partition_id == "train" and batch.keys:
-            fields = tq.kv_batch_get(
-                keys=batch.keys, partition_id=partition_id, select_fields=["extra_fields"]
+    def sample(self, *args: Any, partition_id: str, batch_size: int, **kwargs: Any) -> tuple[Any, dict]:
+        """veRL's batch of `batch_size` prompts, as the module's paragraph says. Raises RuntimeError if every
+        trajectory of `refills` + 1 batches is masked."""
+        failures: Counter[str] = Counter()
+        for attempt in range(self.refills + 1):
+            batch, metrics = super().sample(
+                *args, partition_id=partition_id, batch_size=batch_size, **kwargs
             )
-            metrics = {**metrics, **search_metrics(list(fields["extra_fields"]))}
-        return batch, metrics
+            if partition_id != "train":
+                return batch, metrics
+            infos = self._reward_infos(batch)
+            kept = usable(batch.keys, [bool(info.get("masked")) for info in infos], self.group_size)
+            if left_out := [key for key in batch.keys if key not in set(kept)]:
+                tq.kv_clear(keys=left_out, partition_id=partition_id)
+            if kept:
+                metrics = {**metrics, **search_metrics(infos), "search/left_out": float(len(left_out))}
+                if self.group_size:
+                    expected = batch_size * int(self.group_size)
+                    metrics["search/lost"] = float(expected - len({session(key) for key in batch.keys}))
+                if attempt:
+                    metrics["search/refilled_batches"] = float(attempt)
+                return (batch.select_keys(kept) if left_out else batch), metrics
+            failures.update(n for info in infos for n in info if n.startswith("failed_") and info[n])
+            logger.error("no trajectory of a batch is usable: %s", dict(failures))
+            if attempt < self.refills:
+                self.refill_fn(batch_size)
+        raise RuntimeError(
+            f"every trajectory of {self.refills + 1} batches ended by a failure that rag_r1.failures.mask "
+            f"names: {dict(failures)}. See the warnings of the agent loop above, mend what failed, and start "
+            "again: the run resumes from its last checkpoint"
+        )
+
+    @staticmethod
+    def _reward_infos(batch: Any) -> list[dict[str, Any]]:
+        """What the reward manager returned for each row of a batch."""
+        if not batch.keys:
+            return []
+        fields = tq.kv_batch_get(
+            keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"]
+        )
+        return [row.get("reward_extra_info") or {} for row in fields["extra_fields"]]
 
 
-def search_metrics(extra_fields: list[dict[str, Any]]) -> dict[str, float]:
-    """Means over a batch of what the reward manager returned for each sample, as `search/<name>`."""
+def session(key: str) -> str:
+    """The trajectory to which a row belongs: veRL's keys are `<prompt>_<trajectory>_<row>`."""
+    return key.rpartition("_")[0]
+
+
+def usable(keys: Sequence[str], masked: Sequence[bool], group_size: int | None = None) -> list[str]:
+    """The keys that can be trained on, in order: of trajectories without a masked row, and not alone in a
+    group that had, or should have had (`group_size`), several."""
+    bad = {session(key) for key, is_masked in zip(keys, masked, strict=True) if is_masked}
+    groups: dict[str, set[str]] = defaultdict(set)
+    for key in keys:
+        groups[session(session(key))].add(session(key))
+    for members in groups.values():
+        if len(members - bad) == 1 < max(len(members), group_size or 1):
+            bad |= members
+    return [key for key in keys if session(key) not in bad]
+
+
+def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Means over a batch of what the reward manager returned for each row, as `search/<name>`."""
     values: dict[str, list[float]] = defaultdict(list)
-    for fields in extra_fields:
-        for name, value in (fields.get("reward_extra_info") or {}).items():
+    for info in infos:
+        for name, value in info.items():
             if isinstance(value, int | float):
                 values[name].append(float(value))
     means = {f"search/{name}": sum(numbers) / len(numbers) for name, numbers in values.items()}
-    return {**means, "search/samples": float(len(extra_fields))}
+    return {**means, "search/samples": float(len(infos))}
 
 
-class SearchReplayBuffer(_SearchMetrics, ReplayBuffer):
+class SearchReplayBuffer(_SearchSampling, ReplayBuffer):
     """For `trainer_mode=sync`."""
 
 
-class SearchReplayBufferAsync(_SearchMetrics, ReplayBufferAsync):
+class SearchReplayBufferAsync(_SearchSampling, ReplayBufferAsync):
     """For veRL's asynchronous trainer modes."""

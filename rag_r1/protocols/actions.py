@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 
@@ -36,12 +36,19 @@ class Document:
 
 @dataclass(frozen=True)
 class Failure:
-    """Stands in a search's results for a query that could not be answered. `reason` is shown to the model."""
+    """Stands in a search's results for a query that could not be answered.
+
+    `reason` is shown to the model; `detail` is for people and never is; `kind` is one of the agent core's
+    kinds of failure, `retriever` or `tool`.
+    """
 
     reason: str
+    kind: str = "tool"
+    detail: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "reason", well_formed(self.reason))
+        for name in ("reason", "detail"):
+            object.__setattr__(self, name, well_formed(getattr(self, name)))
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,11 @@ class RewardSum:
         score = sum((weight * value for weight, value in known), 0.0)
         return {"score": score, **values, "missing_terms": float(len(values) - len(known))}
 
+    def unjudged(self) -> dict[str, float | None]:
+        """The record of a trajectory that is not to be judged: no term has a value."""
+        values = {term.name: None for term in self.terms}
+        return {"score": None, **values, "missing_terms": float(len(values))}
+
 
 def _read(entry: Any, key: str, protocol: Protocol | None) -> Term:
     if not isinstance(entry, Mapping):

@@ -68,7 +68,7 @@ class _Guarded:
             Exception
         ) as error:  # a tool is foreign code: this is the boundary at which its failures are typed
             logger.warning("the tool %s failed: %r", type(self.searcher).__name__, error)
-            return [Failure(FAILURE_TEXT)] * len(queries)
+            return [Failure(FAILURE_TEXT, "tool", f"{type(error).__name__}: {error}"[:200])] * len(queries)
 
 
 def _documents(result: Any) -> list[Document]:

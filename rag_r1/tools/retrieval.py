@@ -106,6 +106,11 @@ class ClientStats:
     failed: int = 0
 
 
+def failure(detail: str) -> Failure:
+    """What the client gives for a query without an answer; `detail` is for people."""
+    return Failure(FAILURE_TEXT, "retriever", detail[:200])
+
+
 class _WrongAnswer(Exception):
     """The server answered, but not with results for these queries."""
 
@@ -154,7 +159,7 @@ class RetrievalClient:
             self._session = None
 
     async def _fetch(self, queries: list[str]) -> None:
-        results: list[Result] = [Failure(FAILURE_TEXT)] * len(queries)
+        results: list[Result] = [failure("cancelled")] * len(queries)
         try:
             self.stats.sent += len(queries)
             results = await self._ask_with_retries(queries)
@@ -189,7 +194,7 @@ class RetrievalClient:
         logger.warning(
             "search failed at %s (%s), %d queries", self.config.endpoint, problem[:200], len(queries)
         )
-        return [Failure(FAILURE_TEXT)] * len(queries)
+        return [failure(problem)] * len(queries)
 
     async def _ask(self, queries: list[str]) -> list[Result]:
         if self._session is None:

@@ -9,8 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.workers.rollout.replica import TokenOutput
@@ -20,17 +18,6 @@ from rag_r1.plugin.reward_manager import SearchRewardManager, golds_of
 from rag_r1.protocols import Document, Failure
 
 PROMPT_LENGTH, RESPONSE_LENGTH = 64, 400
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = decoders.ByteLevel()
-    made = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    made.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    return made
 
 
 class ScriptedClient:
@@ -77,6 +64,7 @@ def config(**rag_r1):
                 "protocol": "rag_r1_mq",
                 "agent": {"max_turns": 2, "max_turn_tokens": 100},
                 "retriever": {"tool": f"{__name__}:OneFact"},
+                "failures": {"wait_s": 0},
                 **rag_r1,
             },
         }
@@ -134,9 +122,60 @@ def test_the_record_travels_with_the_weight_versions_of_all_turns(tokenizer):
 
 
 def test_a_failed_search_is_shown_to_the_policy_and_the_episode_goes_on(tokenizer):
-    output, _ = play(tokenizer, ["<search> fail </search>", "<answer> x </answer>"])
+    turns = ["<search> fail </search>", "<answer> x </answer>"]
+    output, _ = play(tokenizer, turns, config(failures={"mask": [], "wait_s": 0}))
     record = output.extra_fields["trajectory"]
     assert record["turns"][0]["status"] == "tool_failure" and record["status"] == "answered"
+    assert sum(output.response_mask) == sum(map(len, turns))
+
+
+def test_a_trajectory_with_a_masked_failure_ends_there_and_trains_nothing(tokenizer):
+    output, client = play(tokenizer, ["<search> fail </search>", "<answer> x </answer>"])
+    record = output.extra_fields["trajectory"]
+    assert (record["status"], record["retries"], len(client.asked)) == ("tool_failure", 1, 1)
+    assert record["failures"] == [{"kind": "tool", "turn": 0, "detail": ""}]
+    assert len(output.response_ids) > 1 and not any(output.response_mask)
+    result = score(tokenizer, output, config())
+    info = result["reward_extra_info"]
+    assert (result["reward_score"], info["masked"]) == (0.0, 1.0)
+    assert (info["failed_tool"], info["failed_engine"]) == (1.0, 0.0)
+    assert info["em"] is info["score"] is None
+
+
+def test_a_fault_in_code_costs_one_trajectory_and_is_counted(tokenizer):
+    class Broken:
+        def encode(self, *args, **kwargs):
+            return tokenizer.encode(*args, **kwargs)
+
+        def decode(self, *args, **kwargs):
+            raise RuntimeError("broken")
+
+        def __getattr__(self, name):
+            return getattr(tokenizer, name)
+
+    output, _ = play(Broken(), ["<answer> x </answer>"])
+    record = output.extra_fields["trajectory"]
+    assert (record["status"], record["failures"][0]["kind"]) == ("error", "error")
+    assert output.response_mask == [0]
+
+
+def test_every_row_has_weight_versions_also_one_for_which_nothing_was_generated(tokenizer):
+    output, _ = play(tokenizer, [], extra_info=None, global_steps=7)
+    assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (6, 6)
+
+
+def test_a_term_that_could_not_be_judged_is_a_failure_of_the_judge(tokenizer):
+    output, _ = play(tokenizer, ["<answer> x </answer>"])
+    reward = [{"term": "em", "weight": 1.0}, {"term": f"{__name__}:unknown", "weight": 1.0}]
+    info = score(tokenizer, output, config(reward=reward))["reward_extra_info"]
+    assert (info["masked"], info["failed_judge"], info["score"], info["em"]) == (1.0, 1.0, None, 1.0)
+    kept = config(reward=reward, failures={"mask": []})
+    info = score(tokenizer, output, kept)["reward_extra_info"]
+    assert (info["masked"], info["failed_judge"], info["score"]) == (0.0, 1.0, 1.0)
+
+
+def unknown(trajectory, golds):
+    return None
 
 
 @pytest.mark.parametrize(
@@ -153,8 +192,15 @@ def test_a_row_that_cannot_be_used_trains_nothing_and_does_not_raise(tokenizer, 
     assert output.response_mask == [0] and len(output.prompt_ids) <= PROMPT_LENGTH and not client.asked
 
 
-def test_an_aborted_generation_trains_nothing_and_does_not_raise(tokenizer):
-    output, _ = play(tokenizer, [None])
+def test_an_aborted_generation_is_asked_for_again(tokenizer):
+    output, client = play(tokenizer, [None, "<answer> x </answer>"])
+    record = output.extra_fields["trajectory"]
+    assert (record["status"], record["retries"], record["failures"]) == ("answered", 1, [])
+    assert client.asked[0][1] == client.asked[1][1]
+
+
+def test_a_generation_that_stays_aborted_trains_nothing_and_does_not_raise(tokenizer):
+    output, _ = play(tokenizer, [None, None])
     assert output.extra_fields["trajectory"]["status"] == "engine_failure"
     assert output.response_mask == [0]
 
@@ -180,6 +226,11 @@ def test_a_prompt_of_ones_own_replaces_the_rows(tokenizer, tmp_path):
         ({"agent": {"max_turns": "four"}}, "rag_r1.agent.max_turns"),
         ({"prompt": "no/such/file"}, "rag_r1.prompt"),
         ({"surprise": 1}, "rag_r1.surprise"),
+        ({"failures": {"retry": 1}}, "rag_r1.failures.retry"),
+        ({"failures": {"retries": -1}}, "rag_r1.failures.retries"),
+        ({"failures": {"wait_s": "long"}}, "rag_r1.failures.wait_s"),
+        ({"failures": {"mask": ["retreiver"]}}, "rag_r1.failures.mask"),
+        ({"failures": {"mask": "all"}}, "rag_r1.failures.mask"),
     ],
 )
 def test_a_wrong_configuration_is_named(tokenizer, rag_r1, key):

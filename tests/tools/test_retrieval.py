@@ -171,7 +171,7 @@ def test_a_fault_that_stays_gives_a_bounded_failure_which_is_not_cached(fault):
             return BROKEN[fault](queries) if broken else answer(queries)
 
         async with client_of(handler) as (client, requests):
-            assert await client.search(["a", "b"]) == [Failure(FAILURE_TEXT)] * 2
+            assert await client.search(["a", "b"]) == [Failure(FAILURE_TEXT, "retriever")] * 2
             assert len(requests) == 3
             broken = False
             assert (await client.search(["a"]))[0][0].id == "id a"
@@ -185,7 +185,7 @@ def test_a_request_that_the_server_refuses_is_not_repeated():
             return web.Response(status=422)
 
         async with client_of(refuse) as (client, requests):
-            assert await client.search(["a"]) == [Failure(FAILURE_TEXT)]
+            assert await client.search(["a"]) == [Failure(FAILURE_TEXT, "retriever")]
             assert len(requests) == 1
 
     run(main())
@@ -197,7 +197,7 @@ def test_a_server_that_never_answers_costs_a_timeout_and_not_the_run():
             await asyncio.Event().wait()
 
         async with client_of(hang, timeout_s=0.05, retries=1) as (client, requests):
-            assert await client.search(["a"]) == [Failure(FAILURE_TEXT)]
+            assert await client.search(["a"]) == [Failure(FAILURE_TEXT, "retriever")]
             assert len(requests) == 2
 
     run(main())
@@ -206,7 +206,7 @@ def test_a_server_that_never_answers_costs_a_timeout_and_not_the_run():
 def test_a_dead_server_gives_failures():
     async def main():
         client = RetrievalClient(RetrieverConfig(url="http://127.0.0.1:9", retries=1, backoff_s=0.0))
-        assert await client.search(["a", "b"]) == [Failure(FAILURE_TEXT)] * 2
+        assert await client.search(["a", "b"]) == [Failure(FAILURE_TEXT, "retriever")] * 2
         await client.close()
 
     run(main())
@@ -222,7 +222,7 @@ def test_closing_the_client_releases_those_who_wait():
             while not requests:
                 await asyncio.sleep(0)
             await client.close()
-            assert await waiting == [Failure(FAILURE_TEXT)]
+            assert await waiting == [Failure(FAILURE_TEXT, "retriever")]
 
     run(main())
 

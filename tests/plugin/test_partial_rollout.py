@@ -1,0 +1,232 @@
+"""The agent loop behind veRL's own client for partial rollout, with servers that abort in the middle.
+
+veRL's asynchronous trainers abort what is being generated, update the weights and let the generations go on
+(`FullyAsyncLLMServerClient`). Here the client is veRL's; the servers stand in for its vLLM actors and say
+which weights they have through the log-probs of their tokens: -1 for version 1, -2 for version 2, ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from omegaconf import OmegaConf
+from verl.experimental.agent_loop.agent_loop import DictConfigWrap
+from verl.workers.rollout import llm_server
+from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
+from verl.workers.rollout.replica import TokenOutput
+from verl.workers.rollout.router import GlobalRequestLoadBalancer
+
+from rag_r1.plugin.agent_loop import SearchAgentLoop
+
+SEARCH, ANSWER = "<think> t </think><search> a </search>", "<answer> x </answer>"
+
+
+def config(**rag_r1):
+    rollout = {"name": "vllm", "prompt_length": 64, "response_length": 400, "max_model_len": 464}
+    ours = {
+        "protocol": "rag_r1_mq",
+        "agent": {"max_turns": 2, "max_turn_tokens": 100},
+        "retriever": {"tool": f"{__name__}:Nothing"},
+        "failures": {"wait_s": 0},
+        **rag_r1,
+    }
+    return OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "data": {}, "rag_r1": ours})
+
+
+class Nothing:
+    """A search that finds nothing."""
+
+    def __init__(self, options):
+        pass
+
+    async def search(self, queries):
+        return [[] for _ in queries]
+
+
+class Remote:
+    """An object whose methods are called as those of a Ray actor: `handle.method.remote(...)`."""
+
+    def __init__(self, target):
+        self._target = target
+
+    def __getattr__(self, name):
+        method = getattr(self._target, name)
+
+        async def call(*args, **kwargs):
+            result = method(*args, **kwargs)
+            return await result if asyncio.iscoroutine(result) else result
+
+        return SimpleNamespace(remote=lambda *a, **k: asyncio.ensure_future(call(*a, **k)))
+
+
+class Server:
+    """Continues the turn that the context is in, token by token. `aborts`: after how many tokens of the
+    trajectory (over all its requests) the running request is aborted and the weights are updated. Stops as
+    vLLM does, at a stop string in the text of this request, and then writes on in the policy's words, for a
+    policy never stops."""
+
+    def __init__(self, tokenizer, turns, aborts=(), after="<information> made up"):
+        self.tokenizer, self.turns, self.aborts, self.after = tokenizer, turns, list(aborts), after
+        self.version, self.written, self.requests = 1, 0, []
+
+    async def generate(self, request_id, prompt_ids, sampling_params, **unused):
+        self.requests.append(list(prompt_ids))
+        response = self.tokenizer.decode(prompt_ids)
+        turn = sum(f"{text}\n<information>" in response for text in self.turns)
+        begun = response.rpartition("</information>\n")[2] if turn else response.removeprefix("Who?")
+        script = self.tokenizer.encode(self.turns[turn] + self.after, add_special_tokens=False)
+        ids, left = [], script[len(self.tokenizer.encode(begun, add_special_tokens=False)) :]
+        stop_reason = "completed"
+        for token in left[: sampling_params["max_tokens"]]:
+            if self.aborts and self.written >= self.aborts[0]:
+                self.aborts.pop(0)
+                stop_reason = "aborted"
+                break
+            ids.append(token)
+            self.written += 1
+            if any(stop in self.tokenizer.decode(ids) for stop in sampling_params["stop"]):
+                break
+        out = TokenOutput(
+            token_ids=ids,
+            log_probs=[-float(self.version)] * len(ids),
+            stop_reason=stop_reason,
+            extra_fields={"global_steps": self.version},
+        )
+        if stop_reason == "aborted":
+            self.version += 1  # the weight update, before the request is resumed
+        return out
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch):
+    """veRL's client sleeps for a second before it resumes; here for none."""
+    sleep = asyncio.sleep
+    monkeypatch.setattr(llm_server.asyncio, "sleep", lambda seconds: sleep(0))
+
+
+def play(tokenizer, server, client_class=FullyAsyncLLMServerClient, cfg=None):
+    """One trajectory; the turns are told apart by the observations in the context."""
+    cfg = cfg or config()
+
+    async def main():
+        balancer = GlobalRequestLoadBalancer(servers={"one": Remote(server)})
+        client = client_class(cfg, Remote(balancer))
+        trainer, data = DictConfigWrap(cfg), DictConfigWrap(cfg.data)
+        loop = SearchAgentLoop(trainer, client, tokenizer, None, None, data, hf_model_type="qwen2")
+        row = {"raw_prompt": [{"role": "user", "content": "Who?"}], "extra_info": {"question": "Who?"}}
+        return await asyncio.wait_for(
+            loop.run({"temperature": 1.0, "logprobs": True}, **row, global_steps=9), 30
+        )
+
+    return asyncio.run(main())
+
+
+def generated(output):
+    return [
+        (token, logprob)
+        for token, logprob, mask in zip(
+            output.response_ids, output.response_logprobs, output.response_mask, strict=True
+        )
+        if mask
+    ]
+
+
+def span(output):
+    return output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]
+
+
+def test_undisturbed_the_asynchronous_client_gives_what_the_synchronous_one_gives(tokenizer):
+    asynchronous = play(tokenizer, Server(tokenizer, [SEARCH, ANSWER]))
+    synchronous = play(tokenizer, Server(tokenizer, [SEARCH, ANSWER]), LLMServerClient)
+    assert asynchronous.response_ids == synchronous.response_ids
+    assert asynchronous.response_mask == synchronous.response_mask
+    assert asynchronous.response_logprobs == synchronous.response_logprobs
+    assert span(asynchronous) == span(synchronous) == (1, 1)
+
+
+@pytest.mark.parametrize("at", range(0, len(SEARCH + ANSWER), 3))
+def test_a_generation_aborted_anywhere_gives_the_same_row_with_each_tokens_own_version(tokenizer, at):
+    whole = play(tokenizer, Server(tokenizer, [SEARCH, ANSWER]))
+    server = Server(tokenizer, [SEARCH, ANSWER], aborts=[at])
+    output = play(tokenizer, server)
+    assert output.response_ids == whole.response_ids
+    assert output.response_mask == whole.response_mask
+    assert [logprob for _, logprob in generated(output)] == [
+        -1.0 if i < at else -2.0 for i in range(len(generated(output)))
+    ]
+    assert server.version == 2 and span(output)[1] == 2
+    assert span(output)[0] == 1
+    assert output.extra_fields["trajectory"]["failures"] == []
+
+
+def test_a_trajectory_over_many_updates_has_the_span_of_all_of_them(tokenizer):
+    server = Server(tokenizer, [SEARCH, ANSWER], aborts=[5, 5, 20, 45, 50])
+    output = play(tokenizer, server)
+    assert output.response_ids == play(tokenizer, Server(tokenizer, [SEARCH, ANSWER])).response_ids
+    assert span(output) == (1, 6)
+    assert len(server.requests) == 2 + 5
+
+
+@pytest.mark.parametrize("cut", range(1, len("</search>")))
+def test_a_closing_tag_cut_in_two_still_ends_the_turn(tokenizer, cut):
+    """The resumed request does not know the first half: without help the policy would go on into an
+    information block of its own."""
+    at = len(SEARCH) - cut
+    server = Server(tokenizer, [SEARCH, ANSWER], aborts=[at])
+    output = play(tokenizer, server)
+    record = output.extra_fields["trajectory"]
+    assert [turn["text"] for turn in record["turns"]] == [SEARCH, ANSWER]
+    assert "made up" not in tokenizer.decode(output.response_ids)
+    assert server.written > len(SEARCH + ANSWER), "the server did write on"
+
+
+def test_an_update_while_a_search_is_under_way_is_told_by_the_versions_of_the_turns(tokenizer):
+    server = Server(tokenizer, [SEARCH, ANSWER])
+    Updating.server = server
+    output = play(tokenizer, server, cfg=config(retriever={"tool": f"{__name__}:Updating"}))
+    versions = [logprob for _, logprob in generated(output)]
+    assert versions == [-1.0] * len(SEARCH) + [-2.0] * len(ANSWER)
+    assert span(output) == (1, 2)
+    assert server.requests[1] == (output.prompt_ids + output.response_ids)[: len(server.requests[1])]
+
+
+class Updating(Nothing):
+    """A search during which the weights are updated."""
+
+    server: Server
+
+    async def search(self, queries):
+        await asyncio.sleep(0)
+        self.server.version += 1
+        return await super().search(queries)
+
+
+def test_the_turns_budget_counts_what_was_written_before_the_abort(tokenizer):
+    cfg = config(agent={"max_turns": 1, "final_turn": False, "max_turn_tokens": 20})
+    output = play(tokenizer, Server(tokenizer, ["word " * 20], aborts=[7, 12]), cfg=cfg)
+    assert len(output.response_ids) == 20
+    assert output.extra_fields["trajectory"]["turns"][0]["status"] == "truncated"
+
+
+def test_under_the_synchronous_client_an_aborted_turn_is_generated_anew(tokenizer):
+    server = Server(tokenizer, [SEARCH, ANSWER], aborts=[10])
+    output = play(tokenizer, server, LLMServerClient)
+    record = output.extra_fields["trajectory"]
+    assert (record["status"], record["retries"], record["failures"]) == ("answered", 1, [])
+    assert server.requests[0] == server.requests[1]
+    assert {logprob for _, logprob in generated(output)} == {-2.0}
+
+
+def test_a_server_that_raises_is_a_failure_of_the_engine_and_not_of_the_run(tokenizer):
+    class Dead(Server):
+        async def generate(self, *args, **kwargs):
+            raise ConnectionError("the engine is gone")
+
+    for client_class in (LLMServerClient, FullyAsyncLLMServerClient):
+        output = play(tokenizer, Dead(tokenizer, []), client_class)
+        record = output.extra_fields["trajectory"]
+        assert (record["status"], record["failures"][0]["kind"]) == ("engine_failure", "engine")
+        assert "the engine is gone" in record["failures"][0]["detail"]
+        assert output.response_mask == [0] and span(output) == (8, 8)
