@@ -9,9 +9,11 @@ section that says what it needs, and a branch in ``retriever.open_backend``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+_BORDER = 8  # hits at the end of a list that belong to it only by a rounding, perhaps
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,43 @@ class Hit:
 
     row: int
     score: float
+
+
+@dataclass(frozen=True)
+class OpenOptions:
+    """How an index is opened and searched; the names are the flags of start_retrieval.py."""
+
+    #: Where the index's encoder lies now, if it was moved; None: where the manifest says.
+    encoder: str | None = None
+    #: torch's device for the encoder; None: a GPU if torch sees one.
+    device: str | None = None
+    #: Cells of an IVF index looked into, and length of HNSW's candidate list; None: the manifest's.
+    nprobe: int | None = None
+    ef_search: int | None = None
+    #: Whether FAISS searches on GPUs: if it sees one, never, or else refuse to start.
+    gpu: Literal["auto", "off", "on"] = "auto"
+    #: Whether a GPU holds vectors in 16 bits.
+    gpu_fp16: bool = False
+
+
+def nested(search: Callable[[int], list[Hit]], topk: int, total: int, first: int = 32) -> list[Hit]:
+    """The ``topk`` best hits of an index whose answer depends on how many it is asked for.
+
+    ``search(depth)`` gives up to ``depth`` hits, best first. It is asked for 32, 128, 512, ... whatever topk
+    is; each answer but the last gives all of its hits save the last few, which rounding may exchange, and
+    adds to what the ones before it gave. So a shorter list is always the beginning of a longer one.
+    ``total`` is the most that ``search`` can give.
+    """
+    hits: dict[int, Hit] = {}
+    depth = first
+    while True:
+        found = search(min(depth, total))
+        last = len(found) < depth or depth >= total
+        for hit in found if last else found[: depth - _BORDER]:
+            hits.setdefault(hit.row, hit)
+        if last or len(hits) >= topk:
+            return list(hits.values())[:topk]
+        depth *= 4
 
 
 class Backend(ABC):

@@ -83,7 +83,32 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "BGE (English) and E5 are known by name and get their pooling and prefixes",
     )
     dense.add_argument(
-        "--factory", default="Flat", help="FAISS factory string; Flat is exact (default %(default)s)"
+        "--factory",
+        default="Flat",
+        help="FAISS factory string: Flat is exact; SQ8, HNSW32, IVF4096,Flat or IVF4096,PQ64 take less "
+        "time or memory and lose some recall, of which a table is printed (default %(default)s)",
+    )
+    dense.add_argument(
+        "--nprobe",
+        type=int,
+        metavar="N",
+        help="IVF: cells looked into, unless the server is told otherwise (default: the fewest that find 95 "
+        "%% of what exact search finds)",
+    )
+    dense.add_argument(
+        "--ef-search", type=int, metavar="N", help="HNSW: length of the candidate list (default: likewise)"
+    )
+    dense.add_argument(
+        "--recall-queries",
+        type=Path,
+        metavar="FILE",
+        help="queries for the table of recall, one a line (default: first sentences of 200 passages)",
+    )
+    dense.add_argument(
+        "--train-sample",
+        type=int,
+        metavar="N",
+        help="vectors that cells and quantisers are learned from (default: 65,536, or 40 a cell if more)",
     )
     dense.add_argument(
         "--pooling", choices=["cls", "mean", "max", "lasttoken"], help="for a folder that does not say"
@@ -127,7 +152,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error("--k1 must not be negative")
     if not 0 <= args.b <= 1:
         parser.error("--b must lie between 0 and 1")
-    for name in ("batch_size", "max_length"):
+    for name in ("batch_size", "max_length", "nprobe", "ef_search", "train_sample"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     return args
@@ -157,6 +182,10 @@ def _build(args: argparse.Namespace) -> None:
         encoder=args.encoder,
         encoder_options=_encoder_options(args),
         factory=args.factory,
+        train_sample=args.train_sample,
+        nprobe=args.nprobe,
+        ef_search=args.ef_search,
+        recall_queries=args.recall_queries,
         batch_size=args.batch_size,
         device=args.device,
         bm25=BM25Section(stemmer=args.stemmer, stopwords=args.stopwords, k1=args.k1, b=args.b),

@@ -23,7 +23,6 @@ from retrieval_server.encoder_settings import EncoderOptions
 from retrieval_server.errors import BuildError
 from retrieval_server.manifest import (
     BM25_FOLDER,
-    FAISS_INDEX,
     FORMAT_VERSION,
     PASSAGES,
     BM25Section,
@@ -51,6 +50,10 @@ class BuildOptions:
     encoder: str | None = None
     encoder_options: EncoderOptions = field(default_factory=EncoderOptions)
     factory: str = "Flat"
+    train_sample: int | None = None
+    nprobe: int | None = None
+    ef_search: int | None = None
+    recall_queries: Path | None = None
     batch_size: int = 64
     device: str | None = None
     bm25: BM25Section = BM25Section(stemmer="english", stopwords="english", k1=1.2, b=0.75)
@@ -75,17 +78,15 @@ def build_index(options: BuildOptions) -> Manifest:
         store = PassageStore(work / PASSAGES)
         sections: dict[str, BM25Section | DenseSection] = {}
         if encoder is not None:
-            from retrieval_server.dense import write_faiss_index
+            from retrieval_server.dense_build import make_dense
             from retrieval_server.encoding import Vectors, encode_rows
 
-            section = DenseSection(encoder=encoder.section, metric="inner_product", factory=options.factory)
-            sections["dense"] = section
             _keep_or_drop_vectors(work, {"corpus": corpus.sha256, "encoder": encoder.section.model_dump()})
             encode_rows(
                 store, encoder, work / _VECTORS, batch_size=options.batch_size, progress=options.progress
             )
             vectors = Vectors([work / _VECTORS], encoder.section.dimension)
-            write_faiss_index(vectors, options.factory, work / FAISS_INDEX)
+            sections["dense"] = make_dense(options, work, store, encoder, vectors)
         else:
             from retrieval_server.bm25 import build_bm25
 
@@ -141,13 +142,22 @@ def _finish(
 
 
 def _open_encoder(options: BuildOptions):
-    from retrieval_server.dense import check_factory
     from retrieval_server.encoder import Encoder
+    from retrieval_server.faiss_build import is_exact, make_index
+    from retrieval_server.faiss_recall import read_queries
+    from retrieval_server.faiss_search import SearchParameters
 
     if options.encoder is None:
         raise BuildError("--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download).")
-    check_factory(options.factory)
-    return Encoder.create(options.encoder, options.encoder_options, options.device)
+    encoder = Encoder.create(options.encoder, options.encoder_options, options.device)
+    # What is wrong with the index is said before the corpus is encoded, not hours later.
+    index = make_index(options.factory, encoder.section.dimension)
+    SearchParameters(options.nprobe, options.ef_search).apply(index)
+    if options.recall_queries is not None:
+        if is_exact(index):
+            raise BuildError("--recall-queries: --factory Flat is exact: nothing to measure. Drop it.")
+        read_queries(options.recall_queries)
+    return encoder
 
 
 def _keep_or_drop_vectors(work: Path, wanted: dict) -> None:

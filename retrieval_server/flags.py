@@ -63,6 +63,20 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
     parser.add_argument(
         "--device", help="cpu, cuda, cuda:1, ... for the encoder (default: a GPU if torch sees one)"
     )
+    faiss = parser.add_argument_group("search of a FAISS index")
+    faiss.add_argument(
+        "--nprobe", type=int, metavar="N", help="IVF: cells looked into (default: the manifest's)"
+    )
+    faiss.add_argument(
+        "--ef-search", type=int, metavar="N", help="HNSW: length of the candidate list (default: likewise)"
+    )
+    faiss.add_argument(
+        "--gpu",
+        choices=["auto", "off", "on"],
+        default="auto",
+        help="search on all GPUs that faiss-gpu sees, a shard each; on: or not at all (default %(default)s)",
+    )
+    faiss.add_argument("--gpu-fp16", action="store_true", help="16-bit vectors on the GPU: half the memory")
     parser.add_argument(
         "--pages",
         type=Path,
@@ -146,6 +160,9 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
     for name, least in (at_least | {"max_wait_ms": 0, "cache_size": 0}).items():
         if not getattr(args, name) >= least:
             parser.error(f"--{name.replace('_', '-')} must be at least {least}")
+    for name in ("nprobe", "ef_search"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1")
     if not args.deadline > 0:
         parser.error("--deadline must be above 0 seconds")
     if args.max_queue < args.max_queries:

@@ -51,12 +51,37 @@ class EncoderSection(_Section):
     dimension: int
 
 
+class SearchSection(_Section):
+    """The settings of an approximate index that a server uses unless told otherwise."""
+
+    nprobe: int | None = None
+    ef_search: int | None = None
+
+
+class RecallRow(SearchSection):
+    """Share of exact search's results that a setting finds, and its milliseconds a query when built."""
+
+    recall: float
+    ms: float
+
+
+class RecallSection(_Section):
+    """Recall@k of an approximate index, over ``queries`` queries from ``source``."""
+
+    k: int
+    queries: int
+    source: str
+    rows: tuple[RecallRow, ...]
+
+
 class DenseSection(_Section):
-    """A FAISS index and the encoder of its vectors."""
+    """A FAISS index and the encoder of its vectors. ``search`` and ``recall`` of approximate ones."""
 
     encoder: EncoderSection
     metric: Literal["inner_product"]
     factory: str
+    search: SearchSection | None = None
+    recall: RecallSection | None = None
 
 
 class BM25Section(_Section):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval_server.backends import Backend
+from retrieval_server.backends import Backend, OpenOptions
 from retrieval_server.manifest import (
     BM25_FOLDER,
     FAISS_INDEX,
@@ -36,18 +36,21 @@ class Retriever(StagedSource):
         encoder: str | None = None,
         device: str | None = None,
         verify: bool | None = None,
+        options: OpenOptions | None = None,
     ) -> Retriever:
         """Load an index folder and check that its parts fit each other and the encoder.
 
+        ``encoder`` and ``device`` are short for the options of those names.
         Raises IndexFolderError or EncoderError, with the two values that differ and the remedy.
         """
+        options = options or OpenOptions(encoder, device)
         manifest = read_manifest(folder)
         check_files(folder, manifest, verify)
         passages = PassageStore(folder / PASSAGES)
         require_equal(
             f"{folder / PASSAGES}: passages", manifest.count, len(passages), "Build the index again."
         )
-        return cls(manifest, passages, open_backend(folder, manifest, encoder, device))
+        return cls(manifest, passages, open_backend(folder, manifest, options))
 
     @property
     def description(self) -> Description:
@@ -91,7 +94,7 @@ class Retriever(StagedSource):
         self._backend.close()
 
 
-def open_backend(folder: Path, manifest: Manifest, encoder: str | None, device: str | None) -> Backend:
+def open_backend(folder: Path, manifest: Manifest, options: OpenOptions) -> Backend:
     """The search index of the folder. Imports are here so that BM25 does not need torch, nor dense bm25s."""
     if manifest.backend == "bm25":
         from retrieval_server.bm25 import BM25Backend
@@ -102,5 +105,5 @@ def open_backend(folder: Path, manifest: Manifest, encoder: str | None, device: 
     from retrieval_server.encoder import Encoder
 
     assert manifest.dense is not None
-    loaded = Encoder.open(manifest.dense.encoder, encoder, device)
-    return DenseBackend(folder / FAISS_INDEX, manifest.dense, manifest.count, loaded)
+    loaded = Encoder.open(manifest.dense.encoder, options.encoder, options.device)
+    return DenseBackend(folder / FAISS_INDEX, manifest.dense, manifest.count, loaded, options)

@@ -27,6 +27,7 @@ if __package__ in (
     _here = Path(__file__).resolve().parent
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
+from retrieval_server.backends import OpenOptions
 from retrieval_server.batching import EngineOptions
 from retrieval_server.errors import CorpusError, RetrievalServerError
 from retrieval_server.flags import parse_args
@@ -70,7 +71,10 @@ def main(argv: list[str] | None = None) -> int:
         server.should_exit = True
 
     def open_index(place: Place) -> Retriever:
-        return Retriever.open(place.path, encoder=place.encoder, device=args.device, verify=args.verify)
+        opening = OpenOptions(
+            place.encoder, args.device, args.nprobe, args.ef_search, args.gpu, args.gpu_fp16
+        )
+        return Retriever.open(place.path, verify=args.verify, options=opening)
 
     places = {name: Place(folder, args.encoder) for name, folder in args.index.items()}
     reloader = Reloader(places, open_index, args.reload_root)

@@ -1,0 +1,41 @@
+"""From encoded passages to the dense part of an index folder: the FAISS file and its section of the manifest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retrieval_server.encoder import Encoder
+from retrieval_server.encoding import Vectors
+from retrieval_server.faiss_build import is_exact, make_index, write_faiss_index
+from retrieval_server.faiss_recall import choose_default, measure_recall, read_queries, sample_queries, table
+from retrieval_server.faiss_search import SearchParameters
+from retrieval_server.manifest import FAISS_INDEX, DenseSection, SearchSection
+from retrieval_server.passages import PassageStore
+
+if TYPE_CHECKING:
+    from retrieval_server.builder import BuildOptions
+
+
+def make_dense(
+    options: BuildOptions, work: Path, store: PassageStore, encoder: Encoder, vectors: Vectors
+) -> DenseSection:
+    """Write the FAISS index of ``vectors`` into ``work``.
+
+    Of an approximate index the recall is measured and printed, and its default settings come from that.
+    """
+    path = work / FAISS_INDEX
+    section = DenseSection(encoder=encoder.section, metric="inner_product", factory=options.factory)
+    write_faiss_index(vectors, options.factory, path, options.train_sample)
+    if is_exact(make_index(options.factory, vectors.dimension)):
+        return section
+    if options.recall_queries is None:
+        queries, source = sample_queries(store), "first sentences of passages"
+    else:
+        queries, source = read_queries(options.recall_queries), options.recall_queries.name
+    asked = SearchParameters(options.nprobe, options.ef_search)
+    found = measure_recall(path, vectors, encoder.encode_queries(queries), source, asked)
+    print(table(found))
+    chosen = asked if asked != SearchParameters() else choose_default(found.rows)
+    search = SearchSection(nprobe=chosen.nprobe, ef_search=chosen.ef_search)
+    return section.model_copy(update={"search": search, "recall": found})
