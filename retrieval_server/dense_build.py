@@ -1,4 +1,4 @@
-"""From encoded passages to the dense part of an index folder: the FAISS file and its section of the manifest."""
+"""From encoded passages to the dense part of an index folder: the FAISS file, and what the manifest says."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ def write_faiss_index(vectors: Vectors, factory: str, path: Path, train_sample: 
             index.add(vectors[first : first + _BLOCK])
     except RuntimeError as error:
         raise BuildError(
-            f"--factory {factory}: FAISS could not build it from {len(vectors)} passages ({_last_line(error)})"
-            ". A small corpus needs fewer cells and centroids, and Flat always works."
+            f"--factory {factory}: FAISS could not build it from {len(vectors)} passages "
+            f"({_last_line(error)}). A small corpus needs fewer cells and centroids, and Flat always works."
         ) from None
     faiss.write_index(index, str(path))
 
