@@ -1,0 +1,172 @@
+"""KILT's Wikipedia (August 2019, 5.9 million pages) to passages of 100 words, 29 million, for build_index.py.
+
+    wget http://dl.fbaipublicfiles.com/KILT/kilt_knowledgesource.json
+    python data_process/split_kilt_to_100.py --input kilt_knowledgesource.json --out wiki_kilt_100.jsonl.gz
+    python retrieval_server/build_index.py --corpus wiki_kilt_100.jsonl.gz --out indexes/bm25 --backend bm25
+
+A line of the input is a page, {"wikipedia_title": text, "text": [paragraph, ...], ...}. Its paragraphs are
+put together, the marks "Section::::" and "BULLET::::" taken out, and the words, which are what stands between
+white space, cut after every hundredth: the passages and the numbers of RAG-R1's corpus. A line of the output
+is {"id": "0", "contents": "\\"Title\\"\\nwords"}. Input and output are gzipped if their names end in .gz.
+
+Run again after a kill, it goes on where it stopped and ends in the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from tqdm import tqdm
+
+WORDS = 100
+CHECKPOINT = 2000  # pages between two records of progress; a killed run repeats that many at most
+_MARKS = ("BULLET::::", "Section::::")
+
+
+class KiltError(ValueError):
+    """A line of the input is no page; the message names it and the fault."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run came: bytes (unpacked) and lines read, bytes and passages written; what it was asked."""
+
+    input_bytes: int
+    words: int
+    read: int = 0
+    lines: int = 0
+    written: int = 0
+    passages: int = 0
+
+
+def split_page(line: bytes, words: int = WORDS) -> Iterator[str]:
+    """The contents of a page's passages, in order. Raises KiltError with the fault."""
+    try:
+        page = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise KiltError(f"not JSON ({error})") from None
+    title = page.get("wikipedia_title") if isinstance(page, dict) else None
+    paragraphs = page.get("text") if isinstance(page, dict) else None
+    if not isinstance(title, str) or not isinstance(paragraphs, list):
+        raise KiltError("not a page of KILT: it needs 'wikipedia_title' and a list 'text'")
+    if not all(isinstance(paragraph, str) for paragraph in paragraphs):
+        raise KiltError("'text' holds something else than strings")
+    text = " ".join(paragraphs)  # KILT's end in a newline; one that does not must not run into the next
+    for mark in _MARKS:
+        text = text.replace(mark, "")
+    found = text.split()
+    title = " ".join(title.split())
+    for first in range(0, len(found), words):
+        passage = " ".join(found[first : first + words])
+        yield f'"{title}"\n{passage}' if title else passage
+
+
+def split(source: Path, out: Path, *, words: int = WORDS, progress: bool = True) -> Progress:
+    """Write the passages of all pages to ``out``; what is there of a killed run is kept.
+
+    Raises KiltError naming the line that is no page, OSError for files that cannot be read or written.
+    """
+    part, record = (out.with_name(out.name + suffix) for suffix in (".part", ".progress.json"))
+    state = _resume(part, record, Progress(source.stat().st_size, words))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        source.open("rb") as raw,
+        part.open("ab") as target,
+        tqdm(
+            total=state.input_bytes, unit="B", unit_scale=True, desc="splitting", disable=not progress
+        ) as bar,
+    ):
+        target.truncate(state.written)
+        stream = gzip.open(raw) if source.name.lower().endswith(".gz") else raw
+        stream.seek(state.read)
+        while lines := list(_lines(stream)):
+            passages, rows = state.passages, []
+            for number, line in enumerate(lines, start=state.lines + 1):
+                if not line.strip():
+                    continue
+                try:
+                    for contents in split_page(line, words):
+                        row = {"id": str(passages), "contents": contents}
+                        rows.append(json.dumps(row, ensure_ascii=False))
+                        passages += 1
+                except KiltError as error:
+                    raise KiltError(f"{source}, line {number}: {error}") from None
+            # Half a surrogate pair, which JSON can hold and UTF-8 cannot, becomes a question mark.
+            data = "".join(row + "\n" for row in rows).encode("utf-8", "replace")
+            # Gzip files one after another are a gzip file. Without mtime its bytes would tell the time.
+            target.write(gzip.compress(data, 6, mtime=0) if out.name.lower().endswith(".gz") else data)
+            target.flush()
+            os.fsync(target.fileno())
+            state = replace(
+                state,
+                read=stream.tell(),
+                lines=state.lines + len(lines),
+                written=target.tell(),
+                passages=passages,
+            )
+            _note(record, state)
+            bar.update(raw.tell() - bar.n)
+            bar.set_postfix_str(f"{state.passages:,} passages")
+    part.replace(out)
+    record.unlink(missing_ok=True)
+    return state
+
+
+def _lines(stream) -> Iterator[bytes]:
+    for _ in range(CHECKPOINT):
+        line = stream.readline()
+        if not line:
+            return
+        yield line
+
+
+def _resume(part: Path, record: Path, wanted: Progress) -> Progress:
+    """The progress of an earlier run of the same input and setting, else that of a new run."""
+    try:
+        state = Progress(**json.loads(record.read_text(encoding="utf-8")))
+        if (state.input_bytes, state.words) == (wanted.input_bytes, wanted.words):
+            return state if part.stat().st_size >= state.written else wanted
+    except (OSError, ValueError, TypeError):
+        pass
+    return wanted
+
+
+def _note(record: Path, state: Progress) -> None:
+    new = record.with_name(record.name + ".new")
+    new.write_text(json.dumps(asdict(state)), encoding="utf-8")
+    new.replace(record)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--input", type=Path, required=True, metavar="FILE", help="kilt_knowledgesource.json")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=".jsonl or .jsonl.gz")
+    parser.add_argument("--words", type=int, default=WORDS, help="words in a passage (default %(default)s)")
+    parser.add_argument("--overwrite", action="store_true", help="replace --out if it is there")
+    options = parser.parse_args(arguments)
+    if options.words < 1:
+        parser.error("--words must be at least 1")
+    if not options.out.name.lower().endswith((".jsonl", ".jsonl.gz")):
+        parser.error(f"--out {options.out}: the name must end in .jsonl or .jsonl.gz")
+    if options.out.exists() and not options.overwrite:
+        parser.error(f"--out {options.out} exists; replace it with --overwrite, or choose another")
+    try:
+        done = split(options.input, options.out, words=options.words)
+    except (KiltError, OSError, EOFError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{options.out}: {done.passages} passages of {done.lines} lines")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
