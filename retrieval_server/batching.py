@@ -1,13 +1,18 @@
 """When to start which batch: the decisions of dynamic batching, without threads, clocks or futures.
 
-Queries of all connections wait in one line, oldest first. The encoder takes a batch whenever it is free and a
-batch is *due*:
+Queries of all connections wait in one line. The encoder takes a batch whenever it is free and a batch is
+*due*:
 
 - as soon as as many queries wait as a batch may hold, or as many as came together lately (the largest of the
   last few batches): there is nobody left to wait for. So a client that is alone never waits, and sixty-four
   that ask in step are served together;
 - or when the oldest has waited ``max_wait_s``. While the encoder is busy queries pile up anyway, so this
   wait matters only between batches.
+
+Who is in a batch: half of it is for the request that has waited longest, the other half goes round all
+requests that wait, one query each in turn. So a request of two thousand queries holds up a single one for a
+batch or two, not for thirty, and a crowd of single ones takes at most half of the big one's pace. Requests of
+one query each are simply served in order of arrival.
 
 Queries of a batch that failed come back as *suspects*: they go first and each alone, so that one query that
 breaks the backend cannot take others with it.
@@ -18,7 +23,8 @@ would miss their deadline anyway. Time is an argument everywhere, in seconds of 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -54,16 +60,21 @@ class BatchFormer(Generic[Item]):
     def __init__(self, max_batch: int, max_wait_s: float):
         self.max_batch = max_batch
         self.max_wait_s = max_wait_s
-        self._line: dict[Item, float] = {}  # insertion-ordered: item -> its arrival; removal costs O(1)
+        self._line: dict[Item, tuple[Hashable, float]] = {}  # item -> its request, its arrival
+        self._requests: dict[Hashable, dict[Item, None]] = {}  # oldest first
+        self._turns: OrderedDict[Hashable, None] = OrderedDict()  # the same requests, next in turn first
         self._suspects: dict[Item, None] = {}
         self._recent: deque[int] = deque([1], maxlen=_LOOK_BACK)
 
     def __len__(self) -> int:
         return len(self._line) + len(self._suspects)
 
-    def add(self, item: Item, now: float) -> None:
-        """Append a query at the end of the line."""
-        self._line[item] = now
+    def add(self, item: Item, now: float, request: Hashable = None) -> None:
+        """Append a query at the end of the line; None: it is a request of its own."""
+        owner = item if request is None else request
+        self._line[item] = (owner, now)
+        self._requests.setdefault(owner, {})[item] = None
+        self._turns.setdefault(owner)
 
     def add_suspects(self, items: list[Item]) -> None:
         """Take back the queries of a failed batch, to be tried one by one before all others."""
@@ -71,8 +82,10 @@ class BatchFormer(Generic[Item]):
 
     def remove(self, item: Item) -> bool:
         """Forget a query that nobody wants any more; False if it does not wait (any more)."""
-        waited = item in self._line or item in self._suspects
-        self._line.pop(item, None)
+        if item in self._line:
+            self._leave(item)
+            return True
+        waited = item in self._suspects
         self._suspects.pop(item, None)
         return waited
 
@@ -84,8 +97,8 @@ class BatchFormer(Generic[Item]):
             return None
         if len(self._line) >= min(self.max_batch, max(self._recent)):
             return 0.0
-        oldest = next(iter(self._line.values()))
-        return max(0.0, oldest + self.max_wait_s - now)
+        _, arrived = next(iter(self._line.values()))
+        return max(0.0, arrived + self.max_wait_s - now)
 
     def take(self) -> list[Item]:
         """The batch to run now, removed from the line: one suspect, else up to ``max_batch`` queries."""
@@ -93,11 +106,25 @@ class BatchFormer(Generic[Item]):
             suspect = next(iter(self._suspects))
             del self._suspects[suspect]
             return [suspect]
-        batch = [item for item, _ in zip(self._line, range(self.max_batch), strict=False)]
+        oldest = next(iter(self._requests))
+        batch = [item for item, _ in zip(self._requests[oldest], range(self.max_batch // 2), strict=False)]
         for item in batch:
-            del self._line[item]
+            self._leave(item)
+        while self._turns and len(batch) < self.max_batch:
+            request = next(iter(self._turns))
+            item = next(iter(self._requests[request]))
+            self._turns.move_to_end(request)
+            self._leave(item)
+            batch.append(item)
         self._recent.append(len(batch))
         return batch
+
+    def _leave(self, item: Item) -> None:
+        request, _ = self._line.pop(item)
+        waiting = self._requests[request]
+        del waiting[item]
+        if not waiting:
+            del self._requests[request], self._turns[request]
 
 
 class Pace:

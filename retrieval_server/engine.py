@@ -192,8 +192,9 @@ class Engine:
             raise Overloaded("deadline", message, retry_after)
 
     def _enter(self, fresh: list[_Job]) -> None:
+        request = object()
         for job in fresh:
-            self._former.add(job, job.arrived)
+            self._former.add(job, job.arrived, request)
         self._outstanding += len(fresh)
         self._rouse()
 

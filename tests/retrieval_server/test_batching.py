@@ -17,10 +17,10 @@ def items(number):
     return [Item() for _ in range(number)]
 
 
-def ask(former, number, now):
+def ask(former, number, now, request=None):
     new = items(number)
     for item in new:
-        former.add(item, now)
+        former.add(item, now, request)
     return new
 
 
@@ -90,6 +90,39 @@ def test_queries_of_a_failed_batch_go_first_and_alone():
     assert [former.take(), former.take(), former.take()] == [suspects[:1], suspects[1:], others]
 
 
+def test_a_request_of_very_many_queries_holds_up_a_single_one_for_a_batch_only():
+    former = BatchFormer(8, 0.004)
+    many = ask(former, 1000, 0.0, request="many")
+    former.take()
+    (single,) = ask(former, 1, 1.0)
+    batch = former.take()
+    assert single in batch and len(batch) == 8 and set(batch) - {single} <= set(many)
+
+
+def test_a_crowd_of_single_queries_leaves_half_of_each_batch_to_the_oldest_request():
+    former = BatchFormer(8, 0.004)
+    many = ask(former, 30, 0.0, request="many")
+    for now in range(5):
+        ask(former, 20, now)
+        of_many = sum(item in many for item in former.take())
+        assert 4 <= of_many <= 5  # half, and one when its turn comes
+
+
+@given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=12), max_batch=st.integers(1, 9))
+def test_every_request_has_its_turn_within_as_many_turns_as_requests_wait(sizes, max_batch):
+    former = BatchFormer(max_batch, 0.004)
+    for number, size in enumerate(sizes):
+        ask(former, size, float(number), request=f"before {number}")
+    (mine,) = ask(former, 1, 99.0)
+    turns_in_a_batch = max_batch - max_batch // 2
+    batches = []
+    for _ in range(-(-(len(sizes) + 1) // turns_in_a_batch)):
+        if mine not in sum(batches, []):
+            batches.append(former.take())
+        ask(former, 5, 100.0, request=object())  # who comes later takes no turn from it
+    assert mine in sum(batches, [])
+
+
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(["add", "take", "remove", "suspect"]), st.integers(0, 9)), max_size=60
@@ -102,7 +135,7 @@ def test_every_query_comes_out_once_or_was_taken_back(steps, max_batch):
     for step, number in steps:
         now += 0.001
         if step == "add":
-            new = ask(former, number, now)
+            new = ask(former, number, now, request=object() if number % 2 else None)
             waiting += new
             everyone += new
         elif step == "suspect":
