@@ -15,16 +15,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi import Path as InPath
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.security import HTTPBearer
 
 from retrieval_server.batching import EngineOptions
 from retrieval_server.errors import RetrievalServerError
 from retrieval_server.failures import add_error_handlers
 from retrieval_server.indexes import Loader, Serving
 from retrieval_server.metrics import CONTENT_TYPE
-from retrieval_server.middleware import BodyLimit, Measure
+from retrieval_server.middleware import BearerToken, BodyLimit, Measure
 from retrieval_server.reload import Reloader
 from retrieval_server.service import Found, Refused, RetrievalService
 from retrieval_server.sources import Retrieved
@@ -48,6 +49,7 @@ from retrieval_server.wire import (
 log = logging.getLogger(__name__)
 _ERRORS: dict[int | str, dict] = {code: {"model": Error} for code in (404, 413, 422, 500, 502, 503, 504)}
 _RELOAD_ERRORS: dict[int | str, dict] = {code: {"model": Error} for code in (403, 404, 409, 422, 500, 503)}
+_METRICS_EXAMPLE = 'retrieval_requests_total{route="/retrieve",status="200"} 12.0\n'
 _Name = Annotated[str, InPath(description="One of the server's indexes.", examples=["wiki"])]
 
 
@@ -59,6 +61,8 @@ def create_app(
     options: EngineOptions | None = None,
     pages: Path | None = None,
     reloader: Reloader | None = None,
+    token: str | None = None,
+    log_queries: bool = False,
     on_ready: Callable[[], None] | None = None,
     on_load_failure: Callable[[BaseException], None] | None = None,
 ) -> FastAPI:
@@ -66,11 +70,13 @@ def create_app(
 
     Several indexes are a mapping of names to such functions, the default one first. ``topk`` is for requests
     that name none, ``pages`` the file of ``/access``; without ``reloader`` there is no ``/reload``.
+    With ``token`` all but health, readiness and the page about the API needs it; ``log_queries`` puts the
+    queries' words into the log.
     ``on_ready`` is called when everything is loaded, ``on_load_failure`` if that fails, to stop the server.
     """
     loaders = load if isinstance(load, Mapping) else {DEFAULT_INDEX: load}
     service = RetrievalService(
-        loaders, limits or Limits(), topk, options or EngineOptions(), pages, reloader
+        loaders, limits or Limits(), topk, options or EngineOptions(), pages, reloader, log_queries
     )
 
     @asynccontextmanager
@@ -101,15 +107,21 @@ def create_app(
     )
     app.state.service = service
     add_error_handlers(app)
-    _add_search_routes(app, service)
-    _add_operations(app, service)
+    # For the page about the API only; the middleware is what keeps others out.
+    guarded = APIRouter(dependencies=[Depends(HTTPBearer(auto_error=False))] if token else [])
+    _add_search_routes(guarded, service)
+    _add_operations(guarded, service)
+    app.include_router(guarded)
+    _add_probes(app, service)
     routes = frozenset(app.openapi()["paths"])
     app.add_middleware(BodyLimit, max_bytes=service.limits.max_body_bytes)
+    if token:
+        app.add_middleware(BearerToken, token=token, metrics=service.metrics)
     app.add_middleware(Measure, metrics=service.metrics, routes=routes)
     return app
 
 
-def _add_search_routes(app: FastAPI, service: RetrievalService) -> None:
+def _add_search_routes(app: APIRouter, service: RetrievalService) -> None:
     async def answer_retrieve(body: RetrieveRequest, request: Request, index: str | None) -> JSONResponse:
         topk = body.top_k if body.topk is None else body.topk
         found = await service.search(request, body.asked(), topk, index)
@@ -172,7 +184,7 @@ def _add_search_routes(app: FastAPI, service: RetrievalService) -> None:
         return JSONResponse({"result": [pages.get(url) for url in body.urls]})
 
 
-def _add_operations(app: FastAPI, service: RetrievalService) -> None:
+def _add_probes(app: FastAPI, service: RetrievalService) -> None:
     @app.get("/health", summary="Is the process alive?")
     async def health() -> Health:
         return Health()
@@ -183,6 +195,8 @@ def _add_operations(app: FastAPI, service: RetrievalService) -> None:
         default = statuses[service.default].model_dump()
         return Ready(**default, topk=service.topk, index=service.default, indexes=statuses)
 
+
+def _add_operations(app: APIRouter, service: RetrievalService) -> None:
     @app.post(
         "/reload",
         summary="Exchange an index or its encoder without a dropped request",
@@ -192,7 +206,12 @@ def _add_operations(app: FastAPI, service: RetrievalService) -> None:
         name, serving = await service.reload(body.index, body.path, body.encoder)
         return ReloadResponse(index=name, **_status(serving).model_dump())
 
-    @app.get("/metrics", summary="Counters for Prometheus", response_class=Response)
+    @app.get(
+        "/metrics",
+        summary="Counters for Prometheus",
+        response_class=PlainTextResponse,
+        responses={200: {"content": {"text/plain": {"example": _METRICS_EXAMPLE}}}},
+    )
     async def metrics() -> Response:
         return Response(service.metrics.page(), media_type=CONTENT_TYPE)
 

@@ -148,11 +148,22 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
         "(default %(default)s)",
     )
     add_web_flags(parser)
-    parser.add_argument(
+    logs = parser.add_argument_group("logs, on standard error")
+    logs.add_argument(
+        "--log-format",
+        default="text",
+        choices=["text", "json"],
+        help="json: one object a line, for machines (default %(default)s)",
+    )
+    logs.add_argument(
         "--log-level",
-        default="warning",
         choices=["debug", "info", "warning", "error"],
-        help="default %(default)s",
+        help="from info on there is a line for each request (default: info with json, else warning)",
+    )
+    logs.add_argument(
+        "--log-queries",
+        action="store_true",
+        help="put the words of the queries into these lines (default: only how many there are)",
     )
     args = parser.parse_args(argv)
     check_web_flags(parser, args)
@@ -172,6 +183,8 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
         )
     if args.topk > args.max_topk:
         parser.error(f"--topk {args.topk} is above --max-topk {args.max_topk}")
+    if args.log_level is None:
+        args.log_level = "info" if args.log_format == "json" else "warning"
     names = [name for name, _ in args.index]
     for name in names:
         if names.count(name) > 1:

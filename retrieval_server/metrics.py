@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 
 __all__ = ["CONTENT_TYPE", "IndexMetrics", "Metrics"]
 
@@ -20,10 +27,11 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """Every instrument of the server, named ``retrieval_*``."""
+    """Every instrument of the server, named ``retrieval_*``, and the process's own."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)  # memory, processor, open files: process_*
 
         def add(kind, name: str, text: str, labels: tuple[str, ...] = (), **options):
             return kind(f"retrieval_{name}", text, labels, registry=self._registry, **options)

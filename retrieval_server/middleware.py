@@ -1,13 +1,84 @@
-"""ASGI layers around the app: the limit on a body's size, and the measurement of every request."""
+"""ASGI layers around the app, outermost first: measurement and log, the bearer token, the size of a body."""
 
 from __future__ import annotations
 
+import hmac
+import re
 import time
+import uuid
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from retrieval_server.failures import error_answer
+from retrieval_server.logs import NOTE, Note
+from retrieval_server.logs import requests as request_log
 from retrieval_server.metrics import Metrics
+
+#: Answered without the token: probes send none, and the page about the API holds nothing of anybody's.
+OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
+_GOOD_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+
+
+class Measure:
+    """Counts answers and their seconds by route, and logs a line for each.
+
+    Every answer gets ``X-Request-ID``: the client's own if it sent a sane one. Only the server's own routes
+    are labels.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, routes: frozenset[str]):
+        self._app, self._metrics, self._routes = app, metrics, routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        started, status = time.monotonic(), 500  # what an exception becomes further out
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        good = _GOOD_ID.fullmatch(given)
+        note = scope[NOTE] = Note(given.decode() if good else uuid.uuid4().hex[:16])
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", note.id.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        finally:
+            seconds = time.monotonic() - started
+            # The router leaves its route in the scope: the label of a path with a name in it is its template.
+            path = getattr(scope.get("route"), "path", scope["path"])
+            route = path if path in self._routes else "other"
+            self._metrics.requests.labels(route, status).inc()
+            self._metrics.request_seconds.labels(route).observe(seconds)
+            fields = {"id": note.id, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
+            fields |= {"queries": note.queries, "index": note.index}
+            if note.texts:
+                fields["texts"] = list(note.texts)
+            request_log.info("request", extra={"fields": fields})
+
+
+class BearerToken:
+    """Lets in who sends ``Authorization: Bearer`` with the server's token; OPEN_PATHS are for everybody."""
+
+    def __init__(self, app: ASGIApp, token: str, metrics: Metrics):
+        self._app, self._token, self._metrics = app, token.encode(), metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            return await self._app(scope, receive, send)
+        sent = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        scheme, _, token = sent.partition(b" ")
+        # Compared in constant time: how long it takes tells nothing about how much of a guess was right.
+        if scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token):
+            return await self._app(scope, receive, send)
+        self._metrics.rejections.labels("", "unauthorized").inc()
+        reason = "send the server's token as the header 'Authorization: Bearer TOKEN'"
+        answer = error_answer(401, "unauthorized", reason, {"WWW-Authenticate": "Bearer"})
+        await answer(scope, receive, send)
 
 
 class BodyLimit:
@@ -30,30 +101,3 @@ class BodyLimit:
             return message
 
         await self._app(scope, counted, send)
-
-
-class Measure:
-    """Counts answers and their seconds by route. Only the server's own routes are labels."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics, routes: frozenset[str]):
-        self._app, self._metrics, self._routes = app, metrics, routes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
-        started, status = time.monotonic(), 500  # what an exception becomes further out
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noted)
-        finally:
-            # The router leaves its route in the scope: the label of a path with a name in it is its template.
-            path = getattr(scope.get("route"), "path", scope["path"])
-            route = path if path in self._routes else "other"
-            self._metrics.requests.labels(route, status).inc()
-            self._metrics.request_seconds.labels(route).observe(time.monotonic() - started)

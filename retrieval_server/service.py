@@ -14,6 +14,7 @@ from retrieval_server.batching import EngineOptions
 from retrieval_server.engine import Answer, Overloaded
 from retrieval_server.errors import RetrievalServerError
 from retrieval_server.indexes import Loader, ServedIndex, Serving
+from retrieval_server.logs import NOTE, Note
 from retrieval_server.metrics import Metrics
 from retrieval_server.pages import PageStore
 from retrieval_server.reload import OutsideRoot, Place, Reloader
@@ -56,11 +57,13 @@ class RetrievalService:
         options: EngineOptions,
         pages: Path | None = None,
         reloader: Reloader | None = None,
+        log_queries: bool = False,
     ):
         self.limits = limits
         self.topk = topk
         self.metrics = Metrics()
         self.failure: BaseException | None = None
+        self._log_queries = log_queries
         self.indexes = {name: ServedIndex(name, options, self.metrics.of(name)) for name in loaders}
         self.default = next(iter(loaders))
         self._loaders = dict(loaders)
@@ -114,7 +117,13 @@ class RetrievalService:
         self, request: Request, queries: Sequence[str], topk: int | None, name: str | None = None
     ) -> Found:
         """Documents for each query. Raises Refused, or ClientGone with the work taken back."""
+        note: Note | None = request.scope.get(NOTE)
+        if note is not None:
+            note.queries = len(queries)
+            note.texts = tuple(queries) if self._log_queries else ()
         index, serving = self.require_ready(name)
+        if note is not None:
+            note.index = index.name
         wanted = self._check(queries, topk, index)
         searching = asyncio.ensure_future(serving.engine.search(queries, wanted))
         leaving = asyncio.ensure_future(_disconnected(request))

@@ -3,7 +3,8 @@
     python retrieval_server/start_retrieval.py --index indexes/wiki
     curl -s localhost:8000/retrieve -H 'content-type: application/json' -d '{"queries": ["Who wrote Emma?"]}'
 
-The interactive page of the API is at /docs. Several indexes in one server:
+The interactive page of the API is at /docs. A token in the environment variable RETRIEVAL_TOKEN is asked of
+every client, as the header "Authorization: Bearer TOKEN". Several indexes in one server:
 
     python retrieval_server/start_retrieval.py --index wiki=indexes/wiki --index news=indexes/news
 
@@ -15,7 +16,8 @@ A web search engine, its answers recorded; then the same run again, for nothing:
 
 from __future__ import annotations
 
-import logging
+import ipaddress
+import os
 import signal
 import sys
 from pathlib import Path
@@ -31,15 +33,29 @@ from retrieval_server.backends import OpenOptions
 from retrieval_server.batching import EngineOptions
 from retrieval_server.errors import CorpusError, RetrievalServerError
 from retrieval_server.flags import parse_args
+from retrieval_server.logs import set_up_logs
 from retrieval_server.web.flags import WEB, open_web
 from retrieval_server.wire import Limits
+
+TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
+_NO_TOKEN = """\
+WARNING: --host {host} and no RETRIEVAL_TOKEN: everybody who can reach this address can search the indexes and
+WARNING: reload them. Set the environment variable to a secret, or listen on 127.0.0.1."""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(__doc__, argv)
-    logging.basicConfig(
-        level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    set_up_logs(args.log_format, args.log_level)
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if not token and not _is_loopback(args.host):
+        print(_NO_TOKEN.format(host=args.host), file=sys.stderr, flush=True)
 
     import uvicorn
 
@@ -97,10 +113,14 @@ def main(argv: list[str] | None = None) -> int:
         ),
         pages=args.pages,
         reloader=reloader,
+        token=token or None,
+        log_queries=args.log_queries,
         on_ready=lambda: print(f"serving on http://{args.host}:{port}", flush=True),
         on_load_failure=stop,
     )
-    config = uvicorn.Config(app, host=args.host, port=args.port, log_level=args.log_level, access_log=False)
+    config = uvicorn.Config(
+        app, host=args.host, port=args.port, log_level=args.log_level, log_config=None, access_log=False
+    )
     server = uvicorn.Server(config)
 
     def stop_gracefully(*_: object) -> None:

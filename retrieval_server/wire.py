@@ -20,7 +20,13 @@ from pydantic_core import PydanticCustomError
 
 DEFAULT_INDEX = "default"  # the name of an index that was given without one
 MAX_URLS = 64  # pages in one answer: a page can be long
+_PASSAGE = {"id": "kafka-1", "contents": '"The Trial"\nThe Trial is a novel by Franz Kafka.'}
+_WIKI = {"index_version": 1, "backend": "bm25", "passages": 9756, "corpus_sha256": "5d41...c592"}
 _QUESTIONS = ["Who wrote the novel The Trial?", "In which river's valley lies Ulm?"]
+
+
+def _example(body: dict) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [body]})
 
 
 class Limits(BaseModel):
@@ -95,6 +101,8 @@ class ScoredDocument(BaseModel):
 class RetrieveResponse(BaseModel):
     """``result[i]`` answers ``queries[i]``, best first. The other two only where one ``query`` was asked."""
 
+    model_config = _example({"result": [[{"document": _PASSAGE, "score": 11.3}], []]})
+
     result: list[list[ScoredDocument]] | list[list[Document]]
     query: str | None = None
     results: list[ScoredDocument] | None = Field(None, description="The same documents, not nested, scored.")
@@ -103,7 +111,7 @@ class RetrieveResponse(BaseModel):
 class QueriesRequest(BaseModel):
     """Body of ``POST /queries``."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"queries": _QUESTIONS, "k": 2}]})
+    model_config = _example({"queries": _QUESTIONS, "k": 2})
 
     queries: list[Query]
     k: TopK | None = Field(None, description="Passages for each query; the server's --topk if absent.")
@@ -112,6 +120,8 @@ class QueriesRequest(BaseModel):
 
 class QueriesResponse(BaseModel):
     """``answers[i]`` are the passages for ``queries[i]``, each as ``id<TAB>contents``."""
+
+    model_config = _example({"queries": _QUESTIONS, "answers": [["kafka-1\t" + _PASSAGE["contents"]], []]})
 
     queries: list[str]
     answers: list[list[str]]
@@ -137,11 +147,17 @@ class Page(BaseModel):
 class AccessResponse(BaseModel):
     """``result[i]`` is the page at ``urls[i]``; null where there is none."""
 
+    model_config = _example(
+        {"result": [{"url": "https://en.wikipedia.org/wiki/Ulm", "contents": "Ulm is a city."}]}
+    )
+
     result: list[Page | None]
 
 
 class Health(BaseModel):
     """The process is alive."""
+
+    model_config = _example({"status": "ok"})
 
     status: str = "ok"
 
@@ -159,6 +175,10 @@ class IndexStatus(BaseModel):
 
 class Ready(IndexStatus):
     """Every index is loaded and has answered a question: the default one, and under ``indexes`` each."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [
+            {"status": "ready", "topk": 3, "index": "wiki", "indexes": {"wiki": _WIKI}} | _WIKI
+        ]})
 
     status: str = "ready"
     topk: int = Field(description="Passages a query where a request names no number.")
@@ -182,6 +202,8 @@ class ReloadRequest(BaseModel):
 
 class ReloadResponse(IndexStatus):
     """The index that is served from now on."""
+
+    model_config = _example({"index": "wiki"} | _WIKI | {"index_version": 2})
 
     index: str
 

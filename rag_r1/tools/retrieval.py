@@ -7,6 +7,9 @@ the same things, so both matter. Whatever can go wrong on the wire (refused conn
 broken JSON, wrong shape) is retried with exponential back-off and jitter; after the last retry the query
 gets a `Failure`, never an exception, so a dead retriever costs one bounded error observation and not the
 run. Failures are not cached.
+
+A server that asks for a token gets the one in the environment variable `RETRIEVAL_TOKEN`; it is no key of the
+configuration, because configurations are logged.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -33,6 +37,8 @@ FAILURE_TEXT = "The search engine did not answer. Try another query, or answer w
 MAX_DOCUMENT_CHARS = 20_000
 #: A response larger than this many bytes is not a search result.
 MAX_RESPONSE_BYTES = 64 << 20
+#: The environment variable with the server's bearer token.
+TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
 _RETRIED_STATUSES = {408, 425, 429}
 _LONGEST_WAIT_S = 20.0
 
@@ -198,7 +204,9 @@ class RetrievalClient:
 
     async def _ask(self, queries: list[str]) -> list[Result]:
         if self._session is None:
+            token = os.environ.get(TOKEN_VARIABLE, "").strip()
             self._session = aiohttp.ClientSession(
+                headers={"Authorization": f"Bearer {token}"} if token else None,
                 connector=aiohttp.TCPConnector(limit=self.config.max_connections),
                 timeout=aiohttp.ClientTimeout(total=self.config.timeout_s),
             )

@@ -70,6 +70,32 @@ def test_queries_of_a_turn_go_out_in_one_request_and_come_back_in_order():
     run(main())
 
 
+@pytest.mark.parametrize("token, sent", [(" a-secret\n", "Bearer a-secret"), ("", None), (None, None)])
+def test_the_servers_token_comes_from_the_environment_and_reaches_no_log(token, sent, monkeypatch, caplog):
+    monkeypatch.delenv("RETRIEVAL_TOKEN", raising=False)
+    if token is not None:
+        monkeypatch.setenv("RETRIEVAL_TOKEN", token)
+
+    async def main():
+        headers = []
+
+        async def retrieve(request: web.Request) -> web.Response:
+            headers.append(request.headers.get("Authorization"))
+            return web.json_response({"error": "unauthorized"}, status=401)
+
+        app = web.Application()
+        app.router.add_post("/retrieve", retrieve)
+        async with TestServer(app) as server:
+            client = RetrievalClient(RetrieverConfig(url=str(server.make_url("/"))))
+            assert await client.search(["a"]) == [Failure(FAILURE_TEXT)]
+            await client.close()
+        assert headers == [sent]  # and a refusal is not asked for again
+
+    with caplog.at_level("DEBUG"):
+        run(main())
+    assert "401" in caplog.text and "a-secret" not in caplog.text
+
+
 def test_a_query_in_flight_is_awaited_and_a_known_one_is_not_sent_again():
     async def main():
         gate = asyncio.Event()

@@ -1,0 +1,61 @@
+"""What the server writes about itself: text for people, or JSON for machines, one object a line.
+
+Each request is one record of the logger ``retrieval_server.requests``: id, route, status, milliseconds,
+number of queries, index. The queries' words are their users' own and stay out, unless the operator asks for
+them. Headers are never logged, so neither is the token.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+requests = logging.getLogger("retrieval_server.requests")
+#: Where the ASGI scope of a request keeps its Note.
+NOTE = "retrieval_server.note"
+
+
+@dataclass
+class Note:
+    """What is logged of a request beside what every server knows; the service fills it in."""
+
+    id: str
+    queries: int = 0
+    index: str | None = None
+    texts: tuple[str, ...] = ()
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line of JSON; what it carries as ``fields`` stands beside time, level and message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        } | getattr(record, "fields", {})
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class Text(logging.Formatter):
+    """The same for people: the fields behind the message, as key=value."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        fields = getattr(record, "fields", {})
+        shown = (f"{key}={value!r}" if key == "texts" else f"{key}={value}" for key, value in fields.items())
+        return " ".join([super().formatMessage(record), *shown])
+
+
+def set_up_logs(form: str, level: str) -> None:
+    """Send all records of ``level`` and above to standard error; ``form`` is "json" or "text"."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if form == "json" else Text())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
