@@ -11,7 +11,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from retrieval_server.batching import EngineOptions
-from retrieval_server.engine import Answer, Overloaded
+from retrieval_server.engine import Overloaded
 from retrieval_server.errors import RetrievalServerError
 from retrieval_server.indexes import Loader, ServedIndex, Serving
 from retrieval_server.logs import NOTE, Note
@@ -20,6 +20,7 @@ from retrieval_server.pages import PageStore
 from retrieval_server.reload import OutsideRoot, Place, Reloader
 from retrieval_server.sources import SearchFailed
 from retrieval_server.wire import Limits
+from retrieval_server.work import Answer
 
 log = logging.getLogger(__name__)
 

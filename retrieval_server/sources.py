@@ -58,7 +58,11 @@ class Source(ABC):
 
 
 class StagedSource(Source):
-    """A search in two stages. Each is for one thread at a time, but the two may run at once."""
+    """A search in two stages, each for as many threads at a time as it says; the two may run at once."""
+
+    #: Batches that may be in the first stage and in the second at a time.
+    encoders: int = 1
+    searchers: int = 1
 
     @abstractmethod
     def warm_up(self) -> None:

@@ -11,10 +11,13 @@ from retrieval_server.batching import EngineOptions
 from retrieval_server.engine import Engine, Overloaded
 from retrieval_server.metrics import Metrics
 from retrieval_server.retriever import Retriever
+from retrieval_server.sources import Description, StagedSource
 
 
-class Stepped:
-    """A retriever that echoes; each stage waits while it is shut, and notes its batches."""
+class Stepped(StagedSource):
+    """A source that echoes; each stage waits while it is shut, and notes its batches."""
+
+    description = Description("echo")
 
     def __init__(self):
         self.encoding, self.finding = threading.Event(), threading.Event()
@@ -98,6 +101,23 @@ def test_topk_is_each_requests_own():
         assert both == [[("a",) * 3], [("a",)]]
 
     run(conversation)
+
+
+def test_a_source_of_several_workers_gets_as_many_batches_at_once():
+    async def conversation(engine, stepped, _):
+        stepped.encoding.clear()
+        tasks = await start(engine, *[[query] for query in "abcdef"])
+        await until(lambda: len(stepped.prepared) == 3)
+        stepped.finding.clear()
+        stepped.encoding.set()
+        await until(lambda: len(stepped.found) == 2)
+        assert sorted(sum(stepped.prepared[:3], [])) == list("abcdef")
+        stepped.finding.set()
+        assert await asyncio.gather(*tasks) == [[(query,)] for query in "abcdef"]
+
+    stepped = Stepped()
+    stepped.encoders, stepped.searchers = 3, 2
+    run(conversation, stepped, max_batch=2)
 
 
 def test_one_batch_is_encoded_while_the_one_before_is_searched():
