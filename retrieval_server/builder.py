@@ -86,7 +86,7 @@ def build_index(options: BuildOptions) -> Manifest:
                 store, encoder, work / _VECTORS, batch_size=options.batch_size, progress=options.progress
             )
             vectors = Vectors([work / _VECTORS], encoder.section.dimension)
-            sections["dense"] = make_dense(options, work, store, encoder, vectors)
+            sections["dense"] = make_dense(options, work, store, encoder.section, vectors, lambda: encoder)
         else:
             from retrieval_server.bm25 import build_bm25
 
@@ -102,21 +102,29 @@ def merge_shards(options: BuildOptions, shards: Path) -> Manifest:
 
     Raises BuildError naming the shard that does not belong, is not finished or is missing.
     """
-    from retrieval_server.dense import check_factory, write_faiss_index
+    from retrieval_server.dense_build import check_options, make_dense
+    from retrieval_server.encoder import Encoder
     from retrieval_server.encoding import Vectors
     from retrieval_server.shards import check_shards, open_corpus
 
     refuse_target(options.out, overwrite=options.overwrite)
-    check_factory(options.factory)
     record, _ = open_corpus(shards)
     encoder, files = check_shards(shards, progress=options.progress)
+    check_options(options, encoder.dimension)
     with work_folder(options.out) as work:
         try:
             os.link(shards / PASSAGES, work / PASSAGES)
         except OSError:  # another file system
             shutil.copyfile(shards / PASSAGES, work / PASSAGES)
-        section = DenseSection(encoder=encoder, metric="inner_product", factory=options.factory)
-        write_faiss_index(Vectors(files, encoder.dimension), options.factory, work / FAISS_INDEX)
+        vectors, store = Vectors(files, encoder.dimension), PassageStore(work / PASSAGES)
+        section = make_dense(
+            options,
+            work,
+            store,
+            encoder,
+            vectors,
+            lambda: Encoder.open(encoder, options.encoder, options.device),
+        )
         return _finish(options, work, record.corpus, record.count, {"dense": section})
 
 
@@ -142,21 +150,13 @@ def _finish(
 
 
 def _open_encoder(options: BuildOptions):
+    from retrieval_server.dense_build import check_options
     from retrieval_server.encoder import Encoder
-    from retrieval_server.faiss_build import is_exact, make_index
-    from retrieval_server.faiss_recall import read_queries
-    from retrieval_server.faiss_search import SearchParameters
 
     if options.encoder is None:
         raise BuildError("--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download).")
     encoder = Encoder.create(options.encoder, options.encoder_options, options.device)
-    # What is wrong with the index is said before the corpus is encoded, not hours later.
-    index = make_index(options.factory, encoder.section.dimension)
-    SearchParameters(options.nprobe, options.ef_search).apply(index)
-    if options.recall_queries is not None:
-        if is_exact(index):
-            raise BuildError("--recall-queries: --factory Flat is exact: nothing to measure. Drop it.")
-        read_queries(options.recall_queries)
+    check_options(options, encoder.section.dimension)
     return encoder
 
 

@@ -54,3 +54,6 @@ class DenseBackend(Backend):
 
     def find(self, prepared: np.ndarray, topk: int) -> list[list[Hit]]:
         return self._search.find(prepared, topk)
+
+    def close(self) -> None:
+        self._search.close()

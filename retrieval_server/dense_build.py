@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retrieval_server.encoder import Encoder
 from retrieval_server.encoding import Vectors
+from retrieval_server.errors import BuildError
 from retrieval_server.faiss_build import is_exact, make_index, write_faiss_index
 from retrieval_server.faiss_recall import choose_default, measure_recall, read_queries, sample_queries, table
 from retrieval_server.faiss_search import SearchParameters
-from retrieval_server.manifest import FAISS_INDEX, DenseSection, SearchSection
+from retrieval_server.manifest import FAISS_INDEX, DenseSection, EncoderSection, SearchSection
 from retrieval_server.passages import PassageStore
 
 if TYPE_CHECKING:
     from retrieval_server.builder import BuildOptions
 
 
+def check_options(options: BuildOptions, dimension: int) -> None:
+    """Say what is wrong with the index before the corpus is encoded, not hours later."""
+    index = make_index(options.factory, dimension)
+    SearchParameters(options.nprobe, options.ef_search).apply(index)
+    if options.recall_queries is not None:
+        if is_exact(index):
+            raise BuildError("--recall-queries: --factory Flat is exact: nothing to measure. Drop it.")
+        read_queries(options.recall_queries)
+
+
 def make_dense(
-    options: BuildOptions, work: Path, store: PassageStore, encoder: Encoder, vectors: Vectors
+    options: BuildOptions,
+    work: Path,
+    store: PassageStore,
+    encoder: EncoderSection,
+    vectors: Vectors,
+    open_encoder: Callable[[], Encoder],
 ) -> DenseSection:
     """Write the FAISS index of ``vectors`` into ``work``.
 
-    Of an approximate index the recall is measured and printed, and its default settings come from that.
+    Of an approximate index the recall is measured and printed, and its default settings come from that; only
+    for this ``open_encoder`` is called.
     """
     path = work / FAISS_INDEX
-    section = DenseSection(encoder=encoder.section, metric="inner_product", factory=options.factory)
+    section = DenseSection(encoder=encoder, metric="inner_product", factory=options.factory)
     write_faiss_index(vectors, options.factory, path, options.train_sample)
     if is_exact(make_index(options.factory, vectors.dimension)):
         return section
@@ -34,7 +52,7 @@ def make_dense(
     else:
         queries, source = read_queries(options.recall_queries), options.recall_queries.name
     asked = SearchParameters(options.nprobe, options.ef_search)
-    found = measure_recall(path, vectors, encoder.encode_queries(queries), source, asked)
+    found = measure_recall(path, vectors, open_encoder().encode_queries(queries), source, asked)
     print(table(found))
     chosen = asked if asked != SearchParameters() else choose_default(found.rows)
     search = SearchSection(nprobe=chosen.nprobe, ef_search=chosen.ef_search)

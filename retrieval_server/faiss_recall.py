@@ -79,6 +79,7 @@ def measure_recall(
                 ms=round(1000 * seconds / len(queries), 3),
             )
         )
+    search.close()
     return RecallSection(k=best.shape[1], queries=len(queries), source=source, rows=tuple(rows))
 
 

@@ -81,6 +81,9 @@ class FlatSearch:
             for query, scores, rows in zip(queries, *found, strict=True)
         ]
 
+    def close(self) -> None:
+        """Nothing runs between two searches."""
+
     def _rank(self, query: np.ndarray, scores: np.ndarray, rows: np.ndarray, topk: int) -> list[Hit]:
         """The ``topk`` best of FAISS's candidates by exact score, equal scores in corpus order.
 
@@ -116,6 +119,9 @@ class ApproximateSearch:
         """At most ``topk`` hits for each query, best first."""
         return list(self._threads.map(lambda query: self._alone(query, topk), queries))
 
+    def close(self) -> None:
+        self._threads.shutdown()
+
     def _alone(self, query: np.ndarray, topk: int) -> list[Hit]:
         def search(depth: int) -> list[Hit]:
             return _scored(self._index, query, self._index.search(query[None], depth)[1][0])
@@ -142,6 +148,9 @@ class GpuSearch:
 
         most = min(self._index.ntotal, _GPU_MOST)
         return [nested(partial(search, i), topk, most) for i in range(len(queries))]
+
+    def close(self) -> None:
+        """Nothing runs between two searches."""
 
 
 def _number_rows(index: faiss.Index) -> None:
