@@ -25,16 +25,17 @@ _MEASURES = (
 
 
 def read_records(folder: Path) -> dict[int, list[dict[str, Any]]]:
-    """Trajectory records by training step. A half-written last line is left out."""
-    steps: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for path in sorted(folder.glob("step_*.jsonl")):
+    """Trajectory records by training step. A half-written last line is left out, and what a run that was
+    killed and resumed has played a second time counts once, as it was played last."""
+    steps: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for path in sorted(folder.glob("step_*.jsonl"), key=lambda path: path.stat().st_mtime_ns):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 record = json.loads(line)
             except ValueError:
                 continue
-            steps[int(record["step"])].append(record)
-    return dict(sorted(steps.items()))
+            steps[int(record["step"])][record["id"]] = record
+    return {step: list(records.values()) for step, records in sorted(steps.items())}
 
 
 def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:

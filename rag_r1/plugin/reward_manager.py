@@ -11,6 +11,7 @@ set, every record is appended to `<dir>/<split>/step_<step>-<process>.jsonl`.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -47,7 +48,7 @@ class SearchRewardManager(RewardManagerBase):
         golds = golds_of(row.get("reward_model"))
         self._judge(record, golds)
         info = row.get("extra_info") or {}
-        self.dump.write(
+        dumped = self.dump.write(
             record,
             step=int(row.get("global_steps", 0)),
             split=str(info.get("split", "train")),
@@ -59,6 +60,7 @@ class SearchRewardManager(RewardManagerBase):
             "reward_extra_info": {
                 **summary(record),
                 "masked": float(record.masked(self.mask)),
+                "undumped": float(not dumped),
                 **record.rewards,
             },
         }
@@ -110,17 +112,27 @@ class TrajectoryDump:
     def __init__(self, folder: str | None):
         self.folder = Path(folder) if folder else None
 
-    def write(self, record: Trajectory, *, step: int, split: str, **context: Any) -> None:
-        """Append one record with its context. A full disk costs the dump, not the run."""
+    def write(self, record: Trajectory, *, step: int, split: str, **context: Any) -> bool:
+        """Append one record with its context. A full disk costs the record and not the run, and leaves no
+        half of a line behind; False then."""
         if self.folder is None:
-            return
+            return True
         name = "".join(c if c.isalnum() or c in "-_" else "_" for c in split) or "train"
         path = self.folder / name / f"step_{step:06d}-{os.getpid()}.jsonl"
         line = json.dumps({"step": step, "split": split, **context, **record.to_dict()}, ensure_ascii=False)
+        # surrogatepass: a policy can emit half of a character
+        data = (line + "\n").encode("utf-8", "surrogatepass")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # surrogatepass: a policy can emit half of a character
-            with path.open("a", encoding="utf-8", errors="surrogatepass") as file:
-                file.write(line + "\n")
+            with path.open("ab", buffering=0) as file:
+                before = file.seek(0, os.SEEK_END)
+                try:
+                    if file.write(data) != len(data):  # what a full disk says first
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                except OSError:
+                    file.truncate(before)
+                    raise
         except OSError as error:
             logger.error("cannot write trajectory to %s: %s", path, error)
+            return False
+        return True

@@ -1,0 +1,158 @@
+"""What breaks things: a proxy that spoils a retrieval server's answers, and a server that is killed and comes
+back.
+
+The server behind them is the real one, in a process of its own, over an index of the demo's world.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from rag_r1.demo.server import ROOT, build_index
+from rag_r1.demo.world import demo_protocol, write_demo
+
+FAULTS = ("delayed", "500", "truncated", "shape")
+SHAPES = (b"[]", b"null", b'{"result": {}}', b'{"result": [[{"document": 7}]]}', b'{"result": []}')
+
+
+class FaultyProxy:
+    """Passes requests on to `backend` and spoils a share of the answers; runs in a thread of its own.
+
+    `rate` of the answers to /retrieve is delayed by `delay_s`, an error 500, cut in the middle, or JSON of
+    another shape, in turn by chance. `counts` tells how many of each there were.
+    """
+
+    def __init__(self, backend: str, rate: float, delay_s: float = 0.2, seed: int = 0):
+        self.backend, self.rate, self.delay_s = backend.rstrip("/"), rate, delay_s
+        self.counts: Counter[str] = Counter()
+        self.url = ""
+        self._random = random.Random(seed)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def __enter__(self) -> FaultyProxy:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(30)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(30)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(30)
+        self._loop.close()
+
+    async def _start(self) -> None:
+        self._session = aiohttp.ClientSession()
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._pass)
+        self._runner = web.AppRunner(app)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def _stop(self) -> None:
+        await self._runner.cleanup()
+        await self._session.close()
+
+    async def _pass(self, request: web.Request) -> web.Response:
+        spoil = request.path == "/retrieve" and self._random.random() < self.rate
+        fault = self._random.choice(FAULTS) if spoil else "none"
+        self.counts[fault] += 1
+        if fault == "500":
+            return web.Response(status=500, text="<html>")
+        try:
+            data = await request.read()
+            target = self.backend + request.path_qs
+            headers = {"Content-Type": request.content_type}
+            async with self._session.request(request.method, target, data=data, headers=headers) as answer:
+                status, body = answer.status, await answer.read()
+        except aiohttp.ClientError:
+            self.counts["away"] += 1
+            return web.Response(status=502)
+        if fault == "delayed":
+            await asyncio.sleep(self.delay_s)
+        if fault == "truncated":
+            body = body[: len(body) // 2]
+        if fault == "shape":
+            body = self._random.choice(SHAPES)
+        return web.Response(status=status, body=body, content_type="application/json")
+
+
+class MortalServer:
+    """A retrieval server in a process of its own, always on the same port. Started by `start`, killed by
+    `kill`."""
+
+    def __init__(self, index: Path, log: Path, port: int):
+        self.url, self.log, self.kills = f"http://127.0.0.1:{port}", log, 0
+        self._command = [sys.executable, str(ROOT / "retrieval_server" / "start_retrieval.py")]
+        self._command += ["--index", str(index), "--port", str(port)]
+        self._process: subprocess.Popen | None = None
+
+    def start(self, wait_s: float = 120) -> None:
+        with self.log.open("a") as output:
+            self._process = subprocess.Popen(self._command, stdout=output, stderr=subprocess.STDOUT)
+        deadline = time.monotonic() + wait_s
+        while not self._ready():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the retrieval server did not start:\n{self.log.read_text()[-2000:]}")
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(30)
+            self.kills += 1
+
+    def _ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/ready", timeout=2):
+                return True
+        except OSError:
+            return False
+
+
+@pytest.fixture(scope="session")
+def demo_index(tmp_path_factory) -> Path:
+    """A folder with the demo's data in `data` and a BM25 index of its corpus in `index`."""
+    folder = tmp_path_factory.mktemp("chaos")
+    write_demo(folder / "data", demo_protocol("rag_r1_mq"), seed=1)
+    build_index(folder / "data" / "corpus.jsonl", folder / "index", "--backend", "bm25")
+    return folder
+
+
+@pytest.fixture
+def make_server(demo_index, tmp_path, unused_tcp_port_factory) -> Iterator[Callable[[], MortalServer]]:
+    """A running MortalServer; all of them are killed when the test ends."""
+    made: list[MortalServer] = []
+
+    def make() -> MortalServer:
+        made.append(
+            MortalServer(demo_index / "index", tmp_path / "server.log", unused_tcp_port_factory())
+        )
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.kill()
+
+
+@pytest.fixture
+def make_proxy() -> Callable[..., FaultyProxy]:
+    """FaultyProxy, a context manager."""
+    return FaultyProxy
