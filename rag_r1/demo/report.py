@@ -111,6 +111,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     )
 
     reward = results["reward"]
+    curve.xaxis.get_major_locator().set_params(integer=True)
     curve.plot(list(reward), list(reward.values()), color=grey, label="training reward (sampled)")
     curve.plot(
         steps,
