@@ -1,0 +1,217 @@
+"""CPU time that the agent loop itself takes a turn, and whether it grows with what came before.
+
+    python benchmarks/agent_overhead.py              # the agent core
+    python benchmarks/agent_overhead.py --plugin     # the same episodes inside veRL's agent loop
+
+Episodes of 1 k to 32 k tokens are played by an engine and a retriever that answer at once, each turn of
+--turn-tokens: a quarter of them generated, the rest three documents. `tokenizer` is the time inside the
+tokenizer, which sees each generated token once (decode) and each observed one once (encode). `loop` is all
+the rest: contexts, parsing, packing, neutralising, the ledger, the training row, the record as a dict. If a
+turn cost more the later it comes, `us/token` would rise down the table.
+
+Medians of --rounds over CPU seconds of this process, so that other work on the machine counts little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rag_r1.agent import Budget, Episode, Generation
+from rag_r1.demo.policy import policy_path
+from rag_r1.demo.simulate import TokenizerCodec
+from rag_r1.demo.world import demo_protocol, make_world
+from rag_r1.protocols import Document, Protocol
+
+PROTOCOL = "rag_r1_mq"
+TOPK = 3
+
+
+@dataclass
+class TimedCodec:
+    """The tokenizer, with the CPU seconds spent in it."""
+
+    inner: TokenizerCodec
+    seconds: float = 0.0
+
+    def encode(self, text: str) -> list[int]:
+        started = time.process_time()
+        ids = self.inner.encode(text)
+        self.seconds += time.process_time() - started
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        started = time.process_time()
+        text = self.inner.decode(ids)
+        self.seconds += time.process_time() - started
+        return text
+
+
+class Ready:
+    """Engine and retriever in one, with every answer prepared: `turns` of ids, and documents."""
+
+    def __init__(self, turns: Sequence[list[int]], documents: Sequence[Document]):
+        self.turns, self.logprobs = turns, [-0.5] * max(map(len, turns))
+        self.documents, self.turn = documents, 0
+
+    def next(self) -> list[int]:
+        self.turn += 1
+        return self.turns[self.turn - 1]
+
+    async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
+        ids = self.next()
+        return Generation(ids, self.logprobs[: len(ids)])
+
+    async def search(self, queries: Sequence[str]) -> list[list[Document]]:
+        start = self.turn * TOPK * len(queries) % (len(self.documents) - TOPK)
+        return [list(self.documents[start : start + TOPK]) for _ in queries]
+
+
+@dataclass(frozen=True)
+class Material:
+    """What episodes are made of: documents that fill three quarters of a turn, and the policy's quarter."""
+
+    protocol: Protocol
+    tokenizer: Any
+    documents: list[Document]
+    turn_tokens: int
+
+    @classmethod
+    def make(cls, tokenizer: Any, turn_tokens: int) -> Material:
+        protocol = demo_protocol(PROTOCOL).with_special_tokens(tokenizer.all_special_tokens)
+        passages = make_world(0, "train", people=1000, places=200).passages
+        per_passage = len(tokenizer.encode(passages[0]["contents"], add_special_tokens=False))
+        group = max(round(turn_tokens * 0.75 / TOPK / per_passage), 1)
+        texts = [
+            "\n".join(p["contents"] for p in passages[i : i + group]) for i in range(0, len(passages), group)
+        ]
+        return cls(protocol, tokenizer, [Document(str(i), text) for i, text in enumerate(texts)], turn_tokens)
+
+    def turns(self, count: int) -> list[list[int]]:
+        """Ids of `count` turns: searches for something new, and an answer."""
+        texts = [f"<search> Mara Torval {i} </search>" for i in range(count - 1)] + ["<answer> x </answer>"]
+        return [self._ids(text) for text in texts]
+
+    def _ids(self, action: str) -> list[int]:
+        encode = TokenizerCodec(self.tokenizer).encode
+        ending = encode(f"</think>\n{action}")
+        thought = encode("<think>" + " born in" * self.turn_tokens)
+        return thought[: max(self.turn_tokens // 4 - len(ending), 1)] + ending
+
+    def budget(self, turns: int) -> Budget:
+        total = turns * self.turn_tokens * 4
+        return Budget(turns, False, self.turn_tokens, self.turn_tokens * 2, None, 1, total)
+
+
+async def core(material: Material, turns: int) -> tuple[int, float, float]:
+    """(tokens, CPU seconds, of them in the tokenizer) of one episode and of making its row and record."""
+    ready = Ready(material.turns(turns), material.documents)
+    codec = TimedCodec(TokenizerCodec(material.tokenizer))
+    prompt = codec.encode("Where?")
+    codec.seconds = 0.0
+    gc.collect()
+    started = time.process_time()
+    episode = Episode(material.protocol, material.budget(turns), ready, ready, codec)
+    record = await episode.run("id", "Where?", prompt)
+    row = episode.ledger.row()
+    record.to_dict()
+    seconds = time.process_time() - started
+    assert (record.status, len(record.turns)) == ("answered", turns), record.status
+    return len(row.prompt_ids) + len(row.response_ids), seconds, codec.seconds
+
+
+def make_tool(options: dict[str, Any]) -> Ready:
+    """The searcher that veRL's agent loop makes by its import path."""
+    return Ready([[]], MATERIAL[0].documents)
+
+
+MATERIAL: list[Material] = []
+
+
+async def plugin(material: Material, turns: int) -> tuple[int, float, float]:
+    """The same through `SearchAgentLoop.run`: veRL's client interface, prompt building, AgentLoopOutput."""
+    from omegaconf import OmegaConf
+    from verl.experimental.agent_loop.agent_loop import DictConfigWrap
+    from verl.workers.rollout.replica import TokenOutput
+
+    from rag_r1.plugin.agent_loop import SearchAgentLoop
+
+    MATERIAL[:] = [material]
+    budget = material.budget(turns)
+    rollout = {"prompt_length": 512, "response_length": budget.max_response_tokens, "max_model_len": None}
+    agent = {
+        "max_turns": turns,
+        "final_turn": False,
+        "max_turn_tokens": budget.max_turn_tokens,
+        "max_query_observation_tokens": budget.max_query_observation_tokens,
+    }
+    own = {"protocol": PROTOCOL, "agent": agent, "retriever": {"tool": f"{__name__}:make_tool"}}
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "data": {}, "rag_r1": own})
+    ready = Ready(material.turns(turns), material.documents)
+
+    class Client:
+        async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict) -> Any:
+            ids = ready.next()
+            return TokenOutput(token_ids=ids, log_probs=ready.logprobs[: len(ids)], extra_fields={})
+
+    row = {
+        "raw_prompt": [{"role": "user", "content": "Where?"}],
+        "extra_info": {"id": "i", "question": "Where?"},
+    }
+    wrapped = DictConfigWrap(config)
+    arguments = (wrapped, Client(), material.tokenizer, None, None, DictConfigWrap(config.data))
+    SearchAgentLoop(*arguments, hf_model_type="qwen2")  # reads the configuration, once a process
+    gc.collect()
+    started = time.process_time()
+    output = await SearchAgentLoop(*arguments, hf_model_type="qwen2").run({"temperature": 1.0}, **row)
+    seconds = time.process_time() - started
+    assert output.extra_fields["trajectory"]["status"] == "answered"
+    return len(output.prompt_ids) + len(output.response_ids), seconds, float("nan")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--plugin", action="store_true", help="measure inside veRL's agent loop")
+    add("--turn-tokens", type=int, default=512, help="generated and observed (default %(default)s)")
+    add("--turns", type=int, nargs="+", default=[2, 4, 8, 16, 32, 64], help="(default 2 4 8 16 32 64)")
+    add("--rounds", type=int, default=15, help="(default %(default)s)")
+    add("--tokenizer", type=Path, metavar="DIR", help="a Hugging Face tokenizer (default: the demo's)")
+    args = parser.parse_args(argv)
+    if min(*args.turns, args.rounds, args.turn_tokens // 64) < 1:
+        parser.error("--turns and --rounds must be 1 or more, --turn-tokens 64 or more")
+
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(args.tokenizer or policy_path(PROTOCOL))
+    material = Material.make(tokenizer, args.turn_tokens)
+    measure = plugin if args.plugin else core
+    asyncio.run(measure(material, 2))  # warms up
+    print(
+        f"{'tokens':>8} {'turns':>6} {'loop ms/turn':>13} {'tokenizer':>10} {'together':>9} {'us/token':>9}"
+    )
+    for turns in args.turns:
+        found = [asyncio.run(measure(material, turns)) for _ in range(args.rounds)]
+        tokens = found[0][0]
+        both = statistics.median(seconds for _, seconds, _ in found)
+        inside = statistics.median(seconds for _, _, seconds in found)
+        loop_ms, tokenizer_ms, both_ms = (1000 * s / turns for s in (both - inside, inside, both))
+        print(
+            f"{tokens:8d} {turns:6d} {loop_ms:13.3f} {tokenizer_ms:10.3f} {both_ms:9.3f} "
+            f"{1e6 * both / tokens:9.3f}",
+            flush=True,
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

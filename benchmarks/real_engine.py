@@ -1,0 +1,109 @@
+"""vLLM in this process's service, with a demo policy, on the demo's two-hop questions.
+
+One `AsyncLLM` serves all schedules. Sampling is seeded by trajectory and turn, so that the schedules play the
+same turns as far as vLLM's arithmetic allows (it depends in the last bits on what else is in the batch).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from schedules import Job
+
+from rag_r1.agent import Generation
+from rag_r1.demo.policy import policy_path, prompt_ids
+from rag_r1.demo.simulate import TokenizerCodec
+from rag_r1.demo.world import Question, demo_protocol
+from rag_r1.protocols import Protocol
+
+CONTEXT = 512
+
+# As recipes/platform/cpu.yaml sets them, and why.
+_CPU = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+
+
+class VllmEngine:
+    """One trajectory's engine: its own request ids and seeds on a shared AsyncLLM."""
+
+    def __init__(self, llm: Any, name: str, seed: int, temperature: float):
+        self.llm, self.name, self.seed, self.temperature, self.turn = llm, name, seed, temperature, 0
+
+    async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
+        """Continue the context in vLLM, until a stop string (kept) or `max_tokens`."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        self.turn += 1
+        sampling = SamplingParams(
+            temperature=self.temperature,
+            seed=self.seed * 1000 + self.turn,
+            max_tokens=max_tokens,
+            stop=list(stop),
+            include_stop_str_in_output=True,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        prompt = {"prompt_token_ids": list(context)}
+        async for output in self.llm.generate(prompt, sampling, f"{self.name}-{self.turn}"):
+            last = output
+        return Generation(list(last.outputs[0].token_ids))
+
+
+class RealEngine:
+    """The shared service: makes the jobs of a run."""
+
+    def __init__(self, llm: Any, protocol: Protocol, tokenizer: Any):
+        self.llm, self.protocol, self.tokenizer = llm, protocol, tokenizer
+        self.codec = TokenizerCodec(tokenizer)
+        self.runs = 0
+
+    def jobs(self, questions: Sequence[Question], temperature: float, pauses: Sequence[Any]) -> list[Job]:
+        """One job for each question; `pauses` say how long each one's searches take."""
+        self.runs += 1
+        return [
+            Job(
+                question.id,
+                question.text,
+                prompt_ids(self.tokenizer, self.protocol.messages(question.text)),
+                VllmEngine(self.llm, f"{self.runs}-{number}", number, temperature),
+                pause,
+            )
+            for number, (question, pause) in enumerate(zip(questions, pauses, strict=True))
+        ]
+
+
+@asynccontextmanager
+async def real_engine(policy: Path | None, protocol_name: str, slots: int) -> AsyncIterator[RealEngine]:
+    """Start vLLM with at most `slots` sequences in a batch; `policy` None is the committed warm start."""
+    for name, value in _CPU.items():
+        os.environ.setdefault(name, value)
+    from transformers import AutoTokenizer
+    from vllm import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    folder = str(policy or policy_path(protocol_name))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    protocol = demo_protocol(protocol_name).with_special_tokens(tokenizer.all_special_tokens)
+    llm = AsyncLLM.from_engine_args(
+        AsyncEngineArgs(
+            model=folder,
+            dtype="float32",
+            enforce_eager=True,
+            max_model_len=CONTEXT,
+            max_num_seqs=slots,
+            max_num_batched_tokens=4096,
+            disable_log_stats=True,
+        )
+    )
+    try:
+        yield RealEngine(llm, protocol, tokenizer)
+    finally:
+        llm.shutdown()

@@ -1,0 +1,215 @@
+"""A simulated engine and retriever, for rollouts whose every duration is known beforehand.
+
+A load is drawn once from a seed: how many turns each trajectory has, how many tokens each turn, how long each
+search takes. Every schedule then plays the same draws. A turn of n tokens holds one of the engine's batch
+slots for (new context tokens / prefill rate + n / decode rate) seconds; the context that the trajectory's
+earlier turns have left in the cache is not prefilled again. Time is real time (`asyncio.sleep`), made faster
+by the factor `speed`: the computing between the sleeps is not, so that a run at speed 10 shows ten times the
+overhead, never less.
+
+The tokens are real: a turn is a thought of the drawn length and a search or an answer, in ids of the given
+tokenizer, and goes through the agent core like a policy's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from schedules import Job, Outcome, closing, play
+from transformers import AutoTokenizer
+
+from rag_r1.agent import Budget, Codec, Generation
+from rag_r1.demo.policy import policy_path
+from rag_r1.demo.simulate import TokenizerCodec
+from rag_r1.demo.world import demo_protocol
+from rag_r1.protocols import Document, Protocol
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is drawn. Means are arithmetic; `sigma` is the log-normal's, of decode and of search times."""
+
+    trajectories: int = 256
+    least_turns: int = 1
+    most_turns: int = 4
+    decode_s: float = 2.0
+    sigma: float = 0.6
+    search_s: float = 0.15
+    search_sigma: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Tokens a second of one slot, and of prefill."""
+
+    decode: float = 50.0
+    prefill: float = 10_000.0
+
+
+@dataclass(frozen=True)
+class TurnDraw:
+    """Seconds of decoding, seconds of the search after it, and what is asked (None: this turn answers)."""
+
+    decode_s: float
+    search_s: float
+    query: str | None
+
+
+def draw(load: Load, queries: Sequence[str]) -> list[list[TurnDraw]]:
+    """The turns of every trajectory. All queries differ, so that no cache answers one."""
+    rng = random.Random(load.seed)
+    plans = []
+    for number in range(load.trajectories):
+        turns = rng.randint(load.least_turns, load.most_turns)
+        plan = []
+        for turn in range(turns):
+            query = f"{queries[rng.randrange(len(queries))]} {number}-{turn}" if turn < turns - 1 else None
+            times = (
+                _log_normal(rng, load.decode_s, load.sigma),
+                _log_normal(rng, load.search_s, load.search_sigma),
+            )
+            plan.append(TurnDraw(*times, query))
+        plans.append(plan)
+    return plans
+
+
+def _log_normal(rng: random.Random, mean: float, sigma: float) -> float:
+    return rng.lognormvariate(math.log(mean) - sigma * sigma / 2, sigma) if mean > 0 else 0.0
+
+
+class SimulatedEngine:
+    """One trajectory's engine; all of a run share its `slots`. `own_s` sums what it would take alone."""
+
+    def __init__(
+        self,
+        plan: Sequence[TurnDraw],
+        protocol: Protocol,
+        codec: Codec,
+        rates: Rates,
+        speed: float,
+        slots: asyncio.Semaphore | None,
+    ):
+        self.rates, self.speed, self.slots = rates, speed, slots
+        self.turns = iter([_tokens(turn, protocol, codec, rates.decode) for turn in plan])
+        self.cached, self.own_s = 0, 0.0
+
+    async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
+        """The next drawn turn, after its time."""
+        ids = next(self.turns)[:max_tokens]
+        seconds = (len(context) - self.cached) / self.rates.prefill + len(ids) / self.rates.decode
+        self.cached = len(context) + len(ids)
+        self.own_s += seconds
+        async with self.slots or nullcontext():
+            await asyncio.sleep(seconds / self.speed)
+        return Generation(ids, [-0.5] * len(ids))
+
+
+def _tokens(turn: TurnDraw, protocol: Protocol, codec: Codec, rate: float) -> list[int]:
+    think, action = protocol.tags.think, protocol.tags.search if turn.query else protocol.tags.answer
+    opening = codec.encode(think.open)
+    ending = codec.encode(f"{think.close}\n{action.open} {turn.query or 'known'} {action.close}")
+    word = codec.encode(" born")
+    length = max(round(turn.decode_s * rate) - len(opening) - len(ending), 0)
+    return opening + (word * (length // len(word) + 1))[:length] + ending
+
+
+class SomeDocuments:
+    """A retriever that computes nothing: any documents, at once. The time of a search is the schedule's."""
+
+    def __init__(self, documents: Sequence[Document], topk: int):
+        self.documents, self.topk = documents, topk
+
+    async def search(self, queries: Sequence[str]) -> list[list[Document]]:
+        """`topk` documents for each query, chosen by its text."""
+        last = max(len(self.documents) - self.topk, 0)
+        starts = [random.Random(query).randint(0, last) for query in queries]
+        return [list(self.documents[start : start + self.topk]) for start in starts]
+
+
+def make_jobs(
+    plans: Sequence[Sequence[TurnDraw]],
+    prompt_ids: Sequence[int],
+    protocol: Protocol,
+    codec: Codec,
+    rates: Rates,
+    speed: float,
+    slots: int | None,
+) -> list[Job]:
+    """One job for each plan; they share the engine's slots. Call it inside the event loop, once a run."""
+    shared = asyncio.Semaphore(slots) if slots else None
+    return [
+        Job(
+            f"simulated-{number}",
+            "Where?",
+            prompt_ids,
+            SimulatedEngine(plan, protocol, codec, rates, speed, shared),
+            iter([turn.search_s / speed for turn in plan]).__next__,
+        )
+        for number, plan in enumerate(plans)
+    ]
+
+
+def roomy(most_turns: int) -> Budget:
+    """Limits that no drawn turn reaches."""
+    return Budget(
+        max_turns=most_turns,
+        final_turn=False,
+        max_turn_tokens=1_000_000,
+        max_query_observation_tokens=1000,
+        max_response_tokens=100_000_000,
+    )
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all simulated runs share."""
+
+    protocol: Protocol
+    codec: TokenizerCodec
+    prompt_ids: list[int]
+    rates: Rates
+    queries: list[str]
+
+    @classmethod
+    def over(cls, protocol_name: str, queries: list[str], rates: Rates) -> Bench:
+        """With the demo's tokenizer and prompt; searches ask `queries`, each made unlike all others."""
+        tokenizer = AutoTokenizer.from_pretrained(policy_path(protocol_name))
+        protocol = demo_protocol(protocol_name).with_special_tokens(tokenizer.all_special_tokens)
+        codec = TokenizerCodec(tokenizer)
+        prompt = codec.encode(protocol.messages("Where was Mara Torval born?")[0]["content"])
+        return cls(protocol, codec, prompt, rates, queries)
+
+    def run(
+        self,
+        name: str,
+        plans: Sequence[Sequence[TurnDraw]],
+        searcher: Callable[[], Any],
+        speed: float,
+        slots: int | None = None,
+        capacity: int | None = None,
+    ) -> tuple[Outcome, float]:
+        """One schedule's outcome, and the seconds of the longest trajectory on its own (simulated)."""
+        budget = roomy(max(map(len, plans)))
+
+        async def main() -> tuple[Outcome, float]:
+            jobs = make_jobs(plans, self.prompt_ids, self.protocol, self.codec, self.rates, speed, slots)
+            async with closing(searcher()) as asked:
+                outcome = await play(name, jobs, asked, self.protocol, budget, self.codec, slots, capacity)
+            own = (
+                job.engine.own_s + waited * speed
+                for job, waited in zip(jobs, outcome.search_wait_s, strict=True)
+            )
+            return outcome, max(own)
+
+        outcome, critical = asyncio.run(main())
+        wrong = sum(len(r.turns) != len(plan) for r, plan in zip(outcome.records, plans, strict=True))
+        if wrong or set(outcome.statuses) != {"answered"}:
+            raise SystemExit(f"error: {wrong} trajectories were not played as drawn ({outcome.statuses})")
+        return outcome, critical
