@@ -99,7 +99,8 @@ async def real_engine(policy: Path | None, protocol_name: str, slots: int) -> As
             enforce_eager=True,
             max_model_len=CONTEXT,
             max_num_seqs=slots,
-            max_num_batched_tokens=4096,
+            # Room for all at once: vLLM on a CPU dies when it cuts a seeded request's prefill in parts.
+            max_num_batched_tokens=slots * CONTEXT,
             disable_log_stats=True,
         )
     )
