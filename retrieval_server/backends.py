@@ -18,7 +18,7 @@ _BORDER = 8  # hits at the end of a list that belong to it only by a rounding, p
 
 @dataclass(frozen=True)
 class Hit:
-    """One found passage: its row in the passage file, and its score (larger is better)."""
+    """One found passage: its row in the passage file, and its score (larger is better), not rounded."""
 
     row: int
     score: float

@@ -27,7 +27,7 @@ class DenseBackend(Backend):
         path: Path,
         section: DenseSection,
         count: int,
-        encoder: Encoder,
+        encoder: Encoder | None,
         options: OpenOptions | None = None,
     ):
         options = options or OpenOptions()
@@ -50,6 +50,7 @@ class DenseBackend(Backend):
 
     def prepare(self, queries: Sequence[str]) -> np.ndarray:
         """The queries' vectors, (queries, dimension)."""
+        assert self._encoder is not None, "opened without its encoder"
         return self._encoder.encode_queries(queries)
 
     def find(self, prepared: np.ndarray, topk: int) -> list[list[Hit]]:

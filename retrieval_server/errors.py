@@ -34,3 +34,7 @@ class WebEngineError(RetrievalServerError):
 
 class RecordingError(RetrievalServerError):
     """A recording of web answers cannot be read or written, or is not what it was said to be."""
+
+
+class RayError(RetrievalServerError):
+    """Ray Serve is not installed, or a part of an index does not start in it."""

@@ -101,7 +101,7 @@ class FlatSearch:
                 more = min(4 * len(rows), self._index.ntotal)
                 scores, rows = self._index.search(query[None], more)
                 return self._rank(query, scores[0], rows[0], topk)
-        return [Hit(int(found[i]), float(np.float32(exact[i]))) for i in best]
+        return [Hit(int(found[i]), float(exact[i])) for i in best]
 
 
 class ApproximateSearch:
@@ -166,7 +166,7 @@ def _scored(index: faiss.Index, query: np.ndarray, rows: np.ndarray) -> list[Hit
     if not len(rows):
         return []
     exact = (index.reconstruct_batch(rows).astype(np.float64) * query).sum(axis=1)
-    return [Hit(int(rows[i]), float(np.float32(exact[i]))) for i in np.lexsort((rows, -exact))]
+    return [Hit(int(rows[i]), float(exact[i])) for i in np.lexsort((rows, -exact))]
 
 
 def open_search(

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from retrieval_server.batching import EngineOptions
+from retrieval_server.ray_options import add_ray_flags
 from retrieval_server.web.flags import add_web_flags, check_web_flags
 from retrieval_server.wire import DEFAULT_INDEX, Limits
 
@@ -106,6 +107,7 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
         default=limits.max_topk,
         help="largest topk of a request (default %(default)s)",
     )
+    add_ray_flags(parser)
     batching = parser.add_argument_group("batching of the queries of all requests")
     batching.add_argument(
         "--max-batch",

@@ -93,6 +93,16 @@ class BM25Section(_Section):
     b: float
 
 
+class ShardSection(_Section):
+    """Which part of which index this is: rows from ``first_row`` on, of ``whole_count`` in ``of`` shards."""
+
+    number: int
+    of: int
+    first_row: int
+    whole_count: int
+    whole_sha256: str
+
+
 class FileEntry(_Section):
     """Size and hash of one file of the folder."""
 
@@ -109,6 +119,7 @@ class Manifest(_Section):
     corpus: CorpusSection
     dense: DenseSection | None = None
     bm25: BM25Section | None = None
+    shard: ShardSection | None = None
     files: dict[str, FileEntry]
     built_with: dict[str, str]
 

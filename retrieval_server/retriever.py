@@ -17,7 +17,7 @@ from retrieval_server.manifest import (
     require_equal,
 )
 from retrieval_server.passages import PassageStore
-from retrieval_server.sources import Description, Retrieved, StagedSource
+from retrieval_server.sources import Description, Retrieved, StagedSource, rounded
 
 
 class Retriever(StagedSource):
@@ -37,10 +37,12 @@ class Retriever(StagedSource):
         device: str | None = None,
         verify: bool | None = None,
         options: OpenOptions | None = None,
+        encodes: bool = True,
     ) -> Retriever:
         """Load an index folder and check that its parts fit each other and the encoder.
 
-        ``encoder`` and ``device`` are short for the options of those names.
+        ``encoder`` and ``device`` are short for the options of those names. With ``encodes`` false no encoder
+        is loaded: ``find`` must be given vectors from elsewhere.
         Raises IndexFolderError or EncoderError, with the two values that differ and the remedy.
         """
         options = options or OpenOptions(encoder, device)
@@ -50,7 +52,7 @@ class Retriever(StagedSource):
         require_equal(
             f"{folder / PASSAGES}: passages", manifest.count, len(passages), "Build the index again."
         )
-        return cls(manifest, passages, open_backend(folder, manifest, options))
+        return cls(manifest, passages, open_backend(folder, manifest, options, encodes))
 
     @property
     def description(self) -> Description:
@@ -70,9 +72,13 @@ class Retriever(StagedSource):
 
     def find(self, prepared: Any, topks: Sequence[int]) -> list[tuple[Retrieved, ...]]:
         """The second stage: at most ``topks[i]`` documents for query ``i``, best first."""
+        return [tuple(map(rounded, hits)) for hits in self.find_unrounded(prepared, topks)]
+
+    def find_unrounded(self, prepared: Any, topks: Sequence[int]) -> list[list[Retrieved]]:
+        """The second stage with scores as they were computed, for who merges the hits of several indexes."""
         found = self._backend.find(prepared, max(topks))
         return [
-            tuple(Retrieved(self._passages[hit.row], hit.score) for hit in hits[:topk])
+            [Retrieved(self._passages[hit.row], hit.score) for hit in hits[:topk]]
             for hits, topk in zip(found, topks, strict=True)
         ]
 
@@ -94,7 +100,9 @@ class Retriever(StagedSource):
         self._backend.close()
 
 
-def open_backend(folder: Path, manifest: Manifest, options: OpenOptions) -> Backend:
+def open_backend(
+    folder: Path, manifest: Manifest, options: OpenOptions, encodes: bool = True
+) -> Backend:
     """The search index of the folder. Imports are here so that BM25 does not need torch, nor dense bm25s."""
     if manifest.backend == "bm25":
         from retrieval_server.bm25 import BM25Backend
@@ -105,5 +113,5 @@ def open_backend(folder: Path, manifest: Manifest, options: OpenOptions) -> Back
     from retrieval_server.encoder import Encoder
 
     assert manifest.dense is not None
-    loaded = Encoder.open(manifest.dense.encoder, options.encoder, options.device)
+    loaded = Encoder.open(manifest.dense.encoder, options.encoder, options.device) if encodes else None
     return DenseBackend(folder / FAISS_INDEX, manifest.dense, manifest.count, loaded, options)

@@ -9,6 +9,7 @@ the merging of equal queries are the engine's, the same for both.
 
 from __future__ import annotations
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,11 @@ class Retrieved:
 
     passage: Passage
     score: float
+
+
+def rounded(hit: Retrieved) -> Retrieved:
+    """The hit with its score as a float32, which is what is sent; order is decided before this."""
+    return Retrieved(hit.passage, struct.unpack("<f", struct.pack("<f", hit.score))[0])
 
 
 @dataclass(frozen=True)

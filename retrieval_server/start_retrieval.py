@@ -8,6 +8,10 @@ every client, as the header "Authorization: Bearer TOKEN". Several indexes in on
 
     python retrieval_server/start_retrieval.py --index wiki=indexes/wiki --index news=indexes/news
 
+An index in shards, on the machines of a Ray cluster:
+
+    python retrieval_server/start_retrieval.py --serve ray --ray-address auto --index indexes/wiki-in-shards
+
 A web search engine, its answers recorded; then the same run again, for nothing:
 
     SERPER_API_KEY=... python retrieval_server/start_retrieval.py --web serper --record run.jsonl
@@ -31,9 +35,10 @@ if __package__ in (
 
 from retrieval_server.backends import OpenOptions
 from retrieval_server.batching import EngineOptions
-from retrieval_server.errors import CorpusError, RetrievalServerError
+from retrieval_server.errors import CorpusError, IndexFolderError, RetrievalServerError
 from retrieval_server.flags import parse_args
 from retrieval_server.logs import set_up_logs
+from retrieval_server.ray_options import ray_options
 from retrieval_server.web.flags import WEB, open_web
 from retrieval_server.wire import Limits
 
@@ -65,17 +70,24 @@ def main(argv: list[str] | None = None) -> int:
 
     from retrieval_server.app import create_app
     from retrieval_server.indexes import Loader
-    from retrieval_server.manifest import check_files, read_manifest
+    from retrieval_server.manifest import check_files
+    from retrieval_server.ray_serve import RayServe
     from retrieval_server.reload import Place, Reloader
     from retrieval_server.retriever import Retriever
+    from retrieval_server.sources import StagedSource
+    from retrieval_server.split import read_shards
 
     try:  # what can be known at once is said at once, before a port is open
-        manifests = {name: read_manifest(folder) for name, folder in args.index.items()}
+        parts = {name: read_shards(folder) for name, folder in args.index.items()}
         for name, folder in args.index.items():
-            check_files(folder, manifests[name], verify=False)
+            for path, manifest in parts[name]:
+                check_files(path, manifest, verify=False)
+            if len(parts[name]) > 1 and args.serve != "ray":
+                raise IndexFolderError(f"{folder}: an index in shards; they are served with --serve ray.")
         if args.pages is not None and not args.pages.is_file():
             raise CorpusError(f"--pages {args.pages}: no such file.")
         web = open_web(args) if args.web else None
+        ray = RayServe(ray_options(args), args.index.values()) if args.serve == "ray" else None
     except RetrievalServerError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -86,10 +98,12 @@ def main(argv: list[str] | None = None) -> int:
         failures.append(error)
         server.should_exit = True
 
-    def open_index(place: Place) -> Retriever:
+    def open_index(place: Place) -> StagedSource:
         opening = OpenOptions(
             place.encoder, args.device, args.nprobe, args.ef_search, args.gpu, args.gpu_fp16
         )
+        if ray is not None:
+            return ray.open(place.path, opening, verify=args.verify, deadline_s=args.deadline)
         return Retriever.open(place.path, verify=args.verify, options=opening)
 
     places = {name: Place(folder, args.encoder) for name, folder in args.index.items()}
@@ -133,13 +147,15 @@ def main(argv: list[str] | None = None) -> int:
     listener = config.bind_socket()  # a port that is taken ends the process here, before the index is loaded
     port = listener.getsockname()[1]
     for name, folder in args.index.items():
-        what = f"{manifests[name].count} passages, {manifests[name].backend}"
+        what = f"{sum(manifest.count for _, manifest in parts[name])} passages, {parts[name][0][1].backend}"
         print(f"loading {name}={folder}: {what}", flush=True)
     if web is not None:
         print(f"loading {WEB}={args.web}: {web.note}", flush=True)
     server.run(sockets=[listener])
     for number in (signal.SIGTERM, signal.SIGINT):  # told twice, it ends with status 0 all the same
         signal.signal(number, signal.SIG_IGN)
+    if ray is not None:
+        ray.close()
     if failures:
         print(f"error: {failures[0]}", file=sys.stderr)
         return 2
