@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import dataclass, fields
 
 
@@ -77,7 +78,8 @@ def ray_options(args: argparse.Namespace) -> RayOptions:
 
 
 def _replicas(text: str) -> tuple[int, int]:
-    least, _, most = text.partition(":")
-    if not least.isdecimal() or not (most or least).isdecimal() or not 1 <= int(least) <= int(most or least):
+    found = re.fullmatch(r"([0-9]+)(?::([0-9]+))?", text)
+    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= least <= most:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number from 1 on, nor two, 1:4")
-    return int(least), int(most or least)
+    return least, most

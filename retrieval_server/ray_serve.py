@@ -180,8 +180,13 @@ class RayServe:
                 "num_cpus": max(os.cpu_count() or 1, 1 + int(2 * wanted)),
                 "include_dashboard": False,
             }
-        ray.init(**settings, namespace="retrieval", logging_level=logging.WARNING)
-        serve.start(proxy_location="Disabled")
+        try:
+            ray.init(**settings, namespace="retrieval", logging_level=logging.WARNING)
+            serve.start(proxy_location="Disabled")
+        except Exception as error:  # a plain Exception where Ray's own processes do not come up in time
+            ray.shutdown()
+            where = "on this machine" if self._local else f"at {options.ray_address}"
+            raise RayError(f"--serve ray: Ray does not start {where} ({error}).") from error
 
     def _most_replicas(self, folder: Path) -> int:
         shards = read_shards(folder)
