@@ -1,0 +1,267 @@
+"""What an index of millions of passages costs: time and memory to build it, to start it, and of its text.
+
+    python benchmarks/large_index.py --work /tmp/large --passages 5000000
+
+Invents passages of 100 words and random vectors for them (of ``--dimension``), so that the encoder's speed
+does not matter, and builds and serves them with the project's own commands. Every step is a process of its
+own; wall and processor seconds and peak resident memory are measured from outside. Encoding is done for a
+quarter of the passages and for all: its peak must not grow. The server is started with the files in the
+operating system's cache; then it is asked until 50,000 passages were sent. Resident memory is read from
+/proc/PID/smaps, that of the text's mapping by itself. 5 million passages take 12 GB of disk, which are freed
+at the end unless ``--keep``. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+FILES = 4  # the corpus is that many files; the first is the quarter
+WORDS = 100
+TOPK = 100
+QUERIES = 512
+MB = 2**20
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One step: its name, seconds on the clock and on the processor, peak resident MB."""
+
+    name: str
+    wall: float
+    cpu: float
+    peak: float
+
+    def row(self) -> str:
+        return f"| {self.name} | {self.wall:.1f} | {self.cpu:.1f} | {self.peak:.0f} |"
+
+
+def measure(name: str, *command: object) -> Measured:
+    """Run a command to its end."""
+    print(f"... {name}", file=sys.stderr, flush=True)
+    began = time.perf_counter()
+    process = subprocess.Popen([sys.executable, *map(str, command)], cwd=ROOT, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise SystemExit(f"{name}: exit status {process.returncode}")
+    wall = time.perf_counter() - began
+    return Measured(name, wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+
+
+def write_corpus(folder: Path, passages: int) -> None:
+    """JSONL in FILES files: numbered titles, and 100 words drawn in tens from a vocabulary of 30,000."""
+    folder.mkdir(parents=True)
+    draw = random.Random(0)
+    words = ["".join(draw.choices("aeioustrnlmdkp", k=draw.randint(2, 9))) for _ in range(30_000)]
+    tens = [" ".join(draw.choices(words, k=10)) for _ in range(50_000)]
+    for number in range(FILES):
+        with (folder / f"{number}.jsonl").open("w", encoding="utf-8") as stream:
+            for row in range(passages * number // FILES, passages * (number + 1) // FILES):
+                text = " ".join(draw.choices(tens, k=WORDS // 10))
+                stream.write(f'{{"id": "{row}", "contents": "\\"Page {row}\\"\\n{text}"}}\n')
+
+
+def write_encoder(folder: Path, dimension: int) -> None:
+    """A random BERT of one layer, for the server to encode queries with. Nothing is downloaded."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    letters = [
+        *special.values(),
+        *"abcdefghijklmnopqrstuvwxyz",
+        *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"),
+    ]
+    tokenizer = Tokenizer(models.WordPiece({token: i for i, token in enumerate(letters)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(letters),
+        hidden_size=dimension,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=dimension,
+        max_position_embeddings=64,
+    )
+    BertModel(config).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **special).save_pretrained(
+        folder
+    )
+
+
+class RandomVectors:
+    """Stands where an encoder stands when passages are encoded; the settings are those of a real one."""
+
+    def __init__(self, section):
+        self.section = section
+        self._generator = np.random.default_rng(0)
+
+    def encode_passages(self, passages, batch_size: int = 64) -> np.ndarray:
+        vectors = self._generator.standard_normal((len(passages), self.section.dimension), dtype=np.float32)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def write_vectors(shards: Path, encoder: Path) -> None:
+    """The step between ``passages`` and ``merge``, with random vectors instead of the model's."""
+    from retrieval_server.encoder import Encoder
+    from retrieval_server.encoder_settings import EncoderOptions
+    from retrieval_server.shards import Shard, encode_shard
+
+    section = Encoder.create(str(encoder), EncoderOptions(pooling="mean"), "cpu").section
+    encode_shard(shards, Shard(1, 1), RandomVectors(section))
+
+
+def resident(pid: int, mapping: str) -> tuple[float, float]:
+    """MB resident of the whole process, and of the mapping of one file."""
+    whole = part = 0
+    inside = False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        words = line.split()
+        if not words[0].endswith(":"):
+            inside = words[-1].endswith(mapping)
+        elif words[0] == "Rss:":
+            whole += int(words[1])
+            part += int(words[1]) if inside else 0
+    return whole / 1024, part / 1024
+
+
+def read_through(folder: Path) -> None:
+    """Bring the files into the operating system's cache."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as stream:
+                while stream.read(16 * MB):
+                    pass
+
+
+def ask(url: str, queries: list[str]) -> int:
+    """The number of passages that came back."""
+    body = json.dumps({"queries": queries, "topk": TOPK}).encode()
+    request = urllib.request.Request(f"{url}/retrieve", body, {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=600) as answer:
+        return sum(map(len, json.load(answer)["result"]))
+
+
+def serve(index: Path) -> list[str]:
+    """Start the server, ask it, stop it: the lines of the table."""
+    read_through(index)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    command = [
+        sys.executable,
+        "retrieval_server/start_retrieval.py",
+        "--index",
+        str(index),
+        "--port",
+        str(port),
+    ]
+    began = time.perf_counter()
+    process = subprocess.Popen([*command, "--deadline", "600"], cwd=ROOT, stdout=subprocess.DEVNULL)
+    try:
+        while True:
+            if process.poll() is not None:
+                raise SystemExit("the server ended")
+            try:
+                with urllib.request.urlopen(f"{url}/ready", timeout=60):
+                    break
+            except OSError:
+                time.sleep(0.02)
+        ready = time.perf_counter() - began
+        lines = [f"| start to ready, files in cache | {ready:.1f} s |"]
+        lines += _resident_lines("ready", process.pid)
+        draw = random.Random(1)
+        sent = most = 0
+        for _ in range(QUERIES // 32):
+            sent += ask(url, ["".join(draw.choices("abcdefghij ", k=40)) + "x" for _ in range(32)])
+            most = max(most, resident(process.pid, "passages.arrow")[1])
+        lines += _resident_lines(f"after {sent:,} passages sent", process.pid)
+        lines.append(f"| text, the most seen meanwhile | {most:.0f} MB |")
+        return lines
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def _resident_lines(moment: str, pid: int) -> list[str]:
+    whole, text = resident(pid, "passages.arrow")
+    return [
+        f"| {moment}: process, resident | {whole:.0f} MB |",
+        f"| {moment}: text, resident | {text:.0f} MB |",
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--work", type=Path, required=True, metavar="DIR", help="a folder that is not there yet"
+    )
+    parser.add_argument("--passages", type=int, default=5_000_000, help="default %(default)s")
+    parser.add_argument("--dimension", type=int, default=64, help="of the vectors (default %(default)s)")
+    parser.add_argument("--keep", action="store_true", help="leave the files there")
+    parser.add_argument("--step", choices=["encoder", "vectors"], help=argparse.SUPPRESS)
+    parser.add_argument("--shards", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    corpus, encoder, index = (args.work / name for name in ("corpus", "encoder", "index"))
+    if args.step == "encoder":
+        write_encoder(encoder, args.dimension)
+        return 0
+    if args.step == "vectors":
+        write_vectors(args.shards, encoder)
+        return 0
+    if args.work.exists():
+        parser.error(f"--work {args.work} is there already")
+    build, this = ROOT / "retrieval_server" / "build_index.py", Path(__file__).resolve()
+    try:
+        write_corpus(corpus, args.passages)
+        # In a process of its own: a child's peak begins with what its parent has, so this one stays small.
+        own = (this, "--work", args.work, "--dimension", args.dimension)
+        measure("encoder", *own, "--step", "encoder")
+        steps = []
+        quarter = ("quarter", args.passages // FILES, corpus / "0.jsonl")
+        for name, share, source in (quarter, ("all", args.passages, corpus)):
+            shards = args.work / name
+            steps += [
+                measure(f"passages, {share:,}", build, "passages", "--corpus", source, "--shards", shards),
+                measure(f"encode, {share:,}", *own, "--step", "vectors", "--shards", shards),
+            ]
+        steps.append(
+            measure(
+                f"merge, {args.passages:,}", build, "merge", "--shards", args.work / "all", "--out", index
+            )
+        )
+        print("| step | wall s | processor s | peak MB |\n|---|---|---|---|")
+        print("\n".join(step.row() for step in steps))
+        sizes = {path.name: path.stat().st_size / MB for path in index.iterdir() if path.is_file()}
+        print("\n| server | |\n|---|---|")
+        print("\n".join(f"| {name}, on disk | {size:.0f} MB |" for name, size in sorted(sizes.items())))
+        print("\n".join(serve(index)))
+    finally:
+        if not args.keep:
+            shutil.rmtree(args.work, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
