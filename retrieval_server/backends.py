@@ -32,6 +32,8 @@ class OpenOptions:
     encoder: str | None = None
     #: torch's device for the encoder; None: a GPU if torch sees one.
     device: str | None = None
+    #: What the encoder computes in; see encoder.py.
+    dtype: str = "float32"
     #: Cells of an IVF index looked into, and length of HNSW's candidate list; None: the manifest's.
     nprobe: int | None = None
     ef_search: int | None = None

@@ -130,6 +130,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "--batch-size", type=int, default=64, help="texts encoded at once (default %(default)s)"
     )
     dense.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: a GPU if torch sees one)")
+    dense.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16", "float16"],
+        default="float32",
+        help="what the encoder computes in; the 16-bit types are for GPUs, on a CPU they are slower "
+        "(default %(default)s)",
+    )
 
     bm25 = parser.add_argument_group("bm25")
     bm25.add_argument("--stemmer", choices=["english", "none"], default="english", help="default %(default)s")
@@ -188,6 +195,7 @@ def _build(args: argparse.Namespace) -> None:
         recall_queries=args.recall_queries,
         batch_size=args.batch_size,
         device=args.device,
+        dtype=args.dtype,
         bm25=BM25Section(stemmer=args.stemmer, stopwords=args.stopwords, k1=args.k1, b=args.b),
         skip_bad_rows=args.skip_bad_rows,
         overwrite=args.overwrite,
@@ -215,7 +223,7 @@ def _encode(args: argparse.Namespace) -> None:
     from retrieval_server.encoder import Encoder, prefer_reproducible_products
 
     prefer_reproducible_products()  # a shard that goes on ends in the bytes of one that was never stopped
-    encoder = Encoder.create(args.encoder, _encoder_options(args), args.device)
+    encoder = Encoder.create(args.encoder, _encoder_options(args), args.device, args.dtype)
     record = encode_shard(args.shards, shard, encoder, batch_size=args.batch_size, overwrite=args.overwrite)
     print(
         f"shard {shard}: {record.stop - record.start} passages are encoded. When all shards are, go on with:"

@@ -56,6 +56,7 @@ class BuildOptions:
     recall_queries: Path | None = None
     batch_size: int = 64
     device: str | None = None
+    dtype: str = "float32"
     bm25: BM25Section = BM25Section(stemmer="english", stopwords="english", k1=1.2, b=0.75)
     skip_bad_rows: bool = False
     overwrite: bool = False
@@ -123,7 +124,7 @@ def merge_shards(options: BuildOptions, shards: Path) -> Manifest:
             store,
             encoder,
             vectors,
-            lambda: Encoder.open(encoder, options.encoder, options.device),
+            lambda: Encoder.open(encoder, options.encoder, options.device, options.dtype),
         )
         return _finish(options, work, record.corpus, record.count, {"dense": section})
 
@@ -155,7 +156,7 @@ def _open_encoder(options: BuildOptions):
 
     if options.encoder is None:
         raise BuildError("--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download).")
-    encoder = Encoder.create(options.encoder, options.encoder_options, options.device)
+    encoder = Encoder.create(options.encoder, options.encoder_options, options.device, options.dtype)
     check_options(options, encoder.section.dimension)
     return encoder
 

@@ -64,6 +64,13 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
     parser.add_argument(
         "--device", help="cpu, cuda, cuda:1, ... for the encoder (default: a GPU if torch sees one)"
     )
+    parser.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16", "float16"],
+        default="float32",
+        help="what the encoder computes in; the 16-bit types are for GPUs, on a CPU they are slower "
+        "(default %(default)s)",
+    )
     faiss = parser.add_argument_group("search of a FAISS index")
     faiss.add_argument(
         "--nprobe", type=int, metavar="N", help="IVF: cells looked into (default: the manifest's)"

@@ -37,13 +37,13 @@ _WAITS = (0.05, 1.0)
 class QueryEncoder:
     """A replica of an index's encoder."""
 
-    def __init__(self, section: dict, where: str | None, device: str | None):
+    def __init__(self, section: dict, where: str | None, device: str | None, dtype: str):
         from retrieval_server.encoder import prefer_reproducible_products
 
         prefer_reproducible_products()
         from retrieval_server.encoder import Encoder
 
-        self._encoder = Encoder.open(EncoderSection.model_validate(section), where, device)
+        self._encoder = Encoder.open(EncoderSection.model_validate(section), where, device, dtype)
 
     def call(self, queries: list[str]) -> Any:
         """The queries' vectors, (queries, dimension)."""
@@ -219,7 +219,8 @@ class RayServe:
             deployment = self._deployment(
                 QueryEncoder, "encoder", options.encoder_replicas, options.encoder_gpus
             )
-            bound = deployment.bind(whole.dense.encoder.model_dump(), opening.encoder, opening.device)
+            section = whole.dense.encoder.model_dump()
+            bound = deployment.bind(section, opening.encoder, opening.device, opening.dtype)
             targets.append(serve.RunTarget(bound, name=f"{name}-encoder", route_prefix=None))
         for number, (path, _) in enumerate(shards):
             deployment = self._deployment(Shard, f"shard-{number}", options.shard_replicas, 0.0)

@@ -113,5 +113,7 @@ def open_backend(
     from retrieval_server.encoder import Encoder
 
     assert manifest.dense is not None
-    loaded = Encoder.open(manifest.dense.encoder, options.encoder, options.device) if encodes else None
+    loaded = None
+    if encodes:
+        loaded = Encoder.open(manifest.dense.encoder, options.encoder, options.device, options.dtype)
     return DenseBackend(folder / FAISS_INDEX, manifest.dense, manifest.count, loaded, options)

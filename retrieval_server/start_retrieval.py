@@ -100,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
 
     def open_index(place: Place) -> StagedSource:
         opening = OpenOptions(
-            place.encoder, args.device, args.nprobe, args.ef_search, args.gpu, args.gpu_fp16
+            place.encoder, args.device, args.dtype, args.nprobe, args.ef_search, args.gpu, args.gpu_fp16
         )
         if ray is not None:
             return ray.open(place.path, opening, verify=args.verify, deadline_s=args.deadline)

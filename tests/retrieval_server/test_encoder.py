@@ -121,3 +121,17 @@ def test_a_query_is_padded_by_its_own_length_and_not_by_its_neighbours(tiny_bge,
         together, encoder.encode_passages([encoder.section.query_prefix + text for text in texts]), atol=1e-6
     )
     assert encoder.encode_queries([]).shape == (0, encoder.section.dimension)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_sixteen_bit_models_give_normalised_float32_vectors_near_those_of_32_bits(make_bert, dtype):
+    folder = str(make_bert("own", "mean"))
+    exact, rough = (Encoder.create(folder, EncoderOptions(), "cpu", d) for d in ("float32", dtype))
+    for one, other in (
+        (exact.encode_queries(TEXTS), rough.encode_queries(TEXTS)),
+        (exact.encode_passages(TEXTS), rough.encode_passages(TEXTS)),
+    ):
+        assert other.dtype == np.float32 and 1e-6 < np.abs(one - other).max()
+        np.testing.assert_allclose(one, other, atol=0.03)
+        np.testing.assert_allclose(np.linalg.norm(other, axis=1), 1, atol=1e-6)
+    assert rough.section == exact.section, "an index of either answers to both"
