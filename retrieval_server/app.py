@@ -27,6 +27,8 @@ from retrieval_server.indexes import Loader, Serving
 from retrieval_server.metrics import CONTENT_TYPE
 from retrieval_server.middleware import BearerToken, BodyLimit, Measure
 from retrieval_server.reload import Reloader
+from retrieval_server.rerank import Reranker
+from retrieval_server.rerank_route import add_rerank_route
 from retrieval_server.service import Found, Refused, RetrievalService
 from retrieval_server.sources import Retrieved
 from retrieval_server.wire import (
@@ -62,6 +64,7 @@ def create_app(
     pages: Path | None = None,
     reloader: Reloader | None = None,
     token: str | None = None,
+    reranker: Reranker | None = None,
     log_queries: bool = False,
     on_ready: Callable[[], None] | None = None,
     on_load_failure: Callable[[BaseException], None] | None = None,
@@ -111,6 +114,7 @@ def create_app(
     guarded = APIRouter(dependencies=[Depends(HTTPBearer(auto_error=False))] if token else [])
     _add_search_routes(guarded, service)
     _add_operations(guarded, service)
+    add_rerank_route(guarded, service, reranker, _ERRORS)
     app.include_router(guarded)
     _add_probes(app, service)
     routes = frozenset(app.openapi()["paths"])

@@ -85,6 +85,20 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
         help="search on all GPUs that faiss-gpu sees, a shard each; on: or not at all (default %(default)s)",
     )
     faiss.add_argument("--gpu-fp16", action="store_true", help="16-bit vectors on the GPU: half the memory")
+    rerank = parser.add_argument_group("reranking by a cross-encoder")
+    rerank.add_argument(
+        "--rerank",
+        metavar="NAME_OR_PATH",
+        help="a cross-encoder, as a folder or Hugging Face name: POST /rerank uses it, and --rerank-depth",
+    )
+    rerank.add_argument(
+        "--rerank-depth",
+        type=int,
+        default=20,
+        metavar="N",
+        help="passages of each search that it puts in order, the most that a request gets; 0: only /rerank "
+        "(default %(default)s)",
+    )
     parser.add_argument(
         "--pages",
         type=Path,
@@ -177,12 +191,14 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
     args = parser.parse_args(argv)
     check_web_flags(parser, args)
     at_least = dict.fromkeys(("topk", "max_queries", "max_query_chars", "max_topk", "max_batch"), 1)
-    for name, least in (at_least | {"max_wait_ms": 0, "cache_size": 0}).items():
+    for name, least in (at_least | {"max_wait_ms": 0, "cache_size": 0, "rerank_depth": 0}).items():
         if not getattr(args, name) >= least:
             parser.error(f"--{name.replace('_', '-')} must be at least {least}")
     for name in ("nprobe", "ef_search"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    if args.rerank and 0 < args.rerank_depth < args.topk:
+        parser.error(f"--topk {args.topk} is above --rerank-depth {args.rerank_depth}")
     if not args.deadline > 0:
         parser.error("--deadline must be above 0 seconds")
     if args.max_queue < args.max_queries:

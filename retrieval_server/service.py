@@ -72,7 +72,7 @@ class RetrievalService:
         self._reloads: set[asyncio.Task] = set()
         self._pages_file = pages
         self._pages: PageStore | None = None
-        self._deadline_s = options.deadline_s
+        self.deadline_s = options.deadline_s
 
     async def load(self) -> None:
         """Load everything and warm it; remembers the failure that it raises."""
@@ -130,13 +130,13 @@ class RetrievalService:
         leaving = asyncio.ensure_future(_disconnected(request))
         try:
             await asyncio.wait(
-                {searching, leaving}, timeout=self._deadline_s, return_when=asyncio.FIRST_COMPLETED
+                {searching, leaving}, timeout=self.deadline_s, return_when=asyncio.FIRST_COMPLETED
             )
             if searching.done():
                 return Found(searching.result(), index.name, serving.version)
             if leaving.done():
                 raise ClientGone
-            reason = f"no answer within the server's deadline of {self._deadline_s:g} s"
+            reason = f"no answer within the server's deadline of {self.deadline_s:g} s"
             raise self._refused(504, "deadline", reason, index=index)
         except Overloaded as error:
             raise self._refused(

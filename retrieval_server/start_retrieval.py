@@ -73,6 +73,7 @@ def main(argv: list[str] | None = None) -> int:
     from retrieval_server.manifest import check_files
     from retrieval_server.ray_serve import RayServe
     from retrieval_server.reload import Place, Reloader
+    from retrieval_server.rerank import RerankedSource, Reranker
     from retrieval_server.retriever import Retriever
     from retrieval_server.sources import StagedSource
     from retrieval_server.split import read_shards
@@ -98,13 +99,21 @@ def main(argv: list[str] | None = None) -> int:
         failures.append(error)
         server.should_exit = True
 
+    reranker = Reranker(args.rerank, args.device) if args.rerank else None
+
     def open_index(place: Place) -> StagedSource:
         opening = OpenOptions(
             place.encoder, args.device, args.dtype, args.nprobe, args.ef_search, args.gpu, args.gpu_fp16
         )
+        source: StagedSource
         if ray is not None:
-            return ray.open(place.path, opening, verify=args.verify, deadline_s=args.deadline)
-        return Retriever.open(place.path, verify=args.verify, options=opening)
+            source = ray.open(place.path, opening, verify=args.verify, deadline_s=args.deadline)
+        else:
+            source = Retriever.open(place.path, verify=args.verify, options=opening)
+        if reranker is None:
+            return source
+        reranker.load()  # now: what is wrong with it ends the start
+        return RerankedSource(source, reranker, args.rerank_depth) if args.rerank_depth else source
 
     places = {name: Place(folder, args.encoder) for name, folder in args.index.items()}
     reloader = Reloader(places, open_index, args.reload_root)
@@ -127,6 +136,7 @@ def main(argv: list[str] | None = None) -> int:
         ),
         pages=args.pages,
         reloader=reloader,
+        reranker=reranker,
         token=token or None,
         log_queries=args.log_queries,
         on_ready=lambda: print(f"serving on http://{args.host}:{port}", flush=True),
