@@ -14,6 +14,11 @@ was killed goes on, too:
     python retrieval_server/build_index.py passages --corpus wiki/ --shards work
     python retrieval_server/build_index.py encode --shards work --shard 1/8 --encoder intfloat/e5-base-v2
     python retrieval_server/build_index.py merge --shards work --out indexes/e5
+
+Two indexes of one corpus can be searched together:
+
+    python retrieval_server/build_index.py --backend hybrid --of indexes/bm25 --of indexes/e5 \\
+        --out indexes/both
 """
 
 from __future__ import annotations
@@ -22,6 +27,10 @@ import argparse
 import logging
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from retrieval_server.manifest import Manifest
 
 if __package__ in (
     None,
@@ -59,7 +68,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help=".jsonl or .tsv, plain or .gz, or .parquet; several files or a folder of them are one corpus",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="index folder to make")
-    parser.add_argument("--backend", choices=["dense", "bm25"], help="vectors of an encoder, or words")
+    parser.add_argument(
+        "--backend",
+        choices=["dense", "bm25", "lucene", "hybrid"],
+        help="vectors of an encoder; words (lucene: for tens of millions of passages, needs Java); or "
+        "several indexes at once",
+    )
     parser.add_argument(
         "--shards", type=Path, metavar="DIR", help="passages, encode, merge: folder of the text and the parts"
     )
@@ -138,7 +152,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "(default %(default)s)",
     )
 
-    bm25 = parser.add_argument_group("bm25")
+    bm25 = parser.add_argument_group("bm25 and lucene")
     bm25.add_argument("--stemmer", choices=["english", "none"], default="english", help="default %(default)s")
     bm25.add_argument(
         "--stopwords", choices=["english", "none"], default="english", help="default %(default)s"
@@ -147,19 +161,37 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     bm25.add_argument(
         "--b", type=float, default=0.75, help="weight of passage length, 0 to 1 (default %(default)s)"
     )
+    hybrid = parser.add_argument_group("hybrid")
+    hybrid.add_argument(
+        "--of", type=Path, action="append", metavar="DIR", help="an index of the same corpus; give it twice"
+    )
+    hybrid.add_argument(
+        "--rrf-k",
+        type=int,
+        default=60,
+        help="rank fusion: a rank adds 1 / (k + rank) (default %(default)s)",
+    )
+    hybrid.add_argument(
+        "--depth", type=int, default=100, help="passages asked of each index (default %(default)s)"
+    )
     args = parser.parse_args(argv)
-    for name in _NEEDED[args.step]:
+    if args.backend == "hybrid":
+        if args.step != "all" or args.corpus or not args.of or not args.out:
+            parser.error("--backend hybrid needs --of DIR --of DIR and --out, and takes its text from those")
+    elif args.of:
+        parser.error("--of belongs to --backend hybrid")
+    for name in _NEEDED[args.step] if args.backend != "hybrid" else ():
         if getattr(args, name) is None:
             parser.error(f"{'a build' if args.step == 'all' else args.step} needs --{name}")
-    if args.step != "all" and args.backend == "bm25":
-        parser.error(f"{args.step} is a step of a dense index; BM25 is built in one go")
+    if args.step != "all" and args.backend not in (None, "dense"):
+        parser.error(f"{args.step} is a step of a dense index; {args.backend} is built in one go")
     if args.step == "all" and (args.shards or args.shard):
         parser.error("--shards and --shard belong to the steps: build_index.py passages|encode|merge ...")
     if not args.k1 >= 0:
         parser.error("--k1 must not be negative")
     if not 0 <= args.b <= 1:
         parser.error("--b must lie between 0 and 1")
-    for name in ("batch_size", "max_length", "nprobe", "ef_search", "train_sample"):
+    for name in ("batch_size", "max_length", "nprobe", "ef_search", "train_sample", "rrf_k", "depth"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     return args
@@ -177,10 +209,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _build(args: argparse.Namespace) -> None:
-    from retrieval_server.builder import BuildOptions, build_index, merge_shards
+    from retrieval_server.builder import BuildOptions, build_hybrid, build_index, merge_shards
     from retrieval_server.encoder import prefer_reproducible_products
     from retrieval_server.manifest import BM25Section
 
+    if args.backend == "hybrid":
+        manifest = build_hybrid(args.of, args.out, k=args.rrf_k, depth=args.depth, overwrite=args.overwrite)
+        return _say_how_to_serve(args.out, manifest)
     prefer_reproducible_products()
     options = BuildOptions(
         corpus=args.corpus or (),
@@ -201,8 +236,12 @@ def _build(args: argparse.Namespace) -> None:
         overwrite=args.overwrite,
     )
     manifest = merge_shards(options, args.shards) if args.step == "merge" else build_index(options)
-    print(f"{args.out}: {manifest.count} passages{_skipped(manifest.corpus.skipped_rows)}. Serve it with:")
-    print(f"python retrieval_server/start_retrieval.py --index {args.out}")
+    _say_how_to_serve(args.out, manifest)
+
+
+def _say_how_to_serve(out: Path, manifest: Manifest) -> None:
+    print(f"{out}: {manifest.count} passages{_skipped(manifest.corpus.skipped_rows)}. Serve it with:")
+    print(f"python retrieval_server/start_retrieval.py --index {out}")
 
 
 def _passages(args: argparse.Namespace) -> None:

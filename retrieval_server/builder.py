@@ -9,9 +9,7 @@ then, so that ``OUT`` is either a finished index or not there. A build that was 
 from __future__ import annotations
 
 import json
-import os
 import platform
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -24,6 +22,7 @@ from retrieval_server.errors import BuildError
 from retrieval_server.manifest import (
     BM25_FOLDER,
     FORMAT_VERSION,
+    LUCENE_FOLDER,
     PASSAGES,
     BM25Section,
     CorpusSection,
@@ -33,20 +32,27 @@ from retrieval_server.manifest import (
     write_manifest,
 )
 from retrieval_server.passages import PassageStore
-from retrieval_server.publishing import publish, refuse_target, work_folder
+from retrieval_server.publishing import link_or_copy, publish, refuse_target, work_folder
 
 _VECTORS = "vectors.f32"
 _PROGRESS = "progress.json"
-_LIBRARIES = {"dense": ("faiss-cpu", "sentence-transformers", "torch"), "bm25": ("bm25s",)}
+_LIBRARIES = {
+    "dense": ("faiss-cpu", "sentence-transformers", "torch"),
+    "bm25": ("bm25s",),
+    "lucene": ("pyserini",),
+}
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What to build. The encoder's options matter for ``dense``, ``bm25`` for ``bm25``."""
+    """What to build. The encoder's options matter for ``dense``, ``bm25`` for ``bm25`` and ``lucene``.
+
+    A ``hybrid`` has no corpus of its own; see ``build_hybrid``.
+    """
 
     corpus: Path | Sequence[Path]
     out: Path
-    backend: Literal["dense", "bm25"]
+    backend: Literal["dense", "bm25", "lucene"]
     encoder: str | None = None
     encoder_options: EncoderOptions = field(default_factory=EncoderOptions)
     factory: str = "Flat"
@@ -88,6 +94,12 @@ def build_index(options: BuildOptions) -> Manifest:
             )
             vectors = Vectors([work / _VECTORS], encoder.section.dimension)
             sections["dense"] = make_dense(options, work, store, encoder.section, vectors, lambda: encoder)
+        elif options.backend == "lucene":
+            from retrieval_server.lucene import build_lucene
+
+            sections["lucene"] = options.bm25
+            texts, folder = store.iter_contents(), work / LUCENE_FOLDER
+            build_lucene(texts, options.bm25, folder, total=len(store), progress=options.progress)
         else:
             from retrieval_server.bm25 import build_bm25
 
@@ -113,10 +125,7 @@ def merge_shards(options: BuildOptions, shards: Path) -> Manifest:
     encoder, files = check_shards(shards, progress=options.progress)
     check_options(options, encoder.dimension)
     with work_folder(options.out) as work:
-        try:
-            os.link(shards / PASSAGES, work / PASSAGES)
-        except OSError:  # another file system
-            shutil.copyfile(shards / PASSAGES, work / PASSAGES)
+        link_or_copy(shards / PASSAGES, work / PASSAGES)
         vectors, store = Vectors(files, encoder.dimension), PassageStore(work / PASSAGES)
         section = make_dense(
             options,
@@ -127,6 +136,34 @@ def merge_shards(options: BuildOptions, shards: Path) -> Manifest:
             lambda: Encoder.open(encoder, options.encoder, options.device, options.dtype),
         )
         return _finish(options, work, record.corpus, record.count, {"dense": section})
+
+
+def build_hybrid(
+    folders: Sequence[Path], out: Path, *, k: int = 60, depth: int = 100, overwrite: bool = False
+) -> Manifest:
+    """Make the index that searches ``folders``, of one corpus, and merges what they find (hybrid.py).
+
+    The text is linked, not copied, where the file system can. Raises BuildError or IndexFolderError.
+    """
+    from retrieval_server.hybrid import describe_parts
+
+    refuse_target(out, overwrite=overwrite)
+    section, part = describe_parts(folders, out, k, depth)
+    with work_folder(out) as work:
+        link_or_copy(folders[0] / PASSAGES, work / PASSAGES)
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            backend="hybrid",
+            count=part.count,
+            corpus=part.corpus,
+            dense=part.dense,
+            hybrid=section,
+            files=describe_files(work),
+            built_with=_versions("hybrid"),
+        )
+        write_manifest(work, manifest)
+        publish(work, out)
+    return manifest
 
 
 def _finish(
@@ -175,7 +212,7 @@ def _keep_or_drop_vectors(work: Path, wanted: dict) -> None:
 
 def _versions(backend: str) -> dict[str, str]:
     found = {"python": platform.python_version()}
-    for name in ("pyarrow", *_LIBRARIES[backend]):
+    for name in ("pyarrow", *_LIBRARIES.get(backend, ())):
         try:
             found[name] = version(name)
         except ImportError:  # faiss comes under several names

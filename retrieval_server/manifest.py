@@ -22,6 +22,7 @@ MANIFEST = "manifest.json"
 PASSAGES = "passages.arrow"
 FAISS_INDEX = "faiss.index"
 BM25_FOLDER = "bm25"
+LUCENE_FOLDER = "lucene"
 VERIFY_UP_TO = 2**30  # bytes; a larger folder's contents are hashed only on request
 
 
@@ -103,6 +104,14 @@ class ShardSection(_Section):
     whole_sha256: str
 
 
+class HybridSection(_Section):
+    """Other index folders of the same corpus, by paths from this one; reciprocal rank fusion's constants."""
+
+    of: tuple[str, ...]
+    k: int
+    depth: int
+
+
 class FileEntry(_Section):
     """Size and hash of one file of the folder."""
 
@@ -111,15 +120,20 @@ class FileEntry(_Section):
 
 
 class Manifest(_Section):
-    """The whole of ``manifest.json``. ``dense`` or ``bm25`` is there, as ``backend`` says."""
+    """The whole of ``manifest.json``. The section that ``backend`` names is there.
+
+    A hybrid also has the dense section of the dense index in it, if there is one.
+    """
 
     format_version: int
-    backend: Literal["dense", "bm25"]
+    backend: Literal["dense", "bm25", "lucene", "hybrid"]
     count: int
     corpus: CorpusSection
     dense: DenseSection | None = None
     bm25: BM25Section | None = None
     shard: ShardSection | None = None
+    lucene: BM25Section | None = None
+    hybrid: HybridSection | None = None
     files: dict[str, FileEntry]
     built_with: dict[str, str]
 
@@ -153,7 +167,7 @@ def read_manifest(folder: Path) -> Manifest:
     """The folder's manifest. Raises IndexFolderError if it is not a finished index of this format."""
     path = folder / MANIFEST
     rebuild = (
-        "Build one with: python retrieval_server/build_index.py --corpus FILE --out DIR --backend dense|bm25"
+        "Build one with: python retrieval_server/build_index.py --corpus FILE --out DIR --backend bm25"
     )
     if not folder.is_dir():
         raise IndexFolderError(f"{folder}: no such folder. {rebuild}")

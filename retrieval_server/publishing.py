@@ -51,6 +51,14 @@ def work_folder(out: Path, keep: Sequence[str] = ()) -> Iterator[Path]:
         os.close(descriptor)
 
 
+def link_or_copy(source: Path, target: Path) -> None:
+    """A second name for a file that never changes; a copy where the file system has no such thing."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 def publish(work: Path, out: Path) -> None:
     """Give the finished folder its name. An old index is moved aside first: no moment shows half of one."""
     aside = out.with_name(out.name + ".replaced")

@@ -10,6 +10,7 @@ from retrieval_server.backends import Backend, OpenOptions
 from retrieval_server.manifest import (
     BM25_FOLDER,
     FAISS_INDEX,
+    LUCENE_FOLDER,
     PASSAGES,
     Manifest,
     check_files,
@@ -52,7 +53,7 @@ class Retriever(StagedSource):
         require_equal(
             f"{folder / PASSAGES}: passages", manifest.count, len(passages), "Build the index again."
         )
-        return cls(manifest, passages, open_backend(folder, manifest, options, encodes))
+        return cls(manifest, passages, open_backend(folder, manifest, options, encodes, verify))
 
     @property
     def description(self) -> Description:
@@ -101,9 +102,21 @@ class Retriever(StagedSource):
 
 
 def open_backend(
-    folder: Path, manifest: Manifest, options: OpenOptions, encodes: bool = True
+    folder: Path, manifest: Manifest, options: OpenOptions, encodes: bool = True, verify: bool | None = None
 ) -> Backend:
     """The search index of the folder. Imports are here so that BM25 does not need torch, nor dense bm25s."""
+    if manifest.backend == "hybrid":
+        from retrieval_server.hybrid import open_parts
+
+        def open_part(part: Path, found: Manifest) -> Backend:
+            return open_backend(part, found, options, encodes)
+
+        return open_parts(folder, manifest, verify, open_part)
+    if manifest.backend == "lucene":
+        from retrieval_server.lucene import LuceneBackend
+
+        assert manifest.lucene is not None
+        return LuceneBackend(folder / LUCENE_FOLDER, manifest.lucene, manifest.count)
     if manifest.backend == "bm25":
         from retrieval_server.bm25 import BM25Backend
 
