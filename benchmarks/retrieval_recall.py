@@ -1,0 +1,95 @@
+"""Recall of the index kinds on a corpus with questions and their evidence.
+
+    python benchmarks/retrieval_recall.py --corpus corpus.jsonl.gz --questions questions.jsonl --work indexes
+
+Questions are JSONL, {"question", "supporting_ids": [corpus id, ...]} a line. Builds BM25, a dense index and
+their hybrid under --work (an index that is there already is used, if it is of the same corpus), asks every
+question and prints, for each kind, the mean share of a question's supporting passages among the first k. With
+--lucene, BM25 over Lucene as well, and how many of its first k are also bm25s's. All settings are the
+defaults: nothing here is fitted to the questions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+
+def recall(found: Sequence[Sequence[str]], wanted: Sequence[set[str]]) -> float:
+    """The mean share of each question's wanted ids among the ids found for it."""
+    shares = [
+        len(wanted_ids & set(ids)) / len(wanted_ids) for ids, wanted_ids in zip(found, wanted, strict=True)
+    ]
+    return sum(shares) / len(shares)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--corpus", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--questions", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="where the indexes go")
+    parser.add_argument("--encoder", default="minilm", help="of the dense index (default %(default)s)")
+    parser.add_argument("--device", default="cpu", help="of the encoder (default %(default)s)")
+    parser.add_argument("--k", type=int, nargs="+", default=[1, 5, 10], help="default: 1 5 10")
+    parser.add_argument("--lucene", action="store_true", help='needs the extra "lucene"')
+    args = parser.parse_args()
+
+    from retrieval_server.encoder import prefer_reproducible_products
+
+    prefer_reproducible_products()
+
+    from retrieval_server.builder import BuildOptions, build_hybrid, build_index
+    from retrieval_server.errors import RetrievalServerError
+    from retrieval_server.manifest import read_manifest, require_equal
+    from retrieval_server.retriever import Retriever
+
+    rows = [json.loads(line) for line in args.questions.open(encoding="utf-8")]
+    rows = [row for row in rows if row["supporting_ids"]]
+    questions, wanted = [row["question"] for row in rows], [set(row["supporting_ids"]) for row in rows]
+    dense = args.encoder.replace("/", "_")
+    kinds = {"bm25": "BM25 (bm25s)", dense: f"dense ({args.encoder}, Flat)", "hybrid": "hybrid of both"}
+    if args.lucene:
+        kinds["lucene"] = "BM25 (Lucene)"
+    found: dict[str, list[list[str]]] = {}
+    try:
+        for kind in kinds:
+            out = args.work / kind
+            backend = "dense" if kind == dense else kind
+            if not out.exists() and kind == "hybrid":
+                build_hybrid([args.work / "bm25", args.work / dense], out)
+            elif not out.exists():
+                encoder = args.encoder if kind == dense else None
+                build_index(BuildOptions(args.corpus, out, backend, encoder=encoder, device=args.device))
+            corpus = read_manifest(args.work / "bm25").corpus.sha256
+            require_equal(f"{out}: corpus", corpus, read_manifest(out).corpus.sha256, "Empty --work.")
+            retriever = Retriever.open(out, device=args.device)
+            answers = retriever.search(questions, max(args.k))
+            found[kind] = [[hit.passage.id for hit in hits] for hits in answers]
+            retriever.close()
+    except RetrievalServerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"{len(questions)} questions, {read_manifest(args.work / 'bm25').count} passages")
+    print("| index | " + " | ".join(f"recall@{k}" for k in args.k) + " |")
+    print("|---|" + "---:|" * len(args.k))
+    for kind, name in kinds.items():
+        shares = [recall([ids[:k] for ids in found[kind]], wanted) for k in args.k]
+        print(f"| {name} | " + " | ".join(f"{share:.1%}" for share in shares) + " |")
+    if args.lucene:
+        for k in args.k:
+            pairs = zip(found["lucene"], found["bm25"], strict=True)
+            shared = sum(len(set(ours[:k]) & set(theirs[:k])) for ours, theirs in pairs)
+            whole = sum(len(theirs[:k]) for theirs in found["bm25"])
+            print(f"first {k} of Lucene that are also bm25s's: {shared / whole:.1%}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
