@@ -114,7 +114,8 @@ def create_app(
     guarded = APIRouter(dependencies=[Depends(HTTPBearer(auto_error=False))] if token else [])
     _add_search_routes(guarded, service)
     _add_operations(guarded, service)
-    add_rerank_route(guarded, service, reranker, _ERRORS)
+    if reranker is not None:
+        add_rerank_route(guarded, service, reranker, _ERRORS)
     app.include_router(guarded)
     _add_probes(app, service)
     routes = frozenset(app.openapi()["paths"])

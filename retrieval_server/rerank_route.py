@@ -99,10 +99,8 @@ class RerankResponse(BaseModel):
     results: list[Ranked] | None = None
 
 
-def add_rerank_route(
-    app: APIRouter, service: RetrievalService, reranker: Reranker | None, errors: dict
-) -> None:
-    """Give the app ``/rerank``; without ``reranker`` it answers 404 and says how to get one."""
+def add_rerank_route(app: APIRouter, service: RetrievalService, reranker: Reranker, errors: dict) -> None:
+    """Give the app ``/rerank``; a server without a reranker has no such path."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="rerank")
     waiting = 0
 
@@ -115,8 +113,6 @@ def add_rerank_route(
     )
     async def rerank(body: RerankRequest):
         nonlocal waiting
-        if reranker is None:
-            raise Refused(404, "no_reranker", "this server has no reranker; start it with --rerank MODEL")
         service.require_ready()
         lists = body.lists()
         _check(lists, service)
