@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     encoder = Encoder.open(manifest.dense.encoder, device=args.device)
     index = faiss.read_index(str(args.index / FAISS_INDEX))
     passages = PassageStore(args.index / PASSAGES)
-    from retrieval_server import dense  # noqa: F401  (sets the threshold when it is imported)
+    from retrieval_server import faiss_search  # noqa: F401  (sets the threshold when it is imported)
 
     if not args.our_faiss_settings:
         faiss.cvar.distance_compute_blas_threshold = threshold

@@ -200,12 +200,17 @@ def report(args: argparse.Namespace, results: dict[str, list[Round]]) -> None:
 def ceiling(index: Path, questions: list[str], batch: int, topk: int, rounds: int) -> None:
     """Print what the index's encoder and FAISS do in this process in big batches, without any server."""
     sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
-    from retrieval_server.retriever import Retriever
+    import faiss
 
-    retriever = Retriever.open(index)
-    if retriever.manifest.dense is None:
-        raise SystemExit(f"error: {index} is a {retriever.manifest.backend} index; give a dense one")
-    encoder, faiss_index = retriever._backend._encoder, retriever._backend._index
+    from retrieval_server import faiss_search  # noqa: F401  (sets FAISS as our server does)
+    from retrieval_server.encoder import Encoder
+    from retrieval_server.manifest import FAISS_INDEX, read_manifest
+
+    manifest = read_manifest(index)
+    if manifest.dense is None:
+        raise SystemExit(f"error: {index} is a {manifest.backend} index; give a dense one")
+    encoder = Encoder.open(manifest.dense.encoder)
+    faiss_index = faiss.read_index(str(index / FAISS_INDEX))
     texts = [encoder.section.query_prefix + question for question in questions]
     encode_s, search_s = [], []
     for _ in range(rounds + 1):

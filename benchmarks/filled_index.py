@@ -1,0 +1,79 @@
+"""Fills a dense index up with invented passages, to measure searches in a larger index than was encoded.
+
+    python benchmarks/filled_index.py --index indexes/minilm --passages 200000 --out indexes/minilm-200k
+
+The passages of ``--index`` stay as they are; the others get random unit vectors and a hundred invented words.
+Encoding that many takes an hour on a laptop, and the speed of exact search does not depend on what vectors
+there are. Questions still find the true passages, since a random direction is close to nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+# This folder holds a retrieval_server.py of its own: look for packages in the project's root instead.
+_here = Path(__file__).resolve().parent
+sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
+
+_BLOCK = 8192
+
+
+def fill(source: Path, out: Path, passages: int, progress: bool = True) -> None:
+    """Write ``out``, an index folder of ``passages`` passages that begins with those of ``source``."""
+    import faiss
+
+    from retrieval_server.manifest import FAISS_INDEX, PASSAGES, describe_files, read_manifest, write_manifest
+    from retrieval_server.passages import Passage, PassageStore, PassageWriter
+    from retrieval_server.publishing import publish, refuse_target, work_folder
+
+    manifest = read_manifest(source)
+    if manifest.dense is None or manifest.dense.factory != "Flat" or not manifest.dense.encoder.normalize:
+        raise SystemExit(f"error: {source}: give a dense index with --factory Flat and normalised vectors")
+    if passages < manifest.count:
+        raise SystemExit(f"error: --passages {passages} is less than the {manifest.count} of {source}")
+    refuse_target(out, overwrite=False)
+    draw, vectors = random.Random(0), np.random.default_rng(0)
+    words = ["".join(draw.choices("aeioustrnlmdkp", k=draw.randint(2, 9))) for _ in range(30_000)]
+    index = faiss.read_index(str(source / FAISS_INDEX))
+    with work_folder(out) as work:
+        with PassageWriter(work / PASSAGES) as writer, tqdm(total=passages, disable=not progress) as bar:
+            for passage in PassageStore(source / PASSAGES):
+                writer.add(passage, writer.count + 1)
+            while writer.count < passages:
+                bar.update(writer.count - bar.n)
+                number = min(_BLOCK, passages - writer.count)
+                block = vectors.standard_normal((number, index.d), dtype=np.float32)
+                index.add(block / np.linalg.norm(block, axis=1, keepdims=True))
+                for row in range(writer.count, writer.count + number):
+                    text = f'"Filler {row}"\n{" ".join(draw.choices(words, k=100))}'
+                    writer.add(Passage(f"filler-{row}", text), row + 1)
+            bar.update(writer.count - bar.n)
+        faiss.write_index(index, str(work / FAISS_INDEX))
+        corpus = manifest.corpus.model_copy(update={"source": "filled up", "sha256": writer.sha256})
+        files = describe_files(work)
+        write_manifest(
+            work, manifest.model_copy(update={"count": passages, "corpus": corpus, "files": files})
+        )
+        publish(work, out)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--index", type=Path, required=True, metavar="DIR", help="a dense Flat index")
+    parser.add_argument("--passages", type=int, default=200_000, help="in all (default %(default)s)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the index folder to make")
+    args = parser.parse_args(argv)
+    fill(args.index, args.out, args.passages)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
