@@ -5,13 +5,17 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
+import httpx
 import pytest
 
-from retrieval_server.builder import BuildOptions, build_index
+from retrieval_server.builder import BuildOptions, build_hybrid, build_index
 from retrieval_server.errors import BuildError
 from retrieval_server.manifest import BM25Section
 from retrieval_server.retriever import Retriever
@@ -77,6 +81,26 @@ def test_a_corpus_without_words_is_refused(tmp_path):
     (tmp_path / "c.tsv").write_text("1\t...\n")
     with pytest.raises(BuildError, match="no word to index"):
         build(tmp_path / "c.tsv", tmp_path / "i", bm25=PLAIN)
+
+
+@needs_lucene
+@pytest.mark.slow
+def test_a_server_with_a_hybrid_of_lucene_in_it_still_stops_gracefully(lucene, corpus, bm25_index, tmp_path):
+    """Java would take SIGTERM for itself, and end the process without answering what it has taken."""
+    build(corpus, tmp_path / "lucene").close()
+    build_hybrid([tmp_path / "lucene", bm25_index], tmp_path / "both")
+    root = Path(__file__).parents[2]
+    script = root / "retrieval_server" / "start_retrieval.py"
+    command = [sys.executable, script, "--index", tmp_path / "both", "--port", "0"]
+    process = subprocess.Popen([str(part) for part in command], cwd=root, stdout=subprocess.PIPE, text=True)
+    try:
+        url = next(line.split()[-1] for line in process.stdout if line.startswith("serving on"))
+        body = {"queries": ["Where is Ulm?"], "topk": 1}
+        assert httpx.post(url + "/retrieve", json=body).json()["result"][0][0]["id"] == "town-0"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.stdout.close()
+    assert process.wait(60) == 0
 
 
 @pytest.mark.skipif(find_spec("pyserini") is not None, reason="the extra is installed")
