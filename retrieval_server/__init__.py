@@ -7,7 +7,7 @@ travels:
                                                                                            |
                                         retriever.py in two threads: prepare (encode), find (search)
                                                                                            |
-                     backends.py: dense.py (encoder.py + FAISS), bm25.py, lucene.py or hybrid.py --> row numbers and scores
+      backends.py: dense.py (encoder.py + FAISS), bm25.py, lucene.py or hybrid.py --> row numbers and scores
                                                                                            |
                                             passages.py (memory-mapped text) --> documents
 
