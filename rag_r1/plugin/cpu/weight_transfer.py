@@ -1,0 +1,107 @@
+"""Weights from a trainer to engines of their own, on a CPU: what `trainer_mode=separate_async` needs.
+
+That mode asks for a checkpoint engine other than `naive` (trainer_separate_async.py, line 62), and those that
+veRL brings move weights over NCCL, RDMA or the like. This one sends them over TCP, with ZeroMQ as veRL's own
+do for their metadata: each engine's worker listens, the first trainer rank sends every tensor to all of them.
+A message is two frames, a JSON header (name, dtype, shape) and the tensor's bytes; a header without a name
+ends the transfer. It binds to the loopback address: a CPU run is one machine.
+
+Chosen by ``actor_rollout_ref.rollout.checkpoint_engine.backend=tcp``; the CPU platform names this module as
+``custom_backend_module``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Generator
+from typing import Any
+
+import torch
+import zmq
+from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
+
+#: A peer that is silent for longer is gone; the run ends then instead of waiting for ever.
+TIMEOUT_MS = 600_000
+
+
+@CheckpointEngineRegistry.register("tcp")
+class TCPCheckpointEngine(CheckpointEngine):
+    """veRL's checkpoint engine over TCP on one machine. Both sides get an instance; `prepare` comes first."""
+
+    def __init__(self, bucket_size: int, is_master: bool = False) -> None:
+        self.is_master = is_master
+        self._context = zmq.Context()
+        self._inbox: zmq.Socket | None = None
+        self._outboxes: list[zmq.Socket] = []
+
+    def prepare(self) -> str:
+        """Listen; returns the address."""
+        self._inbox = self._socket(zmq.PULL)
+        return f"tcp://127.0.0.1:{self._inbox.bind_to_random_port('tcp://127.0.0.1')}"
+
+    @classmethod
+    def build_topology(
+        cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[str]
+    ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+        """The first trainer rank gets the addresses of all engines' workers, the others none."""
+        receivers = metadata[actor_wg_world_size:]
+        return (
+            {"receivers": [receivers, *[[]] * (actor_wg_world_size - 1)]},
+            {"receivers": [[]] * rollout_world_size},
+        )
+
+    def init_process_group(self, receivers: list[str]) -> None:
+        """Connect to those who listen."""
+        for address in receivers:
+            self._outboxes.append(self._socket(zmq.PUSH))
+            self._outboxes[-1].connect(address)
+
+    def finalize(self) -> None:
+        """Close what `prepare` and `init_process_group` opened."""
+        for socket in [*self._outboxes, *([self._inbox] if self._inbox else [])]:
+            socket.close(linger=TIMEOUT_MS)
+        self._inbox, self._outboxes = None, []
+
+    async def send_weights(
+        self, weights: Generator[tuple[str, torch.Tensor], None, None], global_steps: int | None = None
+    ) -> None:
+        """Send every weight. All trainer ranks gather each tensor; the one with receivers sends it."""
+        for name, weight in weights:
+            if self._outboxes:
+                await self._send(*_pack(name, weight))
+        await self._send(b"{}", b"")
+
+    async def receive_weights(
+        self, global_steps: int | None = None
+    ) -> AsyncGenerator[tuple[str, torch.Tensor], None]:
+        """The weights in the order in which they were sent."""
+        while True:
+            header, data = await asyncio.to_thread(self._inbox.recv_multipart)
+            about = json.loads(header)
+            if not about:
+                return
+            yield about["name"], _unpack(about, data)
+
+    async def _send(self, header: bytes, data: Any) -> None:
+        for socket in self._outboxes:
+            await asyncio.to_thread(socket.send_multipart, [header, data])
+
+    def _socket(self, kind: int) -> zmq.Socket:
+        socket = self._context.socket(kind)
+        socket.setsockopt(zmq.RCVTIMEO, TIMEOUT_MS)
+        socket.setsockopt(zmq.SNDTIMEO, TIMEOUT_MS)
+        return socket
+
+
+def _pack(name: str, weight: torch.Tensor) -> tuple[bytes, Any]:
+    weight = weight.detach().to("cpu").contiguous()
+    about = {"name": name, "dtype": str(weight.dtype).removeprefix("torch."), "shape": list(weight.shape)}
+    return json.dumps(about).encode(), weight.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _unpack(about: dict[str, Any], data: bytes) -> torch.Tensor:
+    dtype = getattr(torch, about["dtype"], None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"weight {about['name']!r} came with the unknown dtype {about['dtype']!r}")
+    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(about["shape"])
