@@ -42,15 +42,20 @@ class FailurePolicy:
     retries: int = 0
     #: Seconds before the first of them; doubles each time.
     wait_s: float = 1.0
+    #: Seconds that a search may take, its own retries included, before it counts as failed: a tool that hangs
+    #: would hang the run. None: no limit.
+    tool_timeout_s: float | None = 300.0
     #: Kinds of failure with which a trajectory is not trained on.
     mask: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.retries, int) or isinstance(self.retries, bool) or self.retries < 0:
             raise ValueError(f"retries must be a whole number of at least 0, not {self.retries!r}")
-        number = isinstance(self.wait_s, int | float) and not isinstance(self.wait_s, bool)
-        if not number or not 0 <= self.wait_s < float("inf"):
+        if not _seconds(self.wait_s):
             raise ValueError(f"wait_s must be a number of seconds, not {self.wait_s!r}")
+        limit = self.tool_timeout_s
+        if limit is not None and not (_seconds(limit) and limit):
+            raise ValueError(f"tool_timeout_s must be a number of seconds or null, not {limit!r}")
         if not isinstance(self.mask, tuple) or not set(self.mask) <= set(KINDS):
             raise ValueError(f"mask must be a list of some of {', '.join(KINDS)}, not {self.mask!r}")
 
@@ -69,3 +74,7 @@ class FailurePolicy:
             return cls(**options)
         except (TypeError, ValueError) as error:
             raise ValueError(f"rag_r1.failures.{error}") from None
+
+
+def _seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")

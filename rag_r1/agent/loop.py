@@ -30,6 +30,8 @@ from rag_r1.protocols import Action, Answer, Document, Failure, Invalid, Protoco
 
 logger = logging.getLogger(__name__)
 
+_TIMED_OUT = "The search did not answer in time. Try another query, or answer with what is known."
+
 
 @dataclass(frozen=True)
 class Generation:
@@ -148,16 +150,23 @@ class Episode:
 
     async def _search(self, record: Trajectory, queries: Sequence[str]) -> list[Sequence[Document] | Failure]:
         """One result a query; what failed, and only that, is asked again."""
-        results = list(await self.searcher.search(queries))
+        results = await self._ask(queries)
         for attempt in range(self.failures.retries):
             failed = [i for i, result in enumerate(results) if isinstance(result, Failure)]
             if not failed:
                 break
             await self._wait(record, attempt)
-            again = await self.searcher.search([queries[i] for i in failed])
+            again = await self._ask([queries[i] for i in failed])
             for i, result in zip(failed, again, strict=True):
                 results[i] = result
         return results
+
+    async def _ask(self, queries: Sequence[str]) -> list[Sequence[Document] | Failure]:
+        limit = self.failures.tool_timeout_s
+        try:
+            return list(await asyncio.wait_for(self.searcher.search(queries), limit))
+        except asyncio.TimeoutError:
+            return [Failure(_TIMED_OUT, "tool", f"no answer within {limit:g} s")] * len(queries)
 
     async def _wait(self, record: Trajectory, attempt: int) -> None:
         record.retries += 1

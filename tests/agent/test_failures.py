@@ -117,6 +117,19 @@ def test_an_unknown_kind_of_a_foreign_tool_is_a_tools_failure():
     assert [note.kind for note in record.failures] == ["tool"]
 
 
+def test_a_tool_that_hangs_is_a_failed_search_and_does_not_hang_the_episode():
+    class Hanging(Searcher):
+        async def search(self, queries):
+            self.calls.append(list(queries))
+            await asyncio.Event().wait()
+
+    policy = FailurePolicy(retries=1, wait_s=0.0, tool_timeout_s=0.01, mask=("tool",))
+    searcher = Hanging()
+    record, _ = play(Engine([SEARCH, ANSWER]), searcher, policy)
+    assert (record.status, len(searcher.calls)) == ("tool_failure", 2)
+    assert record.failures == [FailureNote("tool", 0, "no answer within 0.01 s")]
+
+
 def test_no_answer_within_the_budget_is_recorded_as_such_and_is_nobody_elses_failure():
     for limits, status in (({"max_turns": 1}, "turn_limit"), ({"max_response_tokens": 40}, "token_limit")):
         record, _ = play(Engine([SEARCH]), Searcher(), **limits)

@@ -231,6 +231,7 @@ def test_a_prompt_of_ones_own_replaces_the_rows(tokenizer, tmp_path):
         ({"failures": {"wait_s": "long"}}, "rag_r1.failures.wait_s"),
         ({"failures": {"mask": ["retreiver"]}}, "rag_r1.failures.mask"),
         ({"failures": {"mask": "all"}}, "rag_r1.failures.mask"),
+        ({"failures": {"tool_timeout_s": 0}}, "rag_r1.failures.tool_timeout_s"),
     ],
 )
 def test_a_wrong_configuration_is_named(tokenizer, rag_r1, key):
