@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -32,15 +33,15 @@ SHAPES = (b"[]", b"null", b'{"result": {}}', b'{"result": [[{"document": 7}]]}',
 class FaultyProxy:
     """Passes requests on to `backend` and spoils a share of the answers; runs in a thread of its own.
 
-    `rate` of the answers to /retrieve is delayed by `delay_s`, an error 500, cut in the middle, or JSON of
-    another shape, in turn by chance. `counts` tells how many of each there were.
+    `rate` of the answers to /retrieve is, by chance, delayed by `delay_s`, an error 500, cut in the middle,
+    or JSON of another shape. `counts` tells how many of each there were.
     """
 
-    def __init__(self, backend: str, rate: float, delay_s: float = 0.2, seed: int = 0):
-        self.backend, self.rate, self.delay_s = backend.rstrip("/"), rate, delay_s
+    def __init__(self, backend: str, rate: float, delay_s: float, faults: Sequence[str] = FAULTS):
+        self.backend, self.rate, self.delay_s, self.faults = backend.rstrip("/"), rate, delay_s, faults
         self.counts: Counter[str] = Counter()
         self.url = ""
-        self._random = random.Random(seed)
+        self._random = random.Random(0)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
@@ -71,7 +72,7 @@ class FaultyProxy:
 
     async def _pass(self, request: web.Request) -> web.Response:
         spoil = request.path == "/retrieve" and self._random.random() < self.rate
-        fault = self._random.choice(FAULTS) if spoil else "none"
+        fault = self._random.choice(self.faults) if spoil else "none"
         self.counts[fault] += 1
         if fault == "500":
             return web.Response(status=500, text="<html>")
@@ -136,14 +137,25 @@ def demo_index(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def make_server(demo_index, tmp_path, unused_tcp_port_factory) -> Iterator[Callable[[], MortalServer]]:
+def make_server(demo_index, tmp_path) -> Iterator[Callable[[], MortalServer]]:
     """A running MortalServer; all of them are killed when the test ends."""
+    yield from _servers(demo_index, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def make_module_server(demo_index, tmp_path_factory) -> Iterator[Callable[[], MortalServer]]:
+    """The same for the length of a module."""
+    yield from _servers(demo_index, tmp_path_factory.mktemp("server"))
+
+
+def _servers(demo_index: Path, folder: Path) -> Iterator[Callable[[], MortalServer]]:
     made: list[MortalServer] = []
 
     def make() -> MortalServer:
-        made.append(
-            MortalServer(demo_index / "index", tmp_path / "server.log", unused_tcp_port_factory())
-        )
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        made.append(MortalServer(demo_index / "index", folder / "server.log", port))
         made[-1].start()
         return made[-1]
 
@@ -152,7 +164,7 @@ def make_server(demo_index, tmp_path, unused_tcp_port_factory) -> Iterator[Calla
         server.kill()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_proxy() -> Callable[..., FaultyProxy]:
     """FaultyProxy, a context manager."""
     return FaultyProxy
