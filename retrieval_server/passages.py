@@ -32,6 +32,7 @@ BATCH_BYTES = 16 * 2**20  # a batch's column must stay far below Arrow's 2 GiB l
 # Passages read before the mapped pages are handed back. A passage touches up to seven places, and Linux maps
 # 64 KiB around each: 2,048 of them are 0.9 GB at worst.
 RELEASE_AFTER = 2048
+_OPEN_AT_ONCE = 64  # batches whose pages are mapped while their metadata are read at opening
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,11 @@ class PassageStore(Sequence[Passage]):
             with path.open("rb") as stream:
                 self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             reader = pa.ipc.open_file(pa.py_buffer(self._map))
-            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+            batches = []
+            for number in range(reader.num_record_batches):
+                batches.append(reader.get_batch(number))
+                if number % _OPEN_AT_ONCE == 0:
+                    self.release()
         except (OSError, ValueError) as error:  # pa.ArrowInvalid is a ValueError
             raise IndexFolderError(
                 f"{path}: not a readable Arrow file ({error}). Build the index again."
