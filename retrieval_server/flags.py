@@ -89,8 +89,8 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
     rerank.add_argument(
         "--rerank",
         metavar="NAME_OR_PATH",
-        help="a cross-encoder, as a folder or Hugging Face name; it orders the first passages of every search of "
-        "an index, and is what POST /rerank uses",
+        help="a cross-encoder, as a folder or Hugging Face name; it orders the first passages of every "
+        "search of an index, and is what POST /rerank uses",
     )
     rerank.add_argument(
         "--rerank-depth",
