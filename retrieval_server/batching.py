@@ -48,6 +48,8 @@ class EngineOptions:
     max_queue: int = 4096
     #: Seconds within which a request is answered or given up.
     deadline_s: float = 60.0
+    #: Seconds of work under way, at the present pace, beyond which a request is refused; None: the deadline.
+    max_delay_s: float | None = None
     #: Answers remembered; 0 switches the cache off.
     cache_size: int = 10_000
     #: Whether equal queries under way are computed once.

@@ -163,6 +163,10 @@ class Engine:
         if queries and seconds > self.options.deadline_s:
             message = f"queries under way take {seconds:.0f} s; the deadline is {self.options.deadline_s:g} s"
             raise Overloaded("deadline", message, retry_after)
+        most = self.options.max_delay_s
+        if queries and most is not None and seconds > most:
+            message = f"queries under way take {seconds:.1f} s; a request waits for {most:g} s at most"
+            raise Overloaded("delay", message, retry_after)
 
     def _enter(self, fresh: list[Job]) -> None:
         request = object()

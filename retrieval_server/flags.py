@@ -171,6 +171,13 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
         help="a request that is not answered by then gets 504, one that would not be gets 503 at once "
         "(default %(default)s)",
     )
+    batching.add_argument(
+        "--max-delay",
+        type=float,
+        metavar="SECONDS",
+        help="a request that would wait longer than this for those before it, at the present pace, gets "
+        "503 with Retry-After at once; what is accepted is soon answered (default: as --deadline)",
+    )
     add_web_flags(parser)
     logs = parser.add_argument_group("logs, on standard error")
     logs.add_argument(
@@ -202,6 +209,8 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
         parser.error(f"--topk {args.topk} is above --rerank-depth {args.rerank_depth}")
     if not args.deadline > 0:
         parser.error("--deadline must be above 0 seconds")
+    if args.max_delay is not None and not args.max_delay > 0:
+        parser.error("--max-delay must be above 0 seconds")
     if args.max_queue < args.max_queries:
         parser.error(
             f"--max-queue {args.max_queue} is below --max-queries {args.max_queries}: a request of that many "

@@ -43,7 +43,7 @@ class Metrics:
         self.rejections = add(
             Counter,
             "rejections",
-            "Requests refused or given up. deadline: it passed, or would have. No index: an unknown one.",
+            "Requests refused or given up. deadline: it passed, or would have; delay: --max-delay.",
             ("index", "reason"),
         )
         self.queries = add(Counter, "queries", "Queries of accepted requests, less blank ones.", _INDEX)

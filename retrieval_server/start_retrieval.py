@@ -131,6 +131,7 @@ def main(argv: list[str] | None = None) -> int:
             max_wait_ms=args.max_wait_ms,
             max_queue=args.max_queue,
             deadline_s=args.deadline,
+            max_delay_s=args.max_delay,
             cache_size=args.cache_size,
             single_flight=args.single_flight,
         ),

@@ -116,6 +116,7 @@ def test_errors_are_one_line_with_the_remedy_and_a_status(corpus, tmp_path, bm25
         ("start_retrieval.py", ["--topk", "200"]),
         ("start_retrieval.py", ["--max-batch", "0"]),
         ("start_retrieval.py", ["--deadline", "0"]),
+        ("start_retrieval.py", ["--max-delay", "-1"]),
         ("start_retrieval.py", ["--max-wait-ms", "nan"]),
         ("start_retrieval.py", ["--max-queue", "100"]),
     ],

@@ -1,0 +1,153 @@
+"""What a retrieval server does when far more is asked of it than it can answer.
+
+    python retrieval_server/start_retrieval.py --index indexes/wiki --max-delay 1 &
+    python benchmarks/retrieval_overload.py --url http://127.0.0.1:8000 --seconds 600
+
+First the capacity: ``--clients`` clients in a closed loop, the most that the server answers, and how long it
+takes then (p95). After that questions arrive at ``--factor`` times that rate, at random times, whether the
+server keeps up or not. A good server goes on answering at its capacity, keeps the latency of what it accepts,
+and refuses the rest at once (503 with Retry-After); its memory stays where it is. Memory is what the server
+itself tells under /metrics (process_resident_memory_bytes), one value a second.
+
+No two questions are equal: a number is added to each, so that no cache helps. The load comes from this
+process, on the same machine if the address says so: leave it a core. With --max-delay S a server accepts
+what it expects to start on within S seconds; about the p95 at capacity is a good value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import itertools
+import os
+import re
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+
+_here = Path(__file__).resolve().parent
+_spec = importlib.util.spec_from_file_location("retrieval_load", _here / "retrieval_server.py")
+assert _spec is not None and _spec.loader is not None
+load = sys.modules["retrieval_load"] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(load)
+
+_RESIDENT = re.compile(rb"^process_resident_memory_bytes (\S+)", re.MULTILINE)
+_END_SHARE = 0.1  # of the run, at its beginning and its end, whose memory is compared
+#: What counts as flat: growth between the two, as a share.
+FLAT = 0.02
+
+
+def numbered(questions: list[str]) -> Iterator[str]:
+    """The questions for ever, no two equal."""
+    return (f"{questions[number % len(questions)]} ({number})" for number in itertools.count())
+
+
+async def watch_memory(url: str, session: aiohttp.ClientSession, samples: list[float]) -> None:
+    """Append the server's resident megabytes, one value a second; none where it does not tell them."""
+    while True:
+        try:
+            async with session.get(url.rstrip("/") + "/metrics") as response:
+                found = _RESIDENT.search(await response.read())
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
+            found = None
+        if found:
+            samples.append(float(found[1]) / 2**20)
+        await asyncio.sleep(1)
+
+
+async def measure(args: argparse.Namespace, questions: list[str]) -> int:
+    token = os.environ.get("RETRIEVAL_TOKEN")
+    headers = {"Authorization": f"Bearer {token}"} if token else None
+    connections, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=args.timeout)
+    async with aiohttp.ClientSession(connector=connections, timeout=timeout, headers=headers) as session:
+        target = load.Target(args.url, session, args.topk)
+        endless = numbered(questions)
+        calm = await load.closed_loop(target, endless, args.clients, args.capacity_seconds)
+        if calm.errors or not calm.latencies:
+            raise SystemExit(
+                f"error: {args.url} refuses or fails {args.clients} clients: {dict(calm.errors)}. With fewer "
+                "--clients, or a larger --max-delay of the server, there is a capacity to measure."
+            )
+        print(
+            f"capacity, {args.clients} clients: {calm.qps:.1f} q/s, p95 {calm.percentile(0.95):.0f} ms",
+            flush=True,
+        )
+        rate = args.factor * calm.qps
+        memory: list[float] = []
+        watching = asyncio.create_task(watch_memory(args.url, session, memory))
+        sent = time.perf_counter()
+        storm = await load.open_loop(target, endless, rate, args.seconds)
+        watching.cancel()
+        print(f"overload, {rate:.0f} a second for {time.perf_counter() - sent:.0f} s:")
+        try:
+            await target.ask("is anybody there?")
+            alive = True
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
+            alive = False
+    return report(calm, storm, memory, alive)
+
+
+def report(calm, storm, memory: list[float], alive: bool) -> int:
+    """Print the four bars; the number of those that were missed."""
+    asked = len(storm.latencies) + sum(storm.errors.values())
+    refused = storm.errors["503"]
+    others = {kind: number for kind, number in storm.errors.items() if kind != "503"}
+    slower = storm.percentile(0.95) / calm.percentile(0.95)
+    end = max(1, int(_END_SHARE * len(memory)))
+    first, last = (
+        (statistics.median(part) for part in (memory[:end], memory[-end:])) if memory else (0.0, 0.0)
+    )
+    accepted = f"{storm.qps:.1f} q/s, p95 {storm.percentile(0.95):.0f} ms, {slower:.2f} x that at capacity"
+    fates = f"{len(storm.latencies)} answered, {refused} refused with 503 ({refused / max(1, asked):.1%})"
+    sizes = f"{first:.0f} MB at the beginning, {last:.0f} MB at the end, most {max(memory, default=0):.0f} MB"
+    bars = [
+        (alive, f"the server lives and answers: {'yes' if alive else 'NO'}"),
+        (slower <= 2, f"accepted: {accepted}"),
+        (not others, f"of {asked}: {fates}, others {others or 'none'}"),
+        (bool(memory) and last <= first * (1 + FLAT), f"memory: {sizes if memory else 'not told'}"),
+    ]
+    for kept, text in bars:
+        print(f"  {'ok    ' if kept else 'MISSED'} {text}")
+    return sum(not kept for kept, _ in bars)
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--url", required=True, help="the server")
+    parser.add_argument("--clients", type=int, default=64, help="to find the capacity (default %(default)s)")
+    parser.add_argument("--capacity-seconds", type=float, default=30.0, help="(default %(default)s)")
+    parser.add_argument("--factor", type=float, default=10.0, help="of the capacity (default %(default)g)")
+    parser.add_argument("--seconds", type=float, default=600.0, help="of overload (default %(default)g)")
+    parser.add_argument("--topk", type=int, default=3, help="(default %(default)s)")
+    parser.add_argument(
+        "--timeout", type=float, default=120.0, help="seconds a request (default %(default)g)"
+    )
+    parser.add_argument(
+        "--questions",
+        type=Path,
+        default=load.QUESTIONS,
+        metavar="FILE",
+        help="JSONL with 'question', or text with one a line (default ../shared/data/qa/hotpotqa.jsonl)",
+    )
+    args = parser.parse_args(argv)
+    if min(args.clients, args.topk) < 1 or min(args.capacity_seconds, args.factor, args.seconds) <= 0:
+        parser.error("--clients, --topk, --factor and both numbers of seconds must be above 0")
+    if not args.questions.is_file():
+        parser.error(f"{args.questions}: no such file; give your questions with --questions FILE")
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
+    return min(1, asyncio.run(measure(args, load.read_questions(args.questions))))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
