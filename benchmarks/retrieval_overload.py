@@ -60,6 +60,17 @@ async def watch_memory(url: str, session: aiohttp.ClientSession, samples: list[f
         await asyncio.sleep(1)
 
 
+async def answers_again(target) -> bool:
+    """Whether one more question is answered, once the last of the storm has been."""
+    for _ in range(30):
+        try:
+            await target.ask("is anybody there?")
+            return True
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
+            await asyncio.sleep(1)
+    return False
+
+
 async def measure(args: argparse.Namespace, questions: list[str]) -> int:
     token = os.environ.get("RETRIEVAL_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else None
@@ -84,11 +95,7 @@ async def measure(args: argparse.Namespace, questions: list[str]) -> int:
         storm = await load.open_loop(target, endless, rate, args.seconds)
         watching.cancel()
         print(f"overload, {rate:.0f} a second for {time.perf_counter() - sent:.0f} s:")
-        try:
-            await target.ask("is anybody there?")
-            alive = True
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
-            alive = False
+        alive = await answers_again(target)
     return report(calm, storm, memory, alive)
 
 

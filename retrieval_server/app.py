@@ -30,6 +30,7 @@ from retrieval_server.reload import Reloader
 from retrieval_server.rerank import Reranker
 from retrieval_server.rerank_route import add_rerank_route
 from retrieval_server.service import Found, Refused, RetrievalService
+from retrieval_server.shedding import LoopWatch, Shed
 from retrieval_server.sources import Retrieved
 from retrieval_server.wire import (
     DEFAULT_INDEX,
@@ -82,6 +83,8 @@ def create_app(
         loaders, limits or Limits(), topk, options or EngineOptions(), pages, reloader, log_queries
     )
 
+    watch = LoopWatch()
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         def report(done: asyncio.Future) -> None:
@@ -97,10 +100,12 @@ def create_app(
             elif on_ready is not None and not done.cancelled():
                 on_ready()
 
+        watching = asyncio.create_task(watch.watch())
         loading = asyncio.create_task(service.load())
         loading.add_done_callback(report)
         yield
         loading.cancel()
+        watching.cancel()
         await service.stop()
 
     app = FastAPI(
@@ -120,6 +125,7 @@ def create_app(
     _add_probes(app, service)
     routes = frozenset(app.openapi()["paths"])
     app.add_middleware(BodyLimit, max_bytes=service.limits.max_body_bytes)
+    app.add_middleware(Shed, watch=watch, refusal=service.refusal)
     if token:
         app.add_middleware(BearerToken, token=token, metrics=service.metrics)
     app.add_middleware(Measure, metrics=service.metrics, routes=routes)

@@ -153,6 +153,14 @@ class Engine:
             self._leave(joined)
         return [wait.future.result() if isinstance(wait, Job) else wait for wait in waits]
 
+    def refuses(self) -> Overloaded | None:
+        """Why one more query would be refused at this moment, or None."""
+        try:
+            self._admit(1)
+        except Overloaded as error:
+            return error
+        return None
+
     def _admit(self, queries: int) -> None:
         total = self._outstanding + queries
         seconds = self._pace.seconds_for(self._outstanding)

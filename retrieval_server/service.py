@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from retrieval_server.wire import Limits
 from retrieval_server.work import Answer
 
 log = logging.getLogger(__name__)
+_SEARCH = re.compile(r"(?:/indexes/([^/]+))?/(?:retrieve|queries)")
 
 
 class Refused(Exception):
@@ -139,9 +141,7 @@ class RetrievalService:
             reason = f"no answer within the server's deadline of {self.deadline_s:g} s"
             raise self._refused(504, "deadline", reason, index=index)
         except Overloaded as error:
-            raise self._refused(
-                503, "overloaded", str(error), index=index, metric=error.reason, retry_after=error.retry_after
-            ) from None
+            raise self._overloaded(index, error) from None
         except SearchFailed as error:
             raise self._refused(
                 error.status, error.error, error.reason, index=index, retry_after=error.retry_after
@@ -190,6 +190,20 @@ class RetrievalService:
             return serving
         finally:
             index.reloading = False
+
+    def refusal(self, path: str) -> Refused | None:
+        """Why a search at this path would be refused whatever its body says; None if that matters."""
+        found = _SEARCH.fullmatch(path)
+        if found is None or (found[1] is None and len(self.indexes) > 1):
+            return None  # no search, or its body may name another index
+        index = self.indexes.get(found[1] or self.default)
+        overload = index.serving.engine.refuses() if index and index.serving else None
+        return self._overloaded(index, overload) if index and overload else None
+
+    def _overloaded(self, index: ServedIndex, error: Overloaded) -> Refused:
+        return self._refused(
+            503, "overloaded", str(error), index=index, metric=error.reason, retry_after=error.retry_after
+        )
 
     def _forget(self, reload: asyncio.Task) -> None:
         self._reloads.discard(reload)

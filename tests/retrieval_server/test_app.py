@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ from retrieval_server.backends import Backend
 from retrieval_server.batching import EngineOptions
 from retrieval_server.errors import IndexFolderError
 from retrieval_server.retriever import Retriever
+from retrieval_server.shedding import LoopWatch, Shed
 from retrieval_server.wire import Limits
 
 QUERIES = ["Which river is Ulm on?", "barges on the Inn", "the town Celle"]
@@ -331,6 +333,50 @@ def test_a_full_queue_is_503_with_retry_after_at_once(bm25):
         assert (await client.post("/retrieve", json={"queries": ["Trier"]})).status_code == 200
 
     ask(served_by(gate, bm25, max_queue=2), conversation)
+
+
+def test_when_the_loop_is_late_what_would_be_refused_is_refused_unread(bm25):
+    gate, watch = Gate(), LoopWatch()
+    gate.go.set()
+    app = served_by(gate, bm25, max_queue=2)
+
+    async def conversation(client):
+        await until(lambda: is_ready(client))
+        transport = httpx.ASGITransport(Shed(app, watch, app.state.service.refusal))
+        behind = httpx.AsyncClient(transport=transport, base_url="http://server")
+        gate.go.clear()
+        taken = asyncio.create_task(client.post("/retrieve", json={"queries": ["Ulm", "Celle"]}))
+        await until(lambda: sampled(client, OUTSTANDING, 2))
+        searches = ("/retrieve", "/queries", "/indexes/default/retrieve")
+        for path in searches:  # the loop keeps up: bodies are read
+            assert (await behind.post(path, json={"queries": 5})).status_code == 422
+            assert (await behind.post(path, json={"queries": []})).status_code == 200
+        watch.late_s = 1.0
+        for path in searches:
+            answer = await behind.post(path, json={"queries": 5})
+            assert (answer.status_code, answer.json()["error"]) == (503, "overloaded")
+            assert int(answer.headers["retry-after"]) >= 1
+        assert (await behind.get("/health")).status_code == 200
+        assert (await behind.post("/access", json={"urls": []})).status_code == 404
+        assert (await behind.post("/indexes/other/retrieve", json={"queries": []})).status_code == 404
+        gate.go.set()
+        assert (await taken).status_code == 200
+        assert (await behind.post("/retrieve", json={"queries": ["Ulm"]})).status_code == 200
+
+    ask(app, conversation)
+
+
+async def test_the_loop_is_late_while_something_holds_it_up():
+    watch = LoopWatch()
+    watching = asyncio.create_task(watch.watch())
+    await asyncio.sleep(0)
+    assert not watch.late
+    time.sleep(0.3)
+    while not watch.late:
+        await asyncio.sleep(0)
+    while watch.late:
+        await asyncio.sleep(0.01)
+    watching.cancel()
 
 
 async def sampled(client, line, value):

@@ -1,0 +1,92 @@
+"""The overload benchmark: what it asks, what it judges, and a run against a real server."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from retrieval_server.builder import BuildOptions, build_index
+
+ROOT = Path(__file__).parents[2]
+spec = importlib.util.spec_from_file_location("overload", ROOT / "benchmarks" / "retrieval_overload.py")
+overload = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(overload)
+
+
+def of(p95, errors=()):
+    result = overload.load.Round(seconds=1.0, latencies=[p95] * 20)
+    result.errors.update(dict(errors))
+    return result
+
+
+FLAT = [100.0] * 50
+
+
+@pytest.mark.parametrize(
+    "storm, memory, alive, missed",
+    [
+        (of(1.9, {"503": 900}), FLAT, True, 0),
+        (of(2.1, {"503": 900}), FLAT, True, 1),
+        (of(1.0, {"503": 900, "504": 1}), FLAT, True, 1),
+        (of(1.0, {"ClientOSError": 1}), FLAT, True, 1),
+        (of(1.0), FLAT[:25] + [104.0] * 25, True, 1),
+        (of(1.0), [150.0, *FLAT], True, 0),  # a peak that goes again
+        (of(1.0), [], True, 1),
+        (of(9.0, {"500": 5}), [], False, 4),
+    ],
+)
+def test_a_bar_that_is_missed_is_counted(storm, memory, alive, missed):
+    assert overload.report(of(1.0), storm, memory, alive) == missed
+
+
+def test_no_two_questions_are_equal():
+    asked = list(itertools.islice(overload.numbered(["a", "b", "a"]), 1000))
+    assert len(set(asked)) == 1000
+
+
+@pytest.mark.slow
+def test_a_real_server_is_overloaded_and_judged(tmp_path, capsys, monkeypatch):
+    (tmp_path / "c.jsonl").write_text('{"id": "1", "contents": "Ulm is a town."}\n')
+    (tmp_path / "q.txt").write_text("Where is Ulm?\n")
+    out = tmp_path / "index"
+    build_index(BuildOptions(corpus=tmp_path / "c.jsonl", out=out, backend="bm25", progress=False))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable,
+        "retrieval_server/start_retrieval.py",
+        "--index",
+        str(out),
+        "--port",
+        str(port),
+    ]
+    process = subprocess.Popen(command, cwd=ROOT, env=dict(os.environ))
+    url = f"http://127.0.0.1:{port}"
+    monkeypatch.setattr(overload.load, "WARM_UP_S", 0.2)
+    try:
+        while True:
+            assert process.poll() is None, "the server ended"
+            try:
+                if httpx.get(url + "/ready").status_code == 200:
+                    break
+            except httpx.TransportError:
+                time.sleep(0.1)
+        flags = ["--clients", "2", "--capacity-seconds", "1", "--factor", "2", "--seconds", "3"]
+        overload.main(["--url", url, "--questions", str(tmp_path / "q.txt"), *flags])
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+    printed = capsys.readouterr().out
+    assert "capacity, 2 clients" in printed and "the server lives and answers: yes" in printed
+    assert "MB at the end" in printed and process.returncode == 0
