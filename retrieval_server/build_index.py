@@ -210,8 +210,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _build(args: argparse.Namespace) -> None:
     from retrieval_server.builder import BuildOptions, build_hybrid, build_index, merge_shards
-    from retrieval_server.encoder import prefer_reproducible_products
     from retrieval_server.manifest import BM25Section
+    from retrieval_server.processor import prefer_reproducible_products
 
     if args.backend == "hybrid":
         manifest = build_hybrid(args.of, args.out, k=args.rrf_k, depth=args.depth, overwrite=args.overwrite)
@@ -259,7 +259,8 @@ def _encode(args: argparse.Namespace) -> None:
     shard = Shard.parse(args.shard)
     open_corpus(args.shards)  # first: loading the encoder takes a while
 
-    from retrieval_server.encoder import Encoder, prefer_reproducible_products
+    from retrieval_server.encoder import Encoder
+    from retrieval_server.processor import prefer_reproducible_products
 
     prefer_reproducible_products()  # a shard that goes on ends in the bytes of one that was never stopped
     encoder = Encoder.create(args.encoder, _encoder_options(args), args.device, args.dtype)

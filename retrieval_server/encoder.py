@@ -8,7 +8,6 @@ torch is imported when a model is loaded and not before, so that a BM25 server n
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,17 +23,6 @@ FLOAT32 = "float32"
 DTYPES = (FLOAT32, "bfloat16", "float16")
 BUCKET = 8  # queries are padded to a multiple of this many tokens
 _QUERY_BATCH = 64  # queries of one bucket encoded at once
-
-
-def prefer_reproducible_products() -> None:
-    """Ask Intel MKL, torch's matrix library on x86, for products that do not depend on the batch size.
-
-    By default MKL splits a product among threads in a way that depends on its shape, and the last digits
-    with it. Its strict reproducible mode ends that. Must be called before torch is imported; a value that
-    the user has set stays. Other libraries (CUDA, ARM) ignore it: there a query's scores can differ in the
-    last digits from batch to batch, and passages that close in score can change places.
-    """
-    os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 
 class Encoder:
@@ -116,7 +104,7 @@ class Encoder:
 
         Padding to the longest of a batch, as is usual, changes the last digits of a vector with its
         neighbours, and makes short queries pay for a long one. In buckets the shape of the computation is
-        the same for a text in every batch, up to the batch size; see ``prefer_reproducible_products``.
+        the same for a text in every batch, up to the batch size; see processor.py.
         """
         import torch
 

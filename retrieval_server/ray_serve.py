@@ -38,7 +38,7 @@ class QueryEncoder:
     """A replica of an index's encoder."""
 
     def __init__(self, section: dict, where: str | None, device: str | None, dtype: str):
-        from retrieval_server.encoder import prefer_reproducible_products
+        from retrieval_server.processor import prefer_reproducible_products
 
         prefer_reproducible_products()
         from retrieval_server.encoder import Encoder

@@ -3,8 +3,7 @@
 A cross-encoder is far dearer than an index and far better at the first few ranks, so it sees only the
 ``depth`` passages that the search behind it puts first; a request gets at most that many. Scores are computed
 in groups of equal token length, without padding, so that a pair's score does not depend on its neighbours (up
-to the rounding of batch sizes; see ``prefer_reproducible_products`` in encoder.py). Equal scores stay in the
-order that the pairs came in.
+to the rounding of batch sizes; see processor.py). Equal scores stay in the order that the pairs came in.
 
 torch is imported when the model is loaded and not before.
 """

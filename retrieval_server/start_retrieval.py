@@ -64,9 +64,10 @@ def main(argv: list[str] | None = None) -> int:
 
     import uvicorn
 
-    from retrieval_server.encoder import prefer_reproducible_products
+    from retrieval_server.processor import let_waiting_threads_sleep, prefer_reproducible_products
 
-    prefer_reproducible_products()  # before anything imports torch
+    prefer_reproducible_products()  # before anything imports torch or FAISS
+    let_waiting_threads_sleep()
 
     from retrieval_server.app import create_app
     from retrieval_server.indexes import Loader
