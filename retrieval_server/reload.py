@@ -1,6 +1,7 @@
 """Which folders ``POST /reload`` may open. It is an order that comes over the network, so it is bounded:
-what it names must lie under one folder, the root, after all links are followed. An order that names nothing
-opens the same place again, which the server's operator has chosen.
+what it names, and what a hybrid that it names is made of, must lie under one folder, the root, after all
+links are followed. An order that names nothing opens the same place again, which the server's operator has
+chosen.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from retrieval_server.errors import IndexFolderError
 from retrieval_server.indexes import Loader
+from retrieval_server.manifest import read_manifest
 from retrieval_server.sources import Source
 
 
@@ -49,8 +52,11 @@ class Reloader:
         """
         now = self.places[index]
         kept = now.encoder if path is None else None
+        found = None if path is None else self._inside(index, "path", path)
+        for part in _parts(found):
+            self._inside(index, "path", str(part))
         return Place(
-            path=now.path if path is None else self._inside(index, "path", path),
+            path=found or now.path,
             encoder=kept if encoder is None else str(self._inside(index, "encoder", encoder)),
         )
 
@@ -63,3 +69,12 @@ class Reloader:
         if not found.is_relative_to(root):
             raise OutsideRoot(f"{key}: outside {root}, the only folder that /reload opens (--reload-root)")
         return found
+
+
+def _parts(folder: Path | None) -> list[Path]:
+    """The folders that a hybrid index is made of; none for another index, and for what is no index at all."""
+    try:
+        hybrid = read_manifest(folder).hybrid if folder is not None else None
+    except IndexFolderError:  # opening it will say why
+        return []
+    return [folder / name for name in hybrid.of] if hybrid else []

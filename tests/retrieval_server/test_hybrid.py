@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +13,7 @@ from retrieval_server.backends import Hit
 from retrieval_server.builder import BuildOptions, build_hybrid, build_index
 from retrieval_server.errors import BuildError, IndexFolderError
 from retrieval_server.hybrid import fuse
+from retrieval_server.reload import OutsideRoot, Place, Reloader
 from retrieval_server.retriever import Retriever
 
 QUESTIONS = ["Which river lies Ulm on?", "barges with timber", "Worms", "zzz"]
@@ -122,3 +124,12 @@ def test_a_part_that_was_built_again_of_another_corpus_is_refused_at_start(bm25_
     (tmp_path / "a/manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(IndexFolderError, match="corpus sha256.*0000.*build both of the same corpus"):
         Retriever.open(tmp_path / "both", device="cpu")
+
+
+def test_a_reload_may_not_open_a_hybrid_of_indexes_outside_the_root(hybrid_index):
+    place = Place(hybrid_index)
+    inside = Reloader({"default": place}, lambda _: None, root=Path(hybrid_index.anchor))
+    assert inside.resolve("default", str(hybrid_index), None).path == hybrid_index.resolve()
+    narrow = Reloader({"default": place}, lambda _: None, root=hybrid_index.parent)
+    with pytest.raises(OutsideRoot, match="--reload-root"):
+        narrow.resolve("default", hybrid_index.name, None)
