@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from retrieval_server.encoder import prefer_reproducible_products
 from retrieval_server.errors import EncoderError
+from retrieval_server.processor import prefer_reproducible_products
 from retrieval_server.rerank import RerankedSource, Reranker
 
 prefer_reproducible_products()
