@@ -75,6 +75,7 @@ def run(*args):
     return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_two_servers_are_compared_and_give_the_same_ids(index, tmp_path):
     ours = ("retrieval_server/start_retrieval.py", "--index", index / "index", "--cache-size", 0)
     theirs = ("benchmarks/one_by_one_server.py", "--index", index / "index")
@@ -92,6 +93,7 @@ def test_two_servers_are_compared_and_give_the_same_ids(index, tmp_path):
     assert done.returncode != 0 and "does not answer" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_ceiling_needs_no_server(index):
     done = run("--ceiling", index / "index", "--questions", index / "questions.txt", "--rounds", 1)
     assert done.returncode == 0, done.stderr

@@ -85,6 +85,7 @@ def account(played, peaceful):
     return failed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retries", [0, 1])
 def test_with_a_third_of_the_answers_spoilt_every_trajectory_is_whole_or_flagged(
     demo_index, make_server, make_proxy, retries

