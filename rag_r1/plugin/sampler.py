@@ -8,8 +8,8 @@ is 0, which keeps it out of the loss, but its reward would still stand in the me
 engine that was away would then make the siblings look good. A group of several that has one left has nothing
 to be compared with, and veRL would take its bare reward for the advantage (core_algos.py,
 `compute_grpo_outcome_advantage`): it leaves too. veRL pads the batch to the size that its mini-batches ask
-for. When nothing is left of a batch, another is generated from the next prompts, at most `refills` times;
-then the run ends with an error, since a search engine that stays away is not mended by asking again.
+for. When nothing is left of a batch, another is generated from the next prompts after a while, at most
+`refills` times; then the run ends with an error, since what stays away so long is not mended by asking again.
 
 **How the policy searches while it learns** is logged, as `search/<name>`: veRL logs each term of a reward for
 validation but only the total for training. The means are over the trajectories that were found, masked ones
@@ -18,12 +18,14 @@ included (their terms count as unknown).
 Two of veRL's settings do not reach a custom sampler (trainer_base.py, `_build_replay_buffer`), so they are
 keys of `trainer.v1.sampler.sampler_kwargs` here: `poll_interval` in seconds (veRL looks for finished
 trajectories every 2 s, which is longer than a whole step of a small policy) and `sync_refill_failed_groups`.
-Our own keys there: `refills`, and `group_size`, with which trajectories that never arrived are counted.
+Our own keys there: `refills`, `refill_wait_s` (seconds before the first, doubled each time), and
+`group_size`, with which trajectories that never arrived are counted.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -43,7 +45,8 @@ class _SearchSampling:
             kwargs["poll_interval"] = float(options["poll_interval"])
         if options.get("sync_refill_failed_groups"):
             kwargs["sync_refill_failed_groups"] = True
-        self.refills = int(options.get("refills", 3))
+        self.refills = int(options.get("refills", 5))
+        self.refill_wait_s = float(options.get("refill_wait_s", 10.0))
         self.group_size = options.get("group_size")
         super().__init__(*args, sampler_kwargs=sampler_kwargs, refill_fn=refill_fn, **kwargs)
 
@@ -72,6 +75,7 @@ class _SearchSampling:
             failures.update(n for info in infos for n in info if n.startswith("failed_") and info[n])
             logger.error("no trajectory of a batch is usable: %s", dict(failures))
             if attempt < self.refills:
+                time.sleep(self.refill_wait_s * 2**attempt)
                 self.refill_fn(batch_size)
         raise RuntimeError(
             f"every trajectory of {self.refills + 1} batches ended by a failure that rag_r1.failures.mask "

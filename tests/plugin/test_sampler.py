@@ -49,6 +49,7 @@ def make(monkeypatch):
     def make(*batches, **options):
         store, refilled = Store(), []
         monkeypatch.setattr(sampler, "tq", store)
+        options = {"refill_wait_s": 0.0, **options}
         made = Sampler(sampler_kwargs=options, refill_fn=refilled.append)
         made.store, made.batches, made.refilled = store, list(batches), refilled
         return made
