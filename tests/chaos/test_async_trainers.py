@@ -26,7 +26,10 @@ from transformers import AutoTokenizer
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.report import read_records
 
-pytestmark = pytest.mark.e2e
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif("RAG_R1_LONG_TESTS" not in os.environ, reason="minutes each: set RAG_R1_LONG_TESTS=1"),
+]
 
 STEPS = 3
 COMMON = (
@@ -50,10 +53,7 @@ MODES = {
 }
 
 
-LONG = pytest.mark.skipif("RAG_R1_LONG_TESTS" not in os.environ, reason="set RAG_R1_LONG_TESTS=1")
-
-
-@pytest.fixture(scope="module", params=["colocate_async", pytest.param("separate_async", marks=LONG)])
+@pytest.fixture(scope="module", params=list(MODES))
 def trained(request, demo_index, make_module_server, make_proxy, tmp_path_factory):
     out = tmp_path_factory.mktemp(request.param)
     server = make_module_server()
