@@ -4,15 +4,18 @@
     python retrieval_server/start_retrieval.py --index indexes/wiki --port 8000 --cache-size 0 &
     python benchmarks/one_by_one_server.py     --index indexes/wiki --port 8001 &
     python benchmarks/retrieval_server.py --url http://127.0.0.1:8000 --url http://127.0.0.1:8001 --clients 64
-    python benchmarks/retrieval_server.py --ceiling indexes/wiki
+    python benchmarks/retrieval_server.py --url http://127.0.0.1:8000 --ceiling indexes/wiki
 
 A client asks one question at a time, as a trajectory does. Closed loop (the default): each of ``--clients``
 asks again as soon as it is answered. Open loop (``--rate``): questions arrive at random times at that rate,
 whether the server keeps up or not, and latency counts from the moment when a question was due.
 
-Servers are measured in turn, ``--rounds`` times, and medians are quoted: what else runs on the machine then
-hits all of them. First every question is asked once, alone; answers under load must then hold the same ids,
-and the servers' ids are compared with each other. Switch a server's cache off, or the cache is measured:
+``--ceiling`` is what the index's encoder and FAISS do in this process, without any server: all questions in
+batches of as many as there are clients; with one client each question on its own, encoded and then searched.
+
+All of them are measured in turn, ``--rounds`` times, and medians are quoted: what else runs on the machine
+then hits all of them. First every question is asked once, alone; answers under load must then hold the same
+ids, and the servers' ids are compared with each other. Switch a server's cache off, or the cache is measured:
 questions repeat. The clients use the same machine's cores, as little as they can.
 """
 
@@ -45,7 +48,8 @@ class Round:
     seconds: float = 0.0
     latencies: list[float] = field(default_factory=list)  # seconds, of the answers with status 200
     errors: Counter = field(default_factory=Counter)  # status or exception name -> requests
-    other_ids: int = 0  # answers whose ids were not those of the same question asked alone
+    #: Answers whose ids were not those of the same question asked alone; None: nobody compared them.
+    other_ids: int | None = 0
 
     @property
     def qps(self) -> float:
@@ -128,6 +132,43 @@ async def open_loop(target: Target, questions: Iterator[str], rate: float, secon
     return result
 
 
+class InProcess:
+    """The encoder and the FAISS index of a folder, without queue, HTTP and documents."""
+
+    def __init__(self, folder: Path, batch: int, topk: int):
+        sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
+        import faiss
+
+        from retrieval_server import faiss_search  # noqa: F401  (sets FAISS as our server does)
+        from retrieval_server.encoder import Encoder
+        from retrieval_server.manifest import FAISS_INDEX, read_manifest
+
+        manifest = read_manifest(folder)
+        if manifest.dense is None:
+            raise SystemExit(f"error: {folder} is a {manifest.backend} index; give a dense one")
+        self.name = f"in process, batches of {batch}"
+        self._encoder = Encoder.open(manifest.dense.encoder)
+        self._index = faiss.read_index(str(folder / FAISS_INDEX))
+        self._batch, self._topk = batch, topk
+
+    def round(self, questions: list[str]) -> Round:
+        """All questions once. A question's latency is its own if it goes alone, else its batch's average."""
+        texts = [self._encoder.section.query_prefix + question for question in questions]
+        if self._batch == 1:
+            latencies = [self._timed([text]) for text in texts]
+            return Round(sum(latencies), latencies, other_ids=None)
+        seconds = self._timed(texts)
+        return Round(seconds, [seconds * self._batch / len(texts)] * len(texts), other_ids=None)
+
+    def _timed(self, texts: list[str]) -> float:
+        started = time.perf_counter()
+        # Sorted by length and padded to the longest of a batch: faster than in the order of arrival.
+        vectors = self._encoder.encode_together(texts, self._batch)
+        for first in range(0, len(vectors), self._batch):
+            self._index.search(vectors[first : first + self._batch], self._topk)
+        return time.perf_counter() - started
+
+
 def line(name: str, rounds: list[Round]) -> str:
     """A server's row: medians over its rounds; errors and wrong ids over all."""
 
@@ -139,15 +180,19 @@ def line(name: str, rounds: list[Round]) -> str:
     shares = [f"{middle([one.percentile(share) for one in rounds]):8.1f}" for share in (0.5, 0.95, 0.99)]
     spread = f"{min(one.qps for one in rounds):.1f}-{max(one.qps for one in rounds):.1f}"
     problems = ", ".join(f"{number} x {kind}" for kind, number in errors.most_common()) or "none"
-    wrong = sum(one.other_ids for one in rounds)
-    return (
-        f"{name:<32} {middle([one.qps for one in rounds]):8.1f} {spread:>15} {' '.join(shares)}   "
-        f"errors {problems}; {wrong} of {answers} answers differ from those asked alone"
-    )
+    row = f"{name:<32} {middle([one.qps for one in rounds]):8.1f} {spread:>15} {' '.join(shares)}"
+    compared = [one.other_ids for one in rounds if one.other_ids is not None]
+    if not compared:
+        return row
+    return f"{row}   errors {problems}; {sum(compared)} of {answers} answers differ from those asked alone"
 
 
 async def measure(args: argparse.Namespace, questions: list[str]) -> dict[str, list[Round]]:
-    """Interleaved rounds against every server; prints as it goes."""
+    """Interleaved rounds against every server, and in this process if asked for; prints as it goes."""
+    in_process: InProcess | None = None
+    if args.ceiling is not None:
+        in_process = InProcess(args.ceiling, args.batch or args.clients, args.topk)
+        in_process.round(questions[: 2 * (args.batch or args.clients)])  # warm
     connections = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=args.timeout)
     async with aiohttp.ClientSession(connector=connections, timeout=timeout) as session:
@@ -172,10 +217,13 @@ async def measure(args: argparse.Namespace, questions: list[str]) -> dict[str, l
                 f"the same ids from {targets[0].name} and {other.name}: {same} of {len(questions)} questions"
             )
         order = random.Random(0).sample(questions, len(questions))
-        results: dict[str, list[Round]] = {target.name: [] for target in targets}
-        for number, target in itertools.product(range(args.rounds), targets):
+        every: list[Target | InProcess] = [*targets, *([in_process] if in_process else [])]
+        results: dict[str, list[Round]] = {one.name: [] for one in every}
+        for number, target in itertools.product(range(args.rounds), every):
             endless = itertools.cycle(order)
-            if args.rate:
+            if isinstance(target, InProcess):
+                result = target.round(order)
+            elif args.rate:
                 result = await open_loop(target, endless, args.rate, args.seconds)
             else:
                 result = await closed_loop(target, endless, args.clients, args.seconds)
@@ -193,40 +241,12 @@ def report(args: argparse.Namespace, results: dict[str, list[Round]]) -> None:
     (first, mine), *others = results.items()
     for name, rounds in others:
         qps = statistics.median(one.qps for one in mine) / statistics.median(one.qps for one in rounds)
-        p95 = [statistics.median(one.percentile(0.95) for one in of) for of in (mine, rounds)]
-        print(f"{first} / {name}: {qps:.2f} x the queries a second, {p95[0] / p95[1]:.2f} x the p95")
-
-
-def ceiling(index: Path, questions: list[str], batch: int, topk: int, rounds: int) -> None:
-    """Print what the index's encoder and FAISS do in this process in big batches, without any server."""
-    sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
-    import faiss
-
-    from retrieval_server import faiss_search  # noqa: F401  (sets FAISS as our server does)
-    from retrieval_server.encoder import Encoder
-    from retrieval_server.manifest import FAISS_INDEX, read_manifest
-
-    manifest = read_manifest(index)
-    if manifest.dense is None:
-        raise SystemExit(f"error: {index} is a {manifest.backend} index; give a dense one")
-    encoder = Encoder.open(manifest.dense.encoder)
-    faiss_index = faiss.read_index(str(index / FAISS_INDEX))
-    texts = [encoder.section.query_prefix + question for question in questions]
-    encode_s, search_s = [], []
-    for _ in range(rounds + 1):
-        start = time.perf_counter()
-        vectors = encoder.encode_together(texts, batch)  # sorted by length, padded to the longest of a batch
-        middle = time.perf_counter()
-        for first in range(0, len(vectors), batch):
-            faiss_index.search(vectors[first : first + batch], topk)
-        encode_s.append(middle - start)
-        search_s.append(time.perf_counter() - middle)
-    seconds = [statistics.median(times[1:]) for times in (encode_s, search_s)]  # the first round warms up
-    rates = [len(texts) / value for value in (*seconds, sum(seconds))]
-    print(
-        f"in process, batches of {batch}, median of {rounds}: encode {rates[0]:.1f} queries/s, "
-        f"search {rates[1]:.1f}, both one after the other {rates[2]:.1f}"
-    )
+        p50, p95 = (
+            statistics.median(one.percentile(share) for one in mine)
+            / statistics.median(one.percentile(share) for one in rounds)
+            for share in (0.5, 0.95)
+        )
+        print(f"{first} / {name}: {qps:.2f} x the queries a second, {p50:.2f} x the p50, {p95:.2f} x the p95")
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -234,13 +254,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--url", action="append", default=[], help="a server; repeat to compare")
-    parser.add_argument("--ceiling", type=Path, metavar="INDEX", help="measure this dense index in process")
+    parser.add_argument("--ceiling", type=Path, metavar="INDEX", help="this dense index, in process")
     parser.add_argument("--clients", type=int, default=64, help="closed loop (default %(default)s)")
     parser.add_argument("--rate", type=float, metavar="PER_S", help="open loop at this rate instead")
     parser.add_argument("--seconds", type=float, default=15.0, help="of a round (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="of each server (default %(default)s)")
     parser.add_argument("--topk", type=int, default=3, help="(default %(default)s)")
-    parser.add_argument("--batch", type=int, default=64, help="of --ceiling (default %(default)s)")
+    parser.add_argument("--batch", type=int, help="of --ceiling (default: as many as --clients)")
     parser.add_argument(
         "--timeout", type=float, default=120.0, help="seconds a request (default %(default)s)"
     )
@@ -255,7 +275,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if not args.url and args.ceiling is None:
         parser.error("give at least one --url, or --ceiling INDEX")
-    if min(args.clients, args.rounds, args.topk, args.batch) < 1 or args.seconds <= 0:
+    if min(args.clients, args.rounds, args.topk, args.batch or 1) < 1 or args.seconds <= 0:
         parser.error("--clients, --rounds, --topk, --batch and --seconds must be above 0")
     if args.rate is not None and not args.rate > 0:
         parser.error("--rate must be above 0")
@@ -267,14 +287,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     questions = list(dict.fromkeys(read_questions(args.questions)))
-    if args.ceiling is not None:
-        ceiling(args.ceiling, questions, args.batch, args.topk, args.rounds)
-    if args.url:
-        results = asyncio.run(measure(args, questions))
-        report(args, results)
-        if args.json is not None:
-            rows = {name: [asdict(one) for one in rounds] for name, rounds in results.items()}
-            args.json.write_text(json.dumps(rows), encoding="utf-8")
+    results = asyncio.run(measure(args, questions))
+    report(args, results)
+    if args.json is not None:
+        rows = {name: [asdict(one) for one in rounds] for name, rounds in results.items()}
+        args.json.write_text(json.dumps(rows), encoding="utf-8")
     return 0
 
 

@@ -71,6 +71,9 @@ class Backend(ABC):
     whoever asks at the moment, and results must not tell.
     """
 
+    #: Whether the stages gain by running at once; see StagedSource.
+    overlaps: bool = True
+
     @abstractmethod
     def prepare(self, queries: Sequence[str]) -> Any:
         """What ``find`` needs of these queries."""

@@ -14,7 +14,7 @@ import numpy as np
 from retrieval_server.backends import Backend, Hit, OpenOptions
 from retrieval_server.encoder import Encoder
 from retrieval_server.errors import IndexFolderError
-from retrieval_server.faiss_search import SearchParameters, open_search
+from retrieval_server.faiss_search import GpuSearch, SearchParameters, open_search
 from retrieval_server.gpu import place
 from retrieval_server.manifest import DenseSection, SearchSection, require_equal
 
@@ -47,6 +47,8 @@ class DenseBackend(Backend):
         ).apply(index)
         self._search = open_search(index, lambda index: place(index, options))
         self._encoder = encoder
+        # Two batches at once on the same cores cost more than one after the other, and are smaller.
+        self.overlaps = isinstance(self._search, GpuSearch) or (encoder is not None and encoder.on_gpu)
 
     def prepare(self, queries: Sequence[str]) -> np.ndarray:
         """The queries' vectors, (queries, dimension)."""

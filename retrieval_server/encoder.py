@@ -95,6 +95,11 @@ class Encoder:
         return self.encode_together([self.section.passage_prefix + text for text in passages], batch_size)
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether the model runs elsewhere than on the processor."""
+        return self._model.device.type != "cpu"
+
+    @property
     def _plain(self) -> bool:
         """Whether the model is the common kind: a Hugging Face tokenizer, a transformer, the whole vector."""
         return callable(getattr(self._model.tokenizer, "pad", None)) and self._model.truncate_dim is None

@@ -1,12 +1,13 @@
 """Cross-request batching: the queries of all requests meet in one line and go through two stages.
 
     search() --> cache? --> equal query --> BatchFormer --> encode thread --> search thread --> futures
-                            under way?     (batching.py)     (work.py: one batch ahead)
+                            under way?     (batching.py)              (work.py)
 
-All bookkeeping happens in the event loop; threads only run the source's stages, so one batch is encoded while
-the one before it is searched. The line is bounded: what does not fit is refused at
-once (``Overloaded``), never queued without end. A query whose askers have all gone (client closed, deadline)
-is taken out of the line; one that is in a stage already is finished, and cached.
+All bookkeeping happens in the event loop; threads only run the source's stages: one batch is encoded while
+the one before it is searched, or, where both would want the same cores, one after the other. The line is
+bounded: what does not fit is refused at once (``Overloaded``), never queued without end. A query whose askers
+have all gone (client closed, deadline) is taken out of the line; one that is in a stage already is finished,
+and cached.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from retrieval_server.work import Answer, Batch, Job, Stages, ask_each, now
 log = logging.getLogger(__name__)
 #: How often an engine that is being drained looks whether it has finished.
 _LOOK_AGAIN_S = 0.02
+#: Turns of the event loop within which a request that has arrived at the socket reaches the line.
+_TURNS_TO_READ = 3
 
 
 class Overloaded(Exception):
@@ -78,7 +81,8 @@ class Engine:
             except Exception:
                 source.close()
                 raise
-            work = self._stages.work(self, source)
+            overlap = source.overlaps if self.options.overlap is None else self.options.overlap
+            work = self._stages.work(self, source, overlap)
         self._tasks = [asyncio.create_task(coroutine) for coroutine in work]
         self.source = source
 
@@ -201,9 +205,22 @@ class Engine:
             if not wake.done():
                 wake.set_result(None)
 
+    def _due_in(self, free_since: float) -> float | None:
+        under_way = self._outstanding - len(self._former)
+        return self._former.due_in(now(), free_since, under_way)
+
     async def _until_due(self) -> None:
         loop = asyncio.get_running_loop()
-        while (seconds := self._former.due_in(now())) != 0.0:
+        free_since = now()
+        while True:
+            seconds = self._due_in(free_since)
+            if seconds == 0.0:
+                # The loop may have been busy with answers while others asked: read before the batch is cut.
+                for _ in range(_TURNS_TO_READ):
+                    await asyncio.sleep(0)
+                if self._due_in(free_since) == 0.0:
+                    return
+                continue
             wake = loop.create_future()
             self._wakes.add(wake)
             timer = None if seconds is None else loop.call_later(seconds, self._rouse)
@@ -227,6 +244,7 @@ class Engine:
 
     def answered(self, batch: Batch, answers: Sequence[Answer]) -> None:
         self._pace.batch_done(len(batch.jobs), batch.started, now())
+        self._former.saw(self._outstanding)
         for job, answer in zip(batch.jobs, answers, strict=True):
             self._cache.put((job.query, job.topk), answer)
             self._done(job)

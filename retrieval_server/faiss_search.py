@@ -75,33 +75,36 @@ class FlatSearch:
         """At most ``topk`` hits for each query, best first."""
         wanted = min(topk, self._index.ntotal)
         among = min(wanted + _SPARE, self._index.ntotal)
-        found = self._index.search(queries, among)
-        return [
-            self._rank(query, scores, rows, wanted)
-            for query, scores, rows in zip(queries, *found, strict=True)
-        ]
+        if not among:
+            return [[] for _ in queries]
+        return self._ranked(queries, *self._index.search(queries, among), wanted)
 
     def close(self) -> None:
         """Nothing runs between two searches."""
 
-    def _rank(self, query: np.ndarray, scores: np.ndarray, rows: np.ndarray, topk: int) -> list[Hit]:
+    def _ranked(
+        self, queries: np.ndarray, scores: np.ndarray, rows: np.ndarray, topk: int
+    ) -> list[list[Hit]]:
         """The ``topk`` best of FAISS's candidates by exact score, equal scores in corpus order.
 
-        If a passage that FAISS left out could belong to them, more candidates than near-ties are fetched.
+        ``scores`` and ``rows`` are (queries, candidates). If a passage that FAISS left out could belong to a
+        query's best, more candidates than near-ties are fetched for it.
         """
-        found = rows[rows >= 0]  # FAISS fills up with row -1
-        if not len(found):
-            return []
-        vectors = self._index.reconstruct_batch(found).astype(np.float64)
-        exact = (vectors * query).sum(axis=1)
-        best = np.lexsort((found, -exact))[:topk]
-        if len(found) == len(rows) < self._index.ntotal:
-            slack = _ROUNDING * np.linalg.norm(query) * np.linalg.norm(vectors, axis=1).max()
-            if exact[best[-1]] - scores[-1] <= slack:
-                more = min(4 * len(rows), self._index.ntotal)
-                scores, rows = self._index.search(query[None], more)
-                return self._rank(query, scores[0], rows[0], topk)
-        return [Hit(int(found[i]), float(exact[i])) for i in best]
+        there = rows >= 0  # FAISS fills up with row -1
+        vectors = self._index.reconstruct_batch(np.where(there, rows, 0).ravel())
+        vectors = vectors.reshape(*rows.shape, -1).astype(np.float64)
+        exact = np.where(there, (vectors * queries[:, None]).sum(axis=2), -np.inf)
+        best = np.lexsort((rows, -exact))[:, :topk]
+        best_rows, best_scores = (np.take_along_axis(found, best, axis=1) for found in (rows, exact))
+        slack = _ROUNDING * np.linalg.norm(queries, axis=1) * np.linalg.norm(vectors, axis=2).max(axis=1)
+        open_ends = there.all(axis=1) & (best_scores[:, -1] <= scores[:, -1] + slack)
+        more = min(4 * rows.shape[1], self._index.ntotal)
+        return [
+            self._ranked(queries[i : i + 1], *self._index.search(queries[i : i + 1], more), topk)[0]
+            if open_ends[i] and more > rows.shape[1]
+            else [Hit(row, score) for row, score in zip(*hits, strict=True) if row >= 0]
+            for i, hits in enumerate(zip(best_rows.tolist(), best_scores.tolist(), strict=True))
+        ]
 
 
 class ApproximateSearch:

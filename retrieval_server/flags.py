@@ -141,8 +141,15 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
         "--max-wait-ms",
         type=float,
         default=options.max_wait_ms,
-        help="milliseconds that a query may wait for company; a client that is alone never waits "
-        "(default %(default)s)",
+        help="milliseconds without a new query after which a batch that could be larger starts all the same; "
+        "a client that is alone never waits (default %(default)s)",
+    )
+    batching.add_argument(
+        "--overlap",
+        action=argparse.BooleanOptionalAction,
+        default=options.overlap,
+        help="encode one batch while another is searched (default: unless both happen on the CPU, where the "
+        "two would take the cores from each other)",
     )
     batching.add_argument(
         "--cache-size",

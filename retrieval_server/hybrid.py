@@ -38,6 +38,7 @@ class HybridBackend(Backend):
     def __init__(self, parts: Sequence[Backend], section: HybridSection):
         self._parts = list(parts)
         self._section = section
+        self.overlaps = all(part.overlaps for part in parts)
 
     def prepare(self, queries: Sequence[str]) -> list[Any]:
         """What each index needs of the queries."""

@@ -1,5 +1,5 @@
-"""Settings of the matrix libraries that they read once, when they are loaded: call these before torch and
-FAISS are imported. A value that the user has set in the environment stays.
+"""A setting of the matrix library that it reads once, when it is loaded: call this before torch and FAISS
+are imported. A value that the user has set in the environment stays.
 """
 
 from __future__ import annotations
@@ -16,13 +16,3 @@ def prefer_reproducible_products() -> None:
     last digits from batch to batch, and passages that close in score can change places.
     """
     os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
-
-
-def let_waiting_threads_sleep() -> None:
-    """Ask OpenMP for threads that sleep while they wait, instead of turning in a loop.
-
-    Turning saves microseconds where one library has the processor to itself. A server has two, torch that
-    encodes and FAISS that searches, each with threads for all cores and at work at the same time: what one
-    burns by waiting, the other lacks.
-    """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -90,6 +90,7 @@ class RerankedSource(StagedSource):
 
     def __init__(self, source: StagedSource, reranker: Reranker, depth: int):
         self._source, self._reranker, self._depth = source, reranker, depth
+        self.overlaps = source.overlaps
 
     @property
     def description(self) -> Description:

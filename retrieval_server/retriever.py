@@ -28,6 +28,7 @@ class Retriever(StagedSource):
         self.manifest = manifest
         self._passages = passages
         self._backend = backend
+        self.overlaps = backend.overlaps
 
     @classmethod
     def open(

@@ -1,7 +1,7 @@
 """What the engine can search: the contract between it and whatever finds documents.
 
 There are two kinds. A ``StagedSource`` works in this process, on processor or GPU: the engine forms batches
-and runs its two stages in two threads, one batch ahead (``Retriever``, an index folder, is one). A
+and runs its two stages in threads (``Retriever``, an index folder, is one). A
 ``RemoteSource`` waits for somebody else's answer, so batches would only make the fast wait for the slow: the
 engine hands it each query on its own, many at once, in the event loop. Queue, limits, deadline, cache and
 the merging of equal queries are the engine's, the same for both.
@@ -69,6 +69,9 @@ class StagedSource(Source):
     #: Batches that may be in the first stage and in the second at a time.
     encoders: int = 1
     searchers: int = 1
+    #: Whether a batch in the first stage and one in the second gain by running at once: not if both want
+    #: all cores of the processor.
+    overlaps: bool = True
 
     @abstractmethod
     def warm_up(self) -> None:

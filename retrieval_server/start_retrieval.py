@@ -64,10 +64,9 @@ def main(argv: list[str] | None = None) -> int:
 
     import uvicorn
 
-    from retrieval_server.processor import let_waiting_threads_sleep, prefer_reproducible_products
+    from retrieval_server.processor import prefer_reproducible_products
 
     prefer_reproducible_products()  # before anything imports torch or FAISS
-    let_waiting_threads_sleep()
 
     from retrieval_server.app import create_app
     from retrieval_server.indexes import Loader
@@ -130,6 +129,7 @@ def main(argv: list[str] | None = None) -> int:
         options=EngineOptions(
             max_batch=args.max_batch,
             max_wait_ms=args.max_wait_ms,
+            overlap=args.overlap,
             max_queue=args.max_queue,
             deadline_s=args.deadline,
             max_delay_s=args.max_delay,

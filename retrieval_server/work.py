@@ -2,7 +2,8 @@
 
 A ``StagedSource`` has its stages run in threads, as many batches at once in each as it allows: one for an
 index in this process, several where other processes do the work. Between them stands a queue that holds as
-many batches as the second stage runs, so that the first is never far ahead. A ``RemoteSource`` is asked in
+many batches as the second stage runs, so that the first is never far ahead. Where the stages would only take
+the cores from each other, a batch goes through both before the next is cut. A ``RemoteSource`` is asked in
 the event loop. Both end in ``Line.answered`` or ``Line.failed``.
 """
 
@@ -63,8 +64,10 @@ class Stages:
     async def load(self, work: Callable[..., Made]) -> Made:
         return await asyncio.get_running_loop().run_in_executor(self._encoding, work)
 
-    def work(self, line: Line, source: StagedSource) -> list[Coroutine[Any, Any, None]]:
+    def work(self, line: Line, source: StagedSource, overlap: bool) -> list[Coroutine[Any, Any, None]]:
         """One coroutine for each batch that may be in a stage at a time."""
+        if not overlap:
+            return [self._one_after_the_other(line, source)]
         if source.encoders > 1 or source.searchers > 1:
             self.end()
             self._encoding = ThreadPoolExecutor(source.encoders, thread_name_prefix="encode")
@@ -78,12 +81,22 @@ class Stages:
         for threads in (self._encoding, self._searching):
             threads.shutdown(wait=True, cancel_futures=True)
 
+    async def _one_after_the_other(self, line: Line, source: StagedSource) -> None:
+        while True:
+            batch = await line.next_batch()
+            try:
+                await self._prepare(line, source, batch)
+                answers = await self._find(line, source, batch, self._encoding)
+            except Exception as error:
+                line.failed(batch, error)
+            else:
+                line.answered(batch, answers)
+
     async def _encode(self, line: Line, source: StagedSource, handed: asyncio.Queue[Batch]) -> None:
         while True:
             batch = await line.next_batch()
             try:
-                queries = [job.query for job in batch.jobs]
-                batch.prepared = await _timed(line, "encode", self._encoding, source.prepare, queries)
+                await self._prepare(line, source, batch)
             except Exception as error:
                 line.failed(batch, error)
             else:
@@ -93,12 +106,21 @@ class Stages:
         while True:
             batch = await handed.get()
             try:
-                topks = [job.topk for job in batch.jobs]
-                answers = await _timed(line, "search", self._searching, source.find, batch.prepared, topks)
+                answers = await self._find(line, source, batch, self._searching)
             except Exception as error:
                 line.failed(batch, error)
             else:
                 line.answered(batch, answers)
+
+    async def _prepare(self, line: Line, source: StagedSource, batch: Batch) -> None:
+        queries = [job.query for job in batch.jobs]
+        batch.prepared = await _timed(line, "encode", self._encoding, source.prepare, queries)
+
+    async def _find(
+        self, line: Line, source: StagedSource, batch: Batch, threads: ThreadPoolExecutor
+    ) -> Sequence[Answer]:
+        topks = [job.topk for job in batch.jobs]
+        return await _timed(line, "search", threads, source.find, batch.prepared, topks)
 
 
 async def _timed(

@@ -35,31 +35,62 @@ def test_a_client_that_is_alone_never_waits():
         ask(former, 1, now)
         assert former.due_in(now) == 0.0
         assert len(former.take()) == 1
+        former.saw(1)
 
 
-def test_after_a_crowd_the_first_waits_for_the_others_but_only_so_long():
+def test_after_a_crowd_the_first_waits_for_the_others_as_long_as_they_come():
     former = BatchFormer(8, 0.004)
-    ask(former, 5, 10.0)
-    former.take()
+    former.saw(5)
     ask(former, 1, 11.0)
     assert former.due_in(11.0) == pytest.approx(0.004)
     assert former.due_in(11.003) == pytest.approx(0.001)
     ask(former, 3, 11.003)
-    assert former.due_in(11.003) == pytest.approx(0.001)  # counted from the oldest
-    ask(former, 1, 11.0035)
-    assert former.due_in(11.0035) == 0.0  # as many as last time: all are here
+    assert former.due_in(11.003) == pytest.approx(0.004)  # they still come
+    ask(former, 1, 11.0065)
+    assert former.due_in(11.0065) == 0.0  # as many as last time: all are here
     assert len(former.take()) == 5
     ask(former, 1, 12.0)
     assert former.due_in(12.004) == 0.0
 
 
+def test_who_comes_one_by_one_puts_a_batch_off_ten_waits_at_most():
+    former = BatchFormer(1000, 0.004)
+    former.saw(1000)
+    now = 5.0
+    while True:
+        ask(former, 1, now)
+        if former.due_in(now) == 0.0:
+            break
+        now += 0.003
+    assert now - 5.0 == pytest.approx(0.04, abs=0.003)
+
+
+def test_who_waited_while_a_batch_was_worked_on_waits_a_moment_for_those_it_answered():
+    former = BatchFormer(64, 0.004)
+    ask(former, 3, 1.0)
+    former.saw(8)
+    assert former.due_in(2.0, free_since=2.0) == pytest.approx(0.004)
+    ask(former, 4, 2.003)
+    assert former.due_in(2.003, free_since=2.0) == pytest.approx(0.004)
+    ask(former, 1, 2.005)
+    assert former.due_in(2.005, free_since=2.0) == 0.0
+
+
+def test_nobody_waits_for_those_who_are_being_worked_on():
+    former = BatchFormer(64, 0.004)
+    former.saw(8)
+    ask(former, 3, 1.0)
+    assert former.due_in(1.0, under_way=5) == 0.0
+    assert former.due_in(1.0, under_way=4) == pytest.approx(0.004)
+
+
 def test_a_crowd_that_has_gone_is_forgotten_after_a_few_batches():
     former = BatchFormer(8, 0.004)
-    ask(former, 8, 0.0)
-    former.take()
+    former.saw(8)
     for now in range(1, 5):
         ask(former, 1, now)
         former.take()
+        former.saw(1)
     ask(former, 1, 9.0)
     assert former.due_in(9.0) == 0.0
 
@@ -125,7 +156,8 @@ def test_every_request_has_its_turn_within_as_many_turns_as_requests_wait(sizes,
 
 @given(
     steps=st.lists(
-        st.tuples(st.sampled_from(["add", "take", "remove", "suspect"]), st.integers(0, 9)), max_size=60
+        st.tuples(st.sampled_from(["add", "take", "remove", "suspect", "saw"]), st.integers(0, 9)),
+        max_size=60,
     ),
     max_batch=st.integers(1, 5),
 )
@@ -147,6 +179,8 @@ def test_every_query_comes_out_once_or_was_taken_back(steps, max_batch):
             item = waiting.pop(number % len(waiting))
             assert former.remove(item)
             removed.append(item)
+        elif step == "saw":
+            former.saw(number)
         elif step == "take" and waiting:
             batch = former.take()
             assert 1 <= len(batch) <= max_batch

@@ -103,6 +103,38 @@ def test_topk_is_each_requests_own():
     run(conversation)
 
 
+def test_where_stages_share_the_cores_a_batch_goes_through_both_before_the_next_starts():
+    async def conversation(engine, stepped, _):
+        stepped.finding.clear()
+        first = await start(engine, ["a"])
+        await until(lambda: stepped.found)
+        others = await start(engine, ["b"], ["c"])
+        await asyncio.sleep(0.05)
+        assert stepped.prepared == [["a"]]
+        stepped.finding.set()
+        assert await asyncio.gather(*first, *others) == [[("a",)], [("b",)], [("c",)]]
+        assert stepped.prepared == [["a"], ["b", "c"]]
+
+    stepped = Stepped()
+    stepped.overlaps = False
+    run(conversation, stepped)
+
+
+def test_stages_overlap_or_not_as_the_options_say():
+    async def conversation(engine, stepped, _):
+        stepped.finding.clear()
+        tasks = await start(engine, ["a"])
+        await until(lambda: stepped.found)
+        tasks += await start(engine, ["b"])
+        await until(lambda: len(stepped.prepared) == 2)  # while the first is still being searched
+        stepped.finding.set()
+        assert await asyncio.gather(*tasks) == [[("a",)], [("b",)]]
+
+    stepped = Stepped()
+    stepped.overlaps = False
+    run(conversation, stepped, overlap=True)
+
+
 def test_a_source_of_several_workers_gets_as_many_batches_at_once():
     async def conversation(engine, stepped, _):
         stepped.encoding.clear()
