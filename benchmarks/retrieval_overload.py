@@ -11,7 +11,7 @@ itself tells under /metrics (process_resident_memory_bytes), one value a second.
 
 No two questions are equal: a number is added to each, so that no cache helps. The load comes from this
 process, on the same machine if the address says so: leave it a core. With --max-delay S a server accepts
-what it expects to start on within S seconds; about the p95 at capacity is a good value.
+what it expects to answer within S seconds; about the p95 at capacity is a good value.
 """
 
 from __future__ import annotations

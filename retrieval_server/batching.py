@@ -19,8 +19,8 @@ one query each are simply served in order of arrival.
 Queries of a batch that failed come back as *suspects*: they go first and each alone, so that one query that
 breaks the backend cannot take others with it.
 
-``Pace`` follows how long a query takes, from which come ``Retry-After`` and the refusal of requests that
-would miss their deadline anyway. Time is an argument everywhere, in seconds of any monotonic clock.
+``Pace`` follows how long batches take, from which come ``Retry-After`` and the refusal of requests that would
+be answered too late. Time is an argument everywhere, in seconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class EngineOptions:
     max_queue: int = 4096
     #: Seconds within which a request is answered or given up.
     deadline_s: float = 60.0
-    #: Seconds of work under way, at the present pace, beyond which a request is refused; None: the deadline.
+    #: Seconds until its answer, at the present pace, beyond which a request is refused; None: the deadline.
     max_delay_s: float | None = None
     #: Answers remembered; 0 switches the cache off.
     cache_size: int = 10_000
@@ -147,19 +147,38 @@ class BatchFormer(Generic[Item]):
 
 
 class Pace:
-    """Seconds of work for one query, averaged over the latest batches; None before the first."""
+    """How long work takes, from the latest batches: a part for each batch and a part for each query.
 
-    def __init__(self) -> None:
-        self.seconds_per_query: float | None = None
+    Both parts count. By the query alone, a server that has refused much, and so works in small batches, would
+    think itself slow and refuse still more; by the batch alone it could not tell how many more it may take.
+    They come from a line through the sizes and seconds of the batches, older ones weighing less; where all
+    were of about one size, half of their time is taken for the batch's.
+    """
+
+    def __init__(self, max_batch: int) -> None:
+        self._max_batch = max_batch
         self._last_end = float("-inf")
+        self._queries = self._seconds = 0.0  # averages
+        self._variance = self._covariance = 0.0  # of the queries; of queries and seconds
 
     def batch_done(self, queries: int, started: float, ended: float) -> None:
-        """Note a batch. Stages overlap, so its cost is what passed since the batch before it ended."""
-        seconds = (ended - max(started, self._last_end)) / queries
+        """Note a batch. Stages may overlap, so it took what passed since the batch before it ended."""
+        seconds = ended - max(started, self._last_end)
+        newest = _NEWEST if self._queries else 1.0
         self._last_end = ended
-        known = self.seconds_per_query
-        self.seconds_per_query = seconds if known is None else (1 - _NEWEST) * known + _NEWEST * seconds
+        more, longer = queries - self._queries, seconds - self._seconds
+        self._queries += newest * more
+        self._seconds += newest * longer
+        self._variance = (1 - newest) * (self._variance + newest * more * more)
+        self._covariance = (1 - newest) * (self._covariance + newest * more * longer)
 
     def seconds_for(self, queries: int) -> float:
-        """How long this many queries will take; 0.0 while nothing is known."""
-        return queries * (self.seconds_per_query or 0.0)
+        """How long this many queries will take, in batches as large as can be; 0.0 while nothing is known."""
+        if not (queries and self._queries):
+            return 0.0
+        average = self._seconds / self._queries
+        trust = (self._queries / 4) ** 2  # in the half, as a variance: it fades as sizes differ
+        slope = (self._covariance + trust * average / 2) / (self._variance + trust)
+        slope = min(max(slope, 0.0), average)
+        batches = -(-queries // self._max_batch)
+        return batches * (self._seconds - slope * self._queries) + queries * slope

@@ -46,7 +46,7 @@ class Engine:
         self.source: Source | None = None
         self._metrics = metrics
         self._former: BatchFormer[Job] = BatchFormer(options.max_batch, options.max_wait_ms / 1000)
-        self._pace = Pace()
+        self._pace = Pace(options.max_batch)
         self._cache: LRUCache[Answer] = LRUCache(options.cache_size)
         self._in_flight: dict[tuple[str, int], Job] = {}
         self._outstanding = 0
@@ -73,7 +73,7 @@ class Engine:
         """Load and warm up in the thread that will encode, and start the work on the line."""
         source = await self._stages.load(load)
         if isinstance(source, RemoteSource):
-            self._former = BatchFormer(max_batch=1, max_wait_s=0.0)
+            self._former, self._pace = BatchFormer(max_batch=1, max_wait_s=0.0), Pace(max_batch=1)
             work = [ask_each(self, source)]
         else:
             try:
@@ -166,18 +166,22 @@ class Engine:
         return None
 
     def _admit(self, queries: int) -> None:
+        if not queries:
+            return
         total = self._outstanding + queries
-        seconds = self._pace.seconds_for(self._outstanding)
-        retry_after = max(1, math.ceil(seconds))
-        if queries and total > self.options.max_queue:
+        retry_after = max(1, math.ceil(self._pace.seconds_for(self._outstanding)))
+        if total > self.options.max_queue:
             message = f"{self._outstanding} queries under way, at most {self.options.max_queue}"
             raise Overloaded("queue_full", message, retry_after)
-        if queries and seconds > self.options.deadline_s:
-            message = f"queries under way take {seconds:.0f} s; the deadline is {self.options.deadline_s:g} s"
+        if not self._outstanding:
+            return  # whoever finds an idle server is taken, however long it may take
+        seconds = self._pace.seconds_for(total)
+        if seconds > self.options.deadline_s:
+            message = f"the answer would take {seconds:.0f} s; the deadline is {self.options.deadline_s:g} s"
             raise Overloaded("deadline", message, retry_after)
         most = self.options.max_delay_s
-        if queries and most is not None and seconds > most:
-            message = f"queries under way take {seconds:.1f} s; a request waits for {most:g} s at most"
+        if most is not None and seconds > most:
+            message = f"the answer would take {seconds:.1f} s; a request takes {most:g} s at most"
             raise Overloaded("delay", message, retry_after)
 
     def _enter(self, fresh: list[Job]) -> None:

@@ -182,8 +182,8 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
         "--max-delay",
         type=float,
         metavar="SECONDS",
-        help="a request that would wait longer than this for those before it, at the present pace, gets "
-        "503 with Retry-After at once; what is accepted is soon answered (default: as --deadline)",
+        help="a request that would be answered later than this, at the present pace, gets 503 with "
+        "Retry-After at once, unless nothing else is under way (default: as --deadline)",
     )
     add_web_flags(parser)
     logs = parser.add_argument_group("logs, on standard error")

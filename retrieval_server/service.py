@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -191,14 +192,17 @@ class RetrievalService:
         finally:
             index.reloading = False
 
-    def refusal(self, path: str) -> Refused | None:
-        """Why a search at this path would be refused whatever its body says; None if that matters."""
+    def refusal(self, path: str) -> Callable[[], Refused] | None:
+        """What refuses a search at this path, whatever its body says; None if that matters, or none would be.
+
+        Call it if the request is refused: that counts.
+        """
         found = _SEARCH.fullmatch(path)
         if found is None or (found[1] is None and len(self.indexes) > 1):
             return None  # no search, or its body may name another index
         index = self.indexes.get(found[1] or self.default)
         overload = index.serving.engine.refuses() if index and index.serving else None
-        return self._overloaded(index, overload) if index and overload else None
+        return partial(self._overloaded, index, overload) if index and overload else None
 
     def _overloaded(self, index: ServedIndex, error: Overloaded) -> Refused:
         return self._refused(

@@ -64,8 +64,9 @@ def main(argv: list[str] | None = None) -> int:
 
     import uvicorn
 
-    from retrieval_server.processor import prefer_reproducible_products
+    from retrieval_server.processor import prefer_reproducible_products, share_the_interpreter
 
+    share_the_interpreter()
     prefer_reproducible_products()  # before anything imports torch or FAISS
 
     from retrieval_server.app import create_app
