@@ -153,7 +153,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
-    return min(1, asyncio.run(measure(args, load.read_questions(args.questions))))
+    return min(1, load.run(measure(args, load.read_questions(args.questions))))
 
 
 if __name__ == "__main__":

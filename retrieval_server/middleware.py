@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import itertools
+import logging
 import re
 import secrets
 import time
@@ -57,11 +58,12 @@ class Measure:
             route = path if path in self._routes else "other"
             self._metrics.requests.labels(route, status).inc()
             self._metrics.request_seconds.labels(route).observe(seconds)
-            fields = {"id": note.id, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
-            fields |= {"queries": note.queries, "index": note.index}
-            if note.texts:
-                fields["texts"] = list(note.texts)
-            request_log.info("request", extra={"fields": fields})
+            if request_log.isEnabledFor(logging.INFO):
+                fields = {"id": note.id, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
+                fields |= {"queries": note.queries, "index": note.index}
+                if note.texts:
+                    fields["texts"] = list(note.texts)
+                request_log.info("request", extra={"fields": fields})
 
 
 class BearerToken:

@@ -146,7 +146,15 @@ def main(argv: list[str] | None = None) -> int:
         on_load_failure=stop,
     )
     config = uvicorn.Config(
-        app, host=args.host, port=args.port, log_level=args.log_level, log_config=None, access_log=False
+        app,
+        host=args.host,
+        port=args.port,
+        log_level=args.log_level,
+        log_config=None,
+        access_log=False,
+        # Longer than clients keep a connection that they do not use, so that they close it: a server that
+        # closes first meets, now and then, the request that is just being sent.
+        timeout_keep_alive=75,
     )
     server = uvicorn.Server(config)
 
