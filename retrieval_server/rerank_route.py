@@ -11,13 +11,13 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StrictBool, model_validator
 from pydantic_core import PydanticCustomError
 
 from retrieval_server.rerank import Reranker
-from retrieval_server.service import Refused, RetrievalService
+from retrieval_server.service import RetrievalService
 from retrieval_server.wire import Query, TopK
 
 MAX_PAIRS = 2048  # of a query and a document, in one request
@@ -111,22 +111,19 @@ def add_rerank_route(app: APIRouter, service: RetrievalService, reranker: Rerank
         response_model_exclude_none=True,
         responses=errors,
     )
-    async def rerank(body: RerankRequest):
+    async def rerank(body: RerankRequest, request: Request):
         nonlocal waiting
         service.require_ready()
         lists = body.lists()
         _check(lists, service)
         if waiting >= MAX_WAITING:
             reason = f"{waiting} rerank requests under way, at most {MAX_WAITING}"
-            raise Refused(503, "overloaded", reason, {"Retry-After": "1"})
+            raise service.refused(503, "overloaded", reason, retry_after=1)
         waiting += 1
         pairs = [(query, _text(given)) for query, documents in lists for given in documents]
         work = asyncio.get_running_loop().run_in_executor(thread, reranker.score, pairs)
         try:
-            scores = iter(await asyncio.wait_for(work, service.deadline_s))
-        except TimeoutError:
-            reason = f"no answer within the server's deadline of {service.deadline_s:g} s"
-            raise Refused(504, "deadline", reason) from None
+            scores = iter(await service.while_wanted(request, work))  # what still waits is taken back
         finally:
             waiting -= 1
         result = [_ranked([(given, next(scores)) for given in given_list], body) for _, given_list in lists]
@@ -136,9 +133,9 @@ def add_rerank_route(app: APIRouter, service: RetrievalService, reranker: Rerank
 def _check(lists: list[tuple[str, list[Given]]], service: RetrievalService) -> None:
     pairs, most = sum(len(documents) for _, documents in lists), service.limits.max_query_chars
     if pairs > MAX_PAIRS:
-        raise Refused(413, "too_large", f"{pairs} documents; at most {MAX_PAIRS} in one request")
+        raise service.refused(413, "too_large", f"{pairs} documents; at most {MAX_PAIRS} in one request")
     if any(len(query) > most for query, _ in lists):
-        raise Refused(413, "too_large", f"a query of more than {most} characters")
+        raise service.refused(413, "too_large", f"a query of more than {most} characters")
 
 
 def _text(given: Given) -> str:

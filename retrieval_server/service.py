@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from starlette.requests import Request
 
@@ -25,6 +25,7 @@ from retrieval_server.wire import Limits
 from retrieval_server.work import Answer
 
 log = logging.getLogger(__name__)
+Made = TypeVar("Made")
 _SEARCH = re.compile(r"(?:/indexes/([^/]+))?/(?:retrieve|queries)")
 
 
@@ -100,21 +101,21 @@ class RetrievalService:
         index = self.indexes.get(self.default if name is None else name)
         if index is None:
             known = ", ".join(self.indexes)
-            raise self._refused(404, "unknown_index", f"index: no such index; this server has: {known}")
+            raise self.refused(404, "unknown_index", f"index: no such index; this server has: {known}")
         if self.failure is not None:
             reason = "the index could not be loaded; see the server's log"
-            raise self._refused(503, "not_ready", reason, index=index)
+            raise self.refused(503, "not_ready", reason, index=index)
         if index.serving is None:
             reason = "the index is still loading"
-            raise self._refused(503, "not_ready", reason, index=index, retry_after=1)
+            raise self.refused(503, "not_ready", reason, index=index, retry_after=1)
         return index, index.serving
 
     def require_pages(self) -> PageStore:
         """The pages of ``/access``. Raises Refused where the server has none, or not yet."""
         if self._pages_file is None:
-            raise self._refused(404, "no_pages", "this server has no pages; it is started with --pages FILE")
+            raise self.refused(404, "no_pages", "this server has no pages; it is started with --pages FILE")
         if self._pages is None:
-            raise self._refused(503, "not_ready", "the pages are still being read", retry_after=1)
+            raise self.refused(503, "not_ready", "the pages are still being read", retry_after=1)
         return self._pages
 
     async def search(
@@ -129,26 +130,35 @@ class RetrievalService:
         if note is not None:
             note.index = index.name
         wanted = self._check(queries, topk, index)
-        searching = asyncio.ensure_future(serving.engine.search(queries, wanted))
-        leaving = asyncio.ensure_future(_disconnected(request))
         try:
-            await asyncio.wait(
-                {searching, leaving}, timeout=self.deadline_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            if searching.done():
-                return Found(searching.result(), index.name, serving.version)
-            if leaving.done():
-                raise ClientGone
-            reason = f"no answer within the server's deadline of {self.deadline_s:g} s"
-            raise self._refused(504, "deadline", reason, index=index)
+            searching = serving.engine.search(queries, wanted)
+            return Found(await self.while_wanted(request, searching, index), index.name, serving.version)
         except Overloaded as error:
             raise self._overloaded(index, error) from None
         except SearchFailed as error:
-            raise self._refused(
+            raise self.refused(
                 error.status, error.error, error.reason, index=index, retry_after=error.retry_after
             ) from None
+
+    async def while_wanted(
+        self, request: Request, work: Awaitable[Made], index: ServedIndex | None = None
+    ) -> Made:
+        """What ``work`` gives. It is cancelled if its client goes away first (ClientGone) or the deadline
+        passes (Refused)."""
+        working = asyncio.ensure_future(work)
+        leaving = asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait(
+                {working, leaving}, timeout=self.deadline_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if working.done():
+                return working.result()
+            if leaving.done():
+                raise ClientGone
+            reason = f"no answer within the server's deadline of {self.deadline_s:g} s"
+            raise self.refused(504, "deadline", reason, index=index)
         finally:
-            searching.cancel()
+            working.cancel()
             leaving.cancel()
 
     async def reload(self, name: str | None, path: str | None, encoder: str | None) -> tuple[str, Serving]:
@@ -158,13 +168,13 @@ class RetrievalService:
         """
         index, _ = self.require_ready(name)
         if self._reloader is None or index.name not in self._reloader.places:
-            raise self._refused(404, "no_reload", f"this server cannot reload {index.name}", index=index)
+            raise self.refused(404, "no_reload", f"this server cannot reload {index.name}", index=index)
         if index.reloading:
-            raise self._refused(409, "reloading", f"a reload of {index.name} is under way", index=index)
+            raise self.refused(409, "reloading", f"a reload of {index.name} is under way", index=index)
         try:
             place = self._reloader.resolve(index.name, path, encoder)
         except OutsideRoot as error:
-            raise self._refused(403, "forbidden", str(error), index=index) from None
+            raise self.refused(403, "forbidden", str(error), index=index) from None
         index.reloading = True
         task = asyncio.create_task(self._exchange(self._reloader, index, place))
         self._reloads.add(task)
@@ -172,7 +182,7 @@ class RetrievalService:
         try:
             return index.name, await asyncio.shield(task)
         except RetrievalServerError as error:
-            raise self._refused(
+            raise self.refused(
                 422, "reload_failed", f"{error} The old index goes on serving.", index=index
             ) from None
 
@@ -205,7 +215,7 @@ class RetrievalService:
         return partial(self._overloaded, index, overload) if index and overload else None
 
     def _overloaded(self, index: ServedIndex, error: Overloaded) -> Refused:
-        return self._refused(
+        return self.refused(
             503, "overloaded", str(error), index=index, metric=error.reason, retry_after=error.retry_after
         )
 
@@ -214,7 +224,7 @@ class RetrievalService:
         if not reload.cancelled():
             reload.exception()  # mark as seen: it was logged, and its caller may have gone
 
-    def _refused(
+    def refused(
         self,
         status: int,
         error: str,
@@ -224,6 +234,7 @@ class RetrievalService:
         metric: str | None = None,
         retry_after: int | None = None,
     ) -> Refused:
+        """A refusal to raise or to send, counted in the metrics."""
         self.metrics.rejections.labels(index.name if index else "", metric or error).inc()
         headers = None if retry_after is None else {"Retry-After": str(retry_after)}
         return Refused(status, error, reason, headers)
@@ -243,7 +254,7 @@ class RetrievalService:
                     reason = f"queries[{position}] has {len(query)} characters; at most {most}"
                     break
         if reason is not None:
-            raise self._refused(413, "too_large", reason, index=index)
+            raise self.refused(413, "too_large", reason, index=index)
         return self.topk if topk is None else topk
 
 

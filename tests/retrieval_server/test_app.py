@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 
@@ -15,6 +16,7 @@ from retrieval_server.app import create_app
 from retrieval_server.backends import Backend
 from retrieval_server.batching import EngineOptions
 from retrieval_server.errors import IndexFolderError
+from retrieval_server.rerank import Reranker
 from retrieval_server.retriever import Retriever
 from retrieval_server.shedding import LoopWatch, Shed
 from retrieval_server.wire import Limits
@@ -416,41 +418,76 @@ def test_a_request_beyond_its_deadline_is_504_and_its_queued_work_is_dropped(bm2
     ask(served_by(gate, bm25, deadline_s=0.2, max_batch=1), conversation)
 
 
+async def leaver(app, path, body, closed):
+    """A request as the ASGI server delivers it, whose client closes the connection when ``closed`` is set."""
+    messages = iter([{"type": "http.request", "body": json.dumps(body).encode()}])
+
+    async def receive():
+        for message in messages:
+            return message
+        await closed.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        """Nobody reads it."""
+
+    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST"}
+    scope |= {"path": path, "raw_path": path.encode(), "query_string": b"", "root_path": ""}
+    scope |= {"scheme": "http", "client": None, "server": ("server", 80)}
+    await app(scope | {"headers": [(b"content-type", b"application/json")]}, receive, send)
+
+
 def test_work_of_a_client_that_has_gone_is_dropped(bm25):
-    gate, closed, sent = Gate(), asyncio.Event(), []
+    gate, closed = Gate(), asyncio.Event()
     gate.go.set()
     app = served_by(gate, bm25, max_batch=1)
-
-    async def leaver():
-        """A request as the ASGI server delivers it, whose client then closes the connection."""
-        messages = iter([{"type": "http.request", "body": b'{"queries": ["Celle"]}'}])
-
-        async def receive():
-            for message in messages:
-                return message
-            await closed.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message):
-            sent.append(message)
-
-        scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST"}
-        scope |= {"path": "/retrieve", "raw_path": b"/retrieve", "query_string": b"", "root_path": ""}
-        scope |= {"scheme": "http", "client": None, "server": ("server", 80)}
-        await app(scope | {"headers": [(b"content-type", b"application/json")]}, receive, send)
 
     async def conversation(client):
         await until(lambda: is_ready(client))
         gate.go.clear()
         first = asyncio.create_task(client.post("/retrieve", json={"queries": ["Ulm"]}))
         await until(lambda: sampled(client, OUTSTANDING, 1))
-        gone = asyncio.create_task(leaver())
+        gone = asyncio.create_task(leaver(app, "/retrieve", {"queries": ["Celle"]}, closed))
         await until(lambda: sampled(client, OUTSTANDING, 2))
         closed.set()
         await gone
         assert await sample(client, 'retrieval_dropped_total{index="default"}') == 1
         gate.go.set()
         assert (await first).status_code == 200
+
+    ask(app, conversation)
+
+
+class GatedReranker(Reranker):
+    """A cross-encoder that waits until it is let go, and notes what it was asked."""
+
+    def __init__(self):
+        self.entered, self.go, self.scored = threading.Event(), threading.Event(), []
+
+    def score(self, pairs):
+        self.entered.set()
+        assert self.go.wait(30)
+        self.scored += pairs
+        return [0.0] * len(pairs)
+
+
+def test_what_a_client_that_has_gone_wanted_ranked_is_dropped(bm25):
+    reranker, closed = GatedReranker(), asyncio.Event()
+    app = create_app(lambda: bm25, reranker=reranker)
+
+    async def conversation(client):
+        await until(lambda: is_ready(client))
+        first = asyncio.create_task(client.post("/rerank", json={"query": "Ulm", "documents": ["a"]}))
+        while not reranker.entered.is_set():
+            await asyncio.sleep(0.005)
+        gone = asyncio.create_task(leaver(app, "/rerank", {"query": "Celle", "documents": ["b"]}, closed))
+        await asyncio.sleep(0.05)
+        closed.set()
+        await gone
+        reranker.go.set()
+        assert (await first).status_code == 200
+        again = await client.post("/rerank", json={"query": "Trier", "documents": ["c"]})
+        assert again.status_code == 200 and reranker.scored == [("Ulm", "a"), ("Trier", "c")]
 
     ask(app, conversation)
 
