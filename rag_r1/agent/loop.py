@@ -91,11 +91,10 @@ class Episode:
             trajectory_id, question, self.protocol.name, prompt_tokens=len(self.ledger.prompt_ids)
         )
         record.status = await self._play(record)
-        if record.status in ("turn_limit", "token_limit"):
-            if record.n_tool_failures:
-                record.status = "tool_failure"
-            else:
-                record.failed("budget", record.status)
+        if record.status in ("turn_limit", "token_limit", "no_action") and record.n_tool_failures:
+            record.status = "tool_failure"
+        elif record.status in ("turn_limit", "token_limit"):
+            record.failed("budget", record.status)
         record.generated_tokens = sum(self.ledger.mask)
         record.observed_tokens = len(self.ledger.mask) - record.generated_tokens
         record.seconds = time.perf_counter() - started
@@ -116,6 +115,8 @@ class Episode:
                 return "answered"
             if left == 0:
                 return "turn_limit"
+            if isinstance(action, Invalid) and self.protocol.invalid_hint is None:
+                return "token_limit" if turn.status == "truncated" else "no_action"
             if not await self._observe(record, turn, action):
                 return "token_limit"
         return "turn_limit"
@@ -177,7 +178,7 @@ class Episode:
         the search failed and that is to be masked."""
         total = self._room() - self.budget.min_turn_tokens
         if isinstance(action, Invalid):
-            ids = self.codec.encode(self.protocol.invalid_hint)
+            ids = self.codec.encode(self.protocol.invalid_hint or "")
             if len(ids) > total:
                 return False
         else:

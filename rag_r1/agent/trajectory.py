@@ -16,10 +16,20 @@ from rag_r1.agent.failures import KINDS, FailureNote
 from rag_r1.protocols import Document
 
 #: How an episode can end. `answered` is the only one with an answer.
-#: turn_limit: no answer in the last turn; token_limit: no room for another turn; tool_failure: no answer, and
-#: a search had failed; engine_failure: generation was aborted; bad_row: the data set's row could not be used;
-#: error: a fault in code.
-STATUSES = ("answered", "turn_limit", "token_limit", "tool_failure", "engine_failure", "bad_row", "error")
+#: turn_limit: no answer in the last turn; token_limit: no room for another turn; no_action: a turn without
+#: an action, in a protocol that has no hint for it; tool_failure: no answer, and a search had failed;
+#: engine_failure: generation was aborted; bad_row: the data set's row could not be used; error: a fault in
+#: code.
+STATUSES = (
+    "answered",
+    "turn_limit",
+    "token_limit",
+    "no_action",
+    "tool_failure",
+    "engine_failure",
+    "bad_row",
+    "error",
+)
 
 
 _NO_WORD = re.compile(r"[^\w]+")

@@ -38,6 +38,11 @@ class TokenizerCodec:
     def __init__(self, tokenizer: Any):
         self.tokenizer = tokenizer
 
+    @property
+    def start(self) -> list[int]:
+        """What the tokenizer puts before a bare text: a beginning-of-sequence token, or nothing."""
+        return list(self.tokenizer.encode(""))
+
     def encode(self, text: str) -> list[int]:
         """Ids of a text on its own, without special tokens added."""
         return self.tokenizer.encode(text, add_special_tokens=False)
@@ -170,10 +175,12 @@ class SearchAgentLoop(AgentLoopBase):
 
     async def _prompt_ids(self, row: dict[str, Any], question: str) -> list[int]:
         own = self.settings.rag_r1.own_prompt
-        messages = self.settings.protocol.messages(question) if own else list(row["raw_prompt"])
-        build = self.continuous_token_builder.build_initial_tokens
+        protocol, codec = self.settings.protocol, TokenizerCodec(self.tokenizer)
+        messages = protocol.messages(question) if own else list(row["raw_prompt"])
         # Not ct_build_initial_tokens, which cuts a long prompt on the left (_cap_text_prompt_length).
-        return list(await asyncio.get_running_loop().run_in_executor(None, build, messages))
+        chat = self.continuous_token_builder.build_initial_tokens
+        arguments = (protocol.prompt_ids, messages, chat, codec.encode, codec.start)
+        return list(await asyncio.get_running_loop().run_in_executor(None, *arguments))
 
     def _output(
         self, ledger: Ledger, record: Trajectory, engine: VerlEngine, row: dict[str, Any]

@@ -22,12 +22,18 @@ def check_data(
         own = settings.own_prompt
         return settings.protocol.messages(row["extra_info"]["question"]) if own else row["prompt"]
 
-    def count_tokens(chat: Sequence[Mapping[str, Any]]) -> int:
+    def chat_ids(chat: Sequence[Mapping[str, Any]]) -> list[int]:
         from verl.utils.tokenizer import normalize_token_ids
 
         extra = plain(config.data.get("apply_chat_template_kwargs")) or {}
         ids = tokenizer.apply_chat_template(list(chat), add_generation_prompt=True, tokenize=True, **extra)
-        return len(normalize_token_ids(ids))
+        return normalize_token_ids(ids)
+
+    def count_tokens(chat: Sequence[Mapping[str, Any]]) -> int:
+        from rag_r1.plugin.agent_loop import TokenizerCodec
+
+        codec = TokenizerCodec(tokenizer)
+        return len(settings.protocol.prompt_ids(chat, chat_ids, codec.encode, codec.start))
 
     limit, filtered = config.data.max_prompt_length, bool(config.data.filter_overlong_prompts)
     train_rows: int | None = 0

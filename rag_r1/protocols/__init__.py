@@ -1,7 +1,8 @@
 """Protocols: prompts, tags, query syntax and observation formats as data. How they work: `protocol.py`."""
 
 from rag_r1.protocols.actions import Action, Answer, Document, Failure, Invalid, Search
-from rag_r1.protocols.protocol import Protocol, ProtocolError, Tag, Tags, load_protocol, protocol_names
+from rag_r1.protocols.loading import ProtocolError, load_protocol, protocol_names
+from rag_r1.protocols.protocol import Protocol, Tag, Tags
 
 __all__ = [
     "Action",

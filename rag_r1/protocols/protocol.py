@@ -1,10 +1,10 @@
 """A protocol: the dialect in which a policy and its environment talk.
 
-Everything that differs between Search-R1, RAG-R1 and their relatives is data: a YAML file beside this module
-with the prompt, the tags, the query syntax and the observation template. This module loads such a file,
-checks it, and gives it four verbs: `messages` (question -> chat messages), `parse` (one generated turn ->
-action), `observation` (search results -> text) and `invalid_hint`. Data processing, rollout, rewards,
-evaluation and serving all use the same object.
+Everything that differs between Search-R1, RAG-R1, R1-Searcher and their relatives is data: a YAML file
+beside this module with the prompt, the tags, the query syntax and the observation template (`loading.py`
+reads it). A protocol has five verbs: `messages` (question -> chat messages), `prompt_ids` (these -> tokens),
+`parse` (one generated turn -> action), `observation` (search results -> text) and `invalid_hint`. Data
+processing, rollout, rewards, evaluation and serving all use the same object.
 
 Documents are data. Whatever stands in one, `observation` renders it so that no protocol tag and no special
 token of the tokenizer survives inside: `<search>` becomes `[search]`, `<|im_end|>` becomes `[|im_end|]`.
@@ -14,23 +14,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from rag_r1.protocols.actions import Action, Document, Failure
 from rag_r1.protocols.parsing import parse_turn
 
-_HERE = Path(__file__).parent
 _BRACKETS = str.maketrans("<>", "[]")
-
-
-class ProtocolError(ValueError):
-    """A protocol that does not exist, or a file that is not a right protocol; the message names the key."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +55,12 @@ class ObservationFormat:
 
 @dataclass(frozen=True)
 class Protocol:
-    """One dialect. See the module's paragraph for the verbs, and `load_protocol` for where it comes from."""
+    """One dialect. See the module's paragraph for the verbs, and `load_protocol` for where it comes from.
+
+    `prompt_form`: `chat` (the model's chat template) or `text` (the bare words, for a base model). `opening`
+    is what the prompt has already written of the policy's first turn, e.g. `<think>`. `invalid_hint` is what
+    the policy reads after a turn without an action; None (in a file: empty): such a turn ends the episode.
+    """
 
     name: str
     source: str
@@ -73,8 +70,10 @@ class Protocol:
     query_syntax: str
     max_queries: int
     format: ObservationFormat
-    invalid_hint: str
+    invalid_hint: str | None
     special_tokens: tuple[str, ...] = field(default=())
+    prompt_form: str = "chat"
+    opening: str = ""
 
     @property
     def stop(self) -> tuple[str, str]:
@@ -85,6 +84,24 @@ class Protocol:
         """Chat messages that put the question."""
         system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
         return [*system, {"role": "user", "content": self.user_prompt.replace("{question}", question)}]
+
+    def prompt_ids(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        chat: Callable[[Sequence[Mapping[str, Any]]], list[int]],
+        encode: Callable[[str], list[int]],
+        start: Sequence[int] = (),
+    ) -> list[int]:
+        """Token ids of a prompt, up to where the policy's first turn begins.
+
+        `chat` gives the ids of messages under the chat template, with its own beginning of an answer;
+        `encode` those of a text without special tokens; `start` are the ids with which a bare text begins (a
+        model's beginning-of-sequence token, where it has one). A prompt in the form `text` is encoded as one
+        text.
+        """
+        if self.prompt_form == "text":
+            return [*start, *encode("".join(message["content"] for message in messages) + self.opening)]
+        return [*chat(messages), *(encode(self.opening) if self.opening else ())]
 
     def parse(self, text: str) -> Action:
         """The action in the text of one generated turn."""
@@ -156,108 +173,3 @@ def _defuse(match: re.Match[str]) -> str:
     if changed != match[0]:
         return changed
     return f"{match[0][0]} {match[0][1:]}" if len(match[0]) > 1 else " "
-
-
-def protocol_names() -> list[str]:
-    """The shipped protocols."""
-    return sorted(path.stem for path in _HERE.glob("*.yaml"))
-
-
-def load_protocol(name_or_path: str, prompt: str | None = None) -> Protocol:
-    """A shipped protocol by name, or one of your own by the path of its YAML file.
-
-    `prompt` is a text with `{question}` in it that takes the place of the protocol's user prompt (that of a
-    published checkpoint, say); a system prompt of the protocol then falls away too.
-
-    Raises ProtocolError, naming the file and the key.
-    """
-    path = Path(name_or_path)
-    if path.suffix not in (".yaml", ".yml"):
-        path = _HERE / f"{name_or_path}.yaml"
-        if name_or_path not in protocol_names():
-            raise ProtocolError(
-                f"unknown protocol {name_or_path!r}: use one of {', '.join(protocol_names())}, "
-                "or the path of your own .yaml file"
-            )
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ProtocolError(f"cannot read protocol {path}: {error}") from error
-    protocol = _from_dict(data, str(path))
-    if prompt is None:
-        return protocol
-    if "{question}" not in prompt:
-        raise ProtocolError("the prompt has no {question}: the place where the question goes")
-    return replace(protocol, user_prompt=prompt, system_prompt=None)
-
-
-def _from_dict(data: Any, where: str) -> Protocol:
-    if not isinstance(data, dict):
-        raise ProtocolError(f"{where}: not a mapping of keys")
-    top = _Keys(data, where)
-    prompt = _Keys(top.take("prompt", dict), where, "prompt.")
-    tags = _Keys(top.take("tags", dict), where, "tags.")
-    observation = _Keys(top.take("observation", dict), where, "observation.")
-    protocol = Protocol(
-        name=top.take("name", str),
-        source=top.take("source", str, default=""),
-        system_prompt=prompt.take("system", str, default="") or None,
-        user_prompt=prompt.take("user", str, contains=("{question}",)),
-        tags=Tags(**{name: tags.take_tag(name) for name in ("think", "search", "information", "answer")}),
-        query_syntax=top.take("query_syntax", str, one_of=("single", "list")),
-        max_queries=top.take("max_queries", int),
-        format=ObservationFormat(
-            template=observation.take("template", str, contains=("{body}",)),
-            body=observation.take("body", str, one_of=("text", "json")),
-            document=observation.take("document", str, contains=("{contents}", "{text}")),
-            separator=observation.take("separator", str),
-        ),
-        invalid_hint=top.take("invalid_hint", str),
-    )
-    for keys in (top, prompt, tags, observation):
-        keys.finish()
-    strings = [string for tag in vars(protocol.tags).values() for string in (tag.open, tag.close)]
-    for string in strings:
-        if strings.count(string) > 1:
-            raise ProtocolError(f"{where}: tags: {string!r} stands for two things")
-    opening, _, closing = protocol.format.template.partition("{body}")
-    if protocol.tags.information.open not in opening or protocol.tags.information.close not in closing:
-        raise ProtocolError(f"{where}: observation.template must put {{body}} between the tags.information")
-    if protocol.max_queries < 1 or (protocol.query_syntax == "single" and protocol.max_queries != 1):
-        raise ProtocolError(
-            f"{where}: max_queries is {protocol.max_queries}; `single` takes 1, `list` 1 or more"
-        )
-    return protocol
-
-
-class _Keys:
-    """Takes typed keys out of a mapping, and complains about those that are missing, wrong or left over."""
-
-    def __init__(self, data: dict, where: str, prefix: str = ""):
-        self.data, self.where, self.prefix = dict(data), where, prefix
-
-    def take(
-        self, key: str, kind: type, default: Any = None, one_of: tuple = (), contains: tuple = ()
-    ) -> Any:
-        value = self.data.pop(key, None)
-        value = default if value is None else value
-        name = f"{self.where}: {self.prefix}{key}"
-        if value is None:
-            raise ProtocolError(f"{name} is missing")
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise ProtocolError(f"{name} must be {kind.__name__}, not {value!r}")
-        if one_of and value not in one_of:
-            raise ProtocolError(f"{name} must be one of {', '.join(one_of)}, not {value!r}")
-        if contains and not any(part in value for part in contains):
-            raise ProtocolError(f"{name} must contain {' or '.join(contains)}")
-        return value
-
-    def take_tag(self, key: str) -> Tag:
-        pair = self.take(key, list)
-        if len(pair) != 2 or not all(isinstance(part, str) and part.strip() for part in pair):
-            raise ProtocolError(f"{self.where}: {self.prefix}{key} must be [opening, closing], not {pair!r}")
-        return Tag(*pair)
-
-    def finish(self) -> None:
-        if self.data:
-            raise ProtocolError(f"{self.where}: unknown key {self.prefix}{next(iter(self.data))}")

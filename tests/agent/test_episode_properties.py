@@ -20,13 +20,14 @@ from transformers import PreTrainedTokenizerFast
 
 from rag_r1.agent import STATUSES, Budget, Episode, Generation, Trajectory
 from rag_r1.agent.trajectory import query_key
-from rag_r1.protocols import Document, Failure, load_protocol
+from rag_r1.protocols import Document, Failure, Protocol, Tag, load_protocol
 
-TAGS = [f"<{slash}{name}>" for name in ("think", "search", "information", "answer") for slash in ("", "/")]
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 PROTOCOLS = [
-    load_protocol(name).with_special_tokens(SPECIAL) for name in ("search_r1", "rag_r1_sq", "rag_r1_mq")
+    load_protocol(name).with_special_tokens(SPECIAL)
+    for name in ("search_r1", "rag_r1_sq", "rag_r1_mq", "r1_searcher")
 ]
+TAGS = sorted({part for p in PROTOCOLS for tag in vars(p.tags).values() for part in (tag.open, tag.close)})
 
 
 # --- Tokenizers ---
@@ -142,11 +143,11 @@ def random_text(random: Random) -> str:
     return "".join(random.choices(FRAGMENTS, k=random.randrange(9)))
 
 
-def random_turn_text(random: Random) -> str:
-    search = f"<think> t </think> <search> {random.choice(QUERIES)} </search>"
+def random_turn_text(random: Random, tag: Tag) -> str:
+    search = f"<think> t </think> {tag.open} {random.choice(QUERIES)} {tag.close}"
     answer = f"<answer> {random_text(random)} </answer>"
     around = f"{random_text(random)}{search}{random_text(random)}"
-    rest = random.choice([random_text(random), "", "<search> a", "a </search>", "<answer>" * 20])
+    rest = random.choice([random_text(random), "", f"{tag.open} a", f"a {tag.close}", "<answer>" * 20])
     return random.choices([search, around, answer, rest], [6, 3, 1, 2])[0]
 
 
@@ -169,16 +170,16 @@ class Script:
     results: tuple  # what the search of this turn finds, for up to three queries
 
     @classmethod
-    def random(cls, random: Random) -> Script:
-        text = random_turn_text(random)
+    def random(cls, random: Random, tag: Tag) -> Script:
+        text = random_turn_text(random, tag)
         cuts = sorted(random.choices(range(len(text) + 1), k=random.randrange(4)))
         chunks = tuple(text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True))
         fill, aborted, bare = (random.random() < 0.05 for _ in range(3))
         return cls(chunks, fill, aborted, not bare, tuple(random_result(random) for _ in range(3)))
 
 
-def random_script(random: Random) -> list[Script]:
-    return [Script.random(random) for _ in range(random.randint(1, 5))]
+def random_script(random: Random, protocol: Protocol) -> list[Script]:
+    return [Script.random(random, protocol.tags.search) for _ in range(random.randint(1, 5))]
 
 
 def random_budget(random: Random) -> Budget:
@@ -244,7 +245,8 @@ def play(protocol, budget, codec, script):
 
 
 def random_episode(random: Random) -> Played:
-    return play(random.choice(PROTOCOLS), random_budget(random), random_codec(random), random_script(random))
+    protocol = random.choice(PROTOCOLS)
+    return play(protocol, random_budget(random), random_codec(random), random_script(random, protocol))
 
 
 # The draws come from a seed: Hypothesis's own draws of so many parts are slow and cluster around empty ones.
@@ -292,7 +294,7 @@ def test_an_observation_is_whole_and_holds_no_tag_or_special_token_but_its_own(p
         if not ids:
             continue
         if not turn.queries:
-            assert ids == codec.encode(protocol.invalid_hint)
+            assert protocol.invalid_hint and ids == codec.encode(protocol.invalid_hint)
             continue
         text = codec.decode(ids).removeprefix(" " if isinstance(codec, Prefixed) else "")
         assert text.startswith(opening) and text.endswith(closing)
@@ -385,7 +387,8 @@ def test_the_record_survives_json(played):
 @thorough
 @given(RANDOM)
 def test_documents_never_change_what_the_policy_did(random):
-    protocol, codec, script = random.choice(PROTOCOLS), random_codec(random), random_script(random)
+    protocol, codec = random.choice(PROTOCOLS), random_codec(random)
+    script = random_script(random, protocol)
     bland = [replace(turn, results=([Document("1", "A\nb")],) * 3) for turn in script]
     hostile, plain = (play(protocol, AMPLE, codec, turns).record for turns in (script, bland))
     assert [(turn.text, turn.action, turn.queries) for turn in hostile.turns] == [

@@ -1,4 +1,7 @@
-"""The published formats, string for string: observations, hints and stop strings, whatever the prompt."""
+"""The published formats, string for string: observations, hints and stop strings, whatever the prompt.
+
+R1-Searcher's, which has other tags and no hint, stand in test_r1_searcher.py.
+"""
 
 import json
 
@@ -21,7 +24,7 @@ HINT = (
 
 
 def test_shipped_protocols_are_listed_by_name():
-    assert protocol_names() == SHIPPED
+    assert protocol_names() == ["r1_searcher", "r1_searcher_instruct", *SHIPPED]
 
 
 def test_search_r1_shows_titles_in_parentheses():

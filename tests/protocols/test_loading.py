@@ -110,6 +110,8 @@ def test_an_unknown_key_is_named(load, data, key):
         ("query_syntax", "single", "max_queries is 3"),
         ("prompt", "text", "prompt must be dict"),
         ("prompt.user", "no place for it", "prompt.user must contain {question}"),
+        ("prompt.form", "xml", "prompt.form must be one of chat, text"),
+        ("prompt.opening", "<answer> x </answer>", "prompt.opening must not hold an action"),
         ("tags.search", "<search>", "tags.search must be list"),
         ("tags.search", ["<search>"], "tags.search must be .opening, closing."),
         ("tags.think", ["<think>", ""], "tags.think must be .opening, closing."),
@@ -146,6 +148,40 @@ def test_a_prompt_of_ones_own_replaces_the_protocols(load, data):
         before.invalid_hint,
         before.tags,
     )
+
+
+def test_a_file_that_extends_another_gives_only_what_differs(tmp_path, load, data):
+    load(data)  # tmp_path/mine.yaml
+    below = tmp_path / "below"
+    below.mkdir()
+    text = "extends: ../mine.yaml\nname: child\nprompt: {opening: <think>}\nobservation: {separator: ;}"
+    (below / "child.yaml").write_text(text)
+    child, parent = load_protocol(str(below / "child.yaml")), load(data)
+    assert (child.name, child.opening, child.format.separator) == ("child", "<think>", ";")
+    assert (child.tags, child.user_prompt, child.format.template) == (
+        parent.tags,
+        parent.user_prompt,
+        parent.format.template,
+    )
+
+
+@pytest.mark.parametrize(
+    ("extends", "message"),
+    [
+        ("no_such", "unknown protocol 'no_such'"),
+        ("gone.yaml", "cannot read protocol .*gone.yaml"),
+        ("mine.yaml", "mine.yaml: extends must name a protocol, and not itself in a circle"),
+        (3, "mine.yaml: extends must name a protocol, not 3"),
+    ],
+)
+def test_what_cannot_be_extended_is_refused(load, extends, message):
+    with pytest.raises(ProtocolError, match=message):
+        load({"extends": extends})
+
+
+def test_an_empty_hint_means_none_and_a_missing_one_is_a_mistake(load, data):
+    data["invalid_hint"] = ""
+    assert load(data).invalid_hint is None
 
 
 @pytest.mark.parametrize("prompt", ["", "no place", "{Question}"])

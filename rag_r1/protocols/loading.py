@@ -1,0 +1,161 @@
+"""Loads a protocol from its YAML file and checks it: every message names the file and the key.
+
+A file that says `extends: NAME` (a shipped protocol, or the path of a YAML file, seen from its own folder) is
+that protocol with the keys that it gives itself; mappings are merged key by key, and a key set to null counts
+as not given. So a second prompt for the same dialect is a name and a prompt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rag_r1.protocols.protocol import ObservationFormat, Protocol, Tag, Tags
+
+_HERE = Path(__file__).parent
+#: Files that may extend one another in a row; more are taken for a circle.
+_DEEPEST = 8
+
+
+class ProtocolError(ValueError):
+    """A protocol that does not exist, or a file that is not a right protocol; the message names the key."""
+
+
+def protocol_names() -> list[str]:
+    """The shipped protocols."""
+    return sorted(path.stem for path in _HERE.glob("*.yaml"))
+
+
+def load_protocol(name_or_path: str, prompt: str | None = None) -> Protocol:
+    """A shipped protocol by name, or one of your own by the path of its YAML file.
+
+    `prompt` is a text with `{question}` in it that takes the place of the protocol's user prompt (that of a
+    published checkpoint, say); a system prompt of the protocol then falls away too. The opening of the
+    policy's first turn stays, once: a prompt that ends with it need not be shortened.
+
+    Raises ProtocolError, naming the file and the key.
+    """
+    path = _find(name_or_path, Path())
+    protocol = _from_dict(_read(path), str(path))
+    if prompt is None:
+        return protocol
+    if "{question}" not in prompt:
+        raise ProtocolError("the prompt has no {question}: the place where the question goes")
+    opening = protocol.opening.strip()
+    if opening and prompt.rstrip().endswith(opening):
+        prompt = prompt.rstrip().removesuffix(opening).rstrip()
+    return replace(protocol, user_prompt=prompt, system_prompt=None)
+
+
+def _find(name_or_path: str, folder: Path) -> Path:
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml"):
+        return folder / path
+    if name_or_path not in protocol_names():
+        raise ProtocolError(
+            f"unknown protocol {name_or_path!r}: use one of {', '.join(protocol_names())}, "
+            "or the path of your own .yaml file"
+        )
+    return _HERE / f"{name_or_path}.yaml"
+
+
+def _read(path: Path, depth: int = 1) -> dict[str, Any]:
+    """The keys of a file, those of the protocols that it extends included."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ProtocolError(f"cannot read protocol {path}: {error}") from error
+    if not isinstance(data, dict):
+        raise ProtocolError(f"{path}: not a mapping of keys")
+    parent = data.pop("extends", None)
+    if parent is None:
+        return data
+    if not isinstance(parent, str) or depth == _DEEPEST:
+        what = "and not itself in a circle" if isinstance(parent, str) else f"not {parent!r}"
+        raise ProtocolError(f"{path}: extends must name a protocol, {what}")
+    return _merged(_read(_find(parent, path.parent), depth + 1), data)
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged
+
+
+def _from_dict(data: dict[str, Any], where: str) -> Protocol:
+    top = _Keys(data, where)
+    prompt = _Keys(top.take("prompt", dict), where, "prompt.")
+    tags = _Keys(top.take("tags", dict), where, "tags.")
+    observation = _Keys(top.take("observation", dict), where, "observation.")
+    protocol = Protocol(
+        name=top.take("name", str),
+        source=top.take("source", str, default=""),
+        system_prompt=prompt.take("system", str, default="") or None,
+        user_prompt=prompt.take("user", str, contains=("{question}",)),
+        prompt_form=prompt.take("form", str, default="chat", one_of=("chat", "text")),
+        opening=prompt.take("opening", str, default=""),
+        tags=Tags(**{name: tags.take_tag(name) for name in ("think", "search", "information", "answer")}),
+        query_syntax=top.take("query_syntax", str, one_of=("single", "list")),
+        max_queries=top.take("max_queries", int),
+        format=ObservationFormat(
+            template=observation.take("template", str, contains=("{body}",)),
+            body=observation.take("body", str, one_of=("text", "json")),
+            document=observation.take("document", str, contains=("{contents}", "{text}")),
+            separator=observation.take("separator", str),
+        ),
+        invalid_hint=top.take("invalid_hint", str) or None,
+    )
+    for keys in (top, prompt, tags, observation):
+        keys.finish()
+    strings = [string for tag in vars(protocol.tags).values() for string in (tag.open, tag.close)]
+    for string in strings:
+        if strings.count(string) > 1:
+            raise ProtocolError(f"{where}: tags: {string!r} stands for two things")
+    opening, _, closing = protocol.format.template.partition("{body}")
+    if protocol.tags.information.open not in opening or protocol.tags.information.close not in closing:
+        raise ProtocolError(f"{where}: observation.template must put {{body}} between the tags.information")
+    if protocol.max_queries < 1 or (protocol.query_syntax == "single" and protocol.max_queries != 1):
+        raise ProtocolError(
+            f"{where}: max_queries is {protocol.max_queries}; `single` takes 1, `list` 1 or more"
+        )
+    if any(tag.close in protocol.opening for tag in (protocol.tags.search, protocol.tags.answer)):
+        raise ProtocolError(f"{where}: prompt.opening must not hold an action: the policy has to write it")
+    return protocol
+
+
+class _Keys:
+    """Takes typed keys out of a mapping, and complains about those that are missing, wrong or left over."""
+
+    def __init__(self, data: dict, where: str, prefix: str = ""):
+        self.data, self.where, self.prefix = dict(data), where, prefix
+
+    def take(
+        self, key: str, kind: type, default: Any = None, one_of: tuple = (), contains: tuple = ()
+    ) -> Any:
+        value = self.data.pop(key, None)
+        value = default if value is None else value
+        name = f"{self.where}: {self.prefix}{key}"
+        if value is None:
+            raise ProtocolError(f"{name} is missing")
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ProtocolError(f"{name} must be {kind.__name__}, not {value!r}")
+        if one_of and value not in one_of:
+            raise ProtocolError(f"{name} must be one of {', '.join(one_of)}, not {value!r}")
+        if contains and not any(part in value for part in contains):
+            raise ProtocolError(f"{name} must contain {' or '.join(contains)}")
+        return value
+
+    def take_tag(self, key: str) -> Tag:
+        pair = self.take(key, list)
+        if len(pair) != 2 or not all(isinstance(part, str) and part.strip() for part in pair):
+            raise ProtocolError(f"{self.where}: {self.prefix}{key} must be [opening, closing], not {pair!r}")
+        return Tag(*pair)
+
+    def finish(self) -> None:
+        if self.data:
+            raise ProtocolError(f"{self.where}: unknown key {self.prefix}{next(iter(self.data))}")
