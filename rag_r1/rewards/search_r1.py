@@ -23,8 +23,9 @@ import re
 from functools import lru_cache
 
 from rag_r1.agent import Trajectory
-from rag_r1.protocols import Protocol, Tag, Tags, load_protocol
+from rag_r1.protocols import Protocol, Tag, Tags
 from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match
+from rag_r1.rewards.dialect import protocol_of
 from rag_r1.rewards.registry import register
 
 
@@ -41,7 +42,7 @@ def search_r1_format(
     """The table above. Without `protocol`, that named in the trajectory (a shipped one) gives the tags."""
     if trajectory.answer is None:
         return 0.0
-    valid = is_valid(trajectory, (protocol or _shipped(trajectory.protocol)).tags)
+    valid = is_valid(trajectory, protocol_of(trajectory, protocol).tags)
     if exact_match(trajectory.answer, golds):
         return 1.0 if valid else 1.0 - structure
     if not valid:
@@ -77,8 +78,3 @@ def _is_pair(text: str, tags: Tags, action: Tag) -> bool:
 def _any_tag(tags: Tags) -> re.Pattern[str]:
     every = [string for tag in vars(tags).values() for string in (tag.open, tag.close)]
     return re.compile("(" + "|".join(re.escape(string) for string in every) + ")")
-
-
-@lru_cache(maxsize=64)
-def _shipped(name: str) -> Protocol:
-    return load_protocol(name)

@@ -1,5 +1,5 @@
-"""The shipped terms on the final answer: `em`, `f1`, `cover_em`; and on how it was found: `turn_cost`,
-`repeat_cost`.
+"""The shipped terms on the final answer: `em`, `f1`, `cover_em`; and on how it was found: `searched`,
+`turn_cost`, `repeat_cost`.
 
 They read `trajectory.answer`, which the agent core takes from an answer turn of the policy's own, so neither
 a prompt's example nor an `<answer>` inside a document can earn anything.
@@ -25,9 +25,15 @@ def f1(trajectory: Trajectory, golds: list[str]) -> float:
 
 
 @register("cover_em")
-def cover_em(trajectory: Trajectory, golds: list[str], *, ordered: bool = False) -> float:
-    """1 or 0: does the answer contain a gold? A long answer covers anything, so keep its weight small."""
-    return cover_exact_match(trajectory.answer, golds, ordered=ordered)
+def cover_em(trajectory: Trajectory, golds: list[str], *, ordered: bool = False, wrong: float = 0.0) -> float:
+    """1 or `wrong`: does the answer contain a gold? A long one covers anything, so keep the weight small."""
+    return cover_exact_match(trajectory.answer, golds, ordered=ordered) or wrong
+
+
+@register("searched")
+def searched(trajectory: Trajectory, golds: list[str]) -> float:
+    """1 or 0: was a search carried out? R1-Searcher's retrieval reward, which teaches that one can."""
+    return float(trajectory.n_searches > 0)
 
 
 @register("turn_cost")

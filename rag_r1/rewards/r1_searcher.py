@@ -1,0 +1,92 @@
+"""R1-Searcher's format rules as terms; with `searched`, `f1` and `cover_em` they add up to its rewards.
+
+Published are two stages (the paper) and three reward servers (the code), which differ from the paper and from
+each other. Each is a list of terms, ready to be named, in recipes/r1_searcher/reward/:
+
+    paper_stage1   0.5 for a search + 0.5 for the format
+    paper_stage2   F1, -2 for a wrong format
+    llama_stage1   cover-EM +-1, + 0.5 for balanced blocks, at least one, + 0.5 for the ending
+    llama_stage2   F1, -1 for a wrong format or Chinese
+    qwen_zero      F1, -2 for a wrong format, "assistant", more than ten words of answer, tags in the answer
+
+The format of a trajectory is right if its blocks are balanced and its ending is right:
+
+    blocks   as many opened queries as closed ones as searches answered, and no documents of its own making
+    ending   one thought and one answer, each opened and closed once
+
+Published is a count of tags over the whole text, documents included. What the environment writes is right by
+construction, though: it numbers the documents, closes the block, and neutralises tags inside. So only the
+policy's words are looked at, and searches are counted where they were carried out. The values are the same
+but where that count can be deceived: a policy cannot make up for an unanswered query with a document block
+that it writes itself, and a search without results or an engine that is away is not the policy's fault.
+"""
+
+from __future__ import annotations
+
+import re
+
+from rag_r1.agent import Trajectory
+from rag_r1.protocols import Protocol
+from rag_r1.rewards.dialect import protocol_of
+from rag_r1.rewards.registry import register
+
+_CHINESE = re.compile(r"[\u4e00-\u9fff]")
+_ASSISTANT = re.compile(r"[Aa]ssistant")
+
+
+@register("r1_searcher_blocks")
+def r1_searcher_blocks(
+    trajectory: Trajectory, golds: list[str], *, least: int = 0, protocol: Protocol | None = None
+) -> float:
+    """1 or 0: every query was opened, closed and answered, at least `least` of them, and no documents were
+    made up."""
+    tags, text = protocol_of(trajectory, protocol).tags, trajectory.generated_text
+    searches = sum(bool(turn.queries) for turn in trajectory.turns)
+    balanced = text.count(tags.search.open) == text.count(tags.search.close) == searches
+    made_up = tags.information.open in text or tags.information.close in text
+    return float(balanced and not made_up and searches >= least)
+
+
+@register("r1_searcher_ending")
+def r1_searcher_ending(
+    trajectory: Trajectory, golds: list[str], *, protocol: Protocol | None = None
+) -> float:
+    """1 or 0: one thought, which the prompt may have opened, is closed; one answer is opened and closed."""
+    dialect, text = protocol_of(trajectory, protocol), trajectory.generated_text
+    think, answer = dialect.tags.think, dialect.tags.answer
+    thoughts = dialect.opening.count(think.open) + text.count(think.open)
+    return float(
+        thoughts == text.count(think.close) == text.count(answer.open) == text.count(answer.close) == 1
+    )
+
+
+@register("r1_searcher_format")
+def r1_searcher_format(
+    trajectory: Trajectory,
+    golds: list[str],
+    *,
+    right: float = 1.0,
+    wrong: float = 0.0,
+    no_chinese: bool = False,
+    no_assistant: bool = False,
+    no_tags_in_answer: bool = False,
+    most_answer_words: int = 0,
+    protocol: Protocol | None = None,
+) -> float:
+    """`right` if blocks, ending and the rules that are switched on hold, else `wrong`.
+
+    `no_chinese`, `no_assistant`: outside of documents; the latter is how a base model begins to play the
+    whole conversation. `most_answer_words`: 0 is no limit.
+    """
+    dialect = protocol_of(trajectory, protocol)
+    text, answer = trajectory.generated_text, trajectory.answer or ""
+    blocks = (dialect.tags.search, dialect.tags.information)
+    faults = (
+        not r1_searcher_blocks(trajectory, golds, protocol=dialect),
+        not r1_searcher_ending(trajectory, golds, protocol=dialect),
+        no_chinese and _CHINESE.search(text),
+        no_assistant and _ASSISTANT.search(text),
+        no_tags_in_answer and any(part in answer for tag in blocks for part in (tag.open, tag.close)),
+        0 < most_answer_words < len(answer.split()),
+    )
+    return wrong if any(faults) else right
