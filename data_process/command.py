@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_process.qa_parquet import make_splits, write_splits
+from data_process.qa_parquet import Split, make_splits, write_splits
 from data_process.questions import DataError, Source, read_file, read_hub
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol, protocol_names
 
@@ -33,11 +33,23 @@ def main(
 
     `hub`: Hub data set and configuration, read if no file is given. `arguments`: else the command line's.
     """
-    options = _parser(description, protocol, source_name, hub).parse_args(arguments)
+    parser = make_parser(description, protocol, source_name)
+    _add_hub(parser, hub)
+    options = parser.parse_args(arguments)
+    return run(options, lambda given: (make_splits(*_sources(given)), {}))
+
+
+def run(
+    options: argparse.Namespace, read: Callable[[argparse.Namespace], tuple[list[Split], dict[str, Any]]]
+) -> int:
+    """Write what `read` gives (the splits, and what else the summary is to hold) and tell the counts; returns
+    the exit status."""
     try:
+        if not re.fullmatch(r"[\w.-]+", options.source_name):
+            raise DataError(f"--source-name {options.source_name!r}: use letters, digits, `_`, `.` and `-`")
         dialect = _protocol(options)
-        splits = make_splits(*_sources(options))
-        summary = write_splits(splits, dialect, options.source_name, Path(options.out))
+        splits, more = read(options)
+        summary = write_splits(splits, dialect, options.source_name, Path(options.out), more)
     except (DataError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -58,9 +70,8 @@ def _tell_malformed(told: dict[str, Any]) -> None:
         print(f"  skipped: {more} more rows of {told['source']}", file=sys.stderr)
 
 
-def _parser(
-    description: str, protocol: str, source_name: str | None, hub: tuple[str, str] | None
-) -> argparse.ArgumentParser:
+def make_parser(description: str, protocol: str, source_name: str | None) -> argparse.ArgumentParser:
+    """The options that all scripts share."""
     parser = argparse.ArgumentParser(
         description=description, epilog=_ROWS, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -82,6 +93,10 @@ def _parser(
         help="data_source of the rows, under which veRL reports, and the beginning of their ids"
         + (f" (default: {source_name})" if source_name else ""),
     )
+    return parser
+
+
+def _add_hub(parser: argparse.ArgumentParser, hub: tuple[str, str] | None) -> None:
     where = "used if no file is given" if hub else "instead of files"
     default = f" (default: {hub[0]})" if hub else ""
     parser.add_argument(
@@ -95,12 +110,9 @@ def _parser(
         metavar=("TRAIN", "VALIDATION"),
         help="its splits (default: train dev)",
     )
-    return parser
 
 
 def _sources(options: argparse.Namespace) -> tuple[Source | None, Source | None]:
-    if not re.fullmatch(r"[\w.-]+", options.source_name):
-        raise DataError(f"--source-name {options.source_name!r}: use letters, digits, `_`, `.` and `-`")
     if options.train or options.validation:
         return (
             read_file(options.train) if options.train else None,

@@ -140,10 +140,21 @@ def _own_id(item: Question, own_ids: Counter) -> str:
     return "q-" + hashlib.sha256(question_key(item.question).encode()).hexdigest()[:16]
 
 
-def write_splits(splits: list[Split], protocol: Protocol, source_name: str, folder: Path) -> dict[str, Any]:
-    """Write `<split>.parquet` and `data_summary.json`; returns the summary."""
+def write_splits(
+    splits: list[Split],
+    protocol: Protocol,
+    source_name: str,
+    folder: Path,
+    more: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write `<split>.parquet` and `data_summary.json`, which also holds `more`; returns the summary."""
     folder.mkdir(parents=True, exist_ok=True)
-    summary: dict[str, Any] = {"source_name": source_name, "protocol": protocol.name, "splits": {}}
+    summary: dict[str, Any] = {
+        "source_name": source_name,
+        "protocol": protocol.name,
+        **(more or {}),
+        "splits": {},
+    }
     for split in splits:
         rows = make_rows(split.questions, protocol, source_name, split.name)
         pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), folder / f"{split.name}.parquet")

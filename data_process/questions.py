@@ -1,10 +1,10 @@
 """Reads questions with their gold answers from a file or from the Hub.
 
-A row is `{"question", "golden_answers" | "answers" | "answer", "id" | "_id"}`, where the answers are a string
-or a list of strings and the id may be missing. That covers RAG-R1's own JSON, FlashRAG's JSONL and HotpotQA's
-raw file. Files are a JSON array, JSON lines or parquet. A row that cannot be used does not end the run: it is
-counted, and the first few are told with their file and row number. What is read is data, and only ever
-becomes text.
+A row is `{"question", "golden_answers" | "answers" | "answer", "id" | "_id" | "idx"}`, where the answers are
+a string or a list of strings and the id may be missing. That covers RAG-R1's own JSON, FlashRAG's and
+R1-Searcher's JSONL, and the raw files of HotpotQA and 2WikiMultihopQA. Files are a JSON array, JSON lines or
+parquet. A row that cannot be used does not end the run: it is counted, and the first few are told with their
+file and row number. What is read is data, and only ever becomes text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 _ANSWER_KEYS = ("golden_answers", "answers", "answer")
-_ID_KEYS = ("id", "_id")
+_ID_KEYS = ("id", "_id", "idx")
 _KEYS = ("question", *_ANSWER_KEYS, *_ID_KEYS)
 
 #: Malformed rows that are told in full; the others are counted.

@@ -1,0 +1,177 @@
+"""Training sets of a given make-up: so many questions of each source and difficulty (as R1-Searcher's).
+
+The difficulty of a question is how many rollouts of a model that can search it takes until one is right:
+`easy` < 10, `medium` 10 to 20, `hard` > 20. These counts come from a file, JSON lines of
+
+    {"id" or "question", "rollouts": 14}        counted elsewhere
+    {"question", "rewards": {"cover_em": 1.0}}  one rollout, in the order played: our own trajectory records
+
+A question that was never right within 20 rollouts or fewer has no class: it may be medium or hard. Without a
+file there are no classes, and the counts of a source are drawn from all of its questions.
+
+A make-up that cannot be met is not an error, for a data set may simply be smaller: what is there is taken,
+and every shortfall is told with what there was to choose from.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_process.qa_parquet import question_key
+from data_process.questions import DataError, Question
+
+EASY, MEDIUM, HARD, ANY = "easy", "medium", "hard", "any"
+CLASSES = (EASY, MEDIUM, HARD, ANY)
+SOURCES = ("hotpotqa", "2wiki")
+
+#: (source, class) -> questions.
+MakeUp = Mapping[tuple[str, str], int]
+
+#: R1-Searcher's two stages: 350 and 8,148 questions.
+PUBLISHED: dict[int, MakeUp] = {
+    1: {("hotpotqa", MEDIUM): 200, ("2wiki", MEDIUM): 150},
+    2: {
+        ("hotpotqa", MEDIUM): 2561,
+        ("hotpotqa", HARD): 2000,
+        ("2wiki", MEDIUM): 1087,
+        ("2wiki", HARD): 2500,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Difficulties:
+    """Classes by source id and by question; `of` asks for both."""
+
+    by_id: Mapping[str, str]
+    by_question: Mapping[str, str]
+
+    def of(self, question: Question) -> str | None:
+        """The class of a question, or None if it has none."""
+        known = self.by_id.get(question.id) if question.id is not None else None
+        return known or self.by_question.get(question_key(question.question))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The questions that were drawn; for each entry of the make-up what was asked for, taken and there."""
+
+    questions: list[Question]
+    told: list[dict[str, Any]]
+
+    @property
+    def shortfalls(self) -> list[str]:
+        """A sentence for each count that could not be met, with the reason."""
+        return [_shortfall(entry) for entry in self.told if entry["taken"] < entry["asked"]]
+
+
+def difficulty_class(rollouts: int, right: bool) -> str | None:
+    """The class after `rollouts` rollouts, of which only the last was right, or none (`right` false)."""
+    if right:
+        return EASY if rollouts < 10 else MEDIUM if rollouts <= 20 else HARD
+    return HARD if rollouts > 20 else None
+
+
+def read_difficulties(path: str | Path) -> Difficulties:
+    """From a file as the module's paragraph describes it. Raises DataError naming the file and the line."""
+    by_id: dict[str, str] = {}
+    by_question: dict[str, str] = {}
+    played: dict[str, list[bool]] = defaultdict(list)
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    _read_line(json.loads(line), f"{path}, line {number}", by_id, by_question, played)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise (
+            error if isinstance(error, DataError) else DataError(f"{path} is not JSON lines: {error}")
+        ) from error
+    for key, right in played.items():
+        known = difficulty_class(right.index(True) + 1 if any(right) else len(right), any(right))
+        if known:
+            by_question.setdefault(key, known)
+    if not by_id and not by_question:
+        raise DataError(f"{path} gives no question a difficulty: a line is {{id or question, rollouts}}")
+    return Difficulties(by_id, by_question)
+
+
+def _read_line(
+    row: Any,
+    where: str,
+    by_id: dict[str, str],
+    by_question: dict[str, str],
+    played: dict[str, list[bool]],
+) -> None:
+    question = row.get("question") if isinstance(row, dict) else None
+    own_id = row.get("id") if isinstance(row, dict) else None
+    if not isinstance(question, str) and not isinstance(own_id, str | int):
+        raise DataError(f"{where}: needs `question` or `id`")
+    rollouts = row.get("rollouts")
+    if isinstance(rollouts, int) and not isinstance(rollouts, bool) and rollouts > 0:
+        known = difficulty_class(rollouts, right=True)
+        if isinstance(question, str):
+            by_question[question_key(question)] = known
+        else:
+            by_id[str(own_id)] = known
+        return
+    rewards = row.get("rewards")
+    if not isinstance(rewards, dict) or "cover_em" not in rewards or not isinstance(question, str):
+        raise DataError(f"{where}: needs `rollouts`, a number from 1, or a question with rewards.cover_em")
+    if rewards["cover_em"] is not None:  # a rollout that a failure ended says nothing about the question
+        played[question_key(question)].append(bool(rewards["cover_em"]))
+
+
+def select(
+    questions: Mapping[str, Sequence[Question]],
+    make_up: MakeUp,
+    class_of: Callable[[Question], str | None] | None,
+    taken_elsewhere: set[str],
+    seed: int,
+) -> Selection:
+    """Draw `make_up` from `questions` (by source), each question once.
+
+    `class_of` is None where difficulties are unknown: then the counts of a source are one, of class `any`.
+    `taken_elsewhere`: keys (`question_key`) of questions that are not to be drawn, the validation set's.
+    """
+    if class_of is None:
+        merged: Counter[tuple[str, str]] = Counter()
+        for (source, _), count in make_up.items():
+            merged[source, ANY] += count
+        make_up = merged
+    rng = random.Random(seed)
+    seen, drawn, told = set(taken_elsewhere), [], []
+    for source in dict.fromkeys(source for source, _ in make_up):
+        pools: dict[str | None, list[Question]] = defaultdict(list)
+        for question in questions.get(source, ()):
+            if (key := question_key(question.question)) not in seen:
+                seen.add(key)
+                pools[class_of(question) if class_of else ANY].append(question)
+        there = {str(name or "unclassified"): len(pool) for name, pool in pools.items()}
+        for (of, name), count in make_up.items():
+            if of != source:
+                continue
+            pool = [q for found in pools.values() for q in found] if name == ANY else pools[name]
+            chosen = set(map(id, rng.sample(pool, min(count, len(pool)))))
+            drawn += [question for question in pool if id(question) in chosen]
+            for pool in pools.values():
+                pool[:] = [question for question in pool if id(question) not in chosen]
+            told.append(
+                {"source": source, "class": name, "asked": count, "taken": len(chosen), "there": there}
+            )
+    return Selection(drawn, told)
+
+
+def _shortfall(entry: Mapping[str, Any]) -> str:
+    there = ", ".join(f"{count} {name}" for name, count in sorted(entry["there"].items())) or "none at all"
+    return (
+        f"{entry['source']} {entry['class']}: {entry['taken']} of {entry['asked']} questions; "
+        f"usable and not in the validation set are {there}"
+    )

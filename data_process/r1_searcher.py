@@ -1,0 +1,115 @@
+"""R1-Searcher's training sets: stage 1 (350 questions) and stage 2 (8,148).
+
+Published rows, as they are:
+    python data_process/r1_searcher.py --stage 1 --out data/r1s/stage1 \\
+        --train stage_1.jsonl --validation dev.jsonl
+    python data_process/r1_searcher.py --stage 2 --out data/r1s/stage2 \\
+        --train stage_2.jsonl --validation dev.jsonl
+or drawn anew from the raw training files of HotpotQA and 2WikiMultihopQA:
+    python data_process/r1_searcher.py --stage 2 --out data/r1s/stage2 --hotpotqa hotpot_train_v1.1.json \\
+        --2wiki train.json --difficulty rollouts.jsonl --validation dev.jsonl
+--difficulty tells how many rollouts each question took (data_process/difficulty.py has the form; a folder's
+trajectory records do as well); without it questions are drawn whatever their difficulty. --count changes the
+published numbers: --count hotpotqa.medium=20 --count 2wiki.hard=0. A Llama is trained with --protocol
+r1_searcher_instruct.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(
+    0, str(Path(__file__).parent.parent)
+)  # so that the script also runs where nothing is installed
+
+from data_process.command import make_parser, run  # noqa: E402
+from data_process.difficulty import CLASSES, PUBLISHED, SOURCES, MakeUp, read_difficulties, select  # noqa: E402
+from data_process.qa_parquet import Split, make_splits, question_key  # noqa: E402
+from data_process.questions import DataError, Source, read_file  # noqa: E402
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status; a make-up that cannot be met is told on standard error, and no error."""
+    parser = make_parser(__doc__, "r1_searcher", "r1_searcher")
+    add = parser.add_argument
+    add(
+        "--stage",
+        type=int,
+        choices=sorted(PUBLISHED),
+        required=True,
+        help="whose published counts are asked for",
+    )
+    add("--hotpotqa", metavar="FILE", help="HotpotQA's raw training file, instead of --train")
+    add("--2wiki", dest="two_wiki", metavar="FILE", help="2WikiMultihopQA's raw training file")
+    add("--difficulty", metavar="FILE", help="rollouts that each question took, JSON lines")
+    add(
+        "--count",
+        action="append",
+        default=[],
+        metavar="SOURCE.CLASS=N",
+        help=f"another number of questions; sources {', '.join(SOURCES)}, classes {', '.join(CLASSES)}",
+    )
+    add("--seed", type=int, default=0, help="of the draw (default: 0)")
+    return run(parser.parse_args(arguments), _read)
+
+
+def _read(options: argparse.Namespace) -> tuple[list[Split], dict[str, Any]]:
+    files = {"hotpotqa": options.hotpotqa, "2wiki": options.two_wiki}
+    raw = {name: read_file(path) for name, path in files.items() if path}
+    if bool(raw) == bool(options.train):
+        raise DataError("give either --train (the published rows) or --hotpotqa and --2wiki (the raw ones)")
+    test = read_file(options.validation) if options.validation else None
+    if options.train:
+        if options.difficulty or options.count:
+            raise DataError(
+                "--difficulty and --count draw from raw rows; the published ones of --train are drawn"
+            )
+        return _published(make_splits(read_file(options.train), test), options.stage)
+    make_up = _make_up(options)
+    difficulties = read_difficulties(options.difficulty) if options.difficulty else None
+    kept_out = {question_key(q.question) for q in test.questions} if test else set()
+    found = {name: source.questions for name, source in raw.items()}
+    drawn = select(found, make_up, difficulties.of if difficulties else None, kept_out, options.seed)
+    if not drawn.questions:
+        raise DataError("nothing could be drawn: " + "; ".join(drawn.shortfalls))
+    notes = [] if difficulties else ["no --difficulty: drawn from all questions, whatever their difficulty"]
+    for note in notes + drawn.shortfalls:
+        print(f"note: {note}", file=sys.stderr)
+    train = Source(
+        " + ".join(source.name for source in raw.values()),
+        drawn.questions,
+        n_read=len(drawn.questions) + sum(source.n_malformed for source in raw.values()),
+        n_malformed=sum(source.n_malformed for source in raw.values()),
+        malformed=[f"{source.name}, {told}" for source in raw.values() for told in source.malformed],
+    )
+    return make_splits(train, test), {"stage": options.stage, "seed": options.seed, "drawn": drawn.told}
+
+
+def _published(splits: list[Split], stage: int) -> tuple[list[Split], dict[str, Any]]:
+    asked, written = sum(PUBLISHED[stage].values()), len(splits[0].questions)
+    if written < asked:
+        print(
+            f"note: {written} of the {asked} questions that stage {stage} was published with; the counts "
+            "below say what was left out, the rest is not in the file",
+            file=sys.stderr,
+        )
+    return splits, {"stage": stage, "published": asked}
+
+
+def _make_up(options: argparse.Namespace) -> MakeUp:
+    make_up = dict(PUBLISHED[options.stage])
+    for given in options.count:
+        name, _, count = given.partition("=")
+        source, _, class_ = name.partition(".")
+        if source not in SOURCES or class_ not in CLASSES or not count.isdecimal():
+            raise DataError(f"--count {given}: use SOURCE.CLASS=N, for example hotpotqa.medium=200")
+        make_up[source, class_] = int(count)
+    return {entry: count for entry, count in make_up.items() if count}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Questions drawn by source and difficulty: the classes, the draw, and what is said when it falls short."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_process.difficulty import PUBLISHED, difficulty_class, read_difficulties, select
+from data_process.qa_parquet import question_key
+from data_process.questions import DataError, Question
+
+
+def questions(source: str, *classes: str | None) -> list[Question]:
+    return [Question(f"{source} {i}?", ("x",), f"{source}-{i}") for i in range(len(classes))]
+
+
+def lines(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_the_published_stages_have_350_and_8148_questions():
+    assert [sum(PUBLISHED[stage].values()) for stage in (1, 2)] == [350, 8148]
+    assert {class_ for _, class_ in PUBLISHED[1]} == {"medium"}
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "right", "name"),
+    [
+        (1, True, "easy"),
+        (9, True, "easy"),
+        (10, True, "medium"),
+        (20, True, "medium"),
+        (21, True, "hard"),
+        (21, False, "hard"),
+        (20, False, None),
+        (5, False, None),
+    ],
+)
+def test_a_class_is_the_number_of_rollouts_until_one_is_right(rollouts, right, name):
+    assert difficulty_class(rollouts, right) == name
+
+
+def test_difficulties_are_found_by_id_and_by_the_questions_words(tmp_path):
+    path = lines(
+        tmp_path / "d.jsonl", {"id": "h-1", "rollouts": 3}, {"question": "Who is Ada?", "rollouts": 30}
+    )
+    known = read_difficulties(path)
+    assert known.of(Question("anything", ("x",), "h-1")) == "easy"
+    assert known.of(Question("who is ADA", ("x",), "h-2")) == "hard"
+    assert known.of(Question("Who is Bob?", ("x",))) is None
+
+
+def test_our_own_trajectory_records_count_as_rollouts_in_the_order_played(tmp_path):
+    late = [{"question": "Late?", "rewards": {"cover_em": float(i == 11)}} for i in range(15)]
+    never = [{"question": "Never?", "rewards": {"cover_em": 0.0}} for _ in range(21)]
+    unclear = [{"question": "Unclear?", "rewards": {"cover_em": 0.0}} for _ in range(20)]
+    failed = [{"question": "Soon?", "rewards": {"cover_em": None}}] * 12
+    soon = [{"question": "Soon?", "rewards": {"cover_em": 1.0}}]
+    known = read_difficulties(lines(tmp_path / "d.jsonl", *late, *never, *unclear, *failed, *soon))
+    classes = [known.of(Question(text, ("x",))) for text in ("Late?", "Never?", "Unclear?", "Soon?")]
+    assert classes == ["medium", "hard", None, "easy"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("not JSON\n", "is not JSON lines"),
+        ('{"question": "A?", "rollouts": 3}\n[]\n', "line 2: needs `question` or `id`"),
+        ('{"question": "A?"}\n', "line 1: needs `rollouts`"),
+        ('{"question": "A?", "rollouts": 0}\n', "line 1: needs `rollouts`"),
+        ('{"id": "a", "rewards": {"cover_em": 1}}\n', "line 1: needs `rollouts`"),
+        ("\n", "gives no question a difficulty"),
+        (None, "cannot read"),
+    ],
+)
+def test_a_file_that_tells_no_difficulty_is_refused_with_its_line(tmp_path, text, message):
+    if text is not None:
+        (tmp_path / "d.jsonl").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_difficulties(tmp_path / "d.jsonl")
+
+
+MAKE_UP = {("hotpotqa", "medium"): 2, ("hotpotqa", "hard"): 1, ("2wiki", "medium"): 3}
+
+
+def classes(questions_by_source, names):
+    known = {
+        q.id: name
+        for qs, ns in zip(questions_by_source.values(), names, strict=True)
+        for q, name in zip(qs, ns, strict=True)
+    }
+    return lambda question: known[question.id]
+
+
+def test_every_class_is_drawn_as_often_as_asked_for_and_a_shortfall_is_told_with_what_there_was():
+    names = ["medium", "medium", "medium", "hard", "easy"], ["medium", "hard", None]
+    made = {"hotpotqa": questions("h", *names[0]), "2wiki": questions("w", *names[1])}
+    drawn = select(made, MAKE_UP, classes(made, names), set(), seed=0)
+    assert [(e["source"], e["class"], e["asked"], e["taken"]) for e in drawn.told] == [
+        ("hotpotqa", "medium", 2, 2),
+        ("hotpotqa", "hard", 1, 1),
+        ("2wiki", "medium", 3, 1),
+    ]
+    there = "1 hard, 1 medium, 1 unclassified"
+    assert drawn.shortfalls == [
+        f"2wiki medium: 1 of 3 questions; usable and not in the validation set are {there}"
+    ]
+
+
+def test_without_difficulties_a_sources_counts_are_drawn_from_all_of_its_questions():
+    made = {"hotpotqa": questions("h", *[None] * 4)}
+    drawn = select(made, MAKE_UP, None, set(), seed=0)
+    assert len(drawn.questions) == 3
+    assert drawn.shortfalls == [
+        "2wiki any: 0 of 3 questions; usable and not in the validation set are none at all"
+    ]
+
+
+def test_the_validation_sets_questions_and_repeats_are_not_drawn():
+    made = {
+        "hotpotqa": [
+            Question("A?", ("x",)),
+            Question("a", ("x",)),
+            Question("B?", ("x",)),
+            Question("C?", ("x",)),
+        ]
+    }
+    drawn = select(made, {("hotpotqa", "any"): 4}, None, {question_key("b")}, seed=0)
+    assert {q.question for q in drawn.questions} == {"A?", "C?"}
+
+
+NAMES = st.sampled_from(["easy", "medium", "hard", None])
+
+
+@given(st.lists(NAMES, max_size=12), st.lists(NAMES, max_size=12), st.integers(0, 9))
+def test_a_draw_is_repeatable_holds_each_question_once_and_only_of_the_classes_asked_for(hotpot, wiki, seed):
+    made = {"hotpotqa": questions("h", *hotpot), "2wiki": questions("w", *wiki)}
+    class_of = classes(made, (hotpot, wiki))
+    drawn = select(made, MAKE_UP, class_of, set(), seed)
+    assert drawn == select(made, MAKE_UP, class_of, set(), seed)
+    ids = [q.id for q in drawn.questions]
+    assert len(set(ids)) == len(ids) == sum(entry["taken"] for entry in drawn.told)
+    for entry in drawn.told:
+        there = {"hotpotqa": hotpot, "2wiki": wiki}[entry["source"]].count(entry["class"])
+        assert entry["taken"] == min(entry["asked"], there)
