@@ -13,6 +13,7 @@ from importlib import import_module
 COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("rag_r1.doctor", "check the installation and say what to do about what is missing"),
     "train": ("rag_r1.train", "check a recipe, its data, model and retrieval server, then train with veRL"),
+    "stages": ("rag_r1.stages", "train in stages, each from the model of the one before; resumable"),
     "demo": ("rag_r1.demo.run", "train the embedded tiny policy on its invented world, on this machine"),
 }
 """Command -> the module that holds its `main`, and what it does."""

@@ -1,0 +1,214 @@
+"""`rag-r1 stages`: trainings one after the other, each from the checkpoint with which the last one ended.
+
+A stage is a recipe, trained by `rag-r1 train` into a folder of its own, `OUT/stage1`, `OUT/stage2`, ... What
+has been reached stands in these folders and nowhere else, so the same command may be killed at any moment and
+given again:
+
+    inside a stage    veRL resumes from the stage's last whole checkpoint (`trainer.resume_mode: auto`)
+    between stages    a stage that has ended left a file `finished`, which names the model that it exported;
+                      it is not trained again, and the next one starts from there
+
+A training that outlives the command (killed without a chance to end it) holds a lock on the folder; the next
+command waits for nothing and says so, for two trainings in one folder would destroy each other's checkpoints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+_DESCRIPTION = """\
+Train in stages: each stage starts from the model that the one before has exported. The same command again
+goes on where it was interrupted, in the middle of a stage or between two. key=value are Hydra overrides of
+every stage; stage2:key=value is one of stage 2 alone, and {stage} in a value stands for the stage's number.
+
+example:
+  rag-r1 stages --out outputs/r1_searcher \\
+      --recipe recipes/r1_searcher/stage1_qwen --recipe recipes/r1_searcher/stage2_qwen \\
+      actor_rollout_ref.model.path=Qwen/Qwen2.5-7B \\
+      data.train_files=data/stage{stage}/train.parquet data.val_files=data/stage{stage}/test.parquet \\
+      rag_r1.retriever.url=http://127.0.0.1:8000 stage1:trainer.total_epochs=3
+"""
+MODEL_KEY = "actor_rollout_ref.model.path"
+_TRACKER = "latest_checkpointed_iteration.txt"
+_ONE_STAGE = re.compile(r"stage(\d+):(.*)", re.DOTALL)
+
+Train = Callable[[str, Sequence[str]], int]
+
+
+class StageError(RuntimeError):
+    """A stage failed, or did not leave what the next one needs; the message says which and the remedy."""
+
+
+def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], train: Train) -> Path:
+    """Train what is not finished yet; returns the folder of the last stage's model.
+
+    `train(recipe, overrides)` runs one training and returns its exit status. Raises StageError.
+    """
+    out = out.resolve()
+    check_overrides(overrides, len(recipes))
+    model: Path | None = None
+    for number, recipe in enumerate(recipes, 1):
+        folder = out / f"stage{number}"
+        finished = folder / "finished"
+        if finished.exists():
+            model = Path(finished.read_text(encoding="utf-8").strip())
+            print(f"stage {number}: finished before, its model is {model}")
+            continue
+        checkpoints = folder / "checkpoints"
+        with _locked(folder):
+            mend_tracker(checkpoints)
+            status = train(recipe, stage_overrides(overrides, number, folder, model))
+            if status:
+                raise StageError(
+                    f"stage {number} ({recipe}) ended with status {status}; mend what it says above and give "
+                    "the same command again: it goes on from the last checkpoint"
+                )
+            model = exported_model(checkpoints)
+            _write_whole(finished, f"{model}\n")
+        print(f"stage {number}: finished, its model is {model}")
+    assert model is not None
+    return model
+
+
+def check_overrides(overrides: Sequence[str], stages: int) -> None:
+    """Raises StageError for an override of a stage that is not there, or one that is no key=value."""
+    for override in overrides:
+        one = _ONE_STAGE.fullmatch(override)
+        if one and not 1 <= int(one[1]) <= stages:
+            raise StageError(f"{override}: there is no stage {one[1]}, only 1 to {stages}")
+        if "=" not in override:
+            raise StageError(f"{override} is not key=value (or stage1:key=value)")
+
+
+def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: Path | None) -> list[str]:
+    """The overrides of one stage: those given for all, those given for it, and last, so that nothing changes
+    them, where its checkpoints are and what it starts from: by these the stages follow one another."""
+    every, single = [], []
+    for override in overrides:
+        one = _ONE_STAGE.fullmatch(override)
+        if one is None:
+            every.append(override)
+        elif int(one[1]) == number:
+            single.append(one[2])
+    start = [] if model is None else [f"{MODEL_KEY}={_quoted(model)}"]
+    return [
+        f"rag_r1.trajectory_dir={_quoted(folder / 'trajectories')}",
+        f"hydra.run.dir={_quoted(folder / 'hydra')}",
+        *(override.replace("{stage}", str(number)) for override in every + single),
+        f"trainer.default_local_dir={_quoted(folder / 'checkpoints')}",
+        *start,
+    ]
+
+
+def mend_tracker(checkpoints: Path) -> None:
+    """veRL resumes from the step that its tracker file names, and cannot start where a kill has left that
+    file empty. It is written last of all, so the newest checkpoint is then whole."""
+    tracker = checkpoints / _TRACKER
+    if not tracker.exists() or tracker.read_text(errors="replace").strip().isdigit():
+        return
+    steps = [int(path.parent.name.rpartition("_")[2]) for path in checkpoints.glob("global_step_*/data.pt")]
+    if steps:
+        _write_whole(tracker, str(max(steps)))
+    else:
+        tracker.unlink()
+
+
+def exported_model(checkpoints: Path) -> Path:
+    """The Hugging Face folder in the last checkpoint. Raises StageError if there is none."""
+    tracker = checkpoints / _TRACKER
+    step = tracker.read_text().strip() if tracker.exists() else ""
+    folder = checkpoints / f"global_step_{step}" / "actor" / "huggingface"
+    if not step or not any(folder.glob("*.safetensors")):
+        raise StageError(
+            f"no exported model under {checkpoints}: a stage needs trainer.save_freq above 0 and "
+            "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"
+        )
+    return folder
+
+
+def train_here(recipe: str, overrides: Sequence[str], check_only: bool = False) -> int:
+    """`rag-r1 train` in a process of its own, which is ended with this one."""
+    command = [sys.executable, "-m", "rag_r1.train", "--recipe", recipe]
+    process = subprocess.Popen(
+        [*command, *(["--check-only"] if check_only else []), *overrides], close_fds=False
+    )
+    try:
+        return process.wait()
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Holds the folder's lock. The training inherits it: it stays taken for as long as one of them lives."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / "lock", os.O_CREAT | os.O_RDWR)
+    os.set_inheritable(descriptor, True)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StageError(
+                f"a training is still at work in {folder} (perhaps one that outlived a killed command): "
+                "let it end, or end it, then give the same command again"
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """All of it or nothing, whenever this process is killed."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "\\'") + "'"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 when all stages are finished, 1 with the reason if not."""
+    parser = argparse.ArgumentParser(
+        prog="rag-r1 stages", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--recipe", action="append", required=True, metavar="RECIPE", help="a stage's recipe, in order")
+    add("--out", type=Path, required=True, help="folder of the stages")
+    add("--check-only", action="store_true", help="check every stage and stop")
+    add("overrides", nargs="*", metavar="key=value", help="any key of veRL or of `rag_r1:`")
+    options = parser.parse_intermixed_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        check_overrides(options.overrides, len(options.recipe))
+        if options.check_only:  # a later stage is checked with the model that the first one starts from
+            folders = [options.out.resolve() / f"stage{i}" for i in range(1, len(options.recipe) + 1)]
+            return max(
+                train_here(recipe, stage_overrides(options.overrides, i, folder, None), check_only=True)
+                for i, (recipe, folder) in enumerate(zip(options.recipe, folders, strict=True), 1)
+            )
+        run_stages(options.recipe, options.out, options.overrides, train_here)
+    except StageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

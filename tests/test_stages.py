@@ -1,0 +1,192 @@
+"""Stages follow one another, go on after a kill at any point, and never share a folder with a live one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rag_r1.stages import StageError, main, mend_tracker, run_stages, stage_overrides
+
+RECIPES = ["recipes/one", "recipes/two"]
+MODEL_KEY = "actor_rollout_ref.model.path="
+
+
+class Killed(BaseException):
+    """In the place of a SIGKILL: nothing after it runs."""
+
+
+def value(overrides, key: str) -> str:
+    """The value that counts: the last one given."""
+    return [o.partition("=")[2].strip("'") for o in overrides if o.startswith(key)][-1]
+
+
+class Trainer:
+    """Trains three steps and saves after each, as veRL does: the model first and the tracker last. Resumes
+    from the tracker. `kill_at` is (stage, step, before what)."""
+
+    def __init__(self, kill_at=None):
+        self.kill_at, self.calls, self.steps = kill_at, [], []
+
+    def __call__(self, recipe, overrides):
+        self.calls.append((recipe, list(overrides)))
+        folder = Path(value(overrides, "trainer.default_local_dir="))
+        stage = RECIPES.index(recipe) + 1
+        tracker = folder / "latest_checkpointed_iteration.txt"
+        done = int(tracker.read_text()) if tracker.exists() else 0
+        for step in range(done + 1, 4):
+            self._maybe_kill(stage, step, "step")
+            self.steps.append((stage, step))
+            saved = folder / f"global_step_{step}" / "actor" / "huggingface"
+            saved.mkdir(parents=True, exist_ok=True)
+            self._maybe_kill(stage, step, "model")
+            (saved / "model.safetensors").write_text(f"stage {stage} step {step}")
+            (saved.parents[1] / "data.pt").write_text("")
+            tracker.write_text("")
+            self._maybe_kill(stage, step, "tracker")
+            tracker.write_text(str(step))
+        self._maybe_kill(stage, 3, "end")
+        return 0
+
+    def _maybe_kill(self, *point):
+        if point == self.kill_at:
+            raise Killed
+
+
+def test_a_stage_starts_from_the_model_that_the_one_before_exported(tmp_path):
+    trainer = Trainer()
+    model = run_stages(RECIPES, tmp_path, [MODEL_KEY + "start"], trainer)
+    (first, one), (second, two) = trainer.calls
+    assert (first, second) == ("recipes/one", "recipes/two")
+    assert value(one, MODEL_KEY) == "start"
+    exported = tmp_path / "stage1" / "checkpoints" / "global_step_3" / "actor" / "huggingface"
+    assert value(two, MODEL_KEY) == str(exported)
+    assert (model / "model.safetensors").read_text() == "stage 2 step 3"
+
+
+KILLS = [(stage, step, what) for stage in (1, 2) for step in (1, 3) for what in ("step", "model", "tracker")]
+
+
+@pytest.mark.parametrize("kill_at", [*KILLS, (1, 3, "end"), (2, 3, "end")], ids=str)
+def test_killed_anywhere_the_same_command_goes_on_and_ends_as_if_nothing_had_happened(tmp_path, kill_at):
+    undisturbed, killed, again = Trainer(), Trainer(kill_at), Trainer()
+    run_stages(RECIPES, tmp_path / "whole", [], undisturbed)
+    with pytest.raises(Killed):
+        run_stages(RECIPES, tmp_path / "cut", [], killed)
+    model = run_stages(RECIPES, tmp_path / "cut", [], again)
+    assert (model / "model.safetensors").read_text() == "stage 2 step 3"
+    repeated = [step for step in killed.steps if step in again.steps]
+    assert len(repeated) <= 1, "at most the step whose checkpoint was not whole"
+    assert sorted(set(killed.steps + again.steps)) == undisturbed.steps
+
+
+def test_what_is_finished_is_not_trained_again(tmp_path):
+    first = run_stages(RECIPES, tmp_path, [], Trainer())
+    trainer = Trainer()
+    assert run_stages(RECIPES, tmp_path, [], trainer) == first
+    assert trainer.calls == []
+
+
+def test_overrides_are_for_all_stages_for_one_or_hold_the_stages_number(tmp_path):
+    given = ["a=1", "stage2:a=2", "stage1:group/of=x", "data.train_files=data/stage{stage}/train.parquet"]
+    one = stage_overrides(given, 1, tmp_path, None)
+    two = stage_overrides(given, 2, tmp_path, Path("it's"))
+    assert (value(one, "a="), value(two, "a=")) == ("1", "2")
+    assert "group/of=x" in one and "group/of=x" not in two
+    assert value(two, "data.train_files=") == "data/stage2/train.parquet"
+    assert two[-1] == MODEL_KEY + "'it\\'s'" and not any(o.startswith(MODEL_KEY) for o in one)
+
+
+def test_nothing_given_can_part_the_stages(tmp_path):
+    given = ["trainer.default_local_dir=elsewhere", "stage2:" + MODEL_KEY + "other"]
+    trainer = Trainer()
+    run_stages(RECIPES, tmp_path, given, trainer)
+    assert value(trainer.calls[1][1], MODEL_KEY).startswith(str(tmp_path / "stage1"))
+    assert value(trainer.calls[1][1], "trainer.default_local_dir=") == str(
+        tmp_path / "stage2" / "checkpoints"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("stage3:a=1", "there is no stage 3, only 1 to 2"),
+        ("stage0:a=1", "no stage 0"),
+        ("a", "a is not key=value"),
+    ],
+)
+def test_a_wrong_override_is_named_before_anything_is_trained(tmp_path, override, message):
+    trainer = Trainer()
+    with pytest.raises(StageError, match=message):
+        run_stages(RECIPES, tmp_path, [override], trainer)
+    assert trainer.calls == []
+
+
+def test_a_failed_stage_ends_the_command_with_its_status(tmp_path):
+    with pytest.raises(StageError, match=r"stage 1 \(recipes/one\) ended with status 3"):
+        run_stages(RECIPES, tmp_path, [], lambda recipe, overrides: 3)
+    assert not (tmp_path / "stage1" / "finished").exists()
+
+
+def test_a_stage_that_exports_no_model_says_what_to_set(tmp_path):
+    with pytest.raises(StageError, match=r"stage1.*save_contents=\[model,optimizer,extra,hf_model\]"):
+        run_stages(RECIPES, tmp_path, [], lambda recipe, overrides: 0)
+
+
+@pytest.mark.parametrize(("text", "kept"), [("", "5"), ("\0\0", "5"), ("4", "4")])
+def test_a_tracker_that_a_kill_has_left_empty_names_the_newest_whole_checkpoint(tmp_path, text, kept):
+    for step, files in ((4, ["data.pt"]), (5, ["data.pt"]), (6, [])):
+        (tmp_path / f"global_step_{step}").mkdir()
+        for name in files:
+            (tmp_path / f"global_step_{step}" / name).write_text("")
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text(text)
+    mend_tracker(tmp_path)
+    assert (tmp_path / "latest_checkpointed_iteration.txt").read_text() == kept
+
+
+def test_an_empty_tracker_without_a_checkpoint_is_removed(tmp_path):
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("")
+    mend_tracker(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+ORPHAN = """
+import subprocess, sys
+from pathlib import Path
+from rag_r1.stages import run_stages
+def train(recipe, overrides):
+    process = subprocess.Popen(["sleep", "60"], close_fds=False)
+    print(process.pid, flush=True)
+    return process.wait()
+run_stages(["r"], Path(sys.argv[1]), [], train)
+"""
+
+
+def test_a_training_that_outlives_a_killed_command_keeps_its_folder(tmp_path):
+    command = subprocess.Popen(
+        [sys.executable, "-c", ORPHAN, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    orphan = int(command.stdout.readline())
+    command.kill()
+    command.wait()
+    try:
+        with pytest.raises(StageError, match="a training is still at work in .*stage1"):
+            run_stages(["r"], tmp_path, [], lambda recipe, overrides: 0)
+    finally:
+        subprocess.run(["kill", "-9", str(orphan)], check=True)
+    for _ in range(100):  # until the orphan is gone
+        try:
+            run_stages(["r"], tmp_path, [], lambda recipe, overrides: 7)
+        except StageError as error:
+            if "status 7" in str(error):
+                return
+        time.sleep(0.1)
+    pytest.fail("the lock was never released")
+
+
+def test_the_command_names_what_is_wrong(tmp_path, capsys):
+    assert main(["--recipe", "r", "--out", str(tmp_path), "stage2:a=1"]) == 1
+    assert "there is no stage 2" in capsys.readouterr().err
