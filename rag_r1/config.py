@@ -15,17 +15,30 @@ from typing import Any
 from rag_r1.agent import Budget, FailurePolicy
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol
 
-_KEYS = ("protocol", "prompt", "agent", "retriever", "reward", "failures", "trajectory_dir")
+_KEYS = (
+    "protocol",
+    "prompt",
+    "agent",
+    "retriever",
+    "validation_retriever",
+    "reward",
+    "failures",
+    "trajectory_dir",
+)
 
 
 @dataclass(frozen=True)
 class RagR1Config:
-    """What the plugin needs to know, checked. `agent` becomes a Budget once the row length is known."""
+    """What the plugin needs to know, checked. `agent` becomes a Budget once the row length is known.
+
+    `validation_retriever` is all of `retriever` with the keys that validation changes.
+    """
 
     protocol: Protocol
     own_prompt: bool
     agent: dict[str, Any]
     retriever: dict[str, Any]
+    validation_retriever: dict[str, Any]
     reward: tuple[dict[str, Any], ...]
     failures: FailurePolicy
     trajectory_dir: str | None
@@ -51,6 +64,7 @@ class RagR1Config:
             own_prompt=config.get("prompt") is not None,
             agent=agent,
             retriever=retriever,
+            validation_retriever={**retriever, **_mapping(config, "validation_retriever")},
             reward=tuple(dict(item) for item in reward),
             failures=FailurePolicy.from_config(_mapping(config, "failures")),
             trajectory_dir=config.get("trajectory_dir"),

@@ -149,7 +149,9 @@ class SearchAgentLoop(AgentLoopBase):
         record_id = f"{info.get('id', row.get('uid', ''))}#{row.get('session_id', 0)}"
         codec = TokenizerCodec(self.tokenizer)
         engine = VerlEngine(self.server_manager, sampling_params, codec)
-        searcher = shared_searcher(settings.rag_r1.retriever)
+        training = str(info.get("split", "train")) == "train"
+        ours = settings.rag_r1
+        searcher = shared_searcher(ours.retriever if training else ours.validation_retriever)
 
         prompt_ids = await self._prompt_ids(row, question)
         record = Trajectory(record_id, question, settings.protocol.name, prompt_tokens=len(prompt_ids))
@@ -162,7 +164,7 @@ class SearchAgentLoop(AgentLoopBase):
         else:
             room = min(settings.budget.max_response_tokens, settings.context_length - len(prompt_ids))
             budget = replace(settings.budget, max_response_tokens=max(room, 1))
-            policy = settings.rag_r1.failures
+            policy = ours.failures
             episode = Episode(settings.protocol, budget, engine, searcher, codec, policy)
             try:
                 record = await episode.run(record_id, question, prompt_ids)

@@ -48,6 +48,7 @@ def check_ours(config: DictConfig) -> tuple[RagR1Config | None, list[Problem]]:
     ]
     if not not_given(config, "rag_r1.retriever.url"):
         checks.append(lambda: make_searcher(settings.retriever))
+        checks.append(lambda: make_searcher(settings.validation_retriever))
     for check in checks:
         try:
             check()

@@ -15,7 +15,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from rag_r1.plugin.agent_loop import SearchAgentLoop
 from rag_r1.plugin.reward_manager import SearchRewardManager, golds_of
-from rag_r1.protocols import Document, Failure
+from rag_r1.protocols import Document, Failure, load_protocol
 
 PROMPT_LENGTH, RESPONSE_LENGTH = 64, 400
 
@@ -47,6 +47,16 @@ class OneFact:
 
     async def search(self, queries):
         return [Failure("no answer") if q == "fail" else [Document("1", f'"{q}"\nfact')] for q in queries]
+
+
+class Many:
+    """Finds as many documents as the configuration says."""
+
+    def __init__(self, options):
+        self.topk = options["topk"]
+
+    async def search(self, queries):
+        return [[Document(str(i), "fact") for i in range(self.topk)] for _ in queries]
 
 
 def config(**rag_r1):
@@ -111,6 +121,41 @@ def test_a_row_is_played_and_its_tokens_mask_and_log_probs_line_up(tokenizer):
     assert second[1] == (output.prompt_ids + ids)[: len(second[1])]
     assert first[0] == second[0], "one request id keeps the turns on the replica with the cached prefix"
     assert first[2]["stop"] == ["</search>", "</answer>"] and first[2]["include_stop_str_in_output"]
+
+
+def test_a_bare_text_prompt_reaches_the_engine_without_a_chat_template_and_with_its_opening(tokenizer):
+    cfg = config(protocol="r1_searcher")
+    cfg.actor_rollout_ref.rollout.prompt_length = 2000
+    messages = load_protocol("r1_searcher").messages("Who?")
+    turns = ["I look. <|begin_of_query|> a <|end_of_query|>", "So. </think> <answer> x </answer>"]
+    output, client = play(tokenizer, turns, cfg, raw_prompt=messages)
+    prompt = tokenizer.decode(client.asked[0][1])
+    assert prompt == messages[0]["content"] + " <think>" and prompt.endswith("User:Who?\nAssistant: <think>")
+    observed = tokenizer.decode(
+        [i for i, m in zip(output.response_ids, output.response_mask, strict=True) if not m]
+    )
+    assert observed == '\n\n<|begin_of_documents|>\n(1)"a"\nfact\n<|end_of_documents|>\n\n'
+    assert client.asked[0][2]["stop"] == ["<|end_of_query|>", "</answer>"]
+
+
+def test_a_chat_prompt_is_opened_behind_the_template(tokenizer):
+    cfg = config(protocol="r1_searcher_instruct")
+    cfg.actor_rollout_ref.rollout.prompt_length = 2000
+    messages = load_protocol("r1_searcher_instruct").messages("Who?")
+    _, client = play(tokenizer, ["So. </think> <answer> x </answer>"], cfg, raw_prompt=messages)
+    assert tokenizer.decode(client.asked[0][1]) == messages[0]["content"] + "Who?<think>"
+
+
+@pytest.mark.parametrize(("split", "shown"), [("train", 1), ("test", 2), ("val", 2)])
+def test_validation_rows_may_be_answered_by_another_number_of_documents(tokenizer, split, shown):
+    cfg = config(
+        retriever={"tool": f"{__name__}:Many", "topk": 1},
+        validation_retriever={"topk": 2},
+        protocol="rag_r1_sq",
+    )
+    row = {"extra_info": {"id": "q1", "question": "Who?", "split": split}}
+    output, _ = play(tokenizer, ["<search> a </search>", "<answer> x </answer>"], cfg, **row)
+    assert len(output.extra_fields["trajectory"]["turns"][0]["documents"][0]) == shown
 
 
 def test_the_record_travels_with_the_weight_versions_of_all_turns(tokenizer):

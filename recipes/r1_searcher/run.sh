@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# R1-Searcher, both stages by one command; the same command again goes on where it was interrupted.
+#   MODEL=... DATA=... RETRIEVER_URL=... bash recipes/r1_searcher/run.sh [qwen|llama] [--check-only] [key=value ...]
+# `--help` tells everything.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+
+usage() {
+  cat <<EOF
+Train a search agent in R1-Searcher's two stages: first to call the search engine, then to use it.
+
+  MODEL=... DATA=... RETRIEVER_URL=... bash recipes/r1_searcher/run.sh [qwen|llama] [--check-only] [key=value ...]
+      qwen            base model, bare-text prompt (the default); llama: instruct model, chat template
+      MODEL           a model folder, or a name on the Hugging Face Hub
+      DATA            a folder with stage1/ and stage2/, each with train.parquet and test.parquet
+                      (data_process/r1_searcher.py; for llama with --protocol r1_searcher_instruct)
+      RETRIEVER_URL   a running retrieval server (retrieval_server/start_retrieval.py)
+      --check-only    run every check of both stages and start nothing
+      key=value       any key of the recipes, for both stages (Hydra); stage1:key=value for one of them
+
+Killed, or lost with its machine, it goes on when the same command is given again: inside a stage from the last
+checkpoint, between the stages from stage 1's model.
+
+Other environment variables:
+  OUT               where checkpoints and trajectories go (else outputs/r1_searcher/qwen or .../llama)
+  VENV              the Python environment to use or make (else the active one, else .venv)
+  RAG_R1_PLATFORM   cpu or gpu, where the choice by nvidia-smi is not what you want
+
+Examples:
+  MODEL=Qwen/Qwen2.5-7B DATA=data/r1s RETRIEVER_URL=http://127.0.0.1:8000 bash recipes/r1_searcher/run.sh
+  ... bash recipes/r1_searcher/run.sh stage1:r1_searcher/algorithm=reinforce_pp stage2:trainer.total_epochs=2
+  ... bash recipes/r1_searcher/run.sh llama stage1:r1_searcher/reward=llama_stage1 stage2:r1_searcher/reward=llama_stage2
+EOF
+}
+
+for argument in "$@"; do
+  case $argument in -h | --help) usage; exit 0 ;; esac
+done
+fail() { printf 'error: %s\n' "$1" >&2; printf '  -> %s\n' "${@:2}" >&2; exit 2; }
+
+model=qwen
+case ${1:-} in qwen | llama) model=$1; shift ;; esac
+missing=()
+for name in MODEL DATA RETRIEVER_URL; do
+  if [ -z "${!name:-}" ]; then missing+=("$name"); fi
+done
+if [ ${#missing[@]} -gt 0 ]; then
+  fail "${missing[*]} not set" "bash recipes/r1_searcher/run.sh --help explains each"
+fi
+platform=${RAG_R1_PLATFORM:-cpu}
+if [ -z "${RAG_R1_PLATFORM:-}" ] && nvidia-smi -L 2>/dev/null | grep -q GPU; then platform=gpu; fi
+
+export RAG_R1_PLATFORM=$platform
+# shellcheck source=scripts/setup_env.sh
+source "$root/scripts/setup_env.sh"
+rag-r1 doctor
+
+# key='value' for Hydra, whatever stands in the value.
+override() { printf "%s='%s'" "$1" "${2//\'/\\\'}"; }
+# Ray's workers need not stand where the user does.
+absolute() { if [ -e "$1" ]; then realpath "$1"; else printf '%s' "$1"; fi; }
+data=$(absolute "$DATA")
+exec rag-r1 stages --out "${OUT:-$root/outputs/r1_searcher/$model}" \
+  --recipe "$root/recipes/r1_searcher/stage1_$model" --recipe "$root/recipes/r1_searcher/stage2_$model" \
+  "platform=$platform" \
+  "$(override actor_rollout_ref.model.path "$(absolute "$MODEL")")" \
+  "$(override data.train_files "$data/stage{stage}/train.parquet")" \
+  "$(override data.val_files "$data/stage{stage}/test.parquet")" \
+  "$(override rag_r1.retriever.url "$RETRIEVER_URL")" "$@"
