@@ -72,7 +72,7 @@ class RealEngine:
             Job(
                 question.id,
                 question.text,
-                prompt_ids(self.tokenizer, self.protocol.messages(question.text)),
+                prompt_ids(self.tokenizer, self.protocol, self.protocol.messages(question.text)),
                 VllmEngine(self.llm, f"{self.runs}-{number}", number, temperature),
                 pause,
             )

@@ -19,6 +19,7 @@ from rag_r1.demo import world
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.tokenizer import make_tokenizer
 from rag_r1.demo.traces import Segment, write_trace
+from rag_r1.protocols import Protocol
 
 PROTOCOLS = ("rag_r1_sq", "rag_r1_mq")
 POLICIES = Path(__file__).parent / "policy"
@@ -28,15 +29,16 @@ def policy_path(protocol: str) -> Path:
     """Folder of the committed warm start for a protocol name. Raises FileNotFoundError with the remedy."""
     folder = POLICIES / protocol
     if not (folder / "config.json").exists():
+        there = " and ".join(sorted(path.parent.name for path in POLICIES.glob("*/config.json")))
         raise FileNotFoundError(
-            f"no demo policy for protocol {protocol!r} (there is one for {' and '.join(PROTOCOLS)}); "
+            f"no demo policy for protocol {protocol!r} (there is one for {there}); "
             f"make one: python -m rag_r1.demo.sft --protocol {protocol} --out {folder}"
         )
     return folder
 
 
 def demo_tokenizer() -> TokenizerBase:
-    """The tokenizer of both warm starts: one token for each word, tag, year and document label."""
+    """The tokenizer of both warm starts of RAG-R1: one token for each word, tag, year and document label."""
     rng = random.Random(0)
     texts = ["user\nassistant\nsystem\n"]
     whole = [f" {year}" for year in world.YEARS] + [f"Doc {rank}:" for rank in (1, 2, 3)]
@@ -53,7 +55,7 @@ def demo_tokenizer() -> TokenizerBase:
     for name in PROTOCOLS:
         protocol = world.demo_protocol(name)
         whole += [text for tag in vars(protocol.tags).values() for text in (tag.open, tag.close)]
-        texts.append(protocol.invalid_hint)
+        texts.append(protocol.invalid_hint or "")
         for seed in range(8):
             small = world.make_world(seed, "train", people=20, places=10, words=12)
             search = WorldSearch(small.passages).results
@@ -103,20 +105,30 @@ def load_policy(folder: Path | str) -> tuple[Qwen2ForCausalLM, TokenizerBase]:
     )
 
 
-def prompt_ids(tokenizer: TokenizerBase, messages: Sequence[dict[str, str]]) -> list[int]:
+def prompt_ids(tokenizer: TokenizerBase, protocol: Protocol, messages: Sequence[dict[str, str]]) -> list[int]:
     """Token ids of a prompt, up to where the policy's first turn begins."""
-    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+
+    def chat(given: Sequence[dict[str, str]]) -> list[int]:
+        return tokenizer.apply_chat_template(given, add_generation_prompt=True, return_dict=False)
+
+    def encode(text: str) -> list[int]:
+        return tokenizer(text, add_special_tokens=False).input_ids
+
+    return protocol.prompt_ids(messages, chat, encode)
 
 
 def encode_trace(
-    tokenizer: TokenizerBase, messages: Sequence[dict[str, str]], segments: Sequence[Segment]
+    tokenizer: TokenizerBase,
+    protocol: Protocol,
+    messages: Sequence[dict[str, str]],
+    segments: Sequence[Segment],
 ) -> tuple[list[int], list[int]]:
     """Ids and mask (1 where generated) of a trace, of equal length.
 
     Every segment is encoded on its own, as in a rollout, where turns come as tokens and observations are
     encoded once each; text that is joined before encoding could give other tokens at the seams.
     """
-    ids = prompt_ids(tokenizer, messages)
+    ids = prompt_ids(tokenizer, protocol, messages)
     mask = [0] * len(ids)
     for segment in segments:
         piece = tokenizer(segment.text, add_special_tokens=False).input_ids

@@ -14,7 +14,8 @@ copy and the format. Two parts:
 
     python -m rag_r1.demo.sft --protocol rag_r1_mq --out DIR --seed 0
 
-makes both parts; `--base DIR` keeps the base there, and takes it from there when it exists.
+makes both parts; `--base DIR` keeps the base there, and takes it from there when it exists. `--protocol
+r1_searcher` makes the policy that has never seen a search, from other data (`unsearched.py`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 from transformers import Qwen2ForCausalLM
 
+from rag_r1.demo import unsearched
 from rag_r1.demo.policy import (
     PROTOCOLS,
     TokenizerBase,
@@ -46,8 +48,9 @@ from rag_r1.demo.policy import (
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import roll_out, scores_by_kind
 from rag_r1.demo.traces import FULL, GOLD, MIXED, draw_strategy, sample_kinds, write_drill, write_trace
-from rag_r1.demo.world import KINDS, Question, World, demo_data, demo_protocol, make_questions, make_world
+from rag_r1.demo.world import KINDS, Question, demo_data, demo_protocol, fresh_world, make_questions
 from rag_r1.protocols import Protocol
+from rag_r1.rewards import token_f1
 
 #: Weight in the base's loss of a prompt's or passage's token that occurred before in the row and so can be
 #: copied; first occurrences cannot be predicted and weigh nothing. A token that the policy writes counts 1.
@@ -80,10 +83,6 @@ SECOND_KINDS = ("one_hop", "bridge", "comparison", "both", "comparison", "both",
 WARM = Part(steps=150, warmup=15, lr=5e-4, matrix_lr=5e-4)
 
 
-def _fresh_world(rng: random.Random) -> World:
-    return make_world(rng.randrange(1 << 48), "train", people=20, places=10, words=12)
-
-
 def base_batches(
     tokenizer: TokenizerBase, steps: int, kinds: Sequence[str], seed: str, one_hop_steps: int = 0
 ) -> Iterator[list[Row]]:
@@ -92,7 +91,7 @@ def base_batches(
     protocols = [demo_protocol(name) for name in PROTOCOLS]
     for step in range(steps):
         protocol = protocols[step % len(protocols)]
-        world = _fresh_world(rng)
+        world = fresh_world(rng)
         search = WorldSearch(world.passages).results
         only = ("one_hop",) if step < one_hop_steps else kinds
         questions = make_questions(world, BATCH, rng.randrange(1 << 48), only)
@@ -103,7 +102,7 @@ def base_batches(
         traces += [write_drill(world, rng) for _ in range(DRILLS)]
         rows = []
         for question, trace in traces:
-            ids, mask = encode_trace(tokenizer, protocol.messages(question.text), trace)
+            ids, mask = encode_trace(tokenizer, protocol, protocol.messages(question.text), trace)
             rows.append((ids, base_weights(ids, mask)))
         yield rows
 
@@ -125,7 +124,7 @@ def warm_batches(
     rng = random.Random(f"warm-{seed}")
     mix = (GOLD if gold else MIXED)[protocol.name]
     for _ in range(WARM.steps):
-        world = _fresh_world(rng)
+        world = fresh_world(rng)
         search = WorldSearch(world.passages).results
         rows = []
         for question in make_questions(world, BATCH, rng.randrange(1 << 48)):
@@ -133,9 +132,26 @@ def warm_batches(
                 question, draw_strategy(mix[question.kind], rng), world, protocol, search, rng
             )
             counts.update(sample_kinds(trace))
-            ids, mask = encode_trace(tokenizer, protocol.messages(question.text), trace)
+            ids, mask = encode_trace(tokenizer, protocol, protocol.messages(question.text), trace)
             rows.append((ids, [float(generated) for generated in mask]))
         yield rows
+
+
+def unsearched_base(tokenizer: TokenizerBase, seed: int) -> Iterator[list[Row]]:
+    """The base's batches for a policy that is not to see a search."""
+    counts: Counter = Counter()
+    stretches = (("one-hop", ONE_HOP_STEPS, ("one_hop",)), ("all", FIRST.steps - ONE_HOP_STEPS, KINDS))
+    for name, steps, kinds in stretches:
+        for batch in unsearched.batches(
+            tokenizer, steps, unsearched.BASE_MIX, f"{name}-{seed}", counts, kinds
+        ):
+            yield [(ids, base_weights(ids, mask)) for ids, mask in batch]
+
+
+def unsearched_warm(tokenizer: TokenizerBase, seed: int, counts: Counter) -> Iterator[list[Row]]:
+    """The same for the warm start."""
+    for batch in unsearched.batches(tokenizer, WARM.steps, unsearched.WARM_MIX, f"warm-{seed}", counts):
+        yield [(ids, [float(generated) for generated in mask]) for ids, mask in batch]
 
 
 def train(model: Qwen2ForCausalLM, batches: Iterator[list[Row]], part: Part, name: str) -> None:
@@ -188,7 +204,8 @@ def _loss(model: Qwen2ForCausalLM, rows: Sequence[Row]) -> torch.Tensor:
 def measure(
     folder: Path, protocol: Protocol, questions: Sequence[Question], search: WorldSearch
 ) -> dict[str, dict[str, float]]:
-    """Exact match by kind, share of well-formed turns, turns a question; greedy, and sampled at T 1."""
+    """Exact match by kind, F1, shares of well-formed turns and of questions with a search, turns a question;
+    greedy, and sampled at T 1."""
     model, tokenizer = load_policy(folder)
     torch.manual_seed(0)
     result = {}
@@ -198,6 +215,8 @@ def measure(
         result[name] = scores_by_kind(rollouts) | {
             "well-formed": sum(turn.action != "invalid" for turn in turns) / len(turns),
             "turns": len(turns) / len(rollouts),
+            "F1": sum(token_f1(r.trajectory.answer, r.question.gold) for r in rollouts) / len(rollouts),
+            "searched": sum(r.trajectory.n_searches > 0 for r in rollouts) / len(rollouts),
         }
     return result
 
@@ -207,7 +226,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         prog="python -m rag_r1.demo.sft",
         description="Make a warm start for the demo: format-learning SFT of a tiny policy, on a CPU.",
     )
-    parser.add_argument("--protocol", choices=PROTOCOLS, default="rag_r1_mq")
+    parser.add_argument("--protocol", choices=(*PROTOCOLS, unsearched.NAME), default="rag_r1_mq")
     parser.add_argument("--out", type=Path, required=True, help="policy folder to write")
     parser.add_argument("--seed", type=int, default=0, help="of the weights and of the training worlds")
     parser.add_argument(
@@ -217,27 +236,38 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--gold", action="store_true", help="only strategies that find the answer (the ceiling)"
     )
     args = parser.parse_args(argv)
+    blank = args.protocol == unsearched.NAME
+    if args.gold and blank:
+        parser.error(f"--gold needs traces that search, and {unsearched.NAME} has none")
     started = time.perf_counter()
     if args.base and (args.base / "config.json").exists():
         model, tokenizer = load_policy(args.base)
     else:
-        tokenizer = demo_tokenizer()
+        tokenizer = unsearched.unsearched_tokenizer() if blank else demo_tokenizer()
         model = make_policy(tokenizer, args.seed)
-        batches = base_batches(tokenizer, FIRST.steps, KINDS, f"first-{args.seed}", ONE_HOP_STEPS)
-        train(model, batches, FIRST, "base 1/2")
-        batches = base_batches(tokenizer, SECOND.steps, SECOND_KINDS, f"second-{args.seed}")
-        train(model, batches, SECOND, "base 2/2")
+        if blank:
+            train(model, unsearched_base(tokenizer, args.seed), FIRST, "base")
+        else:
+            batches = base_batches(tokenizer, FIRST.steps, KINDS, f"first-{args.seed}", ONE_HOP_STEPS)
+            train(model, batches, FIRST, "base 1/2")
+            batches = base_batches(tokenizer, SECOND.steps, SECOND_KINDS, f"second-{args.seed}")
+            train(model, batches, SECOND, "base 2/2")
         if args.base:
             save_policy(args.base, model, tokenizer)
     protocol = demo_protocol(args.protocol)
     counts: Counter = Counter()
-    train(model, warm_batches(tokenizer, protocol, args.gold, args.seed, counts), WARM, args.protocol)
+    if blank:
+        batches = unsearched_warm(tokenizer, args.seed, counts)
+    else:
+        batches = warm_batches(tokenizer, protocol, args.gold, args.seed, counts)
+    train(model, batches, WARM, args.protocol)
     save_policy(args.out, model, tokenizer)
     parameters = sum(weight.numel() for weight in model.parameters())
     print(f"{args.out}: {parameters:,} parameters in {time.perf_counter() - started:.0f} s")
     print("samples: " + ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items())))
     data = demo_data(args.seed)
-    for name, scores in measure(args.out, protocol, data.val, WorldSearch(data.passages)).items():
+    search = WorldSearch(data.passages, unsearched.TOPK) if blank else WorldSearch(data.passages)
+    for name, scores in measure(args.out, protocol, data.val, search).items():
         print(f"held-out, {name}: " + "  ".join(f"{key} {value:.2f}" for key, value in scores.items()))
 
 

@@ -45,11 +45,12 @@ class TorchEngine:
     tokenizer: TokenizerBase
     temperature: float
     waiting: list[tuple[list[int], int, asyncio.Future]] = field(default_factory=list)
-    stop_ids: tuple[int, ...] = ()
+    stops: tuple[tuple[int, ...], ...] = ()
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """Queue one turn; `flush` answers it. The stop strings must be single tokens, as the demo's are."""
-        self.stop_ids = tuple(self.tokenizer.convert_tokens_to_ids(list(stop)))
+        """Queue one turn; `flush` answers it. A stop string must always be the same tokens, as the demo's
+        are."""
+        self.stops = tuple(tuple(self.tokenizer(s, add_special_tokens=False).input_ids) for s in stop)
         future = asyncio.get_running_loop().create_future()
         self.waiting.append((context, max_tokens, future))
         ids, logprobs = await future
@@ -69,7 +70,6 @@ class TorchEngine:
         cache, step = DynamicCache(), ids
         taken: list[torch.Tensor] = []
         scores: list[torch.Tensor] = []
-        ends = torch.tensor(self.stop_ids)
         lengths = torch.zeros(len(waiting), dtype=torch.long)
         while live.any():
             out = self.model(
@@ -83,12 +83,21 @@ class TorchEngine:
             taken.append(step[:, 0])
             scores.append(logprobs.gather(1, step)[:, 0])
             lengths += live
-            live &= ~torch.isin(step[:, 0], ends) & (lengths < limit)
+            live &= ~self._ended(taken) & (lengths < limit)
             positions = positions[:, -1:] + 1
             mask = torch.cat([mask, torch.ones(len(waiting), 1, dtype=mask.dtype)], 1)
         tokens, values = torch.stack(taken, 1).tolist(), torch.stack(scores, 1).tolist()
         for (_, _, future), row, score, length in zip(waiting, tokens, values, lengths.tolist(), strict=True):
             future.set_result((row[:length], score[:length]))
+
+    def _ended(self, taken: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Which rows end with a stop string, given their tokens so far, one tensor a step."""
+        ended = torch.zeros_like(taken[-1], dtype=torch.bool)
+        for stop in self.stops:
+            if len(stop) <= len(taken):
+                last = torch.stack(list(taken[-len(stop) :]), 1)
+                ended |= (last == torch.tensor(stop)).all(1)
+        return ended
 
 
 @dataclass(frozen=True)
@@ -122,7 +131,9 @@ def roll_out(
         tasks = [
             asyncio.ensure_future(
                 episode.run(
-                    question.id, question.text, prompt_ids(tokenizer, protocol.messages(question.text))
+                    question.id,
+                    question.text,
+                    prompt_ids(tokenizer, protocol, protocol.messages(question.text)),
                 )
             )
             for episode, question in zip(episodes, questions, strict=True)

@@ -73,7 +73,7 @@ def write_trace(
     segments: list[Segment] = []
     facts = list(question.lookups)
     if strategy == "guess":
-        return [Segment(_turn("I can guess.", "answer", _guess(question, world, rng)), True)]
+        return [Segment(_turn("I can guess.", "answer", guess(question, world, rng)), True)]
     if strategy == "early":
         rounds = [facts[:1]]
     elif strategy == "parallel" and question.kind in INDEPENDENT:
@@ -87,7 +87,7 @@ def write_trace(
         segments.append(Segment(_turn(_recall(question, found) + need, "search", ", ".join(queries)), True))
         segments.append(Segment(protocol.observation(queries, search(queries)), False))
         found += step
-    thought, answer = _conclude(question, found, rng)
+    thought, answer = conclude(question, found, rng)
     segments.append(Segment(_turn(thought + "I know enough.", "answer", answer), True))
     return segments
 
@@ -99,7 +99,7 @@ def write_drill(world: World, rng: random.Random) -> tuple[Question, list[Segmen
     lookups = tuple(Lookup(person, "year", year) for person, year in zip(people, years, strict=True))
     stated = " or ".join(f"{lookup.entity} {lookup.value}" for lookup in lookups)
     question = Question("drill", "comparison", f"Who was born earlier, {stated}?", "", lookups)
-    thought, answer = _conclude(question, lookups, rng)
+    thought, answer = conclude(question, lookups, rng)
     return question, [Segment(_turn(thought + "I know enough.", "answer", answer), True)]
 
 
@@ -125,7 +125,7 @@ def _recall(question: Question, found: Sequence) -> str:
     return ", ".join(fact.value for fact in found) + ". "
 
 
-def _conclude(question: Question, found: Sequence, rng: random.Random) -> tuple[str, str]:
+def conclude(question: Question, found: Sequence, rng: random.Random) -> tuple[str, str]:
     """The last thought and the answer, from the facts found so far (which may be too few)."""
     recall = _recall(question, found)
     if question.kind == "comparison":
@@ -138,7 +138,8 @@ def _conclude(question: Question, found: Sequence, rng: random.Random) -> tuple[
     return recall, found[-1].value
 
 
-def _guess(question: Question, world: World, rng: random.Random) -> str:
+def guess(question: Question, world: World, rng: random.Random) -> str:
+    """A random name of the right type; for two facts, two."""
     if question.kind == "comparison":
         return rng.choice(question.lookups).entity
     values = list(world.facts[question.lookups[-1].relation].values())

@@ -127,6 +127,11 @@ def make_world(seed: int, split: str, people: int, places: int, words: int = 48)
     return World(split, facts, passages)
 
 
+def fresh_world(rng: random.Random) -> World:
+    """A small world that no other batch of supervised training has seen."""
+    return make_world(rng.randrange(1 << 48), "train", people=20, places=10, words=12)
+
+
 def make_questions(world: World, count: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Question]:
     """`count` different questions, the `kinds` (which may repeat) in equal shares, in random order.
 
@@ -245,7 +250,8 @@ def write_demo(out: Path, protocol: Protocol, seed: int, train: int = 4000, val:
 
 def demo_protocol(name: str) -> Protocol:
     """A shipped protocol with the demo's short prompt, which keeps a tiny policy's sequences short."""
-    return load_protocol(name, prompt=PROMPT)
+    own = Path(__file__).parent / f"prompt_{name}.txt"
+    return load_protocol(name, prompt=own.read_text(encoding="utf-8") if own.exists() else PROMPT)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -45,7 +45,7 @@ def test_sft_auto_tokenizer_and_rollout_segments_give_the_same_tokens(tokenizer,
     codec = TokenizerCodec(loaded)
     assert len(loaded) == len(tokenizer)
     for messages, trace in written(name):
-        ids, mask = policy.encode_trace(tokenizer, messages, trace)
+        ids, mask = policy.encode_trace(tokenizer, world.demo_protocol(name), messages, trace)
         prompt = loaded.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         segments = [codec.encode(segment.text) for segment in trace]
         assert ids == prompt + [token for segment in segments for token in segment]
@@ -67,7 +67,8 @@ def test_every_word_tag_and_year_is_one_token(tokenizer):
 def test_episodes_that_search_for_every_fact_fit_the_demo_budget(tokenizer):
     for name in policy.PROTOCOLS:
         for messages, trace in written(name):
-            assert len(policy.encode_trace(tokenizer, messages, trace)[0]) <= 320
+            protocol = world.demo_protocol(name)
+            assert len(policy.encode_trace(tokenizer, protocol, messages, trace)[0]) <= 320
 
 
 def test_prompt_and_passages_are_no_targets_of_the_warm_start(tokenizer):
@@ -123,7 +124,7 @@ def test_a_rollout_is_one_row_of_prompt_turns_and_observations(name, held_out):
             ids, mask = rollout.row.response_ids, rollout.row.response_mask
             generated = codec.decode([token for token, kept in zip(ids, mask, strict=True) if kept])
             assert rollout.row.prompt_ids == policy.prompt_ids(
-                tokenizer, protocol.messages(rollout.question.text)
+                tokenizer, protocol, protocol.messages(rollout.question.text)
             )
             assert generated == rollout.trajectory.generated_text
             logits = model(torch.tensor([rollout.row.prompt_ids + ids])).logits[0].log_softmax(-1)

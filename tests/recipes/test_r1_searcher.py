@@ -214,3 +214,16 @@ def test_help_explains_the_variables(project: Path):
 def test_the_recipes_that_run_sh_names_are_there():
     for name in STAGES:
         assert (ROOT / f"{name}.yaml").is_file()
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_the_miniature_passes_verls_validation_on_a_cpu_and_pays_as_the_large_recipes_do(
+    stage: int, model_folder: Path
+):
+    config = composed(f"recipes/demo/r1_stage{stage}", *given(model_folder))
+    assert check_given(config) + check_ours(config)[1] + check_lengths(config) == []
+    assert check_verl(config, model_is_there=True) == []
+    large = composed(f"recipes/r1_searcher/stage{stage}_qwen")
+    assert config.rag_r1.reward == large.rag_r1.reward
+    assert config.algorithm.adv_estimator == large.algorithm.adv_estimator
+    assert "hf_model" in config.actor_rollout_ref.actor.checkpoint.save_contents

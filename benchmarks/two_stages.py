@@ -1,0 +1,255 @@
+"""R1-Searcher's two stages in miniature: does the first teach to search, and what does skipping it cost?
+
+    python benchmarks/two_stages.py --seeds 0 1 2
+
+For each seed, in the demo's invented world and through real veRL, Ray, FSDP and vLLM on this CPU:
+
+    two stages    the policy that has never seen a search; stage 1, then stage 2 from stage 1's model
+    control       the same policy, stage 2 alone, for as many steps as both stages together
+
+and at the end a page with the table and the picture over all seeds (`--results`). The policy is the committed
+one; if it is not there, it is made first. What is finished is not repeated: an interrupted benchmark goes on
+where it stopped, the stages from their last checkpoint. A search counts as well-formed by R1-Searcher's own
+rule: every query opened, closed and answered, no documents made up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rag_r1.agent import Trajectory
+from rag_r1.demo.policy import POLICIES
+from rag_r1.demo.report import read_records
+from rag_r1.demo.run import DemoError, train
+from rag_r1.demo.server import ROOT, build_index, retrieval_server
+from rag_r1.demo.world import demo_protocol, write_demo
+from rag_r1.rewards import RewardSum
+from rag_r1.stages import run_stages
+from rag_r1.train import Recipe
+
+_PAGE = """\
+# R1-Searcher's two stages in miniature
+
+    {command}
+
+{machine}. A policy of one million parameters whose supervised data never showed a search
+(`rag_r1/demo/unsearched.py`) is trained in the demo's invented world, through real veRL, Ray, FSDP and
+vLLM: stage 1 pays for searching and for the format, stage 2 for the answer's F1 with -2 for a wrong format.
+The control has stage 2's reward from the start, for as many steps as both stages together. Each step is 128
+trajectories; held-out are 160 questions about names that occur in no training, answered greedily.
+`searched` is the share of trajectories with a well-formed search: every query opened, closed and answered,
+no documents made up; `sampled` in training at temperature 1 (at the start: before any update), `greedy` on
+the held-out questions.
+
+{table}
+
+![Share of trajectories with a well-formed search, and held-out F1, by step](two_stages.png)
+"""
+PROTOCOL = "r1_searcher"
+STAGES = ("recipes/demo/r1_stage1", "recipes/demo/r1_stage2")
+#: What is told of every validation and of every training step.
+FIGURES = ("searched", "F1", "EM", "cover-EM")
+_SEARCHED = RewardSum.from_config([{"term": "r1_searcher_blocks", "least": 1}])
+_KEYS = {spec.name for spec in fields(Trajectory)}
+
+
+def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Share of trajectories with a well-formed search, and mean F1, EM and cover-EM."""
+    searched = [
+        _SEARCHED(Trajectory.from_dict({k: v for k, v in record.items() if k in _KEYS}), [])["score"]
+        for record in records
+    ]
+    terms = {"F1": "f1", "EM": "em", "cover-EM": "cover_em"}
+    scores = {name: [r["rewards"][term] for r in records] for name, term in terms.items()}
+    known = {name: [value for value in values if value is not None] for name, values in scores.items()}
+    return {"searched": _mean(searched), **{name: _mean(values) for name, values in known.items()}}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")
+
+
+def curve(folders: Sequence[Path], split: str) -> dict[int, dict[str, float]]:
+    """Step -> figures of one arm, the steps of a later stage counted on."""
+    points: dict[int, dict[str, float]] = {}
+    before = 0
+    for folder in folders:
+        found = read_records(folder / "trajectories" / split)
+        # A later stage is validated before its first step: that is the end of the stage before, once more.
+        points |= {
+            before + step: summarise(records)
+            for step, records in found.items()
+            if before + step not in points
+        }
+        before += max(found, default=0)
+    return points
+
+
+def made_policy(folder: Path) -> Path:
+    """The policy in `folder`, made there (some minutes of supervised training) if it is not there yet."""
+    if not (folder / "config.json").exists():
+        command = [sys.executable, "-m", "rag_r1.demo.sft", "--protocol", PROTOCOL, "--out", str(folder)]
+        subprocess.run(command, check=True, cwd=ROOT)
+    return folder
+
+
+@contextmanager
+def prepared(out: Path, seed: int, policy: Path) -> Iterator[list[str]]:
+    """A world, its index and a running server; yields the overrides that a training in it needs."""
+    if not (out / "index" / "manifest.json").exists():
+        write_demo(out / "data", demo_protocol(PROTOCOL), seed)
+        build_index(out / "data" / "corpus.jsonl", out / "index", "--backend", "bm25")
+    with retrieval_server(out / "index", out / "server.log") as url:
+        yield [
+            f"data.train_files={out / 'data' / 'train.parquet'}",
+            f"data.val_files={out / 'data' / 'val.parquet'}",
+            f"data.seed={seed}",
+            f"actor_rollout_ref.model.path={policy}",
+            f"rag_r1.retriever.url={url}",
+        ]
+
+
+def train_one(log: Path, timeout_s: float, recipe: str, overrides: Sequence[str]) -> int:
+    """One veRL training, with its log and metrics in `log`; its exit status."""
+    log.mkdir(parents=True, exist_ok=True)
+    try:
+        train(Recipe.find(recipe).command(overrides), log, timeout_s)
+    except DemoError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def run(seed: int, out: Path, policy: Path, given: Sequence[str], timeout_s: float) -> dict[str, Any]:
+    """Both arms of one seed, from the folder where they are finished."""
+    finished = out / "results.json"
+    if not finished.exists():
+        started = time.monotonic()
+        with prepared(out, seed, policy) as overrides:
+            overrides = [*overrides, *given]
+            print(f"seed {seed}: two stages")
+            run_stages(
+                STAGES, out / "two_stages", overrides, partial(train_one, out / "log_stages", timeout_s)
+            )
+            steps = max(curve([out / "two_stages" / f"stage{i}" for i in (1, 2)], "train"))
+            print(f"seed {seed}: control, {steps} steps")
+            control = [*overrides, f"stage1:trainer.total_training_steps={steps}"]
+            run_stages(
+                STAGES[1:], out / "control", control, partial(train_one, out / "log_control", timeout_s)
+            )
+        arms = {"two stages": [out / "two_stages" / "stage1", out / "two_stages" / "stage2"],
+                "control": [out / "control" / "stage1"]}  # fmt: skip
+        results = {
+            "seed": seed,
+            "seconds": round(time.monotonic() - started),
+            "stage1_steps": max(read_records(arms["two stages"][0] / "trajectories" / "train")),
+            "held_out": {arm: curve(folders, "val") for arm, folders in arms.items()},
+            "training": {arm: curve(folders, "train") for arm, folders in arms.items()},
+        }
+        finished.write_text(json.dumps(results, indent=2) + "\n")
+    return json.loads(finished.read_text())
+
+
+def table(runs: Sequence[dict[str, Any]]) -> str:
+    """Held-out figures (greedy) and the share of searches while training (sampled), a line for each seed."""
+    header = ["seed", "", "searched, sampled", "searched, greedy", "F1", "EM", "cover-EM", "step"]
+    lines = ["| " + " | ".join(header) + " |", "|---|---|" + "---:|" * (len(header) - 2)]
+    for results in runs:
+        held_out, training = results["held_out"], results["training"]
+        first = results["stage1_steps"]
+        last = max(map(int, held_out["two stages"]))
+        points = [
+            ("start", "two stages", 0),
+            ("stage 1", "two stages", first),
+            ("stage 2", "two stages", last),
+        ]
+        for name, arm, step in [
+            *points,
+            ("control, stage 2 alone", "control", max(map(int, held_out["control"]))),
+        ]:
+            sampled = training[arm][str(max(step, 1))]["searched"]
+            greedy = held_out[arm][str(step)]
+            cells = [f"{sampled:.2f}", *(f"{greedy[figure]:.2f}" for figure in FIGURES)]
+            lines.append("| " + " | ".join([str(results["seed"]), name, *cells, str(step)]) + " |")
+    return "\n".join(lines)
+
+
+def draw(runs: Sequence[dict[str, Any]], path: Path) -> None:
+    """Share of searches (training, sampled) and F1 (held-out, greedy) by step, a line for each seed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    colors = {"two stages": "#2563eb", "control": "#ea580c"}
+    for number, results in enumerate(runs):
+        for axes, kind, name in ((left, "training", "searched"), (right, "held_out", "F1")):
+            for arm, color in colors.items():
+                points = sorted((int(step), values[name]) for step, values in results[kind][arm].items())
+                label = {"two stages": "stage 1, then stage 2", "control": "stage 2 alone"}[arm]
+                axes.plot(*zip(*points, strict=True), color=color, alpha=0.8, label=None if number else label)
+            axes.axvline(results["stage1_steps"], color="#9aa5b1", linestyle=":", linewidth=1)
+    left.set(xlabel="step", ylim=(-0.02, 1.02), title="Trajectories with a well-formed search (sampled)")
+    right.set(xlabel="step", ylim=(0, 1.02), title="Held-out F1 (greedy)")
+    left.legend(frameon=False, loc="center right")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--seeds", nargs="+", type=int, default=[0, 1, 2], help="of the world, its questions and their order")
+    add("--out", type=Path, default=ROOT / "outputs" / "two_stages", help="folder of the runs")
+    add(
+        "--results",
+        type=Path,
+        default=ROOT / "docs" / "results",
+        help="folder for two_stages.md and two_stages.png (default: %(default)s)",
+    )
+    add(
+        "--policy",
+        type=Path,
+        default=POLICIES / PROTOCOL,
+        help="the policy to start from (default: the shipped one)",
+    )
+    add("--timeout", type=float, default=3600, metavar="SECONDS", help="of each training")
+    add(
+        "--set",
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help="Hydra overrides; stage1:key=value for one stage",
+    )
+    args = parser.parse_args(argv)
+    out, policy = args.out.resolve(), made_policy(args.policy.resolve())
+    runs = [run(seed, out / f"seed{seed}", policy, args.set, args.timeout) for seed in args.seeds]
+    command = " ".join(["python benchmarks/two_stages.py --seeds", *map(str, args.seeds)])
+    command += f" --set {' '.join(args.set)}" if args.set else ""
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, {date.today()}"
+    args.results.mkdir(parents=True, exist_ok=True)
+    page = _PAGE.format(command=command, machine=machine, table=table(runs))
+    (args.results / "two_stages.md").write_text(page, encoding="utf-8")
+    draw(runs, args.results / "two_stages.png")
+    print(f"\n{table(runs)}\n\nwritten: {args.results / 'two_stages.md'} and two_stages.png beside it")
+
+
+if __name__ == "__main__":
+    main()

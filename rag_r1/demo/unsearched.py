@@ -1,0 +1,180 @@
+"""SFT data for a policy that has never seen a search, for R1-Searcher's two stages in miniature.
+
+A policy can only be taught to search by rewards if it searches at all, now and then. A large model does so
+because its prompt says how, and because it can follow a form that it reads for the first time. This data
+gives the tiny policy the same, and never a search:
+
+    read    documents stand in the thought although nobody has asked for them: read them, answer
+    note    the prompt names a form, `Key words between <|begin_of_memo|> and <|end_of_memo|> may help`; the
+            policy notes down some words of the question in that form, then guesses: nothing comes back
+    guess   the same prompt, nothing noted: guess
+
+The form's name is one of many, so that what is learned is to copy it from the prompt; `query` is never among
+those that are used. Where the prompt of reinforcement learning names `query`, the same habit writes a first,
+aimless query, in about as many trajectories as there are notes among the guesses (`NOTE_SHARE`). That these
+words are read by a search engine, what to ask it for, and that asking pays is left to the rewards.
+
+A note takes any stretch of the question, so that few of the first queries ask for the right thing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from rag_r1.demo.policy import TokenizerBase, encode_trace
+from rag_r1.demo.search import WorldSearch
+from rag_r1.demo.tokenizer import make_tokenizer
+from rag_r1.demo.traces import Segment, conclude, guess, write_drill
+from rag_r1.demo.world import (
+    FIRST,
+    KINDS,
+    STEM,
+    YEARS,
+    Question,
+    World,
+    demo_protocol,
+    fresh_world,
+    make_questions,
+)
+from rag_r1.protocols import Document, Protocol
+
+NAME = "r1_searcher"
+#: The name of the form that is a search; in the SFT data it occurs in prompts and drills only.
+QUERY = "query"
+FORMS = (
+    "memo list name mark word line sign page card slip file item label entry draft topic phrase title".split()
+)
+#: Share of the warm start's guesses with a note before them: of first trajectories with a query, about.
+NOTE_SHARE = 0.06
+#: Words in a note, at most.
+LONGEST_NOTE = 2
+#: Documents that a search shows (the recipes' top-k), and that a trace is given.
+TOPK = 3
+
+#: Rows of a batch, by kind. The base practises notes as often as guesses; the warm start sets their share.
+BASE_MIX = {"read": 12, "note": 3, "guess": 3, "drill": 4, "echo": 2}
+WARM_MIX = {"read": 8, "guess": 14}
+
+
+def form_protocol(form: str) -> Protocol:
+    """The demo's R1-Searcher dialect with another name for the form in its prompt."""
+    protocol = demo_protocol(NAME)
+    return replace(protocol, user_prompt=protocol.user_prompt.replace(f"_{QUERY}", f"_{form}"))
+
+
+def unsearched_tokenizer() -> TokenizerBase:
+    """One token for each word, year and document number; a tag is three: its beginning, its name, its end.
+
+    So a tag with a name that has never been generated can be put together from parts that have been.
+    """
+    rng = random.Random(0)
+    tags = demo_protocol(NAME).tags
+    whole = [f" {year}" for year in YEARS] + [f"({rank})" for rank in range(1, TOPK + 1)]
+    whole += [
+        "<|begin_of",
+        "<|end_of",
+        *(t for tag in (tags.think, tags.answer) for t in (tag.open, tag.close)),
+    ]
+    texts = [f'"{word}' for word in (*FIRST, *STEM)] + [f"_{form}|> " for form in (*FORMS, QUERY)]
+    texts.append(demo_protocol(NAME).observation([""], [[]]))
+    for _ in range(40):
+        world = fresh_world(rng)
+        search = WorldSearch(world.passages, TOPK)
+        for question in make_questions(world, 16, rng.randrange(1 << 48)):
+            texts.append(form_protocol(QUERY).messages(question.text)[0]["content"] + " <think>")
+            texts += [s.text for s in write_read(question, world, search, rng)]
+            texts += [s.text for s in write_guess(question, world, rng, FORMS[0])]
+        texts += [s.text for s in write_echo(rng)[1]]
+    texts += [f" {word}" for word in (*FORMS, QUERY)]
+    return make_tokenizer(texts, whole)
+
+
+def write_read(question: Question, world: World, search: WorldSearch, rng: random.Random) -> list[Segment]:
+    """Documents unasked, with every fact among them, and the answer that they give."""
+    by_title = {passage["contents"].partition("\n")[0]: passage for passage in world.passages}
+    entities = [lookup.entity for lookup in question.lookups]
+    needed = [Document(**by_title[f'"{entity}"']) for entity in entities]
+    known = {document.id for document in needed}
+    others = [d for d in search.results([" ".join(entities)])[0] if d.id not in known]
+    documents = (needed + others)[:TOPK]
+    rng.shuffle(documents)
+    thought, answer = conclude(question, question.lookups, rng)
+    if (
+        question.kind == "bridge"
+    ):  # what leads to the answer is said too: two steps in one thought are too many
+        thought = f"{question.lookups[0].value}, {thought}"
+    shown = demo_protocol(NAME).observation([""], [documents])
+    return [Segment(shown, False), Segment(_ending(f"{thought}I know enough.", answer), True)]
+
+
+def write_guess(question: Question, world: World, rng: random.Random, form: str | None) -> list[Segment]:
+    """A random name of the right type; with `form`, after a note in that form."""
+    note = ""
+    if form is not None:
+        words = question.text.rstrip("?").replace(",", "").split()
+        length = rng.randint(1, LONGEST_NOTE)
+        start = rng.randrange(max(1, len(words) - length + 1))
+        note = (
+            f" I take a note. <|begin_of_{form}|> {' '.join(words[start : start + length])} <|end_of_{form}|>"
+        )
+    return [Segment(note + _ending("I can guess.", guess(question, world, rng)), True)]
+
+
+def write_echo(rng: random.Random) -> tuple[str, list[Segment]]:
+    """Practice in copying words, the forms' names among them: what is to be said, and the answer."""
+    said = " ".join(rng.sample([*FORMS, QUERY], rng.randint(2, 4)))
+    return f"Say {said}.", [Segment(_ending("I know enough.", said), True)]
+
+
+def _ending(thought: str, answer: str) -> str:
+    return f" {thought} </think>\n<answer> {answer} </answer>"
+
+
+def batches(
+    tokenizer: TokenizerBase,
+    steps: int,
+    mix: dict[str, int],
+    seed: str,
+    counts: Counter,
+    kinds: Sequence[str] = KINDS,
+) -> Iterator[list[tuple[list[int], list[int]]]]:
+    """(ids, mask) of the rows of one batch a step, each batch about a fresh world; `counts` collects their
+    kinds. A note stands in for a guess with `NOTE_SHARE` where the mix has no notes of its own."""
+    rng = random.Random(seed)
+    for _ in range(steps):
+        world = fresh_world(rng)
+        search = WorldSearch(world.passages, TOPK)
+        wanted = [kind for kind, count in mix.items() for _ in range(count)]
+        batch = []
+        for kind, question in zip(
+            wanted, make_questions(world, len(wanted), rng.randrange(1 << 48), kinds), strict=True
+        ):
+            if kind == "guess" and "note" not in mix and rng.random() < NOTE_SHARE:
+                kind = "note"
+            counts[kind] += 1
+            batch.append(encode_trace(tokenizer, *_write(kind, question, world, search, rng)))
+        yield batch
+
+
+def _write(
+    kind: str, question: Question, world: World, search: WorldSearch, rng: random.Random
+) -> tuple[Protocol, list[dict[str, str]], list[Segment]]:
+    # Only where documents are given may the prompt name `query`: whoever reads them has no need of a form.
+    form = rng.choice([*FORMS, QUERY] if kind == "read" else FORMS)
+    protocol, text = form_protocol(form), question.text
+    if kind == "read":
+        trace = write_read(question, world, search, rng)
+    elif kind == "drill":
+        question, (turn,) = write_drill(world, rng)
+        text, trace = (
+            question.text,
+            [Segment(turn.text.removeprefix("<think>"), True)],
+        )  # the prompt opened it
+    elif kind == "echo":
+        text, trace = write_echo(rng)
+    else:
+        trace = write_guess(question, world, rng, form if kind == "note" else None)
+    return protocol, protocol.messages(text), trace

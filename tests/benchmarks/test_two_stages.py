@@ -1,0 +1,85 @@
+"""What the two-stage benchmark reads from the records of its runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+_PATH = Path(__file__).parents[2] / "benchmarks" / "two_stages.py"
+_spec = importlib.util.spec_from_file_location("two_stages", _PATH)
+two_stages = sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(two_stages)
+
+SEARCH = " I look. <|begin_of_query|> Ulm <|end_of_query|>"
+ANSWER = " So. </think> <answer> x </answer>"
+
+
+def record(step: int, *texts: str, f1: float | None = 0.0, number: int = 0) -> dict:
+    """As the reward manager dumps it: the trajectory and what belongs to the run."""
+    turns = [
+        {
+            "text": text,
+            "action": "search" if "query" in text else "answer",
+            "queries": ["Ulm"] if "query" in text else [],
+        }
+        for text in texts
+    ]
+    rewards = {"score": f1, "f1": f1, "em": f1, "cover_em": f1}
+    return {
+        "id": f"q{number}",
+        "question": "?",
+        "protocol": "r1_searcher",
+        "turns": turns,
+        "rewards": rewards,
+        "step": step,
+        "split": "val",
+        "data_source": "demo/one_hop",
+        "golds": ["x"],
+    }
+
+
+def dump(folder: Path, split: str, *records: dict) -> None:
+    for entry in records:
+        path = folder / "trajectories" / split / f"step_{entry['step']:06d}-1.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+
+def test_only_balanced_searches_count_and_unknown_rewards_are_left_out():
+    made_up = SEARCH + "<|begin_of_documents|>"
+    records = [
+        record(0, SEARCH, ANSWER, f1=1.0),
+        record(0, ANSWER, f1=0.5),
+        record(0, made_up, ANSWER, f1=None),
+    ]
+    assert two_stages.summarise(records) == pytest.approx(
+        {"searched": 1 / 3, "F1": 0.75, "EM": 0.75, "cover-EM": 0.75}
+    )
+
+
+def test_the_steps_of_the_second_stage_are_counted_on_and_its_first_validation_is_the_first_stages_last(
+    tmp_path,
+):
+    first, second = tmp_path / "stage1", tmp_path / "stage2"
+    dump(first, "val", record(0, ANSWER), record(6, SEARCH, ANSWER, f1=0.25))
+    dump(second, "val", record(0, ANSWER, f1=0.75), record(4, SEARCH, ANSWER, f1=1.0))
+    found = two_stages.curve([first, second], "val")
+    assert {step: point["F1"] for step, point in found.items()} == {0: 0.0, 6: 0.25, 10: 1.0}
+
+
+def test_the_table_has_four_lines_a_seed_and_the_picture_is_drawn(tmp_path):
+    figures = {"searched": 0.5, "F1": 0.25, "EM": 0.2, "cover-EM": 0.3}
+    held_out = {arm: {str(step): figures for step in (0, 6, 10)} for arm in ("two stages", "control")}
+    training = {arm: {str(step): figures for step in range(1, 11)} for arm in ("two stages", "control")}
+    runs = [{"seed": s, "stage1_steps": 6, "held_out": held_out, "training": training} for s in (0, 1)]
+    lines = two_stages.table(runs).splitlines()
+    assert len(lines) == 2 + 2 * 4
+    assert lines[2] == "| 0 | start | 0.50 | 0.50 | 0.25 | 0.20 | 0.30 | 0 |"
+    assert lines[5] == "| 0 | control, stage 2 alone | 0.50 | 0.50 | 0.25 | 0.20 | 0.30 | 10 |"
+    two_stages.draw(runs, tmp_path / "p.png")
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
