@@ -7,7 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.preflight.problems import Report, error, first_line, not_given, plain, warning
 from rag_r1.tools.registry import DEFAULT_TOOL
-from rag_r1.tools.retrieval import RetrieverConfig, parse_results
+from rag_r1.tools.retrieval import RetrieverConfig
 
 _PROBE = "Which river flows through Paris?"
 
@@ -26,7 +26,7 @@ def check_retriever(config: DictConfig, report: Report) -> None:
         "rag_r1.retriever.url",
         "start it: python retrieval_server/start_retrieval.py --index DIR --port PORT",
     )
-    base = settings.endpoint.removesuffix("/retrieve")
+    base = settings.base
     try:
         with httpx.Client(timeout=settings.timeout_s, trust_env=False) as client:
             for path in ("/ready", "/health"):
@@ -39,7 +39,7 @@ def check_retriever(config: DictConfig, report: Report) -> None:
                     return
                 if answer.status_code not in (404, 405):
                     break  # Search-R1's server has neither address; the search below decides
-            payload = {"queries": [_PROBE], "topk": settings.topk, "return_scores": True}
+            payload = settings.spoken.payload([_PROBE], settings.topk)
             answer = client.post(settings.endpoint, json=payload)
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as fault:
         what = f"no retrieval server answers at {base} ({type(fault).__name__}: {first_line(fault)})"
@@ -48,7 +48,7 @@ def check_retriever(config: DictConfig, report: Report) -> None:
     try:
         if answer.status_code != 200:
             raise ValueError(f"HTTP {answer.status_code}: {first_line(answer.text)[:200]}")
-        documents = parse_results(answer.json(), 1, settings.topk)[0]
+        documents = settings.spoken.parse(answer.json(), 1, settings.topk)[0]
     except (ValueError, RecursionError) as fault:
         report.problems.append(
             error(key, f"a test search at {settings.endpoint} failed ({fault})", "see its log")

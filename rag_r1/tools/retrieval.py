@@ -28,13 +28,12 @@ import aiohttp
 from cachetools import LRUCache
 
 from rag_r1.protocols import Document, Failure
+from rag_r1.tools.wire import WIRES, Wire
 
 logger = logging.getLogger(__name__)
 
 #: What the policy reads when a search could not be answered. Fixed: a server's own words are hostile data.
 FAILURE_TEXT = "The search engine did not answer. Try another query, or answer with what is known."
-#: A passage is about 100 words; a document beyond this many characters is cut before it reaches a tokenizer.
-MAX_DOCUMENT_CHARS = 20_000
 #: A response larger than this many bytes is not a search result.
 MAX_RESPONSE_BYTES = 64 << 20
 #: The environment variable with the server's bearer token.
@@ -49,8 +48,10 @@ Result = list[Document] | Failure
 class RetrieverConfig:
     """The keys under `rag_r1.retriever`."""
 
-    #: Address of the retrieval server; a trailing `/retrieve` (Search-R1's habit) is understood.
+    #: Address of the retrieval server; a trailing `/retrieve` (Search-R1's habit) or `/queries` is left out.
     url: str = "http://127.0.0.1:8000"
+    #: What the server speaks: `retrieve`, or `queries` (R1-Searcher's server); see wire.py.
+    wire: str = "retrieve"
     #: Documents per query.
     topk: int = 3
     #: Seconds that one attempt may take, connecting included.
@@ -67,6 +68,8 @@ class RetrieverConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.url, str) or urlsplit(self.url).scheme not in ("http", "https"):
             raise ValueError(f"rag_r1.retriever.url must be an http(s) address, not {self.url!r}")
+        if self.wire not in WIRES:
+            raise ValueError(f"rag_r1.retriever.wire must be {' or '.join(WIRES)}, not {self.wire!r}")
         for key, least in (("topk", 1), ("retries", 0), ("cache_size", 0), ("max_connections", 1)):
             value = getattr(self, key)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -93,10 +96,22 @@ class RetrieverConfig:
         return cls(**config)
 
     @property
-    def endpoint(self) -> str:
-        """The full address of `/retrieve`."""
+    def spoken(self) -> Wire:
+        """The wire that `wire` names."""
+        return WIRES[self.wire]
+
+    @property
+    def base(self) -> str:
+        """The server's address without the path of a wire."""
         base = self.url.rstrip("/")
-        return base if base.endswith("/retrieve") else f"{base}/retrieve"
+        for wire in WIRES.values():
+            base = base.removesuffix(wire.path)
+        return base
+
+    @property
+    def endpoint(self) -> str:
+        """The full address to which queries are sent."""
+        return self.base + self.spoken.path
 
 
 @dataclass
@@ -210,7 +225,7 @@ class RetrievalClient:
                 connector=aiohttp.TCPConnector(limit=self.config.max_connections),
                 timeout=aiohttp.ClientTimeout(total=self.config.timeout_s),
             )
-        payload = {"queries": queries, "topk": self.config.topk, "return_scores": True}
+        payload = self.config.spoken.payload(queries, self.config.topk)
         async with self._session.post(self.config.endpoint, json=payload) as response:
             response.raise_for_status()
             body = await response.content.read(MAX_RESPONSE_BYTES + 1)
@@ -219,35 +234,9 @@ class RetrievalClient:
         if len(body) > MAX_RESPONSE_BYTES:
             raise _WrongAnswer(f"more than {MAX_RESPONSE_BYTES} bytes")
         try:
-            return parse_results(json.loads(body), len(queries), self.config.topk)
+            return self.config.spoken.parse(json.loads(body), len(queries), self.config.topk)
         except (ValueError, RecursionError) as error:
             raise _WrongAnswer(str(error)) from error
-
-
-def parse_results(data: Any, n_queries: int, topk: int) -> list[Result]:
-    """The documents in a `/retrieve` answer, with scores or bare. Raises ValueError if its shape is wrong."""
-    result = data.get("result") if isinstance(data, dict) else None
-    if (
-        not isinstance(result, list)
-        or len(result) != n_queries
-        or not all(isinstance(r, list) for r in result)
-    ):
-        raise ValueError(
-            f"'result' must be a list with one list of documents for each of {n_queries} queries"
-        )
-    return [[_parse_document(item) for item in items[:topk]] for items in result]
-
-
-def _parse_document(item: Any) -> Document:
-    scored = isinstance(item, dict) and isinstance(item.get("document"), dict)
-    document, score = (item["document"], item.get("score")) if scored else (item, None)
-    contents = document.get("contents") if isinstance(document, dict) else None
-    if not isinstance(contents, str):
-        raise ValueError("a document must have a string 'contents'")
-    number = isinstance(score, int | float) and not isinstance(score, bool)
-    return Document(
-        str(document.get("id", "")), contents[:MAX_DOCUMENT_CHARS], float(score) if number else None
-    )
 
 
 def _retry_after(headers: Any) -> float:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from rag_r1.protocols import Document, Failure
 from rag_r1.tools import RetrievalClient, RetrieverConfig, make_searcher, shared_searcher
-from rag_r1.tools.retrieval import FAILURE_TEXT, MAX_DOCUMENT_CHARS, parse_results
+from rag_r1.tools.retrieval import FAILURE_TEXT
+from rag_r1.tools.wire import MAX_DOCUMENT_CHARS, parse_answers, parse_results
 
 Handler = Callable[[list[str]], Awaitable[web.Response]]
 
@@ -42,6 +43,7 @@ async def client_of(handler: Handler, **options):
 
     app = web.Application()
     app.router.add_post("/retrieve", retrieve)
+    app.router.add_post("/queries", retrieve)
     async with TestServer(app) as server:
         config = {"url": str(server.make_url("/")), "backoff_s": 0.0, "retries": 2, "topk": 2, **options}
         client = RetrievalClient(RetrieverConfig(**config))
@@ -68,6 +70,57 @@ def test_queries_of_a_turn_go_out_in_one_request_and_come_back_in_order():
             assert requests == [{"queries": ["b", "a", "c"], "topk": 2, "return_scores": True}]
 
     run(main())
+
+
+def test_r1_searchers_wire_is_spoken_too():
+    async def answers(queries: list[str]) -> web.Response:
+        found = [[f"id {q}\tabout\t{q}", "no id"] for q in queries]
+        return web.json_response({"queries": queries, "answers": found})
+
+    async def main():
+        async with client_of(answers, wire="queries") as (client, requests):
+            assert await client.search(["a", "b"]) == [
+                [Document(f"id {q}", f"about\t{q}"), Document("", "no id")] for q in ("a", "b")
+            ]
+            assert requests == [{"queries": ["a", "b"], "k": 2}]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        {},
+        {"result": [["x"]]},
+        {"answers": "x"},
+        {"answers": [["x"], ["y"]]},
+        {"answers": [[1]]},
+        {"answers": [[{"contents": "x"}]]},
+        {"answers": ["x"]},
+    ],
+)
+def test_an_answer_in_another_shape_than_r1_searchers_is_refused(data):
+    with pytest.raises(ValueError):
+        parse_answers(data, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("url", "wire", "endpoint"),
+    [
+        ("http://h:1", "queries", "http://h:1/queries"),
+        ("http://h:1/queries/", "queries", "http://h:1/queries"),
+        ("http://h:1/retrieve", "queries", "http://h:1/queries"),
+        ("http://h:1/queries", "retrieve", "http://h:1/retrieve"),
+    ],
+)
+def test_the_wire_chooses_the_path_behind_the_address(url, wire, endpoint):
+    assert RetrieverConfig(url=url, wire=wire).endpoint == endpoint
+
+
+def test_an_unknown_wire_is_named():
+    with pytest.raises(ValueError, match="rag_r1.retriever.wire must be retrieve or queries, not 'soap'"):
+        RetrieverConfig(wire="soap")
 
 
 @pytest.mark.parametrize("token, sent", [(" a-secret\n", "Bearer a-secret"), ("", None), (None, None)])
