@@ -1,0 +1,129 @@
+"""R1-Searcher's two stages through real veRL on this CPU, killed in the second and given again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rag_r1.demo.policy import POLICIES, make_policy, save_policy
+from rag_r1.demo.report import read_records
+from rag_r1.demo.server import ROOT, build_index, retrieval_server
+from rag_r1.demo.unsearched import NAME, unsearched_tokenizer
+from rag_r1.demo.world import demo_protocol, write_demo
+
+pytestmark = pytest.mark.e2e
+
+QUESTIONS, GROUP = 4, 4
+STEPS = {1: 1, 2: 3}
+SMALL = (
+    f"data.train_batch_size={QUESTIONS}",
+    f"actor_rollout_ref.actor.ppo_mini_batch_size={QUESTIONS}",
+    f"actor_rollout_ref.rollout.n={GROUP}",
+    "data.val_max_samples=4",
+    "trainer.val_before_train=false",
+    "trainer.test_freq=-1",
+    "trainer.save_freq=1",
+    *(f"stage{stage}:trainer.total_training_steps={steps}" for stage, steps in STEPS.items()),
+)
+
+
+@pytest.fixture(scope="module")
+def overrides(tmp_path_factory):
+    """A policy (untrained, if there is no committed one), a world and a running server."""
+    folder = tmp_path_factory.mktemp("stages")
+    policy = POLICIES / NAME
+    if not (policy / "config.json").exists():
+        policy = folder / "policy"
+        tokenizer = unsearched_tokenizer()
+        save_policy(policy, make_policy(tokenizer, 0), tokenizer)
+    write_demo(folder / "data", demo_protocol(NAME), seed=1)
+    build_index(folder / "data" / "corpus.jsonl", folder / "index", "--backend", "bm25")
+    with retrieval_server(folder / "index", folder / "server.log") as url:
+        yield [
+            f"data.train_files={folder / 'data' / 'train.parquet'}",
+            f"data.val_files={folder / 'data' / 'val.parquet'}",
+            f"actor_rollout_ref.model.path={policy}",
+            f"rag_r1.retriever.url={url}",
+            *SMALL,
+        ]
+
+
+class Stages:
+    """`rag-r1 stages` in a process of its own."""
+
+    def __init__(self, out: Path, name: str, overrides):
+        self.log = out.parent / f"{name}.log"
+        recipes = [part for i in STEPS for part in ("--recipe", f"recipes/demo/r1_stage{i}")]
+        command = [sys.executable, "-m", "rag_r1.stages", "--out", str(out), *recipes, *overrides]
+        environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
+        with self.log.open("w") as output:
+            self.process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=ROOT
+            )
+
+    def wait(self, until, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not until():
+            ended = self.process.poll() is not None
+            assert not ended and time.monotonic() < deadline, self.tail()
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """SIGKILL to the command and to everything that it has started."""
+        everything = [*psutil.Process(self.process.pid).children(recursive=True), self.process]
+        for process in everything:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(everything[:-1], timeout=60)
+        self.process.wait(30)
+
+    def tail(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
+
+
+def saved(out: Path, stage: int) -> int:
+    tracker = out / f"stage{stage}" / "checkpoints" / "latest_checkpointed_iteration.txt"
+    return int(tracker.read_text() or 0) if tracker.exists() else 0
+
+
+def test_two_stages_killed_in_the_second_go_on_and_end_with_a_model_that_loads(overrides, tmp_path):
+    out = tmp_path / "out"
+    first = Stages(out, "first", overrides)
+    try:
+        first.wait(lambda: saved(out, 2) >= 1, timeout_s=900)
+    finally:
+        first.kill()
+    assert (out / "stage1" / "finished").exists() and not (out / "stage2" / "finished").exists()
+    trained_before = (out / "stage1" / "finished").stat().st_mtime_ns
+
+    again = Stages(out, "again", overrides)
+    try:
+        assert again.process.wait(900) == 0, again.tail()
+    finally:
+        if again.process.poll() is None:
+            again.kill()
+    assert (out / "stage1" / "finished").stat().st_mtime_ns == trained_before
+    assert saved(out, 2) == STEPS[2]
+    for stage, steps in STEPS.items():
+        records = read_records(out / f"stage{stage}" / "trajectories" / "train")
+        assert sorted(records) == list(range(1, steps + 1))
+        assert all(len(played) == QUESTIONS * GROUP for played in records.values())
+
+    models = {i: Path((out / f"stage{i}" / "finished").read_text().strip()) for i in STEPS}
+    start = Path(next(o for o in overrides if "model.path=" in o).partition("=")[2])
+    before, after = (AutoModelForCausalLM.from_pretrained(folder) for folder in (start, models[2]))
+    assert after.config.vocab_size == before.config.vocab_size
+    text = demo_protocol(NAME).observation(["q"], [[]]) + " <|begin_of_query|> Mara Torval <|end_of_query|>"
+    ids = [AutoTokenizer.from_pretrained(folder)(text).input_ids for folder in (start, models[1], models[2])]
+    assert ids[0] == ids[1] == ids[2]
+    assert json.loads((models[2] / "config.json").read_text())["tie_word_embeddings"]
