@@ -27,7 +27,13 @@ PROTOCOLS = [
     load_protocol(name).with_special_tokens(SPECIAL)
     for name in ("search_r1", "rag_r1_sq", "rag_r1_mq", "r1_searcher")
 ]
-TAGS = sorted({part for p in PROTOCOLS for tag in vars(p.tags).values() for part in (tag.open, tag.close)})
+
+
+def tags_of(protocol: Protocol) -> list[str]:
+    return [part for tag in vars(protocol.tags).values() for part in (tag.open, tag.close)]
+
+
+TAGS = sorted({part for protocol in PROTOCOLS for part in tags_of(protocol)})
 
 
 # --- Tokenizers ---
@@ -299,7 +305,7 @@ def test_an_observation_is_whole_and_holds_no_tag_or_special_token_but_its_own(p
         text = codec.decode(ids).removeprefix(" " if isinstance(codec, Prefixed) else "")
         assert text.startswith(opening) and text.endswith(closing)
         body = text[len(opening) : len(text) - len(closing)]
-        assert not [part for part in TAGS + SPECIAL if part in body]
+        assert not [part for part in tags_of(protocol) + SPECIAL if part in body]
         assert not codec.special_ids & set(ids)
 
 
