@@ -53,7 +53,9 @@ def check_ours(config: DictConfig) -> tuple[RagR1Config | None, list[Problem]]:
         try:
             check()
         except (ValueError, TypeError) as fault:
-            problems.append(_from_message(fault, "rag_r1"))
+            problem = _from_message(fault, "rag_r1")
+            if problem not in problems:  # what training and validation share is told once
+                problems.append(problem)
     return settings, problems
 
 

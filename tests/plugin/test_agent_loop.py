@@ -126,6 +126,7 @@ def test_a_row_is_played_and_its_tokens_mask_and_log_probs_line_up(tokenizer):
 def test_a_bare_text_prompt_reaches_the_engine_without_a_chat_template_and_with_its_opening(tokenizer):
     cfg = config(protocol="r1_searcher")
     cfg.actor_rollout_ref.rollout.prompt_length = 2000
+    cfg.actor_rollout_ref.rollout.max_model_len = 2000 + RESPONSE_LENGTH  # bytes are this tokenizer's tokens
     messages = load_protocol("r1_searcher").messages("Who?")
     turns = ["I look. <|begin_of_query|> a <|end_of_query|>", "So. </think> <answer> x </answer>"]
     output, client = play(tokenizer, turns, cfg, raw_prompt=messages)
