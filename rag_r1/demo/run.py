@@ -93,6 +93,7 @@ def train(command: Sequence[str], out: Path, timeout_s: float) -> None:
             env=environment,
             cwd=ROOT,
             start_new_session=True,
+            close_fds=False,  # a lock that `rag-r1 stages` holds on the folder stays taken while it trains
         )
         try:
             for _ in _watch(process, metrics, timeout_s):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from functools import cache
 from pathlib import Path
 
 import pytest
+from composed_recipes import composed, given
 from omegaconf import OmegaConf
 
 from rag_r1.config import RagR1Config
@@ -77,23 +77,6 @@ NUMBERS = {
     "recipes/rag_r1/ppo_mq": {**RAG_R1, **PPO, "rag_r1.protocol": "rag_r1_mq"},
     "recipes/rag_r1/grpo": {**RAG_R1, **GRPO, "rag_r1.protocol": "rag_r1_mq"},
 }
-
-
-def given(model: Path) -> list[str]:
-    """What a user gives: nothing else may be open in a recipe."""
-    return [
-        f"actor_rollout_ref.model.path={model}",
-        "data.train_files=train.parquet",
-        "data.val_files=test.parquet",
-        "rag_r1.retriever.url=http://127.0.0.1:8000",
-    ]
-
-
-@cache
-def composed(name: str, *overrides: str):
-    config = compose_recipe(Recipe.find(name), overrides)
-    OmegaConf.set_readonly(config, True)
-    return config
 
 
 def with_values(config, values: dict):

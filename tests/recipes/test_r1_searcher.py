@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from functools import cache
 from pathlib import Path
 
 import pytest
+from composed_recipes import composed, given
 from omegaconf import OmegaConf
 
 from rag_r1.config import RagR1Config
 from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_verl
 from rag_r1.rewards import RewardSum
-from rag_r1.train import RECIPES, Recipe, compose_recipe
+from rag_r1.train import RECIPES
 
 ROOT = RECIPES.parent
 STAGES = [f"recipes/r1_searcher/stage{stage}_{model}" for stage in (1, 2) for model in ("qwen", "llama")]
@@ -63,20 +63,6 @@ NUMBERS = {
         "actor_rollout_ref.actor.ppo_mini_batch_size": 3,
     },
 }
-
-
-def given(model: Path) -> list[str]:
-    return [
-        f"actor_rollout_ref.model.path={model}",
-        "data.train_files=train.parquet",
-        "data.val_files=test.parquet",
-        "rag_r1.retriever.url=http://127.0.0.1:8000",
-    ]
-
-
-@cache
-def composed(name: str, *overrides: str):
-    return compose_recipe(Recipe.find(name), overrides)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -43,6 +43,11 @@ def test_blank_queries_keep_their_place_and_topk_above_the_corpus_gives_all(dens
     assert [len(hits) for hits in dense.search(["", "Ulm", "  "], 999)] == [0, 20, 0]
 
 
+def test_the_stages_of_an_index_do_not_overlap_where_both_need_the_processor(dense_index, bm25):
+    assert not Retriever.open(dense_index, device="cpu").overlaps
+    assert bm25.overlaps
+
+
 def test_rows_that_faiss_did_not_find_are_dropped(dense):
     class Filler:
         """What FAISS answers when it finds fewer than topk."""
