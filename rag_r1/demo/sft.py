@@ -27,6 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -137,15 +138,12 @@ def warm_batches(
         yield rows
 
 
-def unsearched_base(tokenizer: TokenizerBase, seed: int) -> Iterator[list[Row]]:
+def unsearched_base(
+    tokenizer: TokenizerBase, steps: int, kinds: Sequence[str], seed: str
+) -> Iterator[list[Row]]:
     """The base's batches for a policy that is not to see a search."""
-    counts: Counter = Counter()
-    stretches = (("one-hop", ONE_HOP_STEPS, ("one_hop",)), ("all", FIRST.steps - ONE_HOP_STEPS, KINDS))
-    for name, steps, kinds in stretches:
-        for batch in unsearched.batches(
-            tokenizer, steps, unsearched.BASE_MIX, f"{name}-{seed}", counts, kinds
-        ):
-            yield [(ids, base_weights(ids, mask)) for ids, mask in batch]
+    for batch in unsearched.batches(tokenizer, steps, unsearched.BASE_MIX, seed, Counter(), kinds):
+        yield [(ids, base_weights(ids, mask)) for ids, mask in batch]
 
 
 def unsearched_warm(tokenizer: TokenizerBase, seed: int, counts: Counter) -> Iterator[list[Row]]:
@@ -246,7 +244,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         tokenizer = unsearched.unsearched_tokenizer() if blank else demo_tokenizer()
         model = make_policy(tokenizer, args.seed)
         if blank:
-            train(model, unsearched_base(tokenizer, args.seed), FIRST, "base")
+            one_hop = unsearched_base(tokenizer, ONE_HOP_STEPS, ("one_hop",), f"one-hop-{args.seed}")
+            rest = unsearched_base(tokenizer, FIRST.steps - ONE_HOP_STEPS, KINDS, f"all-{args.seed}")
+            train(model, chain(one_hop, rest), FIRST, "base 1/2")
+            batches = unsearched_base(tokenizer, SECOND.steps, SECOND_KINDS, f"second-{args.seed}")
+            train(model, batches, SECOND, "base 2/2")
         else:
             batches = base_batches(tokenizer, FIRST.steps, KINDS, f"first-{args.seed}", ONE_HOP_STEPS)
             train(model, batches, FIRST, "base 1/2")

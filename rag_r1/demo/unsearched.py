@@ -4,7 +4,9 @@ A policy can only be taught to search by rewards if it searches at all, now and 
 because its prompt says how, and because it can follow a form that it reads for the first time. This data
 gives the tiny policy the same, and never a search:
 
-    read    documents stand in the thought although nobody has asked for them: read them, answer
+    read    documents stand in the thought, after some words or none, although nobody has asked for them: read
+            them, answer; some take a note first
+    lost    the same with documents that do not help, or an empty block: guess
     note    the prompt names a form, `Key words between <|begin_of_memo|> and <|end_of_memo|> may help`; the
             policy notes down some words of the question in that form, then guesses: nothing comes back
     guess   the same prompt, nothing noted: guess
@@ -14,7 +16,7 @@ those that are used. Where the prompt of reinforcement learning names `query`, t
 aimless query, in about as many trajectories as there are notes among the guesses (`NOTE_SHARE`). That these
 words are read by a search engine, what to ask it for, and that asking pays is left to the rewards.
 
-A note takes any stretch of the question, so that few of the first queries ask for the right thing.
+A note takes any stretch of the question, so that most of the first queries ask for the wrong thing.
 """
 
 from __future__ import annotations
@@ -49,14 +51,18 @@ FORMS = (
 )
 #: Share of the warm start's guesses with a note before them: of first trajectories with a query, about.
 NOTE_SHARE = 0.06
+#: Share of readers who take a note, too, of those whose prompt does not name `query`.
+NOTED = 0.3
+#: Share of the documents that do not help which are documents at all, not an empty block.
+FOUND = 0.7
 #: Words in a note, at most.
-LONGEST_NOTE = 2
+LONGEST_NOTE = 4
 #: Documents that a search shows (the recipes' top-k), and that a trace is given.
 TOPK = 3
 
 #: Rows of a batch, by kind. The base practises notes as often as guesses; the warm start sets their share.
-BASE_MIX = {"read": 12, "note": 3, "guess": 3, "drill": 4, "echo": 2}
-WARM_MIX = {"read": 8, "guess": 14}
+BASE_MIX = {"read": 11, "lost": 3, "note": 5, "guess": 2, "drill": 2, "echo": 1}
+WARM_MIX = {"read": 8, "lost": 4, "guess": 12}
 
 
 def form_protocol(form: str) -> Protocol:
@@ -92,35 +98,67 @@ def unsearched_tokenizer() -> TokenizerBase:
     return make_tokenizer(texts, whole)
 
 
-def write_read(question: Question, world: World, search: WorldSearch, rng: random.Random) -> list[Segment]:
-    """Documents unasked, with every fact among them, and the answer that they give."""
-    by_title = {passage["contents"].partition("\n")[0]: passage for passage in world.passages}
-    entities = [lookup.entity for lookup in question.lookups]
-    needed = [Document(**by_title[f'"{entity}"']) for entity in entities]
-    known = {document.id for document in needed}
-    others = [d for d in search.results([" ".join(entities)])[0] if d.id not in known]
-    documents = (needed + others)[:TOPK]
-    rng.shuffle(documents)
+def write_read(
+    question: Question, world: World, search: WorldSearch, rng: random.Random, form: str | None = None
+) -> list[Segment]:
+    """Documents unasked, with every fact among them, and the answer that they give; with `form`, after a note
+    in that form."""
+    needed = _needed(question, world)
+    entities = " ".join(lookup.entity for lookup in question.lookups)
+    # The best first, as a search engine would have it.
+    documents = (needed + _found(entities, search, needed))[:TOPK]
     thought, answer = conclude(question, question.lookups, rng)
-    if (
-        question.kind == "bridge"
-    ):  # what leads to the answer is said too: two steps in one thought are too many
+    if question.kind == "bridge":
+        # What leads to the answer is said too: two steps in one thought are too many.
         thought = f"{question.lookups[0].value}, {thought}"
-    shown = demo_protocol(NAME).observation([""], [documents])
-    return [Segment(shown, False), Segment(_ending(f"{thought}I know enough.", answer), True)]
+    note = _note(question, form, rng) if form else ""
+    return [_shown(documents, rng), Segment(note + _ending(f"{thought}I know enough.", answer), True)]
+
+
+def write_lost(question: Question, world: World, search: WorldSearch, rng: random.Random) -> list[Segment]:
+    """Documents unasked that do not hold the answer, or none, and a guess."""
+    documents = []
+    if rng.random() < FOUND:
+        documents = _found(_stretch(question, rng), search, _needed(question, world))
+    return [_shown(documents, rng), *write_guess(question, world, rng, None)]
+
+
+def _needed(question: Question, world: World) -> list[Document]:
+    """The documents that state the question's facts, in their order."""
+    by_title = {passage["contents"].partition("\n")[0]: passage for passage in world.passages}
+    return [Document(**by_title[f'"{lookup.entity}"']) for lookup in question.lookups]
+
+
+def _found(words: str, search: WorldSearch, needed: Sequence[Document]) -> list[Document]:
+    """What a search for some words finds besides the needed documents."""
+    known = {document.id for document in needed}
+    return [document for document in search.results([words])[0] if document.id not in known]
+
+
+def _shown(documents: Sequence[Document], rng: random.Random) -> Segment:
+    """A block of documents. Before half of them stand some words, else documents would be read at the
+    beginning of a thought alone, and never after a query."""
+    aside = " " + " ".join(rng.sample(FORMS, rng.randint(3, 9))) if rng.random() < 0.5 else ""
+    return Segment(aside + demo_protocol(NAME).observation([""], [documents]), False)
 
 
 def write_guess(question: Question, world: World, rng: random.Random, form: str | None) -> list[Segment]:
     """A random name of the right type; with `form`, after a note in that form."""
-    note = ""
-    if form is not None:
-        words = question.text.rstrip("?").replace(",", "").split()
-        length = rng.randint(1, LONGEST_NOTE)
-        start = rng.randrange(max(1, len(words) - length + 1))
-        note = (
-            f" I take a note. <|begin_of_{form}|> {' '.join(words[start : start + length])} <|end_of_{form}|>"
-        )
+    note = _note(question, form, rng) if form else ""
     return [Segment(note + _ending("I can guess.", guess(question, world, rng)), True)]
+
+
+def _note(question: Question, form: str, rng: random.Random) -> str:
+    """Some words of the question, in that form."""
+    return f" I take a note. <|begin_of_{form}|> {_stretch(question, rng)} <|end_of_{form}|>"
+
+
+def _stretch(question: Question, rng: random.Random) -> str:
+    """Neighbouring words of the question."""
+    words = question.text.rstrip("?").replace(",", "").split()
+    length = rng.randint(1, LONGEST_NOTE)
+    start = rng.randrange(len(words) - length + 1)
+    return " ".join(words[start : start + length])
 
 
 def write_echo(rng: random.Random) -> tuple[str, list[Segment]]:
@@ -163,10 +201,14 @@ def _write(
     kind: str, question: Question, world: World, search: WorldSearch, rng: random.Random
 ) -> tuple[Protocol, list[dict[str, str]], list[Segment]]:
     # Only where documents are given may the prompt name `query`: whoever reads them has no need of a form.
-    form = rng.choice([*FORMS, QUERY] if kind == "read" else FORMS)
+    form = rng.choice([*FORMS, QUERY] if kind in ("read", "lost") else FORMS)
     protocol, text = form_protocol(form), question.text
     if kind == "read":
-        trace = write_read(question, world, search, rng)
+        # With notes among them, so that a note does not come to mean that what follows is a guess.
+        noted = form != QUERY and rng.random() < NOTED
+        trace = write_read(question, world, search, rng, form if noted else None)
+    elif kind == "lost":
+        trace = write_lost(question, world, search, rng)
     elif kind == "drill":
         question, (turn,) = write_drill(world, rng)
         text, trace = (

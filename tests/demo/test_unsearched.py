@@ -68,7 +68,7 @@ def test_a_note_is_in_the_form_that_the_prompt_names(written):
 def test_documents_that_nobody_asked_for_hold_every_fact_of_the_answer():
     rng = random.Random(0)
     for question in QUESTIONS:
-        shown, turn = unsearched.write_read(question, SMALL, SEARCH, rng)
+        shown, turn = unsearched.write_read(question, SMALL, SEARCH, rng, rng.choice([None, "memo"]))
         assert not shown.generated and all(lookup.value in shown.text for lookup in question.lookups)
         assert PROTOCOL.parse(turn.text).text == question.gold
 
@@ -106,7 +106,7 @@ def test_a_tag_is_put_together_from_parts_and_words_are_whole(tokenizer):
 
 
 def test_only_repeated_tokens_and_the_policys_own_carry_the_bases_loss(tokenizer):
-    batch = next(sft.unsearched_base(tokenizer, seed=0))
+    batch = next(sft.unsearched_base(tokenizer, 1, world.KINDS, "weights"))
     for _, weights in batch:
         assert set(weights) <= {0.0, sft.COPY_WEIGHT, 1.0} and weights[0] == 0.0 and weights[-1] == 1.0
     _, weights = next(sft.unsearched_warm(tokenizer, 0, Counter()))[0]
