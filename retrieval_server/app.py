@@ -24,7 +24,6 @@ from retrieval_server.batching import EngineOptions
 from retrieval_server.errors import RetrievalServerError
 from retrieval_server.failures import add_error_handlers
 from retrieval_server.indexes import Loader, Serving
-from retrieval_server.memory import keep_giving_back
 from retrieval_server.metrics import CONTENT_TYPE
 from retrieval_server.middleware import BearerToken, BodyLimit, Measure
 from retrieval_server.reload import Reloader
@@ -101,13 +100,12 @@ def create_app(
             elif on_ready is not None and not done.cancelled():
                 on_ready()
 
-        watching = [asyncio.create_task(watch.watch()), asyncio.create_task(keep_giving_back())]
+        watching = asyncio.create_task(watch.watch())
         loading = asyncio.create_task(service.load())
         loading.add_done_callback(report)
         yield
         loading.cancel()
-        for task in watching:
-            task.cancel()
+        watching.cancel()
         await service.stop()
 
     app = FastAPI(

@@ -8,25 +8,30 @@ middle of a heap. Elsewhere (musl, macOS, Windows) there is no such function and
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import sys
+import threading
 
-#: Seconds between two times. What is given back and needed again costs a page fault for each 4 kB: some ten
-#: milliseconds of processor each time.
-_EVERY_S = 10.0
+#: The C library's function, or None where it has none.
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
 def give_back_freed() -> None:
     """Return the pages of freed memory to the system. Other Python threads run meanwhile."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # None: the C library is not glibc
-        if trim is not None:
-            trim(0)
+    if _trim is not None:
+        _trim(0)
 
 
-async def keep_giving_back() -> None:
-    """``give_back_freed`` from a thread of its own, for as long as the server runs."""
-    while True:
-        await asyncio.sleep(_EVERY_S)
-        await asyncio.to_thread(give_back_freed)
+def keep_giving_back(every_s: float = 10.0) -> threading.Event:
+    """``give_back_freed`` every ``every_s`` seconds, from a thread of its own, until the event is set.
+
+    For a process that encodes or searches until it is stopped: the server, a replica of one of its stages.
+    """
+    done = threading.Event()
+
+    def work() -> None:
+        while not done.wait(every_s):
+            give_back_freed()
+
+    threading.Thread(target=work, name="give-back-memory", daemon=True).start()
+    return done

@@ -24,6 +24,7 @@ from typing import Any
 from retrieval_server.backends import OpenOptions
 from retrieval_server.errors import IndexFolderError, RayError
 from retrieval_server.manifest import EncoderSection, Manifest, check_files
+from retrieval_server.memory import keep_giving_back
 from retrieval_server.passages import Passage
 from retrieval_server.ray_options import RayOptions
 from retrieval_server.sources import Description, Retrieved, SearchFailed, StagedSource
@@ -41,6 +42,7 @@ class QueryEncoder:
         from retrieval_server.processor import prefer_reproducible_products
 
         prefer_reproducible_products()
+        keep_giving_back()
         from retrieval_server.encoder import Encoder
 
         self._encoder = Encoder.open(EncoderSection.model_validate(section), where, device, dtype)
@@ -56,6 +58,7 @@ class Shard:
     def __init__(self, folder: str, verify: bool | None, options: OpenOptions):
         from retrieval_server.retriever import Retriever
 
+        keep_giving_back()
         self._retriever = Retriever.open(Path(folder), verify=verify, options=options, encodes=False)
         self._dense = self._retriever.manifest.dense is not None
 

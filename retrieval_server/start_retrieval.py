@@ -64,8 +64,10 @@ def main(argv: list[str] | None = None) -> int:
 
     import uvicorn
 
+    from retrieval_server.memory import keep_giving_back
     from retrieval_server.processor import prefer_reproducible_products, share_the_interpreter
 
+    keep_giving_back()
     share_the_interpreter()
     prefer_reproducible_products()  # before anything imports torch or FAISS
 

@@ -52,15 +52,15 @@ FORMS = (
 #: Share of the warm start's guesses with a note before them: of first trajectories with a query, about.
 NOTE_SHARE = 0.06
 #: Share of readers who take a note, too, of those whose prompt does not name `query`.
-NOTED = 0.3
-#: Share of the documents that do not help which are documents at all, not an empty block.
-FOUND = 0.7
+NOTED_SHARE = 0.3
+#: Share of `lost` rows that hold documents; the others hold an empty block.
+FOUND_SHARE = 0.7
 #: Words in a note, at most.
 LONGEST_NOTE = 4
 #: Documents that a search shows (the recipes' top-k), and that a trace is given.
 TOPK = 3
 
-#: Rows of a batch, by kind. The base practises notes as often as guesses; the warm start sets their share.
+#: Rows of a batch, by kind. The base practises notes more than guesses; the warm start sets their share.
 BASE_MIX = {"read": 11, "lost": 3, "note": 5, "guess": 2, "drill": 2, "echo": 1}
 WARM_MIX = {"read": 8, "lost": 4, "guess": 12}
 
@@ -118,7 +118,7 @@ def write_read(
 def write_lost(question: Question, world: World, search: WorldSearch, rng: random.Random) -> list[Segment]:
     """Documents unasked that do not hold the answer, or none, and a guess."""
     documents = []
-    if rng.random() < FOUND:
+    if rng.random() < FOUND_SHARE:
         documents = _found(_stretch(question, rng), search, _needed(question, world))
     return [_shown(documents, rng), *write_guess(question, world, rng, None)]
 
@@ -200,12 +200,12 @@ def batches(
 def _write(
     kind: str, question: Question, world: World, search: WorldSearch, rng: random.Random
 ) -> tuple[Protocol, list[dict[str, str]], list[Segment]]:
-    # Only where documents are given may the prompt name `query`: whoever reads them has no need of a form.
+    # Only where a block of documents stands may the prompt name `query`: whoever has it needs no form.
     form = rng.choice([*FORMS, QUERY] if kind in ("read", "lost") else FORMS)
     protocol, text = form_protocol(form), question.text
     if kind == "read":
         # With notes among them, so that a note does not come to mean that what follows is a guess.
-        noted = form != QUERY and rng.random() < NOTED
+        noted = form != QUERY and rng.random() < NOTED_SHARE
         trace = write_read(question, world, search, rng, form if noted else None)
     elif kind == "lost":
         trace = write_lost(question, world, search, rng)

@@ -46,7 +46,7 @@ def test_no_row_holds_a_search_nor_a_prompt_that_names_one_and_no_documents(writ
         assert not any(tag in text for tag in QUERY_TAGS)
         assert not isinstance(PROTOCOL.parse(text), Search)
         assert QUERY_TAGS[0] not in prompt or shown, (
-            "the prompt of reinforcement learning is never answered by a guess"
+            "the prompt of reinforcement learning alone is never answered by a guess"
         )
 
 
@@ -73,6 +73,17 @@ def test_documents_that_nobody_asked_for_hold_every_fact_of_the_answer():
         assert PROTOCOL.parse(turn.text).text == question.gold
 
 
+def test_documents_that_do_not_help_hold_no_fact_of_the_answer_and_are_answered_by_a_guess():
+    rng, found = random.Random(0), 0
+    for question in QUESTIONS:
+        shown, turn = unsearched.write_lost(question, SMALL, SEARCH, rng)
+        titles = [f'"{lookup.entity}"\n' for lookup in question.lookups]
+        assert not shown.generated and not any(title in shown.text for title in titles)
+        assert "I can guess." in turn.text and isinstance(PROTOCOL.parse(turn.text), Answer)
+        found += "(1)" in shown.text
+    assert 0 < found < len(QUESTIONS)
+
+
 def test_the_warm_start_takes_a_note_about_as_often_as_it_says(tokenizer):
     counts: Counter = Counter()
     for _ in unsearched.batches(tokenizer, 60, unsearched.WARM_MIX, "shares", counts):
@@ -87,6 +98,7 @@ def test_sft_auto_tokenizer_and_rollout_segments_give_the_same_tokens(tokenizer,
     for question in QUESTIONS[:12]:
         traces = (
             unsearched.write_read(question, SMALL, SEARCH, rng),
+            unsearched.write_lost(question, SMALL, SEARCH, rng),
             unsearched.write_guess(question, SMALL, rng, "memo"),
         )
         for trace in traces:

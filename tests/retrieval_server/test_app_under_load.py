@@ -57,9 +57,7 @@ def test_health_answers_while_a_search_runs(bm25, bm25_index):
     gate.go.set()
 
     async def conversation(client):
-        await until(lambda: is_ready(client))
-        gate.go.clear()
-        gate.entered.clear()
+        await shut(gate, client)
         search = asyncio.create_task(client.post("/retrieve", json={"queries": ["Ulm"]}))
         await until(lambda: asyncio.sleep(0, gate.entered.is_set()))
         assert (await client.get("/health")).status_code == 200
@@ -73,6 +71,13 @@ def test_health_answers_while_a_search_runs(bm25, bm25_index):
 
 async def is_ready(client):
     return (await client.get("/ready")).status_code == 200
+
+
+async def shut(gate, client):
+    """Wait until the server is ready, then let no search through."""
+    await until(lambda: is_ready(client))
+    gate.go.clear()
+    gate.entered.clear()
 
 
 def test_until_the_index_is_loaded_the_server_lives_but_is_not_ready(bm25):
@@ -145,8 +150,7 @@ def test_a_full_queue_is_503_with_retry_after_at_once(bm25):
     gate.go.set()
 
     async def conversation(client):
-        await until(lambda: is_ready(client))
-        gate.go.clear()
+        await shut(gate, client)
         taken = asyncio.create_task(client.post("/retrieve", json={"queries": ["Ulm", "Celle"]}))
         await until(lambda: sampled(client, OUTSTANDING, 2))
         answer = await client.post("/retrieve", json={"queries": ["Trier"]})
@@ -197,7 +201,7 @@ async def test_the_loop_is_pressed_while_something_holds_it_up():
     watching = asyncio.create_task(watch.watch())
     await asyncio.sleep(0)
     assert not watch.pressed
-    time.sleep(0.3)
+    time.sleep(0.3)  # what is tested: a call that blocks the loop
     while not watch.pressed:
         await asyncio.sleep(0)
     while watch.pressed:
@@ -227,8 +231,7 @@ def test_a_request_beyond_its_deadline_is_504_and_its_queued_work_is_dropped(bm2
     gate.go.set()
 
     async def conversation(client):
-        await until(lambda: is_ready(client))
-        gate.go.clear()
+        await shut(gate, client)
         answers = await asyncio.gather(
             *(client.post("/retrieve", json={"queries": [query]}) for query in ("Ulm", "Celle"))
         )
@@ -241,13 +244,15 @@ def test_a_request_beyond_its_deadline_is_504_and_its_queued_work_is_dropped(bm2
     ask(served_by(gate, bm25, deadline_s=0.2, max_batch=1), conversation)
 
 
-async def leaver(app, path, body, closed):
-    """A request as the ASGI server delivers it, whose client closes the connection when ``closed`` is set."""
+async def leaver(app, path, body, closed, listened):
+    """A request as the ASGI server delivers it, whose client closes the connection when ``closed`` is set.
+    ``listened`` is set when the app has taken the request and listens whether the client is there."""
     messages = iter([{"type": "http.request", "body": json.dumps(body).encode()}])
 
     async def receive():
         for message in messages:
             return message
+        listened.set()
         await closed.wait()
         return {"type": "http.disconnect"}
 
@@ -266,11 +271,10 @@ def test_work_of_a_client_that_has_gone_is_dropped(bm25):
     app = served_by(gate, bm25, max_batch=1)
 
     async def conversation(client):
-        await until(lambda: is_ready(client))
-        gate.go.clear()
+        await shut(gate, client)
         first = asyncio.create_task(client.post("/retrieve", json={"queries": ["Ulm"]}))
         await until(lambda: sampled(client, OUTSTANDING, 1))
-        gone = asyncio.create_task(leaver(app, "/retrieve", {"queries": ["Celle"]}, closed))
+        gone = asyncio.create_task(leaver(app, "/retrieve", {"queries": ["Celle"]}, closed, asyncio.Event()))
         await until(lambda: sampled(client, OUTSTANDING, 2))
         closed.set()
         await gone
@@ -295,7 +299,7 @@ class GatedReranker(Reranker):
 
 
 def test_what_a_client_that_has_gone_wanted_ranked_is_dropped(bm25):
-    reranker, closed = GatedReranker(), asyncio.Event()
+    reranker, closed, listened = GatedReranker(), asyncio.Event(), asyncio.Event()
     app = create_app(lambda: bm25, reranker=reranker)
 
     async def conversation(client):
@@ -303,8 +307,9 @@ def test_what_a_client_that_has_gone_wanted_ranked_is_dropped(bm25):
         first = asyncio.create_task(client.post("/rerank", json={"query": "Ulm", "documents": ["a"]}))
         while not reranker.entered.is_set():
             await asyncio.sleep(0.005)
-        gone = asyncio.create_task(leaver(app, "/rerank", {"query": "Celle", "documents": ["b"]}, closed))
-        await asyncio.sleep(0.05)
+        body = {"query": "Celle", "documents": ["b"]}
+        gone = asyncio.create_task(leaver(app, "/rerank", body, closed, listened))
+        await listened.wait()
         closed.set()
         await gone
         reranker.go.set()

@@ -1,19 +1,17 @@
-"""What was freed goes back to the system."""
+"""What was freed goes back to the system, again and again."""
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
-import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from retrieval_server.memory import give_back_freed
+from retrieval_server import memory
 
-HAS_TRIM = sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim")
 PIECE, PIECES = 64 * 1024, 2000  # below the size from which glibc gives each piece a mapping of its own
 
 
@@ -22,7 +20,7 @@ def resident_mb() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-@pytest.mark.skipif(not HAS_TRIM, reason="this system's C library keeps no such pages, or cannot return them")
+@pytest.mark.skipif(memory._trim is None, reason="this system's C library has no malloc_trim")
 def test_memory_freed_between_what_is_kept_goes_back_to_the_system():
     pieces = [np.ones(PIECE, dtype=np.uint8) for _ in range(PIECES)]
     kept = pieces[::50]  # the heap cannot shrink: something in use stands at its end
@@ -30,12 +28,19 @@ def test_memory_freed_between_what_is_kept_goes_back_to_the_system():
     gc.collect()
     before = resident_mb()
 
-    give_back_freed()
+    memory.give_back_freed()
 
     assert before - resident_mb() > 0.8 * PIECE * (PIECES - len(kept)) / 2**20
     assert all(piece.min() == 1 for piece in kept)
 
 
-def test_giving_back_twice_is_no_error():
-    give_back_freed()
-    give_back_freed()
+def test_it_is_given_back_again_and_again_until_told_to_stop(monkeypatch):
+    times = threading.Semaphore(0)
+    monkeypatch.setattr(memory, "give_back_freed", times.release)
+    done = memory.keep_giving_back(every_s=0.001)
+    try:
+        assert all(times.acquire(timeout=20) for _ in range(3))
+    finally:
+        done.set()
+    while any(thread.name == "give-back-memory" for thread in threading.enumerate()):
+        threading.Event().wait(0.001)
