@@ -1,12 +1,13 @@
 """The retrieval client: what a search calls during rollouts.
 
-One client serves all trajectories of a process over one pooled connection set. All queries of a turn that
-nobody has asked yet go out in one request; a query that another trajectory is asking right now is awaited,
-not sent again (single flight), and one that was answered before comes from an LRU cache. GRPO siblings ask
-the same things, so both matter. Whatever can go wrong on the wire (refused connection, time-out, 5xx, 429,
-broken JSON, wrong shape) is retried with exponential back-off and jitter; after the last retry the query
-gets a `Failure`, never an exception, so a dead retriever costs one bounded error observation and not the
-run. Failures are not cached.
+One client serves all trajectories of a process over one pooled connection set. Queries that nobody has asked
+yet go out together if they come within a millisecond or two (`gather_s`): an engine ends many turns in one
+step, and a request costs more processor time than the queries in it. A query that another trajectory is
+asking right now is awaited, not sent again (single flight), and one that was answered before comes from an
+LRU cache. GRPO siblings ask the same things, so both matter. Whatever can go wrong on the wire (refused
+connection, time-out, 5xx, 429, broken JSON, wrong shape) is retried with exponential back-off and jitter;
+after the last retry the query gets a `Failure`, never an exception, so a dead retriever costs one bounded
+error observation and not the run. Failures are not cached.
 
 A server that asks for a token gets the one in the environment variable `RETRIEVAL_TOKEN`; it is no key of the
 configuration, because configurations are logged.
@@ -64,19 +65,24 @@ class RetrieverConfig:
     cache_size: int = 10_000
     #: Connections to the server, per process.
     max_connections: int = 64
+    #: Seconds for which a query waits for others to share its request; 0 sends each turn's at once.
+    gather_s: float = 0.002
+    #: Queries in a request, at most, unless one turn alone has more.
+    max_queries: int = 16
 
     def __post_init__(self) -> None:
         if not isinstance(self.url, str) or urlsplit(self.url).scheme not in ("http", "https"):
             raise ValueError(f"rag_r1.retriever.url must be an http(s) address, not {self.url!r}")
         if self.wire not in WIRES:
             raise ValueError(f"rag_r1.retriever.wire must be {' or '.join(WIRES)}, not {self.wire!r}")
-        for key, least in (("topk", 1), ("retries", 0), ("cache_size", 0), ("max_connections", 1)):
+        whole = {"topk": 1, "retries": 0, "cache_size": 0, "max_connections": 1, "max_queries": 1}
+        for key, least in whole.items():
             value = getattr(self, key)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(
                     f"rag_r1.retriever.{key} must be a whole number of at least {least}, not {value!r}"
                 )
-        for key, positive in (("timeout_s", True), ("backoff_s", False)):
+        for key, positive in (("timeout_s", True), ("backoff_s", False), ("gather_s", False)):
             value = getattr(self, key)
             if (
                 not isinstance(value, int | float)
@@ -145,6 +151,9 @@ class RetrievalClient:
         self._cache: LRUCache = LRUCache(max(1, config.cache_size))
         self._in_flight: dict[str, asyncio.Future[Result]] = {}
         self._tasks: set[asyncio.Task] = set()
+        #: Turns whose queries wait for others, and the timer that ends their wait.
+        self._gathered: list[list[str]] = []
+        self._departure: asyncio.TimerHandle | None = None
         self._session: aiohttp.ClientSession | None = None
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
@@ -164,14 +173,13 @@ class RetrievalClient:
                 fresh.append(query)
             waiting.append(self._in_flight[query])
         if fresh:
-            # A task of its own: if this trajectory is cancelled, those that joined it still get their answer.
-            task = asyncio.create_task(self._fetch(fresh))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._gather(fresh)
         return [await asyncio.shield(item) if isinstance(item, asyncio.Future) else item for item in waiting]
 
     async def close(self) -> None:
         """Drop what is under way and close the connections."""
+        for turn in self._gathered_until_now():
+            self._settle(turn, [failure("cancelled")] * len(turn))
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -179,43 +187,82 @@ class RetrievalClient:
             await self._session.close()
             self._session = None
 
-    async def _fetch(self, queries: list[str]) -> None:
+    def _gather(self, queries: list[str]) -> None:
+        """Send the queries with those that come soon, or with those that wait already."""
+        waiting = sum(map(len, self._gathered))
+        if waiting + len(queries) > self.config.max_queries:
+            self._depart()
+            waiting = 0
+        self._gathered.append(queries)
+        if not self.config.gather_s or waiting + len(queries) >= self.config.max_queries:
+            self._depart()
+        elif self._departure is None:
+            self._departure = asyncio.get_running_loop().call_later(self.config.gather_s, self._depart)
+
+    def _gathered_until_now(self) -> list[list[str]]:
+        if self._departure is not None:
+            self._departure.cancel()
+            self._departure = None
+        turns, self._gathered = self._gathered, []
+        return turns
+
+    def _depart(self) -> None:
+        if turns := self._gathered_until_now():
+            # A task of its own: if a trajectory is cancelled, the others still get their answers.
+            task = asyncio.create_task(self._fetch(turns))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _fetch(self, turns: list[list[str]]) -> None:
+        queries = [query for turn in turns for query in turn]
         results: list[Result] = [failure("cancelled")] * len(queries)
         try:
             self.stats.sent += len(queries)
-            results = await self._ask_with_retries(queries)
+            results = await self._ask_with_retries(turns)
         finally:  # also when cancelled: nobody may wait for ever on a future that has no task
-            for query, result in zip(queries, results, strict=True):
-                if isinstance(result, Failure):
-                    self.stats.failed += 1
-                elif self.config.cache_size:
-                    self._cache[query] = result
-                future = self._in_flight.pop(query)
-                if not future.done():
-                    future.set_result(result)
+            self._settle(queries, results)
 
-    async def _ask_with_retries(self, queries: list[str]) -> list[Result]:
-        problem = "no attempt made"
-        for attempt in range(self.config.retries + 1):
-            wait = 0.0
-            try:
-                self.stats.requests += 1
-                return await self._ask(queries)
-            except aiohttp.ClientResponseError as error:
-                problem = f"HTTP {error.status}"
-                if error.status < 500 and error.status not in _RETRIED_STATUSES:
-                    break  # the server understood, and will say the same again
-                wait = _retry_after(error.headers)
-            except (aiohttp.ClientError, asyncio.TimeoutError, OSError, _WrongAnswer) as error:
-                problem = f"{type(error).__name__}: {error}"
-            if attempt < self.config.retries:
-                self.stats.retried += 1
-                backoff = self.config.backoff_s * 2**attempt * random.uniform(0.5, 1.5)
-                await asyncio.sleep(min(max(wait, backoff), _LONGEST_WAIT_S))
-        logger.warning(
-            "search failed at %s (%s), %d queries", self.config.endpoint, problem[:200], len(queries)
-        )
-        return [failure(problem)] * len(queries)
+    def _settle(self, queries: list[str], results: list[Result]) -> None:
+        """Give everybody who waits for these queries their results."""
+        for query, result in zip(queries, results, strict=True):
+            if isinstance(result, Failure):
+                self.stats.failed += 1
+            elif self.config.cache_size:
+                self._cache[query] = result
+            future = self._in_flight.pop(query)
+            if not future.done():
+                future.set_result(result)
+
+    async def _ask_with_retries(self, turns: list[list[str]], attempt: int = 0) -> list[Result]:
+        """Results of all queries of the turns. What fails together is repeated turn by turn, so that a fault
+        costs those who shared a request one attempt at most, and a refused query only its own turn."""
+        queries = [query for turn in turns for query in turn]
+        wait, refused = 0.0, False
+        try:
+            self.stats.requests += 1
+            return await self._ask(queries)
+        except aiohttp.ClientResponseError as error:
+            problem = f"HTTP {error.status}"
+            # Else the server understood, and will say the same again.
+            refused = error.status < 500 and error.status not in _RETRIED_STATUSES
+            wait = _retry_after(error.headers)
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError, _WrongAnswer) as error:
+            problem = f"{type(error).__name__}: {error}"
+        if refused and len(turns) > 1:
+            return await self._ask_each(turns, attempt)
+        if refused or attempt >= self.config.retries:
+            logger.warning(
+                "search failed at %s (%s), %d queries", self.config.endpoint, problem[:200], len(queries)
+            )
+            return [failure(problem)] * len(queries)
+        self.stats.retried += len(turns)
+        backoff = self.config.backoff_s * 2**attempt * random.uniform(0.5, 1.5)
+        await asyncio.sleep(min(max(wait, backoff), _LONGEST_WAIT_S))
+        return await self._ask_each(turns, attempt + 1)
+
+    async def _ask_each(self, turns: list[list[str]], attempt: int) -> list[Result]:
+        found = await asyncio.gather(*(self._ask_with_retries([turn], attempt) for turn in turns))
+        return [result for results in found for result in results]
 
     async def _ask(self, queries: list[str]) -> list[Result]:
         if self._session is None:

@@ -94,9 +94,9 @@ def test_with_a_third_of_the_answers_spoilt_every_trajectory_is_whole_or_flagged
     (peaceful, _) = asyncio.run(play_all(server.url, lines, FailurePolicy()))
     assert account(peaceful, peaceful) == 0
     policy = FailurePolicy(retries=retries, wait_s=0.01, mask=MASKED)
-    # The client's own retries are few and its cache is off, so that faults come through; a delayed answer
-    # comes too late.
-    options = {"retries": retries, "backoff_s": 0.0, "timeout_s": 2.0, "cache_size": 0}
+    # The client's own retries are few, its cache is off and no search shares a request, so that faults of all
+    # kinds come through; a delayed answer comes too late.
+    options = {"retries": retries, "backoff_s": 0.0, "timeout_s": 2.0, "cache_size": 0, "gather_s": 0.0}
     with make_proxy(server.url, rate=0.3, delay_s=2.5) as proxy:
         played, client = asyncio.run(play_all(proxy.url, lines, policy, **options))
     failed = account(played, peaceful)

@@ -160,15 +160,91 @@ def test_a_query_in_flight_is_awaited_and_a_known_one_is_not_sent_again():
 
         async with client_of(slow) as (client, requests):
             siblings = [asyncio.create_task(client.search(["same", f"own {i}"])) for i in range(8)]
-            while len(requests) < 8:
+            while client.stats.sent < 9:
                 await asyncio.sleep(0)
             gate.set()
             results = await asyncio.gather(*siblings)
             assert all(result[0] == results[0][0] for result in results)
-            assert sum("same" in request["queries"] for request in requests) == 1
+            sent = [query for request in requests for query in request["queries"]]
+            assert sorted(sent) == [*(f"own {i}" for i in range(8)), "same"]
+            before = len(requests)
             await client.search(["same", "own 3"])
-            assert len(requests) == 8
+            assert len(requests) == before
             assert (client.stats.joined, client.stats.cached, client.stats.sent) == (7, 2, 9)
+
+    run(main())
+
+
+def test_turns_of_one_moment_share_a_request_and_each_gets_its_own_answers():
+    async def main():
+        async with client_of(right, gather_s=0.05) as (client, requests):
+            results = await asyncio.gather(*(client.search([f"a{i}", f"b{i}"]) for i in range(3)))
+            assert [[found[0].id for found in result] for result in results] == [
+                [f"id a{i}", f"id b{i}"] for i in range(3)
+            ]
+            assert [request["queries"] for request in requests] == [["a0", "b0", "a1", "b1", "a2", "b2"]]
+
+    run(main())
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=12),
+    most=st.integers(1, 8),
+    gather_s=st.sampled_from([0.0, 0.001]),
+)
+def test_no_request_has_more_than_its_share_and_no_turn_is_divided(sizes, most, gather_s):
+    async def main():
+        async with client_of(right, max_queries=most, gather_s=gather_s) as (client, requests):
+            turns = [[f"{turn}-{i}" for i in range(size)] for turn, size in enumerate(sizes)]
+            results = await asyncio.gather(*map(client.search, turns))
+            assert [[found[0].id for found in result] for result in results] == [
+                [f"id {query}" for query in turn] for turn in turns
+            ]
+            for request in requests:
+                held = [turn for turn in turns if turn[0] in request["queries"]]
+                assert request["queries"] == [query for turn in held for query in turn]
+                assert len(request["queries"]) <= most or len(held) == 1
+            assert sum(len(request["queries"]) for request in requests) == sum(sizes)
+
+    run(main())
+
+
+def test_a_turn_that_the_server_refuses_takes_no_other_with_it():
+    async def main():
+        async def picky(queries):
+            return web.Response(status=422) if "bad" in queries else answer(queries)
+
+        async with client_of(picky, gather_s=0.05) as (client, requests):
+            good, bad, fine = await asyncio.gather(*(client.search([q]) for q in ("good", "bad", "fine")))
+            assert (good[0][0].id, fine[0][0].id) == ("id good", "id fine")
+            assert bad == [Failure(FAILURE_TEXT, "retriever")]
+            assert [request["queries"] for request in requests][0] == ["good", "bad", "fine"]
+            assert sorted(request["queries"] for request in requests[1:]) == [["bad"], ["fine"], ["good"]]
+
+    run(main())
+
+
+def test_turns_whose_shared_request_fails_are_tried_again_each_on_its_own():
+    async def main():
+        async def fails_once(queries):
+            return web.Response(status=500) if len(queries) > 1 else answer(queries)
+
+        async with client_of(fails_once, gather_s=0.05, retries=1) as (client, requests):
+            found = await asyncio.gather(*(client.search([q]) for q in "abc"))
+            assert [result[0][0].id for result in found] == ["id a", "id b", "id c"]
+            assert len(requests) == 4 and (client.stats.requests, client.stats.retried) == (4, 3)
+
+    run(main())
+
+
+def test_closing_the_client_releases_those_whose_request_has_not_left():
+    async def main():
+        async with client_of(right, gather_s=20.0) as (client, requests):
+            waiting = asyncio.create_task(client.search(["a"]))
+            await asyncio.sleep(0)
+            await client.close()
+            assert await waiting == [Failure(FAILURE_TEXT, "retriever")] and not requests
 
     run(main())
 
