@@ -31,6 +31,8 @@ COMMON = (
     f"trainer.total_training_steps={STEPS}",
     "trainer.v1.sampler.custom_sampler.name=SearchReplayBufferAsync",
     "actor_rollout_ref.actor.optim.lr=0",
+    # Each turn has its own request, and its own chance to be delayed over a weight update.
+    "rag_r1.retriever.gather_s=0",
     "algorithm.rollout_correction.bypass_mode=false",
 )
 MODES = {
@@ -54,9 +56,7 @@ def trained(request, demo_index, make_module_server, make_proxy, tmp_path_factor
     server = make_module_server()
     with make_proxy(server.url, rate=0.5, delay_s=1.5, faults=["delayed"]) as proxy:
         overrides = (*COMMON, *MODES[request.param])
-        run = Training(
-            out, "run", demo_index / "data", proxy.url, overrides, VERL_LOGGING_LEVEL="WARNING"
-        )
+        run = Training(out, "run", demo_index / "data", proxy.url, overrides, VERL_LOGGING_LEVEL="WARNING")
         try:
             run.start()
             assert run.finish(900) == 0, run.tail()

@@ -30,8 +30,9 @@ OVERRIDES = (
     "trainer.save_freq=1",
     "trainer.resume_mode=auto",
     "actor_rollout_ref.rollout.agent.default_agent_loop=faulty_search_agent",
-    # Few retries, so that some failures stay.
+    # Few retries, and a request for each turn, so that faults of all kinds come and some failures stay.
     "rag_r1.retriever.retries=0",
+    "rag_r1.retriever.gather_s=0",
     "rag_r1.retriever.timeout_s=2",
     "rag_r1.failures.retries=1",
     "rag_r1.failures.wait_s=0.2",
