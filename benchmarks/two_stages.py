@@ -19,6 +19,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -239,6 +240,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="Hydra overrides; stage1:key=value for one stage",
     )
     args = parser.parse_args(argv)
+    # Server and training are to end with this process, also when it is told to.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     out, policy = args.out.resolve(), made_policy(args.policy.resolve())
     runs = [run(seed, out / f"seed{seed}", policy, args.set, args.timeout) for seed in args.seeds]
     command = " ".join(["python benchmarks/two_stages.py --seeds", *map(str, args.seeds)])
