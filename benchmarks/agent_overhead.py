@@ -2,12 +2,16 @@
 
     python benchmarks/agent_overhead.py              # the agent core
     python benchmarks/agent_overhead.py --plugin     # the same episodes inside veRL's agent loop
+    python benchmarks/agent_overhead.py --repeated 0.76   # three observations of four were shown before
 
 Episodes of 1 k to 32 k tokens are played by an engine and a retriever that answer at once, each turn of
 --turn-tokens: a quarter of them generated, the rest three documents. `tokenizer` is the time inside the
 tokenizer, which sees each generated token once (decode) and each observed one once (encode). `loop` is all
 the rest: contexts, parsing, packing, neutralising, the ledger, the training row, the record as a dict. If a
 turn cost more the later it comes, `us/token` would rise down the table.
+
+The trajectories of one question ask alike, and what was shown to one of them is not encoded again for the
+next. --repeated is the share of a trajectory's observations for which that is so: 0, unless it is given.
 
 Medians of --rounds over CPU seconds of this process, so that other work on the machine counts little.
 """
@@ -17,16 +21,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rag_r1.agent import Budget, Episode, Generation
+from rag_r1.agent import Budget, Episode, Generation, TokenizerCodec
 from rag_r1.demo.policy import policy_path
-from rag_r1.demo.simulate import TokenizerCodec
 from rag_r1.demo.world import demo_protocol, make_world
 from rag_r1.protocols import Document, Protocol
 
@@ -57,9 +61,9 @@ class TimedCodec:
 class Ready:
     """Engine and retriever in one, with every answer prepared: `turns` of ids, and documents."""
 
-    def __init__(self, turns: Sequence[list[int]], documents: Sequence[Document]):
+    def __init__(self, turns: Sequence[list[int]], documents: Sequence[Document], new: Collection[int] = ()):
         self.turns, self.logprobs = turns, [-0.5] * max(map(len, turns))
-        self.documents, self.turn = documents, 0
+        self.documents, self.turn, self.new = documents, 0, new
 
     def next(self) -> list[int]:
         self.turn += 1
@@ -70,7 +74,8 @@ class Ready:
         return Generation(ids, self.logprobs[: len(ids)])
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
-        start = self.turn * TOPK * len(queries) % (len(self.documents) - TOPK)
+        start = self.turn * TOPK * len(queries) % (len(self.documents) - TOPK - 1)
+        start += self.turn in self.new  # other documents than those of an episode to which it was not new
         return [list(self.documents[start : start + TOPK]) for _ in queries]
 
 
@@ -110,21 +115,29 @@ class Material:
         return Budget(turns, False, self.turn_tokens, self.turn_tokens * 2, None, 1, total)
 
 
-async def core(material: Material, turns: int) -> tuple[int, float, float]:
+async def core(material: Material, turns: int, repeated: float) -> tuple[int, float, float]:
     """(tokens, CPU seconds, of them in the tokenizer) of one episode and of making its row and record."""
-    ready = Ready(material.turns(turns), material.documents)
     codec = TimedCodec(TokenizerCodec(material.tokenizer))
-    prompt = codec.encode("Where?")
+    searches = range(1, turns)
+    new = random.Random(0).sample(searches, round(len(searches) * (1 - repeated)))
+    if repeated:  # by an episode that was shown the same where nothing is new
+        await play(material, turns, codec, ())
     codec.seconds = 0.0
     gc.collect()
     started = time.process_time()
+    tokens = await play(material, turns, codec, new)
+    return tokens, time.process_time() - started, codec.seconds
+
+
+async def play(material: Material, turns: int, codec: TimedCodec, new: Collection[int]) -> int:
+    """One episode, its row and its record; tokens."""
+    ready = Ready(material.turns(turns), material.documents, new)
     episode = Episode(material.protocol, material.budget(turns), ready, ready, codec)
-    record = await episode.run("id", "Where?", prompt)
+    record = await episode.run("id", "Where?", codec.inner.encode("Where?"))
     row = episode.ledger.row()
     record.to_dict()
-    seconds = time.process_time() - started
     assert (record.status, len(record.turns)) == ("answered", turns), record.status
-    return len(row.prompt_ids) + len(row.response_ids), seconds, codec.seconds
+    return len(row.prompt_ids) + len(row.response_ids)
 
 
 def make_tool(options: dict[str, Any]) -> Ready:
@@ -135,7 +148,7 @@ def make_tool(options: dict[str, Any]) -> Ready:
 MATERIAL: list[Material] = []
 
 
-async def plugin(material: Material, turns: int) -> tuple[int, float, float]:
+async def plugin(material: Material, turns: int, repeated: float = 0) -> tuple[int, float, float]:
     """The same through `SearchAgentLoop.run`: veRL's client interface, prompt building, AgentLoopOutput."""
     from omegaconf import OmegaConf
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
@@ -185,8 +198,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--turn-tokens", type=int, default=512, help="generated and observed (default %(default)s)")
     add("--turns", type=int, nargs="+", default=[2, 4, 8, 16, 32, 64], help="(default 2 4 8 16 32 64)")
     add("--rounds", type=int, default=15, help="(default %(default)s)")
+    add("--repeated", type=float, default=0.0, metavar="SHARE", help="of the observations (default 0)")
     add("--tokenizer", type=Path, metavar="DIR", help="a Hugging Face tokenizer (default: the demo's)")
     args = parser.parse_args(argv)
+    if not 0 <= args.repeated <= 1 or (args.plugin and args.repeated):
+        parser.error("--repeated is a share, 0 to 1, and goes without --plugin")
     if min(*args.turns, args.rounds, args.turn_tokens // 64) < 1:
         parser.error("--turns and --rounds must be 1 or more, --turn-tokens 64 or more")
 
@@ -195,12 +211,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     tokenizer = AutoTokenizer.from_pretrained(args.tokenizer or policy_path(PROTOCOL))
     material = Material.make(tokenizer, args.turn_tokens)
     measure = plugin if args.plugin else core
-    asyncio.run(measure(material, 2))  # warms up
+    asyncio.run(measure(material, 2, 0))  # warms up
     print(
         f"{'tokens':>8} {'turns':>6} {'loop ms/turn':>13} {'tokenizer':>10} {'together':>9} {'us/token':>9}"
     )
     for turns in args.turns:
-        found = [asyncio.run(measure(material, turns)) for _ in range(args.rounds)]
+        found = [asyncio.run(measure(material, turns, args.repeated)) for _ in range(args.rounds)]
         tokens = found[0][0]
         both = statistics.median(seconds for _, seconds, _ in found)
         inside = statistics.median(seconds for _, _, seconds in found)

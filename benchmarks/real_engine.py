@@ -14,9 +14,8 @@ from typing import Any
 
 from schedules import Job
 
-from rag_r1.agent import Generation
+from rag_r1.agent import Generation, TokenizerCodec
 from rag_r1.demo.policy import policy_path, prompt_ids
-from rag_r1.demo.simulate import TokenizerCodec
 from rag_r1.demo.world import Question, demo_protocol
 from rag_r1.protocols import Protocol
 

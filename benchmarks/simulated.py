@@ -24,9 +24,8 @@ from typing import Any
 from schedules import Job, Outcome, closing, play
 from transformers import AutoTokenizer
 
-from rag_r1.agent import Budget, Codec, Generation
+from rag_r1.agent import Budget, Codec, Generation, TokenizerCodec
 from rag_r1.demo.policy import policy_path
-from rag_r1.demo.simulate import TokenizerCodec
 from rag_r1.demo.world import demo_protocol
 from rag_r1.protocols import Document, Protocol
 

@@ -1,6 +1,7 @@
 """The agent core: token ledger, budgets and the turn loop. Pure asyncio; no veRL, no torch, no HTTP."""
 
 from rag_r1.agent.budget import Budget
+from rag_r1.agent.codec import TokenizerCodec
 from rag_r1.agent.failures import KINDS, FailureNote, FailurePolicy
 from rag_r1.agent.ledger import Ledger, TrainingRow
 from rag_r1.agent.loop import Codec, Engine, Episode, Generation, Searcher
@@ -18,6 +19,7 @@ __all__ = [
     "Generation",
     "Ledger",
     "Searcher",
+    "TokenizerCodec",
     "TrainingRow",
     "Trajectory",
     "Turn",

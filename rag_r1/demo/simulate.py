@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from transformers import DynamicCache, Qwen2ForCausalLM
 
-from rag_r1.agent import Budget, Episode, Generation, TrainingRow, Trajectory
+from rag_r1.agent import Budget, Episode, Generation, TokenizerCodec, TrainingRow, Trajectory
 from rag_r1.demo.policy import TokenizerBase, prompt_ids
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import Question
@@ -98,19 +98,6 @@ class TorchEngine:
                 last = torch.stack(list(taken[-len(stop) :]), 1)
                 ended |= (last == torch.tensor(stop)).all(1)
         return ended
-
-
-@dataclass(frozen=True)
-class TokenizerCodec:
-    """The tokenizer as the agent core wants it."""
-
-    tokenizer: TokenizerBase
-
-    def encode(self, text: str) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=False).input_ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(ids, skip_special_tokens=True)
 
 
 def roll_out(

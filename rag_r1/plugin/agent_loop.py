@@ -2,8 +2,8 @@
 
 veRL makes one SearchAgentLoop for each trajectory and awaits `run`. The loop turns the row into prompt
 tokens, plays an `Episode` against veRL's own generation client, and hands back the ledger's row.
-Trajectories share one retrieval client per process. The trajectory record travels to the reward manager in
-`extra_fields`.
+Trajectories share one retrieval client and one codec per process. The trajectory record travels to the
+reward manager in `extra_fields`.
 
 Whatever goes wrong with one trajectory costs that trajectory and not the run: a row that cannot be used (no
 question, a prompt longer than the budget) has the status `bad_row`, a fault in code `error`, and a failure of
@@ -25,31 +25,11 @@ from omegaconf import DictConfig, OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
-from rag_r1.agent import Episode, Generation, Ledger, Trajectory
+from rag_r1.agent import Episode, Generation, Ledger, TokenizerCodec, Trajectory
 from rag_r1.config import RagR1Config
 from rag_r1.tools import shared_searcher
 
 logger = logging.getLogger(__name__)
-
-
-class TokenizerCodec:
-    """A Hugging Face tokenizer as the agent core's Codec."""
-
-    def __init__(self, tokenizer: Any):
-        self.tokenizer = tokenizer
-
-    @property
-    def start(self) -> list[int]:
-        """What the tokenizer puts before a bare text: a beginning-of-sequence token, or nothing."""
-        return list(self.tokenizer.encode(""))
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of a text on its own, without special tokens added."""
-        return self.tokenizer.encode(text, add_special_tokens=False)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of generated ids; an end-of-sequence token leaves no trace in it."""
-        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
 class VerlEngine:
@@ -121,6 +101,7 @@ class _Settings:
     def __init__(self, config: DictConfig, tokenizer: Any):
         self.rag_r1 = RagR1Config.from_config(_plain(config.get("rag_r1")))
         self.protocol = self.rag_r1.protocol.with_special_tokens(tokenizer.all_special_tokens)
+        self.codec = TokenizerCodec(tokenizer)
         rollout = config.actor_rollout_ref.rollout
         self.prompt_length = rollout.prompt_length
         self.context_length = rollout.max_model_len or rollout.prompt_length + rollout.response_length
@@ -147,7 +128,7 @@ class SearchAgentLoop(AgentLoopBase):
         info = row.get("extra_info") or {}
         question = str(info.get("question") or "")
         record_id = f"{info.get('id', row.get('uid', ''))}#{row.get('session_id', 0)}"
-        codec = TokenizerCodec(self.tokenizer)
+        codec = settings.codec
         engine = VerlEngine(self.server_manager, sampling_params, codec)
         training = str(info.get("split", "train")) == "train"
         ours = settings.rag_r1
@@ -177,7 +158,7 @@ class SearchAgentLoop(AgentLoopBase):
 
     async def _prompt_ids(self, row: dict[str, Any], question: str) -> list[int]:
         own = self.settings.rag_r1.own_prompt
-        protocol, codec = self.settings.protocol, TokenizerCodec(self.tokenizer)
+        protocol, codec = self.settings.protocol, self.settings.codec
         messages = protocol.messages(question) if own else list(row["raw_prompt"])
         # Not ct_build_initial_tokens, which cuts a long prompt on the left (_cap_text_prompt_length).
         chat = self.continuous_token_builder.build_initial_tokens

@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 
+from rag_r1.agent import TokenizerCodec
 from rag_r1.config import RagR1Config
 from rag_r1.preflight.parquet import column_problems, scan, scan_problems
 from rag_r1.preflight.problems import Problem, Report, error, plain, warning
@@ -22,6 +23,8 @@ def check_data(
         own = settings.own_prompt
         return settings.protocol.messages(row["extra_info"]["question"]) if own else row["prompt"]
 
+    codec = TokenizerCodec(tokenizer)
+
     def chat_ids(chat: Sequence[Mapping[str, Any]]) -> list[int]:
         from verl.utils.tokenizer import normalize_token_ids
 
@@ -30,9 +33,6 @@ def check_data(
         return normalize_token_ids(ids)
 
     def count_tokens(chat: Sequence[Mapping[str, Any]]) -> int:
-        from rag_r1.plugin.agent_loop import TokenizerCodec
-
-        codec = TokenizerCodec(tokenizer)
         return len(settings.protocol.prompt_ids(chat, chat_ids, codec.encode, codec.start))
 
     limit, filtered = config.data.max_prompt_length, bool(config.data.filter_overlong_prompts)

@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from rag_r1.agent import TokenizerCodec
 from rag_r1.config import RagR1Config
 from rag_r1.preflight.problems import Problem, error, first_line, not_given
 
@@ -43,8 +44,6 @@ def check_model(config: DictConfig) -> tuple[Any | None, list[Problem]]:
 
 def check_tags(settings: RagR1Config, tokenizer: Any) -> list[Problem]:
     """The tokenizer keeps every tag visible: one that it holds as a special token would vanish from turns."""
-    from rag_r1.plugin.agent_loop import TokenizerCodec
-
     codec, problems = TokenizerCodec(tokenizer), []
     for name, tag in vars(settings.protocol.tags).items():
         for text in (tag.open, tag.close):

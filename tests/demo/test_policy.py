@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from rag_r1.agent import Budget
+from rag_r1.agent import Budget, TokenizerCodec
 from rag_r1.demo import policy, sft, traces, world
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.simulate import TokenizerCodec, roll_out, scores_by_kind
+from rag_r1.demo.simulate import roll_out, scores_by_kind
 
 SMALL = world.make_world(0, "train", people=20, places=10, words=12)
 SEARCH = WorldSearch(SMALL.passages)

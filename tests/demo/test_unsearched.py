@@ -9,9 +9,10 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from rag_r1.agent import TokenizerCodec
 from rag_r1.demo import policy, sft, unsearched, world
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.simulate import TokenizerCodec, TorchEngine
+from rag_r1.demo.simulate import TorchEngine
 from rag_r1.protocols import Answer, Search
 
 PROTOCOL = world.demo_protocol(unsearched.NAME)

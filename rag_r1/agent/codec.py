@@ -1,0 +1,40 @@
+"""A Hugging Face tokenizer as the agent core's Codec, which remembers what it has encoded.
+
+To encode observations is the greatest part of the CPU time that a trajectory takes here. The trajectories of
+one question ask alike and so are shown the same documents; a codec is therefore made once a process, and its
+trajectories share what it remembers.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+#: Texts that a codec remembers. With observations of a thousand tokens these are about 16 MB, and their texts.
+REMEMBERED = 2048
+
+
+class TokenizerCodec:
+    """Text to ids and back. Any thread may encode."""
+
+    def __init__(self, tokenizer: Any, remembered: int = REMEMBERED):
+        self.tokenizer = tokenizer
+        self._known = lru_cache(remembered)(self._encoded)
+
+    @property
+    def start(self) -> list[int]:
+        """What the tokenizer puts before a bare text: a beginning-of-sequence token, or nothing."""
+        return list(self.tokenizer.encode(""))
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text on its own, without special tokens added. The list is the caller's own."""
+        return self._known(text).tolist()
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of generated ids; an end-of-sequence token leaves no trace in it."""
+        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def _encoded(self, text: str) -> array[int]:
+        return array("l", self.tokenizer.encode(text, add_special_tokens=False))
