@@ -12,7 +12,8 @@ of the engine's slots in use. `ratio` is wall over the first schedule's. Simulat
 times --speed; only sleeping is made faster, so overhead is overstated by that factor. `cpu` is all of this
 process: the loop, the retrieval client, the simulation itself.
 
-The retrieval server is started over the demo's world, or is the one at --retriever-url.
+The retrieval server is started over the demo's world (BM25, or dense with an --encoder), or is the one at
+--retriever-url.
 """
 
 from __future__ import annotations
@@ -169,8 +170,9 @@ def client_of(url: str) -> Callable[[], RetrievalClient]:
 
 
 @contextmanager
-def server_over(world: World, url: str | None) -> Iterator[str]:
-    """The server at `url`, or a new one over the world's passages, without a cache."""
+def server_over(world: World, url: str | None, encoder: str | None = None) -> Iterator[str]:
+    """The server at `url`, or a new one over the world's passages, without a cache: dense with an encoder,
+    else BM25."""
     if url:
         yield url
         return
@@ -178,7 +180,8 @@ def server_over(world: World, url: str | None) -> Iterator[str]:
         out = Path(folder)
         with open(out / "corpus.jsonl", "w", encoding="utf-8") as file:
             file.writelines(json.dumps(passage) + "\n" for passage in world.passages)
-        index = build_index(out / "corpus.jsonl", out / "index", "--backend", "bm25")
+        backend = ("dense", "--encoder", encoder) if encoder else ("bm25",)
+        index = build_index(out / "corpus.jsonl", out / "index", "--backend", *backend)
         options = ("--cache-size", "0", "--max-queries", str(BATCH))
         with retrieval_server(index, out / "server.log", *options) as own:
             yield own
@@ -205,6 +208,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--prefill-rate", type=float, default=10_000.0, help="tokens a second (default %(default)s)")
     add("--speed", type=float, default=1.0, help="simulated seconds in a real one (default %(default)s)")
     add("--seed", type=int, default=0, help="of everything that is drawn (default %(default)s)")
+    add("--encoder", metavar="NAME_OR_PATH", help="the started server's: a dense index in place of BM25")
     add("--retriever-url", metavar="URL", help="a running server (default: one is started)")
     add("--scale-trajectories", type=int, nargs="*", default=[16, 64, 256, 1024], metavar="N")
     add("--scale-turns", type=int, nargs="*", default=[1, 2, 4, 8, 16, 32], metavar="T")
@@ -232,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.part == "scale":
         rows = scale(args, bench, world)
     else:
-        with server_over(world, args.retriever_url) as url:
+        with server_over(world, args.retriever_url, args.encoder) as url:
             rows = vllm(args, world, url) if args.part == "vllm" else simulated(args, bench, url)
     if args.json is not None:
         args.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")

@@ -181,7 +181,7 @@ class Bench:
         """With the demo's tokenizer and prompt; searches ask `queries`, each made unlike all others."""
         tokenizer = AutoTokenizer.from_pretrained(policy_path(protocol_name))
         protocol = demo_protocol(protocol_name).with_special_tokens(tokenizer.all_special_tokens)
-        codec = TokenizerCodec(tokenizer)
+        codec = TokenizerCodec(tokenizer, remembered=0)  # else all but the first schedule would profit
         prompt = codec.encode(protocol.messages("Where was Mara Torval born?")[0]["content"])
         return cls(protocol, codec, prompt, rates, queries)
 

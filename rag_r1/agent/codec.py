@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-#: Texts that a codec remembers. With observations of a thousand tokens these are about 16 MB, and their texts.
+#: Texts that a codec remembers: at a thousand tokens each about 16 MB of ids, and the texts themselves.
 REMEMBERED = 2048
 
 
