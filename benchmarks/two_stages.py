@@ -36,6 +36,7 @@ from rag_r1.demo.policy import POLICIES
 from rag_r1.demo.report import read_records
 from rag_r1.demo.run import DemoError, train
 from rag_r1.demo.server import ROOT, build_index, retrieval_server
+from rag_r1.demo.unsearched import noted
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.rewards import RewardSum
 from rag_r1.stages import run_stages
@@ -53,7 +54,8 @@ The control has stage 2's reward from the start, for as many steps as both stage
 trajectories; held-out are 160 questions about names that occur in no training, answered greedily.
 `searched` is the share of trajectories with a well-formed search: every query opened, closed and answered,
 no documents made up; `sampled` in training at temperature 1 (at the start: before any update), `greedy` on
-the held-out questions.
+the held-out questions. `name` is the share of trajectories that first ask for one or all of the question's
+names, not for just any of its words; this and the sampled F1 are means over the six training steps before.
 
 {table}
 
@@ -68,7 +70,7 @@ _KEYS = {spec.name for spec in fields(Trajectory)}
 
 
 def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Share of trajectories with a well-formed search, and mean F1, EM and cover-EM."""
+    """Shares of trajectories with a well-formed search and with a name noted first; mean F1, EM, cover-EM."""
     searched = [
         _SEARCHED(Trajectory.from_dict({k: v for k, v in record.items() if k in _KEYS}), [])["score"]
         for record in records
@@ -76,7 +78,13 @@ def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     terms = {"F1": "f1", "EM": "em", "cover-EM": "cover_em"}
     scores = {name: [r["rewards"][term] for r in records] for name, term in terms.items()}
     known = {name: [value for value in values if value is not None] for name, values in scores.items()}
-    return {"searched": _mean(searched), **{name: _mean(values) for name, values in known.items()}}
+    first = [noted(record["turns"][0]["text"]) if record["turns"] else None for record in records]
+    named = [what in ("a name", "every name") for what in first]
+    return {
+        "searched": _mean(searched),
+        "name": _mean(named),
+        **{name: _mean(values) for name, values in known.items()},
+    }
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -166,7 +174,8 @@ def run(seed: int, out: Path, policy: Path, given: Sequence[str], timeout_s: flo
 
 def table(runs: Sequence[dict[str, Any]]) -> str:
     """Held-out figures (greedy) and the share of searches while training (sampled), a line for each seed."""
-    header = ["seed", "", "searched, sampled", "searched, greedy", "F1", "EM", "cover-EM", "step"]
+    header = ["seed", "", "step", "searched, sampled", "name, sampled", "F1, sampled"]
+    header += ["searched, greedy", "F1, held-out", "EM", "cover-EM"]
     lines = ["| " + " | ".join(header) + " |", "|---|---|" + "---:|" * (len(header) - 2)]
     for results in runs:
         held_out, training = results["held_out"], results["training"]
@@ -181,10 +190,12 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
             *points,
             ("control, stage 2 alone", "control", max(map(int, held_out["control"]))),
         ]:
-            sampled = training[arm][str(max(step, 1))]["searched"]
-            greedy = held_out[arm][str(step)]
-            cells = [f"{sampled:.2f}", *(f"{greedy[figure]:.2f}" for figure in FIGURES)]
-            lines.append("| " + " | ".join([str(results["seed"]), name, *cells, str(step)]) + " |")
+            window = [training[arm][str(n)] for n in range(max(step - 5, 1), max(step, 1) + 1)]
+            figures = [window[-1]["searched"]]
+            figures += [_mean([sampled[figure] for sampled in window]) for figure in ("name", "F1")]
+            figures += [held_out[arm][str(step)][figure] for figure in FIGURES]
+            cells = [str(results["seed"]), name, str(step), *(f"{value:.2f}" for value in figures)]
+            lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

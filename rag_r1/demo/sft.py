@@ -26,7 +26,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -81,6 +81,8 @@ ONE_HOP_STEPS = 60
 SECOND = Part(steps=700, warmup=30, lr=2e-3, matrix_lr=4e-3)
 #: Questions about two independent facts are learned last, so the second stretch asks more of them.
 SECOND_KINDS = ("one_hop", "bridge", "comparison", "both", "comparison", "both", "both")
+#: Longer for the policy that has never seen a search: to read wherever documents stand comes late.
+UNSEARCHED_FIRST, UNSEARCHED_SECOND = replace(FIRST, steps=1200), replace(SECOND, steps=900)
 WARM = Part(steps=150, warmup=15, lr=5e-4, matrix_lr=5e-4)
 
 
@@ -245,10 +247,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         model = make_policy(tokenizer, args.seed)
         if blank:
             one_hop = unsearched_base(tokenizer, ONE_HOP_STEPS, ("one_hop",), f"one-hop-{args.seed}")
-            rest = unsearched_base(tokenizer, FIRST.steps - ONE_HOP_STEPS, KINDS, f"all-{args.seed}")
-            train(model, chain(one_hop, rest), FIRST, "base 1/2")
-            batches = unsearched_base(tokenizer, SECOND.steps, SECOND_KINDS, f"second-{args.seed}")
-            train(model, batches, SECOND, "base 2/2")
+            first, second = UNSEARCHED_FIRST, UNSEARCHED_SECOND
+            rest = unsearched_base(tokenizer, first.steps - ONE_HOP_STEPS, KINDS, f"all-{args.seed}")
+            train(model, chain(one_hop, rest), first, "base 1/2")
+            batches = unsearched_base(tokenizer, second.steps, SECOND_KINDS, f"second-{args.seed}")
+            train(model, batches, second, "base 2/2")
         else:
             batches = base_batches(tokenizer, FIRST.steps, KINDS, f"first-{args.seed}", ONE_HOP_STEPS)
             train(model, batches, FIRST, "base 1/2")

@@ -8,20 +8,24 @@ gives the tiny policy the same, and never a search:
             them, answer; some take a note first
     lost    the same with documents that do not help, or an empty block: guess
     note    the prompt names a form, `Key words between <|begin_of_memo|> and <|end_of_memo|> may help`; the
-            policy notes down some words of the question in that form, then guesses: nothing comes back
+            policy says what it notes (some words of the question, a name, every name), notes it in that form,
+            then guesses: nothing comes back
     guess   the same prompt, nothing noted: guess
 
 The form's name is one of many, so that what is learned is to copy it from the prompt; `query` is never among
 those that are used. Where the prompt of reinforcement learning names `query`, the same habit writes a first,
-aimless query, in about as many trajectories as there are notes among the guesses (`NOTE_SHARE`). That these
-words are read by a search engine, what to ask it for, and that asking pays is left to the rewards.
+aimless query, in somewhat fewer trajectories than there are notes among the guesses (`NOTE_SHARE`). That
+these words are read by a search engine, what to ask it for, and that asking pays is left to the rewards.
 
-A note takes any stretch of the question, so that most of the first queries ask for the wrong thing.
+Half of the notes take any stretch of the question, which finds the wrong thing as a query; the others take a
+name or every name. A note says first what it takes. Stage 1, which pays for a search and not for what comes
+of it, has no reason to prefer one of these habits; stage 2 has.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -49,12 +53,14 @@ QUERY = "query"
 FORMS = (
     "memo list name mark word line sign page card slip file item label entry draft topic phrase title".split()
 )
-#: Share of the warm start's guesses with a note before them: of first trajectories with a query, about.
-NOTE_SHARE = 0.06
+#: Share of the warm start's guesses with a note before them: of first trajectories with a query, at most.
+NOTE_SHARE = 0.04
 #: Share of readers who take a note, too, of those whose prompt does not name `query`.
 NOTED_SHARE = 0.3
 #: Share of `lost` rows that hold documents; the others hold an empty block.
 FOUND_SHARE = 0.7
+#: What notes take, and how often.
+NOTED = {"some words": 0.5, "a name": 0.25, "every name": 0.25}
 #: Words in a note, at most.
 LONGEST_NOTE = 4
 #: Documents that a search shows (the recipes' top-k), and that a trace is given.
@@ -149,8 +155,18 @@ def write_guess(question: Question, world: World, rng: random.Random, form: str 
 
 
 def _note(question: Question, form: str, rng: random.Random) -> str:
-    """Some words of the question, in that form."""
-    return f" I take a note. <|begin_of_{form}|> {_stretch(question, rng)} <|end_of_{form}|>"
+    """Something of the question, in that form, and first what it is."""
+    (what,) = rng.choices(list(NOTED), NOTED.values())
+    names = [lookup.entity for lookup in question.lookups if lookup.entity in question.text]
+    stretch, one, every = _stretch(question, rng), rng.choice(names), " ".join(names)
+    noted = {"some words": stretch, "a name": one, "every name": every}[what]
+    return f" I take a note of {what}. <|begin_of_{form}|> {noted} <|end_of_{form}|>"
+
+
+def noted(text: str) -> str | None:
+    """What the first note in a text says that it takes: a key of NOTED; None without a note."""
+    found = re.search(rf"I take a note of ({'|'.join(NOTED)})\.", text)
+    return found and found[1]
 
 
 def _stretch(question: Question, rng: random.Random) -> str:

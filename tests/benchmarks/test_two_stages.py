@@ -58,8 +58,15 @@ def test_only_balanced_searches_count_and_unknown_rewards_are_left_out():
         record(0, made_up, ANSWER, f1=None),
     ]
     assert two_stages.summarise(records) == pytest.approx(
-        {"searched": 1 / 3, "F1": 0.75, "EM": 0.75, "cover-EM": 0.75}
+        {"searched": 1 / 3, "name": 0.0, "F1": 0.75, "EM": 0.75, "cover-EM": 0.75}
     )
+
+
+def test_a_trajectory_asks_for_a_name_if_its_first_note_says_so():
+    notes = ["a name", "some words", "every name"]
+    records = [record(0, f" I take a note of {what}.{SEARCH}", ANSWER, f1=0) for what in notes]
+    records.append(record(0, ANSWER, " I take a note of a name.", f1=0))
+    assert two_stages.summarise(records)["name"] == pytest.approx(2 / 4)
 
 
 def test_the_steps_of_the_second_stage_are_counted_on_and_its_first_validation_is_the_first_stages_last(
@@ -73,13 +80,17 @@ def test_the_steps_of_the_second_stage_are_counted_on_and_its_first_validation_i
 
 
 def test_the_table_has_four_lines_a_seed_and_the_picture_is_drawn(tmp_path):
-    figures = {"searched": 0.5, "F1": 0.25, "EM": 0.2, "cover-EM": 0.3}
+    figures = {"searched": 0.5, "name": 0.4, "F1": 0.25, "EM": 0.2, "cover-EM": 0.3}
     held_out = {arm: {str(step): figures for step in (0, 6, 10)} for arm in ("two stages", "control")}
-    training = {arm: {str(step): figures for step in range(1, 11)} for arm in ("two stages", "control")}
+    training = {
+        arm: {str(step): figures | {"F1": step / 10} for step in range(1, 11)}
+        for arm in ("two stages", "control")
+    }
     runs = [{"seed": s, "stage1_steps": 6, "held_out": held_out, "training": training} for s in (0, 1)]
     lines = two_stages.table(runs).splitlines()
     assert len(lines) == 2 + 2 * 4
-    assert lines[2] == "| 0 | start | 0.50 | 0.50 | 0.25 | 0.20 | 0.30 | 0 |"
-    assert lines[5] == "| 0 | control, stage 2 alone | 0.50 | 0.50 | 0.25 | 0.20 | 0.30 | 10 |"
+    assert lines[2] == "| 0 | start | 0 | 0.50 | 0.40 | 0.10 | 0.50 | 0.25 | 0.20 | 0.30 |"
+    # The sampled F1 is the mean of the six steps before: (0.5 + ... + 1.0) / 6.
+    assert lines[5] == "| 0 | control, stage 2 alone | 10 | 0.50 | 0.40 | 0.75 | 0.50 | 0.25 | 0.20 | 0.30 |"
     two_stages.draw(runs, tmp_path / "p.png")
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")

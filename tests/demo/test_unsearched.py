@@ -66,6 +66,21 @@ def test_a_note_is_in_the_form_that_the_prompt_names(written):
         assert f"<|begin_of_{form}|> and <|end_of_{form}|>" in prompt and f" <|end_of_{form}|>" in text
 
 
+def test_a_note_says_what_it_takes_of_the_question():
+    rng, taken = random.Random(0), Counter()
+    for question in QUESTIONS * 10:
+        note = unsearched.write_guess(question, SMALL, rng, "memo")[0].text
+        what = note.partition("I take a note of ")[2].partition(".")[0]
+        noted = note.partition("<|begin_of_memo|> ")[2].partition(" <|end_of_memo|>")[0]
+        names = [lookup.entity for lookup in question.lookups if lookup.entity in question.text]
+        allowed = {"a name": names, "every name": [" ".join(names)]}
+        words = question.text.replace(",", "").rstrip("?")
+        assert noted in allowed[what] if what in allowed else noted in words
+        taken[what] += 1
+    for what, share in unsearched.NOTED.items():
+        assert abs(taken[what] / taken.total() - share) < 0.1
+
+
 def test_documents_that_nobody_asked_for_hold_every_fact_of_the_answer():
     rng = random.Random(0)
     for question in QUESTIONS:
