@@ -120,20 +120,21 @@ async def core(material: Material, turns: int, repeated: float) -> tuple[int, fl
     codec = TimedCodec(TokenizerCodec(material.tokenizer))
     searches = range(1, turns)
     new = random.Random(0).sample(searches, round(len(searches) * (1 - repeated)))
+    prompt = codec.encode("Where?")
     if repeated:  # by an episode that was shown the same where nothing is new
-        await play(material, turns, codec, ())
+        await play(material, turns, codec, prompt, Ready(material.turns(turns), material.documents))
+    ready = Ready(material.turns(turns), material.documents, new)
     codec.seconds = 0.0
     gc.collect()
     started = time.process_time()
-    tokens = await play(material, turns, codec, new)
+    tokens = await play(material, turns, codec, prompt, ready)
     return tokens, time.process_time() - started, codec.seconds
 
 
-async def play(material: Material, turns: int, codec: TimedCodec, new: Collection[int]) -> int:
+async def play(material: Material, turns: int, codec: TimedCodec, prompt: list[int], ready: Ready) -> int:
     """One episode, its row and its record; tokens."""
-    ready = Ready(material.turns(turns), material.documents, new)
     episode = Episode(material.protocol, material.budget(turns), ready, ready, codec)
-    record = await episode.run("id", "Where?", codec.inner.encode("Where?"))
+    record = await episode.run("id", "Where?", prompt)
     row = episode.ledger.row()
     record.to_dict()
     assert (record.status, len(record.turns)) == ("answered", turns), record.status
