@@ -173,7 +173,7 @@ def run(seed: int, out: Path, policy: Path, given: Sequence[str], timeout_s: flo
 
 
 def table(runs: Sequence[dict[str, Any]]) -> str:
-    """Held-out figures (greedy) and the share of searches while training (sampled), a line for each seed."""
+    """Figures of training (sampled) and on held-out questions (greedy): four lines for each seed."""
     header = ["seed", "", "step", "searched, sampled", "name, sampled", "F1, sampled"]
     header += ["searched, greedy", "F1, held-out", "EM", "cover-EM"]
     lines = ["| " + " | ".join(header) + " |", "|---|---|" + "---:|" * (len(header) - 2)]
