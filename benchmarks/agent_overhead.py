@@ -12,6 +12,7 @@ turn cost more the later it comes, `us/token` would rise down the table.
 
 The trajectories of one question ask alike, and what was shown to one of them is not encoded again for the
 next. --repeated is the share of a trajectory's observations for which that is so: 0, unless it is given.
+--repeated-as DIR takes it from the trajectories of a run (`outputs/demo/grpo/trajectories/train`).
 
 Medians of --rounds over CPU seconds of this process, so that other work on the machine counts little.
 """
@@ -21,16 +22,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import json
 import random
 import statistics
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rag_r1.agent import Budget, Episode, Generation, TokenizerCodec
 from rag_r1.demo.policy import policy_path
+from rag_r1.demo.report import read_records
 from rag_r1.demo.world import demo_protocol, make_world
 from rag_r1.protocols import Document, Protocol
 
@@ -149,7 +153,7 @@ def make_tool(options: dict[str, Any]) -> Ready:
 MATERIAL: list[Material] = []
 
 
-async def plugin(material: Material, turns: int, repeated: float = 0) -> tuple[int, float, float]:
+async def plugin(material: Material, turns: int) -> tuple[int, float, float]:
     """The same through `SearchAgentLoop.run`: veRL's client interface, prompt building, AgentLoopOutput."""
     from omegaconf import OmegaConf
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
@@ -190,6 +194,18 @@ async def plugin(material: Material, turns: int, repeated: float = 0) -> tuple[i
     return len(output.prompt_ids) + len(output.response_ids), seconds, float("nan")
 
 
+def repeated_share(steps: Iterable[Sequence[dict[str, Any]]]) -> float:
+    """Share of a run's observations that an earlier trajectory of the same step was shown."""
+    shown = repeated = 0
+    for records in steps:
+        known: set[str] = set()
+        for turn in (turn for record in records for turn in record["turns"] if turn["observed_tokens"]):
+            observation = json.dumps([turn["queries"], turn["documents"]], sort_keys=True)
+            shown, repeated = shown + 1, repeated + (observation in known)
+            known.add(observation)
+    return repeated / shown if shown else 0.0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -199,10 +215,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--turn-tokens", type=int, default=512, help="generated and observed (default %(default)s)")
     add("--turns", type=int, nargs="+", default=[2, 4, 8, 16, 32, 64], help="(default 2 4 8 16 32 64)")
     add("--rounds", type=int, default=15, help="(default %(default)s)")
-    add("--repeated", type=float, default=0.0, metavar="SHARE", help="of the observations (default 0)")
+    repeated = parser.add_mutually_exclusive_group()
+    repeated.add_argument("--repeated", type=float, metavar="SHARE", help="of the observations (default 0)")
+    repeated.add_argument("--repeated-as", type=Path, metavar="DIR", help="as in this run's trajectories")
     add("--tokenizer", type=Path, metavar="DIR", help="a Hugging Face tokenizer (default: the demo's)")
     args = parser.parse_args(argv)
-    if not 0 <= args.repeated <= 1 or (args.plugin and args.repeated):
+    if args.repeated_as:
+        records = read_records(args.repeated_as)
+        if not records:
+            parser.error(f"--repeated-as: no step_*.jsonl with trajectories in {args.repeated_as}")
+        args.repeated = repeated_share(records.values())
+        print(f"repeated within a step of {args.repeated_as}: {args.repeated:.2f}")
+    share = args.repeated or 0.0
+    if not 0 <= share <= 1 or (args.plugin and share):
         parser.error("--repeated is a share, 0 to 1, and goes without --plugin")
     if min(*args.turns, args.rounds, args.turn_tokens // 64) < 1:
         parser.error("--turns and --rounds must be 1 or more, --turn-tokens 64 or more")
@@ -211,13 +236,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     tokenizer = AutoTokenizer.from_pretrained(args.tokenizer or policy_path(PROTOCOL))
     material = Material.make(tokenizer, args.turn_tokens)
-    measure = plugin if args.plugin else core
-    asyncio.run(measure(material, 2, 0))  # warms up
+    measure = plugin if args.plugin else partial(core, repeated=share)
+    asyncio.run(measure(material, 2))  # warms up
     print(
         f"{'tokens':>8} {'turns':>6} {'loop ms/turn':>13} {'tokenizer':>10} {'together':>9} {'us/token':>9}"
     )
     for turns in args.turns:
-        found = [asyncio.run(measure(material, turns, args.repeated)) for _ in range(args.rounds)]
+        found = [asyncio.run(measure(material, turns)) for _ in range(args.rounds)]
         tokens = found[0][0]
         both = statistics.median(seconds for _, seconds, _ in found)
         inside = statistics.median(seconds for _, _, seconds in found)

@@ -83,14 +83,16 @@ def test_the_table_has_four_lines_a_seed_and_the_picture_is_drawn(tmp_path):
     figures = {"searched": 0.5, "name": 0.4, "F1": 0.25, "EM": 0.2, "cover-EM": 0.3}
     held_out = {arm: {str(step): figures for step in (0, 6, 10)} for arm in ("two stages", "control")}
     training = {
-        arm: {str(step): figures | {"F1": step / 10} for step in range(1, 11)}
+        arm: {str(step): figures | {"name": step / 10} for step in range(1, 11)}
         for arm in ("two stages", "control")
     }
-    runs = [{"seed": s, "stage1_steps": 6, "held_out": held_out, "training": training} for s in (0, 1)]
+    sampled = {"start": 0.1, "stage 1": 0.2, "stage 2": 0.3, two_stages.CONTROL: 0.15}
+    arms = {"held_out": held_out, "training": training, "sampled": sampled}
+    runs = [{"seed": seed, "stage1_steps": 6, **arms} for seed in (0, 1)]
     lines = two_stages.table(runs).splitlines()
     assert len(lines) == 2 + 2 * 4
-    assert lines[2] == "| 0 | start | 0 | 0.50 | 0.40 | 0.10 | 0.50 | 0.25 | 0.20 | 0.30 |"
-    # The sampled F1 is the mean of the six steps before: (0.5 + ... + 1.0) / 6.
-    assert lines[5] == "| 0 | control, stage 2 alone | 10 | 0.50 | 0.40 | 0.75 | 0.50 | 0.25 | 0.20 | 0.30 |"
+    assert lines[2] == "| 0 | start | 0 | 0.50 | 0.10 | 0.10 | 0.50 | 0.25 | 0.20 | 0.30 |"
+    # The share of names is the mean of the six steps before: (0.5 + ... + 1.0) / 6.
+    assert lines[5] == "| 0 | control, stage 2 alone | 10 | 0.50 | 0.75 | 0.15 | 0.50 | 0.25 | 0.20 | 0.30 |"
     two_stages.draw(runs, tmp_path / "p.png")
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")

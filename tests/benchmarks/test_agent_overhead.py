@@ -1,0 +1,36 @@
+"""The share of repeated observations is that of the trajectories of one step."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+_PATH = Path(__file__).parents[2] / "benchmarks" / "agent_overhead.py"
+_spec = importlib.util.spec_from_file_location("agent_overhead", _PATH)
+agent_overhead = sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(agent_overhead)
+
+
+def turn(query, *documents, observed=9):
+    return {"queries": [query], "documents": [[{"id": i} for i in documents]], "observed_tokens": observed}
+
+
+def test_what_another_trajectory_of_the_step_was_shown_counts_as_repeated():
+    first = [{"turns": [turn("a", 1, 2), turn("b", 3)]}, {"turns": [turn("a", 1, 2), turn("a", 1)]}]
+    second = [{"turns": [turn("b", 3), turn("b", 3, observed=0)]}]
+    assert agent_overhead.repeated_share([first, second]) == pytest.approx(1 / 5)
+
+
+def test_without_observations_nothing_is_repeated():
+    assert agent_overhead.repeated_share([[{"turns": []}]]) == 0.0
+
+
+def test_a_folder_without_trajectories_and_a_share_beyond_1_are_refused(tmp_path, capsys):
+    for arguments, told in (
+        (["--repeated-as", str(tmp_path)], "no step_*.jsonl"),
+        (["--repeated", "1.5"], "a share, 0 to 1"),
+    ):
+        with pytest.raises(SystemExit):
+            agent_overhead.main(arguments)
+        assert told in capsys.readouterr().err
