@@ -55,7 +55,7 @@ _PAGE = """\
 (`rag_r1/demo/unsearched.py`) is trained in the demo's invented world, through real veRL, Ray, FSDP and
 vLLM: stage 1 pays for searching and for the format, stage 2 for the answer's F1 with -2 for a wrong format.
 The control has stage 2's reward from the start, for as many steps as both stages together. Each step is 128
-trajectories; held-out are 160 questions about names that occur in no training, answered greedily.
+trajectories; held-out are 160 questions about names that occur in no training.
 `searched` is the share of trajectories with a well-formed search: every query opened, closed and answered,
 no documents made up; `sampled` in training at temperature 1 (at the start: before any update), `greedy` on
 the held-out questions. `name` is the share of trajectories that first ask for one or all of the question's
