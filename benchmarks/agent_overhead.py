@@ -89,6 +89,7 @@ class Material:
 
     protocol: Protocol
     tokenizer: Any
+    codec: TokenizerCodec
     documents: list[Document]
     turn_tokens: int
 
@@ -101,7 +102,8 @@ class Material:
         texts = [
             "\n".join(p["contents"] for p in passages[i : i + group]) for i in range(0, len(passages), group)
         ]
-        return cls(protocol, tokenizer, [Document(str(i), text) for i, text in enumerate(texts)], turn_tokens)
+        documents = [Document(str(i), text) for i, text in enumerate(texts)]
+        return cls(protocol, tokenizer, TokenizerCodec(tokenizer), documents, turn_tokens)
 
     def turns(self, count: int) -> list[list[int]]:
         """Ids of `count` turns: searches for something new, and an answer."""
@@ -109,9 +111,8 @@ class Material:
         return [self._ids(text) for text in texts]
 
     def _ids(self, action: str) -> list[int]:
-        encode = TokenizerCodec(self.tokenizer).encode
-        ending = encode(f"</think>\n{action}")
-        thought = encode("<think>" + " born in" * self.turn_tokens)
+        ending = self.codec.encode(f"</think>\n{action}")
+        thought = self.codec.encode("<think>" + " born in" * self.turn_tokens)
         return thought[: max(self.turn_tokens // 4 - len(ending), 1)] + ending
 
     def budget(self, turns: int) -> Budget:
@@ -121,10 +122,11 @@ class Material:
 
 async def core(material: Material, turns: int, repeated: float) -> tuple[int, float, float]:
     """(tokens, CPU seconds, of them in the tokenizer) of one episode and of making its row and record."""
-    codec = TimedCodec(TokenizerCodec(material.tokenizer))
+    codec = TimedCodec(material.codec)
     searches = range(1, turns)
     new = random.Random(0).sample(searches, round(len(searches) * (1 - repeated)))
     prompt = codec.encode("Where?")
+    material.codec.forget()
     if repeated:  # by an episode that was shown the same where nothing is new
         await play(material, turns, codec, prompt, Ready(material.turns(turns), material.documents))
     ready = Ready(material.turns(turns), material.documents, new)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from rag_r1.agent.failures import KINDS, FailureNote
@@ -54,6 +54,11 @@ class Turn:
     tool_s: float = 0.0
     status: str = "ok"  # ok | invalid | truncated | tool_failure
     repeated_queries: int = 0  # how many of the queries had been asked before
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types, none of them shared with the turn."""
+        documents = [[dict(vars(document)) for document in found] for found in self.documents]
+        return {**vars(self), "queries": list(self.queries), "documents": documents}
 
 
 @dataclass
@@ -105,8 +110,11 @@ class Trajectory:
         return any(failure.kind in kinds for failure in self.failures)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        return asdict(self)
+        """Plain JSON types, none of them shared with the record (`dataclasses.asdict`, without its search for
+        dataclasses in every value)."""
+        turns = [turn.to_dict() for turn in self.turns]
+        failures = [dict(vars(failure)) for failure in self.failures]
+        return {**vars(self), "turns": turns, "rewards": dict(self.rewards), "failures": failures}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Trajectory:

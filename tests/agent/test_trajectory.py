@@ -1,6 +1,7 @@
 """The record of an episode: plain values, what the policy wrote, and nothing of what it was shown."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -33,6 +34,18 @@ RECORD = Trajectory(
 
 def test_it_survives_json():
     assert Trajectory.from_dict(json.loads(json.dumps(RECORD.to_dict()))) == RECORD
+
+
+def test_its_data_have_every_field_and_share_nothing_with_it():
+    record = Trajectory.from_dict(RECORD.to_dict())
+    record.failed("tool", "gone")
+    data = record.to_dict()
+    assert data == asdict(record)
+    data["turns"][0]["queries"].clear()
+    data["turns"][0]["documents"][0][0]["contents"] = ""
+    data["rewards"].clear()
+    data["failures"][0]["detail"] = ""
+    assert record.to_dict() == asdict(record) != data
 
 
 def test_reading_a_record_leaves_its_data_as_it_was():

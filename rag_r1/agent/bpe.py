@@ -1,0 +1,149 @@
+"""A byte-level BPE tokenizer's ids, by tiktoken: the same ids in a fifth of the time or less.
+
+Hugging Face's tokenizers and tiktoken both cut a text into pre-tokens by a regular expression and merge each
+one's bytes, the pair of the lowest rank first. tiktoken keeps no offsets and has the faster regular
+expressions, which count most here. Qwen's and Llama 3's vocabularies were tiktoken's before they were
+Hugging Face's, so this is the way back; and it is taken only where it leads to the same ids:
+
+* The tokenizer cuts by one expression, normalises by NFC or not at all, and has plain added tokens.
+* Tokenizers ranks pairs, tiktoken what they make. Where a token's own text is encoded as that one token, this
+  is the same: its parts never stand side by side unmerged, for within them the merges are those of the token
+  alone, whatever stands around. Tokens without that property are never made and are left out. Where whole
+  words are looked up before anything is merged (Llama 3), every way to cut a token in two must be a merge.
+* A text that NFC would change, or of which the expression leaves a part out, goes to the tokenizer itself.
+
+Both libraries must also take the same characters for letters. tokenizers 0.22 and tiktoken 0.14 do, in all of
+Unicode; were one ahead of the other, new letters would be cut in another place, and the ids still spell the
+same text.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+try:
+    import tiktoken
+except ImportError:  # vLLM brings it
+    tiktoken = None
+
+#: The pattern of a ByteLevel pre-tokenizer that cuts by itself (GPT-2's).
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
+class QuickBpe:
+    """Encodes and decodes as the tokenizer does; made by `of`."""
+
+    def __init__(self, tokenizer: Any, encoding: Any):
+        self._tokenizer, self._encoding = tokenizer, encoding
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> QuickBpe | None:
+        """For a Hugging Face tokenizer; None where tiktoken would give other ids, or is not installed. Takes
+        a second for a vocabulary of 150,000."""
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None or tiktoken is None or not _as_inherited(type(tokenizer)):
+            return None
+        spec = json.loads(backend.to_str())
+        pattern, added = _pattern(spec), _added(spec["added_tokens"])
+        ranks = None if pattern is None or added is None else _ranks(spec["model"], backend.model)
+        if ranks is None:
+            return None
+        name = type(tokenizer).__name__
+        return cls(
+            tokenizer,
+            tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=added),
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, without special tokens added."""
+        if unicodedata.is_normalized("NFC", text):
+            ids = self._encoding.encode(text, allowed_special="all", disallowed_special=())
+            if self._encoding.decode_bytes(ids) == text.encode("utf-8", "replace"):
+                return ids
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, special tokens left out: past what transformers does for ids of other forms."""
+        return self._tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def _as_inherited(kind: type) -> bool:
+    """Whether a tokenizer encodes and decodes as transformers' base classes do, in no way of its own."""
+    methods = (getattr(kind, name, None) for name in ("encode", "decode", "_encode_plus", "_decode"))
+    return all(getattr(m, "__module__", "").startswith("transformers.tokenization_utils") for m in methods)
+
+
+def _pattern(spec: dict[str, Any]) -> str | None:
+    """The expression that cuts a text into pre-tokens, if that is all that is done to it."""
+    if (spec["normalizer"] or {"type": "NFC"})["type"] != "NFC":
+        return None
+    before = spec["pre_tokenizer"] or {"type": None}
+    steps = before["pretokenizers"] if before["type"] == "Sequence" else [before]
+    *cuts, last = steps
+    if last["type"] != "ByteLevel" or last["add_prefix_space"]:
+        return None
+    if last["use_regex"]:
+        return None if cuts else _GPT2
+    if len(cuts) != 1 or cuts[0]["type"] != "Split":
+        return None
+    plain = cuts[0]["behavior"] == "Isolated" and not cuts[0]["invert"]
+    return cuts[0]["pattern"].get("Regex") if plain else None
+
+
+def _added(tokens: list[dict[str, Any]]) -> dict[str, int] | None:
+    """Ids of the added tokens, unless one takes blanks along, is bound to word boundaries, or begins as
+    another does (Hugging Face takes the longest, tiktoken any)."""
+    if any(token["lstrip"] or token["rstrip"] or token["single_word"] for token in tokens):
+        return None
+    names = sorted(token["content"] for token in tokens)
+    if any(after.startswith(name) for name, after in zip(names, names[1:], strict=False)):
+        return None
+    return {token["content"]: token["id"] for token in tokens}
+
+
+def _ranks(spec: dict[str, Any], model: Any) -> dict[bytes, int] | None:
+    """Ids of the tokens by their bytes; None if ids do not rise with the ranks of the merges."""
+    if spec["type"] != "BPE" or any(
+        spec[option] for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
+    ):
+        return None
+    vocabulary, byte_of = spec["vocab"], dict(_byte_letters())
+    if any(letter not in vocabulary for letter in byte_of):
+        return None
+    ranks = {bytes([byte]): vocabulary[letter] for letter, byte in byte_of.items()}
+    made: Counter[str] = Counter()
+    latest = -1
+    for merge in spec["merges"]:
+        token = "".join(merge if isinstance(merge, list) else merge.split(" "))
+        id_ = vocabulary[token]
+        if id_ < latest or not all(letter in byte_of for letter in token):
+            return None
+        latest = id_
+        made[token] += 1
+        if len(model.tokenize(token)) == 1:
+            ranks[bytes(byte_of[letter] for letter in token)] = id_
+    if spec["ignore_merges"] and not (len(ranks) == len(vocabulary) and _all_cuts(made, vocabulary)):
+        return None
+    return ranks
+
+
+def _all_cuts(made: Counter[str], vocabulary: dict[str, int]) -> bool:
+    """Whether each token is made by as many merges as there are ways to cut it into two tokens."""
+    return all(
+        count == sum(token[:i] in vocabulary and token[i:] in vocabulary for i in range(1, len(token)))
+        for token, count in made.items()
+    )
+
+
+def _byte_letters() -> Iterator[tuple[str, int]]:
+    """The letters that stand for bytes in a byte-level vocabulary (GPT-2, `bytes_to_unicode`): a printable
+    byte for itself, the others for 256 and on."""
+    shown = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    hidden = 0
+    for byte in range(256):
+        yield chr(byte if byte in shown else 256 + hidden), byte
+        hidden += byte not in shown
