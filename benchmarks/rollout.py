@@ -7,10 +7,11 @@
 The same turns are played under three schedules (schedules.py): `async`, the agent core as it is; `lockstep`
 (generate for all, search for all, repeat: Search-R1's loop); `serial` (the same with one HTTP request after
 another: RAG-R1's). `wall` is the time of the batch; `critical` that of the longest trajectory on its own,
-with a slot and the retriever to itself, from the draws: no schedule can be faster. `busy` is the mean share
-of the engine's slots in use. `ratio` is wall over the first schedule's. Simulated seconds are real seconds
-times --speed; only sleeping is made faster, so overhead is overstated by that factor. `cpu` is all of this
-process: the loop, the retrieval client, the simulation itself.
+with a slot and the retriever to itself, from the draws: no schedule can be faster. On vLLM it is measured,
+before each round: the time of the same turns when no search pauses, or the longest trajectory's searches if
+those take longer. `busy` is the mean share of the engine's slots in use. `ratio` is wall over the first
+schedule's. Simulated seconds are real seconds times --speed; only sleeping is made faster, so overhead is
+overstated by that factor. `cpu` is all of this process: the loop, the retrieval client, the simulation.
 
 The retrieval server is started over the demo's world (BM25, or dense with an --encoder), or is the one at
 --retriever-url.
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -116,7 +118,7 @@ def scale(args: argparse.Namespace, bench: Bench, world: World) -> list[dict[str
 
 
 def vllm(args: argparse.Namespace, world: World, url: str) -> list[dict[str, Any]]:
-    """All schedules on a real engine. The longest trajectory's own time is not known here."""
+    """All schedules on a real engine."""
     from real_engine import CONTEXT, real_engine
 
     questions = make_questions(world, args.questions, seed=args.seed, kinds=("bridge",))
@@ -132,8 +134,8 @@ def vllm(args: argparse.Namespace, world: World, url: str) -> list[dict[str, Any
                 f"temperature {args.temperature:g}, search {args.search_s:g} s or the server's own\n{HEADER}"
             )
 
-            async def run(name: str, count: int) -> Outcome:
-                pauses = [iter([turn.search_s for turn in plan]).__next__ for plan in plans[:count]]
+            async def run(name: str, count: int, speed: float = 1.0) -> Outcome:
+                pauses = [iter([turn.search_s / speed for turn in plan]).__next__ for plan in plans[:count]]
                 jobs = engine.jobs(questions[:count], args.temperature, pauses)
                 async with closing(client_of(url)()) as searcher:
                     return await play(name, jobs, searcher, engine.protocol, budget, engine.codec, slots)
@@ -141,14 +143,15 @@ def vllm(args: argparse.Namespace, world: World, url: str) -> list[dict[str, Any
             await run("async", min(16, len(questions)))  # warms up
             first: dict[str, str] = {}
             for number in range(args.rounds):
-                base = None
+                base, alone = None, await run("async", len(questions), speed=math.inf)
                 for name in args.schedules:
                     outcome = await run(name, len(questions))
                     base = base or outcome.wall_s
+                    critical = max(alone.wall_s, *outcome.search_wait_s)
                     texts = {record.id: record.generated_text for record in outcome.records}
                     first = first or texts
                     same = sum(first[id_] == text for id_, text in texts.items())
-                    entry = row(f"round {number + 1}", outcome, 1.0, None, base)
+                    entry = row(f"round {number + 1}", outcome, 1.0, critical, base)
                     print(
                         f"{'':<26}   {outcome.turns} turns, {entry['tokens']} tokens, "
                         f"{dict(outcome.statuses)}; {same} of {len(texts)} as in the first run"
