@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from rag_r1.agent.bpe import QuickBpe
@@ -23,6 +23,7 @@ class TokenizerCodec:
 
     def __init__(self, tokenizer: Any, remembered: int = REMEMBERED):
         self.tokenizer = tokenizer
+        self._quick = QuickBpe.of(tokenizer)
         self._known = lru_cache(remembered)(self._encoded)
 
     @property
@@ -43,10 +44,6 @@ class TokenizerCodec:
     def forget(self) -> None:
         """Remember nothing of what has been encoded so far."""
         self._known.cache_clear()
-
-    @cached_property
-    def _quick(self) -> QuickBpe | None:
-        return QuickBpe.of(self.tokenizer)
 
     def _encoded(self, text: str) -> array[int]:
         if self._quick:
