@@ -1,6 +1,9 @@
 """tiktoken in the tokenizer's place gives the tokenizer's own ids, and stays away where it would not."""
 
+import gzip
 import json
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +18,8 @@ from rag_r1.demo.world import make_world
 
 pytest.importorskip("tiktoken")
 
+DATA = Path(os.environ.get("RAG_R1_DATA") or Path(__file__).parents[3] / "shared" / "data")
+CORPUS = DATA / "corpus" / "hotpotqa_corpus.jsonl.gz"
 TAGS = ["<search>", "</search>", "Doc 1:"]
 TEXTS = [passage["contents"] for passage in make_world(0, "train", people=200, places=40).passages]
 TEXTS += [
@@ -36,9 +41,9 @@ TEXT = st.lists(st.sampled_from([*PIECES, " ", "  ", "\n", "\r\n", "\t"]) | st.c
 )
 
 
-def byte_level(pattern: str | None, cuts: bool = False, normalizer=None, vocab_size: int = 900):
-    """A tokenizer trained on TEXTS. `pattern` None is GPT-2's own; `cuts`: as Llama 3, words are looked up
-    whole and every way to cut a token in two is a merge."""
+def byte_level(pattern: str | None, cuts: bool = False, normalizer=None, texts=TEXTS, size=900):
+    """A tokenizer of `size` tokens trained on `texts`. `pattern` None is GPT-2's own; `cuts`: as in Llama 3,
+    words are looked up whole and every way to cut a token in two is a merge."""
     trained = Tokenizer(models.BPE())
     trained.normalizer = normalizer
     last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None)
@@ -47,7 +52,7 @@ def byte_level(pattern: str | None, cuts: bool = False, normalizer=None, vocab_s
     trained.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trained.train_from_iterator(
-        TEXTS, trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
+        texts, trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
     )
     if cuts:
         trained = changed(trained, every_cut)
@@ -97,6 +102,20 @@ def test_ids_are_the_tokenizers(name, text):
 def test_ids_of_whole_documents_are_the_tokenizers(name):
     for text in ["\n".join(TEXTS), " ".join(TEXTS[:20]), "a" * 3000, " " * 3000, "\n" * 3000]:
         assert QUICK[name].encode(text) == TOKENIZERS[name].encode(text, add_special_tokens=False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not CORPUS.is_file(), reason="left out: no HotpotQA corpus (RAG_R1_DATA names its folder)"
+)
+@pytest.mark.parametrize("cuts", [False, True], ids=["as Qwen's", "as Llama 3's"])
+def test_ids_of_a_real_corpus_are_those_of_a_tokenizer_of_usual_size(cuts):
+    with gzip.open(CORPUS, "rt", encoding="utf-8") as rows:
+        texts = [json.loads(row)["contents"] for row in rows]
+    normalizer = None if cuts else normalizers.NFC()
+    tokenizer = byte_level(PRETOKENIZE_REGEX, cuts, normalizer, texts, size=60_000)
+    quick = QuickBpe.of(tokenizer)
+    assert [text for text in texts if quick.encode(text) != tokenizer.encode(text)] == []
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
