@@ -107,6 +107,7 @@ def _from_dict(data: dict[str, Any], where: str) -> Protocol:
             body=observation.take("body", str, one_of=("text", "json")),
             document=observation.take("document", str, contains=("{contents}", "{text}")),
             separator=observation.take("separator", str),
+            ascii=observation.take("ascii", bool, default=True),
         ),
         invalid_hint=top.take("invalid_hint", str) or None,
     )
@@ -142,7 +143,7 @@ class _Keys:
         name = f"{self.where}: {self.prefix}{key}"
         if value is None:
             raise ProtocolError(f"{name} is missing")
-        if not isinstance(value, kind) or isinstance(value, bool):
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise ProtocolError(f"{name} must be {kind.__name__}, not {value!r}")
         if one_of and value not in one_of:
             raise ProtocolError(f"{name} must be one of {', '.join(one_of)}, not {value!r}")

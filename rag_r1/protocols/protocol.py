@@ -45,12 +45,14 @@ class Tags:
 
 @dataclass(frozen=True)
 class ObservationFormat:
-    """How results become text. `body`: `text` (documents in a row) or `json` (RAG-R1's parallel form)."""
+    """How results become text. `body`: `text` (documents in a row) or `json` (RAG-R1's parallel form: queries
+    and documents as one indented object). `ascii`: JSON writes other characters as `\\u` escapes."""
 
     template: str
     body: str
     document: str
     separator: str
+    ascii: bool = True
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,8 @@ class Protocol:
             raise ValueError(f"{len(queries)} queries but {len(results)} results")
         blocks = [self._block(result) for result in results]
         if self.format.body == "json":
-            body = json.dumps({"query": list(queries), "documents": blocks}, ensure_ascii=False)
+            found = {"query": list(queries), "documents": blocks}
+            body = json.dumps(found, indent=2, ensure_ascii=self.format.ascii)
         else:
             body = self.format.separator.join(blocks)
         return self.format.template.replace("{body}", self.neutralise(body))
@@ -134,7 +137,7 @@ class Protocol:
         """One document as it stands in an observation, escaped and neutralised; `rank` counts from 1."""
         text = self._fill(rank, document)
         if self.format.body == "json":
-            text = json.dumps(text, ensure_ascii=False)[1:-1]
+            text = json.dumps(text, ensure_ascii=self.format.ascii)[1:-1]
         return self.neutralise(text)
 
     def _fill(self, rank: int, document: Document) -> str:

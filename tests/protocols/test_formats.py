@@ -21,6 +21,12 @@ HINT = (
     "If I want to give the final answer, I should put the answer between <answer> and </answer>. "
     "Let me try again.\n"
 )
+#: RAG-R1's parallel form of one query, with what was found in place of {}.
+ONE_IN_JSON = (
+    "\n<information>\n"
+    '{\n  "query": [\n    "q"\n  ],\n  "documents": [\n    "{}"\n  ]\n}'
+    "\n</information>\n"
+)
 
 
 def test_shipped_protocols_are_listed_by_name():
@@ -59,10 +65,10 @@ def test_rag_r1_multi_query_shows_one_json_object():
     )
     assert shown == (
         "\n<information>\n"
-        '{"query": ["capital of France", "river"], "documents": ['
-        '"Doc 1: \\"Paris\\"\\nParis is the capital of France.\\n'
-        'Doc 2: \\"Seine\\"\\nThe Seine flows through Paris.\\nIt is 775 km long.", '
-        '"Doc 1: \\"Le Tréport\\"\\nA “commune” in 東京? \\\\ no."]}'
+        '{\n  "query": [\n    "capital of France",\n    "river"\n  ],\n  "documents": [\n'
+        '    "Doc 1: \\"Paris\\"\\nParis is the capital of France.\\n'
+        'Doc 2: \\"Seine\\"\\nThe Seine flows through Paris.\\nIt is 775 km long.",\n'
+        '    "Doc 1: \\"Le Tr\\u00e9port\\"\\nA \\u201ccommune\\u201d in \\u6771\\u4eac? \\\\ no."\n  ]\n}'
         "\n</information>\n"
     )
 
@@ -73,10 +79,20 @@ def test_multi_query_observation_is_json_that_gives_the_passages_back():
     assert json.loads(body) == {"query": ["a", "b"], "documents": [f"Doc 1: {TREPORT.contents}", ""]}
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_non_ascii_text_is_not_escaped(name):
-    shown = load_protocol(name).observation(["é"], [[TREPORT]])
-    assert "Le Tréport" in shown and "東京" in shown and "\\u" not in shown
+def unescaped(tmp_path):
+    """A dialect of one's own: RAG-R1's, with letters as they are."""
+    path = tmp_path / "unescaped.yaml"
+    path.write_text("extends: rag_r1_mq\nname: unescaped\nobservation: {ascii: false}\n")
+    return load_protocol(str(path))
+
+
+def test_non_ascii_text_is_escaped_only_where_the_protocol_says_so(tmp_path):
+    for protocol in (load_protocol("search_r1"), load_protocol("rag_r1_sq"), unescaped(tmp_path)):
+        shown = protocol.observation(["é"], [[TREPORT]])
+        assert "Le Tréport" in shown and "東京" in shown and "\\u" not in shown
+    escaped = load_protocol("rag_r1_mq")
+    assert escaped.observation(["é"], [[TREPORT]]).isascii()
+    assert escaped.render_document(1, TREPORT) in escaped.observation(["é"], [[TREPORT]])
 
 
 @pytest.mark.parametrize(
@@ -84,7 +100,10 @@ def test_non_ascii_text_is_not_escaped(name):
     [
         ("search_r1", "\n\n<information></information>\n\n"),
         ("rag_r1_sq", "\n<information>\n\n</information>\n"),
-        ("rag_r1_mq", '\n<information>\n{"query": ["q"], "documents": [""]}\n</information>\n'),
+        (
+            "rag_r1_mq",
+            ONE_IN_JSON.replace("{}", ""),
+        ),
     ],
 )
 def test_a_search_without_results_is_an_empty_observation(name, empty):
@@ -96,7 +115,10 @@ def test_a_search_without_results_is_an_empty_observation(name, empty):
     [
         ("search_r1", "\n\n<information>search failed</information>\n\n"),
         ("rag_r1_sq", "\n<information>\nsearch failed\n</information>\n"),
-        ("rag_r1_mq", '\n<information>\n{"query": ["q"], "documents": ["search failed"]}\n</information>\n'),
+        (
+            "rag_r1_mq",
+            ONE_IN_JSON.replace("{}", "search failed"),
+        ),
     ],
 )
 def test_a_failed_search_shows_its_reason_in_place_of_documents(name, failed):
@@ -105,7 +127,7 @@ def test_a_failed_search_shows_its_reason_in_place_of_documents(name, failed):
 
 def test_one_failed_query_leaves_the_others_results():
     shown = load_protocol("rag_r1_mq").observation(["a", "b"], [Failure("no answer"), [PARIS]])
-    assert '"documents": ["no answer", "Doc 1: ' in shown
+    assert '"documents": [\n    "no answer",\n    "Doc 1: ' in shown
 
 
 @pytest.mark.parametrize("name", SHIPPED)
