@@ -1,11 +1,12 @@
 """The demo with several seeds: does the rise hold, and in what time?
 
-    python benchmarks/demo_seeds.py --recipes grpo ppo_sq ppo_mq --seeds 0 1 2
+    python benchmarks/demo_seeds.py --recipes grpo ppo_sq ppo_mq --random 3
 
 runs `python -m rag_r1.demo.run` once for each recipe and seed, one after another (veRL's actor names are
 global to a Ray cluster), and prints a markdown table. A run that is already in the output folder is not
 repeated, so a benchmark that was interrupted goes on where it stopped. The seed draws the world, its
-questions and their order.
+questions and their order. Published figures come from seeds that were drawn at random (`--random`, kept in
+`seeds.json` of the output folder): seeds on which something was tried and changed flatter it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import secrets
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -31,6 +33,19 @@ def run(recipe: str, seed: int, folder: Path, overrides: Sequence[str]) -> dict[
         command = [sys.executable, "-m", "rag_r1.demo.run", "--recipe", recipe, "--seed", str(seed)]
         subprocess.run([*command, "--out", str(out), *overrides], check=True, cwd=ROOT)
     return json.loads(finished.read_text())
+
+
+def drawn(count: int, folder: Path) -> list[int]:
+    """`count` random seeds; those that the folder has already come first."""
+    kept = folder / "seeds.json"
+    seeds = json.loads(kept.read_text()) if kept.exists() else []
+    while len(seeds) < count:
+        seed = secrets.randbelow(1_000_000)
+        if seed not in seeds:
+            seeds.append(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(seeds) + "\n")
+    return seeds[:count]
 
 
 def row(results: dict[str, Any]) -> str:
@@ -59,7 +74,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--recipes", nargs="+", default=["grpo", "ppo_sq", "ppo_mq"], help="demo recipes")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    seeds = parser.add_mutually_exclusive_group()
+    seeds.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    seeds.add_argument("--random", type=int, metavar="COUNT", help="so many seeds drawn at random instead")
     parser.add_argument(
         "--out", type=Path, default=ROOT / "outputs" / "demo_seeds", help="folder of the runs"
     )
@@ -67,7 +84,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--set", nargs="*", default=[], metavar="key=value", help="Hydra overrides of every run"
     )
     args = parser.parse_args(argv)
-    runs = [run(recipe, seed, args.out, args.set) for recipe in args.recipes for seed in args.seeds]
+    seeds = args.seeds if args.random is None else drawn(args.random, args.out)
+    runs = [run(recipe, seed, args.out, args.set) for recipe in args.recipes for seed in seeds]
     print(f"\n{platform.machine()}, {platform.processor() or 'CPU'}, {date.today()}\n")
     print(header(runs[0]))
     print("\n".join(row(results) for results in runs))

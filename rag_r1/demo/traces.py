@@ -15,7 +15,9 @@ teaches the format and not the policy:
     parallel    the queries of two independent facts in one turn (needs a protocol with max_queries > 1)
 
 Before it acts, each turn repeats in its thoughts what has been found, which makes the next decision easy to
-read off.
+read off. It names what each fact is about before it gives the value ("Mara Torval: Karlen Ford"), so that the
+value is copied from behind a name that has just been written. Values alone have to be found by their place in
+the observation, and a policy of this size then mixes up the passages of two names.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from rag_r1.demo.world import INDEPENDENT, KINDS, YEARS, Lookup, Question, World
 from rag_r1.protocols import Document, Protocol
 
 Search = Callable[[Sequence[str]], list[list[Document]]]
+#: How a thought repeats a fact.
+Say = Callable[[Lookup], str]
 
 
 @dataclass(frozen=True)
@@ -80,26 +84,37 @@ def write_trace(
         rounds = [facts]
     else:
         rounds = [[fact] for fact in facts]
-    found: list = []
+    found: list[Lookup] = []
     for step in rounds:
         queries = [fact.entity for fact in step]
         need = "I need to search for both." if len(step) > 1 else "I need to search."
-        segments.append(Segment(_turn(_recall(question, found) + need, "search", ", ".join(queries)), True))
+        recall = _recall(question, found, named)
+        segments.append(Segment(_turn(recall + need, "search", ", ".join(queries)), True))
         segments.append(Segment(protocol.observation(queries, search(queries)), False))
         found += step
-    thought, answer = conclude(question, found, rng)
+    thought, answer = conclude(question, found, rng, named)
     segments.append(Segment(_turn(thought + "I know enough.", "answer", answer), True))
     return segments
 
 
-def write_drill(world: World, rng: random.Random) -> tuple[Question, list[Segment]]:
+def value_alone(fact: Lookup) -> str:
+    """`Karlen Ford`"""
+    return fact.value
+
+
+def named(fact: Lookup) -> str:
+    """`Mara Torval: Karlen Ford`"""
+    return f"{fact.entity}: {fact.value}"
+
+
+def write_drill(world: World, rng: random.Random, say: Say = named) -> tuple[Question, list[Segment]]:
     """A comparison with the years in the question and no search: practice for the decision alone."""
     people = rng.sample(list(world.facts["year"]), 2)
     years = rng.sample(YEARS, 2)
     lookups = tuple(Lookup(person, "year", year) for person, year in zip(people, years, strict=True))
     stated = " or ".join(f"{lookup.entity} {lookup.value}" for lookup in lookups)
     question = Question("drill", "comparison", f"Who was born earlier, {stated}?", "", lookups)
-    thought, answer = conclude(question, lookups, rng)
+    thought, answer = conclude(question, lookups, rng, say)
     return question, [Segment(_turn(thought + "I know enough.", "answer", answer), True)]
 
 
@@ -117,17 +132,17 @@ def _turn(thought: str, action: str, body: str) -> str:
     return f"<think> {thought} </think>\n<{action}> {body} </{action}>"
 
 
-def _recall(question: Question, found: Sequence) -> str:
+def _recall(question: Question, found: Sequence[Lookup], say: Say) -> str:
     if not found:
         return ""
     if question.kind == "bridge":
         found = found[-1:]
-    return ", ".join(fact.value for fact in found) + ". "
+    return ", ".join(map(say, found)) + ". "
 
 
-def conclude(question: Question, found: Sequence, rng: random.Random) -> tuple[str, str]:
+def conclude(question: Question, found: Sequence[Lookup], rng: random.Random, say: Say) -> tuple[str, str]:
     """The last thought and the answer, from the facts found so far (which may be too few)."""
-    recall = _recall(question, found)
+    recall = _recall(question, found, say)
     if question.kind == "comparison":
         if len(found) < len(question.lookups):
             return recall, rng.choice(question.lookups).entity

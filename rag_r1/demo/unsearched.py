@@ -33,7 +33,7 @@ from dataclasses import replace
 from rag_r1.demo.policy import TokenizerBase, encode_trace
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.tokenizer import make_tokenizer
-from rag_r1.demo.traces import Segment, conclude, guess, write_drill
+from rag_r1.demo.traces import Segment, conclude, guess, value_alone, write_drill
 from rag_r1.demo.world import (
     FIRST,
     KINDS,
@@ -113,7 +113,7 @@ def write_read(
     entities = " ".join(lookup.entity for lookup in question.lookups)
     # The best first, as a search engine would have it.
     documents = (needed + _found(entities, search, needed))[:TOPK]
-    thought, answer = conclude(question, question.lookups, rng)
+    thought, answer = conclude(question, question.lookups, rng, value_alone)
     if question.kind == "bridge":
         # What leads to the answer is said too: two steps in one thought are too many.
         thought = f"{question.lookups[0].value}, {thought}"
@@ -226,7 +226,7 @@ def _write(
     elif kind == "lost":
         trace = write_lost(question, world, search, rng)
     elif kind == "drill":
-        question, (turn,) = write_drill(world, rng)
+        question, (turn,) = write_drill(world, rng, value_alone)
         text, trace = (
             question.text,
             [Segment(turn.text.removeprefix("<think>"), True)],
