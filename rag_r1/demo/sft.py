@@ -83,7 +83,7 @@ SECOND = Part(steps=700, warmup=30, lr=2e-3, matrix_lr=4e-3)
 SECOND_KINDS = ("one_hop", "bridge", "comparison", "both", "comparison", "both", "both")
 #: Longer for the policy that has never seen a search: to read wherever documents stand comes late.
 UNSEARCHED_FIRST, UNSEARCHED_SECOND = replace(FIRST, steps=1200), replace(SECOND, steps=900)
-WARM = Part(steps=150, warmup=15, lr=5e-4, matrix_lr=5e-4)
+WARM = Part(steps=300, warmup=15, lr=5e-4, matrix_lr=5e-4)
 
 
 def base_batches(
