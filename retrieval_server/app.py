@@ -140,7 +140,7 @@ def _add_search_routes(app: APIRouter, service: RetrievalService) -> None:
         shape = _scored if body.return_scores else _document
         answer: dict = {"result": [[shape(hit) for hit in hits] for hits in found.answers]}
         if body.query is not None:
-            answer |= {"query": body.query, "results": [_scored(hit) for hit in found.answers[0]]}
+            answer |= {"query": body.query, "results": [_flat(hit) for hit in found.answers[0]]}
         return JSONResponse(answer, headers=_source(found))
 
     async def answer_queries(body: QueriesRequest, request: Request, index: str | None) -> JSONResponse:
@@ -249,3 +249,7 @@ def _document(hit: Retrieved) -> dict[str, str]:
 
 def _scored(hit: Retrieved) -> dict:
     return {"document": _document(hit), "score": hit.score}
+
+
+def _flat(hit: Retrieved) -> dict:
+    return _scored(hit) | {"id": hit.passage.id, "content": hit.passage.contents}

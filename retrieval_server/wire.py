@@ -3,9 +3,10 @@
 ``/retrieve`` is the form of Search-R1, RAG-R1, SkyRL and ASearcher. As in their servers, ``return_scores``
 is false unless asked for: the result then holds the bare documents. One ``query`` in place of ``queries`` is
 a list of one for SkyRL, whose clients read ``result``; rLLM's send ``query`` and ``top_k`` and read a flat
-list with scores under ``results``, which such an answer holds as well. ``/queries`` is the form of
-R1-Searcher: its answers are the corpus's lines, id and contents with a tab between, because its clients strip
-a leading number.
+list with scores under ``results``, which such an answer holds as well, with ``id`` and ``content`` beside
+each ``document``: its examples read either. Answers to ``queries`` hold each text once. ``/queries`` is the
+form of R1-Searcher: its answers are the corpus's lines, id and contents with a tab between, because its
+clients strip a leading number. They show any other id to the model: a corpus for them has numbers for ids.
 ``/access`` is ASearcher's: whole pages by their address.
 
 Where one server has several indexes, ``index`` names one, or the path does: ``/indexes/{name}/retrieve``.
@@ -98,6 +99,13 @@ class ScoredDocument(BaseModel):
     score: float
 
 
+class FlatDocument(ScoredDocument):
+    """The same with the document's id and contents beside it, under the names that rLLM's clients read."""
+
+    id: str
+    content: str
+
+
 class RetrieveResponse(BaseModel):
     """``result[i]`` answers ``queries[i]``, best first. The other two only where one ``query`` was asked."""
 
@@ -105,7 +113,7 @@ class RetrieveResponse(BaseModel):
 
     result: list[list[ScoredDocument]] | list[list[Document]]
     query: str | None = None
-    results: list[ScoredDocument] | None = Field(None, description="The same documents, not nested, scored.")
+    results: list[FlatDocument] | None = Field(None, description="The same documents, not nested, scored.")
 
 
 class QueriesRequest(BaseModel):
@@ -119,7 +127,7 @@ class QueriesRequest(BaseModel):
 
 
 class QueriesResponse(BaseModel):
-    """``answers[i]`` are the passages for ``queries[i]``, each as ``id<TAB>contents``."""
+    """``answers[i]`` are the passages for ``queries[i]``, each as ``id<TAB>contents``, whatever the id."""
 
     model_config = _example({"queries": _QUESTIONS, "answers": [["kafka-1\t" + _PASSAGE["contents"]], []]})
 

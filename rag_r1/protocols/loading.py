@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from rag_r1.protocols.parsing import QueryFormat
 from rag_r1.protocols.protocol import ObservationFormat, Protocol, Tag, Tags
 
 _HERE = Path(__file__).parent
@@ -100,14 +101,21 @@ def _from_dict(data: dict[str, Any], where: str) -> Protocol:
         prompt_form=prompt.take("form", str, default="chat", one_of=("chat", "text")),
         opening=prompt.take("opening", str, default=""),
         tags=Tags(**{name: tags.take_tag(name) for name in ("think", "search", "information", "answer")}),
-        query_syntax=top.take("query_syntax", str, one_of=("single", "list")),
-        max_queries=top.take("max_queries", int),
+        queries=QueryFormat(
+            syntax=top.take("query_syntax", str, one_of=("single", "list")),
+            most=top.take("max_queries", int),
+            delete=top.take("query_delete", str, default=""),
+            fold=top.take("query_white_space", str, default="keep", one_of=("keep", "fold")) == "fold",
+        ),
+        answer_opening=top.take("answer_opening", str, default="first", one_of=("first", "last")),
         format=ObservationFormat(
             template=observation.take("template", str, contains=("{body}",)),
             body=observation.take("body", str, one_of=("text", "json")),
             document=observation.take("document", str, contains=("{contents}", "{text}")),
             separator=observation.take("separator", str),
             ascii=observation.take("ascii", bool, default=True),
+            trim=observation.take("trim", str, default="ends", one_of=("ends", "starts")),
+            nothing_found=observation.take("nothing_found", str, default="") or None,
         ),
         invalid_hint=top.take("invalid_hint", str) or None,
     )
@@ -117,10 +125,14 @@ def _from_dict(data: dict[str, Any], where: str) -> Protocol:
     for string in strings:
         if strings.count(string) > 1:
             raise ProtocolError(f"{where}: tags: {string!r} stands for two things")
+    information = protocol.tags.information
     opening, _, closing = protocol.format.template.partition("{body}")
-    if protocol.tags.information.open not in opening or protocol.tags.information.close not in closing:
+    if information.open not in opening or information.close not in closing:
         raise ProtocolError(f"{where}: observation.template must put {{body}} between the tags.information")
-    if protocol.max_queries < 1 or (protocol.query_syntax == "single" and protocol.max_queries != 1):
+    nothing = protocol.format.nothing_found
+    if nothing is not None and not 0 <= nothing.find(information.open) < nothing.find(information.close):
+        raise ProtocolError(f"{where}: observation.nothing_found must stand between the tags.information")
+    if protocol.max_queries < 1 or (protocol.queries.syntax == "single" and protocol.max_queries != 1):
         raise ProtocolError(
             f"{where}: max_queries is {protocol.max_queries}; `single` takes 1, `list` 1 or more"
         )

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any
 
 from rag_r1.protocols.actions import Action, Document, Failure
-from rag_r1.protocols.parsing import parse_turn
+from rag_r1.protocols.parsing import QueryFormat, parse_turn
 
 _BRACKETS = str.maketrans("<>", "[]")
 
@@ -45,14 +45,21 @@ class Tags:
 
 @dataclass(frozen=True)
 class ObservationFormat:
-    """How results become text. `body`: `text` (documents in a row) or `json` (RAG-R1's parallel form: queries
-    and documents as one indented object). `ascii`: JSON writes other characters as `\\u` escapes."""
+    """How results become text.
+
+    `body`: `text` (documents in a row) or `json` (RAG-R1's parallel form: queries and documents as one
+    indented object). `ascii`: JSON writes other characters as `\\u` escapes. `trim`: which white space is
+    left out, at both `ends` of a query's documents together, or where each document `starts`.
+    `nothing_found`: the whole observation where there is no document to show; None: an empty body.
+    """
 
     template: str
     body: str
     document: str
     separator: str
     ascii: bool = True
+    trim: str = "ends"
+    nothing_found: str | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,7 @@ class Protocol:
     `prompt_form`: `chat` (the model's chat template) or `text` (the bare words, for a base model). `opening`
     is what the prompt has already written of the policy's first turn, e.g. `<think>`. `invalid_hint` is what
     the policy reads after a turn without an action; None (in a file: empty): such a turn ends the episode.
+    `answer_opening` says which opening tag begins an answer, the `first` of the turn or the `last`.
     """
 
     name: str
@@ -69,13 +77,18 @@ class Protocol:
     system_prompt: str | None
     user_prompt: str
     tags: Tags
-    query_syntax: str
-    max_queries: int
+    queries: QueryFormat
     format: ObservationFormat
     invalid_hint: str | None
     special_tokens: tuple[str, ...] = field(default=())
     prompt_form: str = "chat"
     opening: str = ""
+    answer_opening: str = "first"
+
+    @property
+    def max_queries(self) -> int:
+        """Queries in one turn, at most."""
+        return self.queries.most
 
     @property
     def stop(self) -> tuple[str, str]:
@@ -112,14 +125,16 @@ class Protocol:
             text,
             (search.open, search.close),
             (answer.open, answer.close),
-            self.query_syntax,
-            self.max_queries,
+            self.queries,
+            self.answer_opening,
         )
 
     def observation(self, queries: Sequence[str], results: Sequence[Sequence[Document] | Failure]) -> str:
         """The text that answers a search. `results` are aligned with `queries`; documents are neutralised."""
         if len(queries) != len(results):
             raise ValueError(f"{len(queries)} queries but {len(results)} results")
+        if self.format.nothing_found is not None and not any(map(_shows, results)):
+            return self.format.nothing_found
         blocks = [self._block(result) for result in results]
         if self.format.body == "json":
             found = {"query": list(queries), "documents": blocks}
@@ -131,7 +146,8 @@ class Protocol:
     def _block(self, result: Sequence[Document] | Failure) -> str:
         if isinstance(result, Failure):
             return result.reason
-        return self.format.separator.join(self._fill(i, doc) for i, doc in enumerate(result, 1)).strip()
+        block = self.format.separator.join(self._fill(i, doc) for i, doc in enumerate(result, 1))
+        return block.strip() if self.format.trim == "ends" else block
 
     def render_document(self, rank: int, document: Document) -> str:
         """One document as it stands in an observation, escaped and neutralised; `rank` counts from 1."""
@@ -141,6 +157,8 @@ class Protocol:
         return self.neutralise(text)
 
     def _fill(self, rank: int, document: Document) -> str:
+        if self.format.trim == "starts":
+            document = replace(document, contents=document.contents.lstrip())
         contents = {"title": document.title, "text": document.text, "contents": document.contents}
         fields = {"rank": str(rank), **contents}
         # One pass over the template, so that a `{text}` inside a title is not filled in.
@@ -168,6 +186,11 @@ class Protocol:
         exact = [re.escape(token) for token in [*tags, *self.special_tokens] if token not in bracketed]
         # `<|` and `|>` each on its own: to look for pairs costs quadratic time on a text of opening halves.
         return re.compile("|".join([*loose, *exact, r"<\|>?|\|>"]), re.IGNORECASE)
+
+
+def _shows(result: Sequence[Document] | Failure) -> bool:
+    """Is there anything to show: a document, or why there is none?"""
+    return isinstance(result, Failure) or len(result) > 0
 
 
 def _defuse(match: re.Match[str]) -> str:

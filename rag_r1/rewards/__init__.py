@@ -2,7 +2,7 @@
 
 `reward_sum.py` has the sum, `registry.py` the way in for a term of your own, `terms.py`, `search_r1.py` and
 `r1_searcher.py` the shipped terms, `answer_metrics.py` the metrics that evaluation shares, `normalise.py` the
-one normaliser.
+normalisers.
 """
 
 from rag_r1.rewards import r1_searcher, search_r1, terms  # noqa: F401  (which registers their terms)

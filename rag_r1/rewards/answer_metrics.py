@@ -1,7 +1,8 @@
 """EM, F1 and cover-EM of one predicted answer: the best over its golds, 0 without an answer.
 
 The same three functions score training and evaluation. `prediction` is None when there was no answer; `golds`
-is anything that `as_golds` reads.
+is anything that `as_golds` reads; `normaliser` is one of those in `normalise.py`, and another name is a
+ValueError that lists them.
 """
 
 from __future__ import annotations
@@ -9,23 +10,23 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from rag_r1.rewards.normalise import comparable
+from rag_r1.rewards.normalise import NormaliserName, comparable
 
 _WHOLE = frozenset({"yes", "no", "noanswer"})
 
 
-def exact_match(prediction: str | None, golds: Any) -> float:
+def exact_match(prediction: str | None, golds: Any, *, normaliser: NormaliserName = "squad") -> float:
     """1.0 if the prediction equals a gold after normalisation (Rajpurkar et al., 2016), else 0.0."""
-    return float(any(seen == gold for seen, gold in comparable(prediction, golds)))
+    return float(any(seen == gold for seen, gold in comparable(prediction, golds, normaliser)))
 
 
-def token_f1(prediction: str | None, golds: Any) -> float:
+def token_f1(prediction: str | None, golds: Any, *, normaliser: NormaliserName = "squad") -> float:
     """Harmonic mean of token precision and recall, in [0, 1].
 
     As in the HotpotQA script (also R1-Searcher's and FlashRAG's) yes / no / noanswer count as a whole: "yes
     or no" earns nothing where the gold is "yes", so hedging does not pay.
     """
-    return max((_f1(seen, gold) for seen, gold in comparable(prediction, golds)), default=0.0)
+    return max((_f1(seen, gold) for seen, gold in comparable(prediction, golds, normaliser)), default=0.0)
 
 
 def _f1(seen: str, gold: str) -> float:
@@ -36,14 +37,17 @@ def _f1(seen: str, gold: str) -> float:
     return 2 * common / (len(ours) + len(theirs))
 
 
-def cover_exact_match(prediction: str | None, golds: Any, *, ordered: bool = False) -> float:
+def cover_exact_match(
+    prediction: str | None, golds: Any, *, ordered: bool = False, normaliser: NormaliserName = "squad"
+) -> float:
     """1.0 if the prediction contains a gold, else 0.0.
 
-    By default every token of the gold stands somewhere in the prediction: R1-Searcher's form, in which its
-    figures are published. `ordered`: the tokens must stand side by side. Always whole tokens: "India" does
-    not cover "Ind".
+    By default every token of the gold stands somewhere in the prediction: R1-Searcher's form, in which (with
+    its normaliser) its figures are published. `ordered`: the tokens must stand side by side. Always whole
+    tokens: "India" does not cover "Ind".
     """
-    return float(any(_covers(seen, gold, ordered) for seen, gold in comparable(prediction, golds)))
+    pairs = comparable(prediction, golds, normaliser)
+    return float(any(_covers(seen, gold, ordered) for seen, gold in pairs))
 
 
 def _covers(seen: str, gold: str, ordered: bool) -> bool:

@@ -1,25 +1,43 @@
-"""The one normaliser, for rewards and for evaluation, and the one way to read gold answers.
+"""Normalisers, for rewards and for evaluation, and the one way to read gold answers.
 
-`normalise` is SQuAD's, as Search-R1 and RAG-R1 use it: lower case, ASCII punctuation removed, the articles a
-/ an / the removed, white space folded. Some answers are made of nothing else ("The The", "A", "?"). Such a
-gold is compared after lower-casing and folding white space only, and the prediction with it, so that it can
-still be answered, and only by itself. An empty prediction equals nothing and covers nothing.
+`squad`, the default, is SQuAD's, as Search-R1 and RAG-R1 use it: lower case, ASCII punctuation removed, the
+articles a / an / the removed, white space folded. `r1_searcher` is that of R1-Searcher's reward servers and
+of its evaluation (`metric_calc_rule.py`), in which its figures are published: punctuation, also ‘ ’ ´ `,
+becomes blanks, so that "Jean-Luc" is two words, and the answers `True` and `False` are yes and no.
+
+Some answers are made of nothing else ("The The", "A", "?"). Such a gold is compared after lower-casing and
+folding white space only, and the prediction with it, so that it can still be answered, and only by itself. An
+empty prediction equals nothing and covers nothing.
 """
 
 from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+#: The names of the normalisers.
+NormaliserName = Literal["squad", "r1_searcher"]
 
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_PUNCTUATION_BLANK = dict.fromkeys(map(ord, string.punctuation + "‘’´`"), " ")
+_TRUTH = {"True": "yes", "False": "no"}
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def normalise(text: str) -> str:
     """`text` as answers are compared: `"The  U.S.A.!"` becomes `"usa"`. Can be empty."""
     return fold(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)))
+
+
+def normalise_r1_searcher(text: str) -> str:
+    """`text` as R1-Searcher compares answers: `"AC/DC"` becomes `"ac dc"`, `"True"` `"yes"`. Can be empty."""
+    text = _TRUTH.get(text, text)
+    return fold(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION_BLANK)))
+
+
+NORMALISERS: dict[str, Callable[[str], str]] = {"squad": normalise, "r1_searcher": normalise_r1_searcher}
 
 
 def fold(text: str) -> str:
@@ -31,19 +49,26 @@ def as_golds(value: Any) -> list[str]:
     """Gold answers as a list of strings.
 
     From a string, a list, a tuple, a numpy array (as parquet gives it), a ground truth `{"target": ...}`, or
-    None (no golds). Blank entries are left out; numbers become text.
+    None (no golds). Lists may be nested (a list of aliases for each answer). Blank entries are left out;
+    numbers become text.
     """
     if isinstance(value, Mapping):
         value = value.get("target")
     if hasattr(value, "tolist"):
         value = value.tolist()
-    items = value if isinstance(value, list | tuple) else [value]
-    return [text for item in items if item is not None and (text := str(item)).strip()]
+    if isinstance(value, list | tuple):
+        return [gold for item in value for gold in as_golds(item)]
+    return [str(value)] if value is not None and str(value).strip() else []
 
 
-def comparable(prediction: str | None, golds: Any) -> Iterator[tuple[str, str]]:
-    """For every gold, (prediction, gold) in the form in which they are compared; neither is ever empty."""
+def comparable(prediction: str | None, golds: Any, normaliser: str = "squad") -> Iterator[tuple[str, str]]:
+    """For every gold, (prediction, gold) in the form in which they are compared; neither is ever empty.
+
+    Raises ValueError, with the names that there are, if there is no such normaliser."""
+    if normaliser not in NORMALISERS:
+        raise ValueError(f"unknown normaliser {normaliser!r}: use one of {', '.join(NORMALISERS)}")
+    shorten = NORMALISERS[normaliser]
     for gold in as_golds(golds) if prediction else ():
-        key = normalise if normalise(gold) else fold
+        key = shorten if shorten(gold) else fold
         if seen := key(prediction):
             yield seen, key(gold)

@@ -1,5 +1,7 @@
 """R1-Searcher's format rules as terms; with `searched`, `f1` and `cover_em` they add up to its rewards.
 
+(`f1` and `cover_em` with `normaliser: r1_searcher`, which these rewards compare answers by.)
+
 Published are two stages (the paper) and three reward servers (the code), which differ from the paper and from
 each other. Each is a list of terms, ready to be named, in recipes/r1_searcher/reward/:
 
@@ -7,7 +9,7 @@ each other. Each is a list of terms, ready to be named, in recipes/r1_searcher/r
     paper_stage2   F1, -2 for a wrong format
     llama_stage1   cover-EM +-1, + 0.5 for balanced blocks, at least one, + 0.5 for the ending
     llama_stage2   F1, -1 for a wrong format or Chinese
-    qwen_zero      F1, -2 for a wrong format, "assistant", more than ten words of answer, tags in the answer
+    qwen_zero      F1, -2 for a wrong format, Chinese, "assistant", more than ten words of answer, tags in it
 
 The format of a trajectory is right if its blocks are balanced and its ending is right:
 
@@ -24,9 +26,10 @@ that it writes itself, and a search without results or an engine that is away is
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from rag_r1.agent import Trajectory
-from rag_r1.protocols import Protocol
+from rag_r1.protocols import Protocol, Tag
 from rag_r1.rewards.dialect import protocol_of
 from rag_r1.rewards.registry import register
 
@@ -76,7 +79,8 @@ def r1_searcher_format(
     """`right` if blocks, ending and the rules that are switched on hold, else `wrong`.
 
     `no_chinese`, `no_assistant`: outside of documents; the latter is how a base model begins to play the
-    whole conversation. `most_answer_words`: 0 is no limit.
+    whole conversation. `no_tags_in_answer`: of a search or of documents, also without their `<|` and `|>`.
+    `most_answer_words`: 0 is no limit.
     """
     dialect = protocol_of(trajectory, protocol)
     text, answer = trajectory.generated_text, trajectory.answer or ""
@@ -86,7 +90,13 @@ def r1_searcher_format(
         not r1_searcher_ending(trajectory, golds, protocol=dialect),
         no_chinese and _CHINESE.search(text),
         no_assistant and _ASSISTANT.search(text),
-        no_tags_in_answer and any(part in answer for tag in blocks for part in (tag.open, tag.close)),
+        no_tags_in_answer and any(name in answer for name in _names(blocks)),
         0 < most_answer_words < len(answer.split()),
     )
     return wrong if any(faults) else right
+
+
+def _names(blocks: Iterable[Tag]) -> list[str]:
+    """The tags' strings; of `<|name|>` the bare name, which as a word says nothing else."""
+    parts = [part for tag in blocks for part in (tag.open, tag.close)]
+    return [part.removeprefix("<|").removesuffix("|>") if part.startswith("<|") else part for part in parts]

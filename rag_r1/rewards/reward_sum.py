@@ -20,7 +20,7 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol
@@ -110,21 +110,34 @@ def _read(entry: Any, key: str, protocol: Protocol | None) -> Term:
 
 
 def _check_options(function: TermFunction, options: dict[str, Any], path: str, key: str) -> None:
-    """Options are the function's keyword-only parameters, and have the type of their defaults."""
+    """Options are the function's keyword-only parameters, have the type of their defaults, and are one of the
+    values of a `Literal` where they are annotated with one."""
     if inspect.iscoroutinefunction(function):
         raise RewardError(f"{key}.term: {path!r} is `async`; a term is a plain function")
     parameters = inspect.signature(function).parameters
     known = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and n != "protocol"}
+    choices = _choices(function)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name, value in options.items():
         if name in known:
             _check_type(value, known[name].default, f"{key}.{name}")
+            if value not in (one_of := choices.get(name, (value,))):
+                raise RewardError(f"{key}.{name} must be one of {', '.join(map(str, one_of))}, not {value!r}")
         elif name in parameters or not takes_any:
             listed = ", ".join(known) or "none"
             raise RewardError(f"{key}.{name}: {path!r} has no such option (its options: {listed})")
     for name, parameter in known.items():
         if parameter.default is parameter.empty and name not in options:
             raise RewardError(f"{key}.{name} is missing: {path!r} needs it")
+
+
+def _choices(function: TermFunction) -> dict[str, tuple]:
+    """The values of the parameters that are annotated with a Literal."""
+    try:
+        hints = get_type_hints(function)
+    except Exception:  # annotations of a term of one's own may name anything; they promise nothing then
+        return {}
+    return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
 
 
 def _check_type(value: Any, default: Any, key: str) -> None:

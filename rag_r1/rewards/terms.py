@@ -2,32 +2,41 @@
 `turn_cost`, `repeat_cost`.
 
 They read `trajectory.answer`, which the agent core takes from an answer turn of the policy's own, so neither
-a prompt's example nor an `<answer>` inside a document can earn anything.
+a prompt's example nor an `<answer>` inside a document can earn anything. `normaliser` says how answers are
+compared (normalise.py): `squad`, or `r1_searcher` as in that project's rewards and figures.
 """
 
 from __future__ import annotations
 
 from rag_r1.agent import Trajectory
 from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match, token_f1
+from rag_r1.rewards.normalise import NormaliserName
 from rag_r1.rewards.registry import register
 
 
 @register("em")
-def em(trajectory: Trajectory, golds: list[str]) -> float:
+def em(trajectory: Trajectory, golds: list[str], *, normaliser: NormaliserName = "squad") -> float:
     """1 or 0: RAG-R1's only reward."""
-    return exact_match(trajectory.answer, golds)
+    return exact_match(trajectory.answer, golds, normaliser=normaliser)
 
 
 @register("f1")
-def f1(trajectory: Trajectory, golds: list[str]) -> float:
+def f1(trajectory: Trajectory, golds: list[str], *, normaliser: NormaliserName = "squad") -> float:
     """Token F1 in [0, 1], yes / no as a whole."""
-    return token_f1(trajectory.answer, golds)
+    return token_f1(trajectory.answer, golds, normaliser=normaliser)
 
 
 @register("cover_em")
-def cover_em(trajectory: Trajectory, golds: list[str], *, ordered: bool = False, wrong: float = 0.0) -> float:
+def cover_em(
+    trajectory: Trajectory,
+    golds: list[str],
+    *,
+    ordered: bool = False,
+    wrong: float = 0.0,
+    normaliser: NormaliserName = "squad",
+) -> float:
     """1 or `wrong`: does the answer contain a gold? A long one covers anything, so keep the weight small."""
-    return cover_exact_match(trajectory.answer, golds, ordered=ordered) or wrong
+    return cover_exact_match(trajectory.answer, golds, ordered=ordered, normaliser=normaliser) or wrong
 
 
 @register("searched")

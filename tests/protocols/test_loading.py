@@ -108,6 +108,9 @@ def test_an_unknown_key_is_named(load, data, key):
         ("max_queries", 0, "max_queries is 0"),
         ("query_syntax", "commas", "query_syntax must be one of single, list, not 'commas'"),
         ("query_syntax", "single", "max_queries is 3"),
+        ("query_delete", 3, "query_delete must be str"),
+        ("query_white_space", "drop", "query_white_space must be one of keep, fold, not 'drop'"),
+        ("answer_opening", "second", "answer_opening must be one of first, last, not 'second'"),
         ("prompt", "text", "prompt must be dict"),
         ("prompt.user", "no place for it", "prompt.user must contain {question}"),
         ("prompt.form", "xml", "prompt.form must be one of chat, text"),
@@ -123,6 +126,8 @@ def test_an_unknown_key_is_named(load, data, key):
         ("observation.template", "<information></information>", "observation.template must contain {body}"),
         ("observation.template", "{body}", "observation.template must put {body} between"),
         ("observation.template", "</information>{body}<information>", "observation.template must put {body}"),
+        ("observation.trim", "none", "observation.trim must be one of ends, starts, not 'none'"),
+        ("observation.nothing_found", "None", "observation.nothing_found must stand between"),
     ],
 )
 def test_a_wrong_value_is_named(load, data, key, value, message):

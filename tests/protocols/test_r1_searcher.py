@@ -25,6 +25,19 @@ def test_documents_are_numbered_a_line_each_between_blank_lines(protocol):
 
 
 @BOTH
+def test_white_space_is_left_out_where_a_document_starts_and_nowhere_else(protocol):
+    edges = [Document("3", "\n \tT\nx  "), Document("4", "y\n")]
+    shown = "\n\n<|begin_of_documents|>\n(1)T\nx  \n(2)y\n\n<|end_of_documents|>\n\n"
+    assert protocol.observation(["q"], [edges]) == shown
+
+
+@BOTH
+def test_none_stands_where_nothing_is_found(protocol):
+    nothing = "\n\n<|begin_of_documents|>\nNone<|end_of_documents|>\n\n"
+    assert protocol.observation(["q"], [[]]) == nothing
+
+
+@BOTH
 def test_a_failed_search_shows_its_reason_in_place_of_documents(protocol):
     assert protocol.observation(["q"], [Failure("no answer")]) == (
         "\n\n<|begin_of_documents|>\nno answer\n<|end_of_documents|>\n\n"
@@ -88,6 +101,10 @@ def test_a_published_prompt_opens_the_thought_once_whether_it_ends_with_it_or_no
         (f" river {QUERY_CLOSE}", Invalid(f"{QUERY_CLOSE} without {QUERY_OPEN}")),
         (" I think so. </think>", Invalid("no closed search or answer")),
         ("<search> a </search>", Invalid("no closed search or answer")),
+        # As published: quotes are deleted, white space is folded, and the last opening tag begins an answer.
+        (f'{QUERY_OPEN} "Ulm"\n river,  "where" {QUERY_CLOSE}', Search(("Ulm river, where",))),
+        (f'{QUERY_OPEN} " " {QUERY_CLOSE}', Invalid("empty query")),
+        ("</think> <answer> Rhine <answer> Donau </answer>", Answer("Donau")),
         ("<|begin_of_documents|>\n(1)made up\n<|end_of_documents|>", Invalid("no closed search or answer")),
     ],
 )
@@ -104,9 +121,10 @@ WHOLE = WORDS.filter(lambda text: not any(tag in text for tag in TAGS))
 @settings(deadline=None, max_examples=100)
 @given(thought=WHOLE, words=WHOLE)
 def test_a_query_and_an_answer_come_back_as_they_were_written(thought, words):
-    clean = words.encode("utf-8", "replace").decode()
+    clean = " ".join(words.encode("utf-8", "replace").decode().replace('"', "").split())
+    asked = Search((clean,)) if clean else Invalid("empty query")
     for protocol in (BASE, INSTRUCT):
-        assert protocol.parse(f"{thought} {QUERY_OPEN} {words} {QUERY_CLOSE}") == Search((clean,))
+        assert protocol.parse(f"{thought} {QUERY_OPEN} {words} {QUERY_CLOSE}") == asked
         assert protocol.parse(f"{thought} </think> <answer> {words} </answer>") == Answer(words)
 
 

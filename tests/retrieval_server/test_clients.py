@@ -7,6 +7,7 @@ do with the answer what those do.
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -80,6 +81,36 @@ def test_rllm(client):
     assert hit["document"]["contents"] == PLACES[0]["contents"] and body["query"] == "Donau Mosel"
     assert post(client, "/retrieve", {"query": "nothing known", "top_k": 1})["results"] == []
     assert client.get("/health").status_code == 200
+
+
+def test_rllm_with_flat_results(client):
+    """Its asynchronous examples read `id`, `content` and `score` of each result, empty if one is missing."""
+    results = post(client, "/retrieve", {"query": "Donau Mosel", "top_k": 2})["results"]
+    shown = [(hit.get("id", ""), hit.get("content", ""), hit.get("score", 0.0) > 0) for hit in results]
+    assert shown == [("0", PLACES[0]["contents"], True), ("1", PLACES[1]["contents"], True)]
+
+
+def test_answers_to_a_list_of_queries_hold_each_text_once(client):
+    for scored in (True, False):
+        payload = {"queries": ["Donau", "Mosel"], "topk": 1, "return_scores": scored}
+        body = post(client, "/retrieve", payload)
+        assert set(body) == {"result"} and json.dumps(body).count("Ulm lies on the Donau.") == 1
+
+
+def without_number(line):
+    """What R1-Searcher's rollout shows of a line."""
+    return re.sub(r"^\d+\s+", "", line)
+
+
+def test_r1_searcher_shows_a_passage_without_its_number(client):
+    answers = post(client, "/queries", {"queries": ["Donau"], "k": 1})["answers"]
+    assert [without_number(line) for line in answers[0]] == [PLACES[0]["contents"]]
+
+
+def test_r1_searcher_shows_an_id_that_is_no_number(bm25, serve):
+    with serve(lambda: bm25) as named:
+        ((line,),) = post(named, "/queries", {"queries": ["Ulm"], "k": 1})["answers"]
+    assert line.startswith("town-0\t") and without_number(line) == line
 
 
 def test_r1_searcher(client):

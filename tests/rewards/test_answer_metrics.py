@@ -67,6 +67,39 @@ def test_metrics_against_the_table(prediction, golds, em, f1, cover, side_by_sid
     assert cover_exact_match(prediction, golds, ordered=True) == side_by_side
 
 
+# prediction, gold; EM, F1, cover-EM with R1-Searcher's normaliser; EM with the default one
+OTHER_NORMALISER = [
+    ("Jean Luc Godard", "Jean-Luc Godard", 1, 1, 1, 0),
+    ("JeanLuc Godard", "Jean-Luc Godard", 0, 2 / 5, 0, 1),
+    ("1000", "1,000", 0, 0, 0, 1),
+    ("1 000", "1,000", 1, 1, 1, 0),
+    ("under score", "under_score", 1, 1, 1, 0),
+    ("O Neill", "O’Neill", 1, 1, 1, 0),
+    ("Heroes", "‘Heroes´`", 1, 1, 1, 0),
+    ("True", "yes", 1, 1, 1, 0),
+    ("no", "False", 1, 1, 1, 0),
+    ("true", "yes", 0, 0, 0, 0),  # only as Python writes it
+    ("“Heroes”", "Heroes", 0, 0, 0, 0),  # these quotes are left alone by both
+    ("the Donau", "Donau", 1, 1, 1, 1),
+    ("?", "?", 1, 1, 1, 1),
+]
+
+
+@pytest.mark.parametrize(("prediction", "gold", "em", "f1", "cover", "squad_em"), OTHER_NORMALISER)
+def test_r1_searchers_normaliser_against_the_table(prediction, gold, em, f1, cover, squad_em):
+    option = {"normaliser": "r1_searcher"}
+    assert exact_match(prediction, gold, **option) == em
+    assert token_f1(prediction, gold, **option) == pytest.approx(f1)
+    assert cover_exact_match(prediction, gold, **option) == cover
+    assert exact_match(prediction, gold) == exact_match(prediction, gold, normaliser="squad") == squad_em
+
+
+@pytest.mark.parametrize("metric", [exact_match, token_f1, cover_exact_match])
+def test_an_unknown_normaliser_is_answered_with_the_known_ones(metric):
+    with pytest.raises(ValueError, match="'flashrag': use one of squad, r1_searcher"):
+        metric("Paris", "Paris", normaliser="flashrag")
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -77,6 +110,9 @@ def test_metrics_against_the_table(prediction, golds, em, f1, cover, side_by_sid
         (np.array("Paris"), ["Paris"]),
         ({"target": np.array(["Paris"])}, ["Paris"]),
         ([1999, " ", None, "x"], ["1999", "x"]),
+        ([["Paris", "paris"]], ["Paris", "paris"]),
+        ([["Paris", None], ("Lyon", [" "]), np.array(["Rome"], dtype=object)], ["Paris", "Lyon", "Rome"]),
+        ({"target": [["Paris"], "Lyon"]}, ["Paris", "Lyon"]),
         (None, []),
         ([], []),
         ({}, []),

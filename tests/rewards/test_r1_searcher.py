@@ -58,6 +58,7 @@ PUBLISHED = [
     ("llama_stage2", "right with a bad format", (SEARCH, UNCLOSED), 0.0),
     ("qwen_zero", "right with a bad format", (SEARCH, UNCLOSED), -1.0),
     ("qwen_zero", "an answer of eleven words", (SEARCH, ELEVEN), -1.69),
+    ("qwen_zero", "Chinese", (SEARCH, "中文 " + RIGHT), -1.0),
 ]
 OF_THE_FORMULAS = [
     ("paper_stage1", "search, whatever is answered", (SEARCH, WRONG), 1.0),
@@ -151,11 +152,30 @@ def test_a_document_block_of_its_own_does_not_make_up_for_an_unanswered_query():
         ({"most_answer_words": 10}, (SEARCH, ELEVEN)),
         ({"no_tags_in_answer": True}, (SEARCH, RIGHT.replace("blue", "<|begin_of_query|> x"))),
         ({"no_tags_in_answer": True}, (SEARCH, RIGHT.replace("blue", "<|end_of_documents|>"))),
+        ({"no_tags_in_answer": True}, (SEARCH, RIGHT.replace("blue", "begin_of_query blue"))),
+        ({"no_tags_in_answer": True}, (SEARCH, RIGHT.replace("blue", "begin_of_documents"))),
     ],
 )
 def test_the_rules_that_are_switched_on(option, texts):
     assert not is_right(*texts, **option)
     assert is_right(SEARCH, RIGHT, **option)
+
+
+def test_the_word_search_in_an_answer_is_no_tag_of_a_dialect_with_other_tags():
+    turn = Turn("<think> so </think> <answer> search information </answer>", "answer")
+    record = Trajectory("t", "?", "search_r1", turns=[turn], answer="search information")
+    reward = RewardSum.from_config([{"term": "r1_searcher_format", "no_tags_in_answer": True}])
+    assert reward(record, GOLD)["score"] == 1.0
+    record.answer = "<search> x"
+    assert reward(record, GOLD)["score"] == 0.0
+
+
+def test_every_answer_term_of_the_recipes_compares_as_r1_searcher_does():
+    turns = (SEARCH, RIGHT.replace("blue Danube", "Jean Luc Godard"))
+    for name in NAMES:
+        told = SUMS[name](played(*turns), "Jean-Luc Godard")
+        assert told["em"] == told["f1"] == told["cover_em"] == 1.0
+    assert score("llama_stage1", *turns, golds="Jean-Luc Godard") == 2.0
 
 
 def test_ten_words_are_not_too_many():

@@ -101,6 +101,11 @@ def test_the_list_may_come_from_hydra():
         ([{"term": "em"}, {"term": "cover_em", "order": 1}], r"rag_r1\.reward\[1\]\.order: .*ordered"),
         ([{"term": "cover_em", "ordered": "yes"}], r"rag_r1\.reward\[0\]\.ordered must be bool"),
         (
+            [{"term": "f1", "normaliser": "flashrag"}],
+            r"rag_r1\.reward\[0\]\.normaliser must be one of squad, r1_searcher, not 'flashrag'",
+        ),
+        ([{"term": "em", "normaliser": 1}], r"rag_r1\.reward\[0\]\.normaliser must be str"),
+        (
             [{"term": "search_r1_format", "structure": "big"}],
             r"rag_r1\.reward\[0\]\.structure must be a finite",
         ),
@@ -123,6 +128,24 @@ def test_a_term_of_ones_own_by_import_path(own_module):
     assert (
         RewardSum.from_config([{"term": "own_rewards:anything", "value": 7}])(PARIS, "x")["anything"] == 7.0
     )
+
+
+def test_the_normaliser_is_an_option_of_the_answer_terms():
+    answer = Trajectory("t", "?", "r1_searcher", answer="Jean Luc Godard")
+    for term in ("em", "f1", "cover_em"):
+        scores = [
+            RewardSum.from_config([{"term": term, **option}])(answer, "Jean-Luc Godard")[term]
+            for option in ({"normaliser": "r1_searcher"}, {})
+        ]
+        assert scores[0] == 1.0 > scores[1]
+
+
+def test_a_term_whose_annotations_cannot_be_read_is_used_as_it_is(own_module):
+    def odd(trajectory, golds, *, mode: NotImported = "x"):  # noqa: F821
+        return float(mode == "y")
+
+    sys.modules["own_rewards"].odd = odd
+    assert RewardSum.from_config([{"term": "own_rewards:odd", "mode": "y"}])(PARIS, "x")["odd"] == 1.0
 
 
 def test_a_term_that_asks_for_the_protocol_gets_the_runs(own_module):
