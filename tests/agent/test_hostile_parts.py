@@ -193,7 +193,7 @@ class Parts:
         ids = [ord(c) for c in line][:max_tokens]
         fault = self.engine_faults.pop(0) if self.engine_faults else "good"
         if fault != "good":
-            out = ENGINE_FAULTS[fault](ids)
+            out = ENGINE_FAULTS[fault](ids or [ord("x")])  # of nothing, nothing can be wrong
             return await out if asyncio.iscoroutine(out) else out
         self.turn += 1
         if self.surplus:
