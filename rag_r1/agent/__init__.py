@@ -4,7 +4,8 @@ from rag_r1.agent.budget import Budget
 from rag_r1.agent.codec import TokenizerCodec
 from rag_r1.agent.failures import KINDS, FailureNote, FailurePolicy
 from rag_r1.agent.ledger import Ledger, TrainingRow
-from rag_r1.agent.loop import Codec, Engine, Episode, Generation, Searcher
+from rag_r1.agent.loop import Episode
+from rag_r1.agent.parts import Codec, Engine, Generation, Searcher, UnknownToken
 from rag_r1.agent.trajectory import STATUSES, Trajectory, Turn
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "TrainingRow",
     "Trajectory",
     "Turn",
+    "UnknownToken",
 ]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+#: What the trainer's rows and the engine can hold; they are no keys of `rag_r1.agent`.
+_TRAINERS = {"max_response_tokens", "max_prompt_tokens", "max_context_tokens"}
+
 
 @dataclass(frozen=True)
 class Budget:
     """Limits per query, per turn and in total; `from_config` names the key that is wrong.
 
-    The total is what the trainer's row and the engine's context can hold. When it is reached the episode ends
-    with the status `token_limit`; nothing is ever cut out of a context that the policy has seen.
+    The totals are what the trainer's row and the engine's context can hold. When one is reached the episode
+    ends with the status `token_limit`; nothing is ever cut out of a context that the policy has seen.
     """
 
     #: Turns in which the policy may search (without `final_turn`, the last of them only answers).
@@ -27,6 +30,10 @@ class Budget:
     min_turn_tokens: int = 16
     #: Generated and observed tokens together.
     max_response_tokens: int = 4096
+    #: Tokens of the prompt; None: as many as the context holds.
+    max_prompt_tokens: int | None = None
+    #: Prompt, generated and observed tokens together, as the engine's context holds them; None: no limit.
+    max_context_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for spec in fields(self):
@@ -35,7 +42,7 @@ class Budget:
                 if not isinstance(value, bool):
                     raise ValueError(f"final_turn must be true or false, not {value!r}")
                 continue
-            if value is None and spec.name == "max_observation_tokens":
+            if value is None and spec.default is None:
                 continue
             least = 0 if spec.name == "max_turns" else 1
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -43,10 +50,22 @@ class Budget:
         if self.max_turns == 0 and not self.final_turn:
             raise ValueError("max_turns is 0 and final_turn is false: no turn is left")
 
+    @property
+    def most_prompt_tokens(self) -> int | None:
+        """The longest prompt that leaves room for a token; None: any does."""
+        limits = (self.max_prompt_tokens, self.max_context_tokens and self.max_context_tokens - 1)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def response_tokens(self, prompt_tokens: int) -> int:
+        """Generated and observed tokens that may follow a prompt."""
+        if self.max_context_tokens is None:
+            return self.max_response_tokens
+        return min(self.max_response_tokens, self.max_context_tokens - prompt_tokens)
+
     @classmethod
     def from_config(cls, config: dict, max_response_tokens: int) -> Budget:
         """From the keys under `rag_r1.agent`. Raises ValueError naming an unknown or wrong key."""
-        known = {spec.name for spec in fields(cls)} - {"max_response_tokens"}
+        known = {spec.name for spec in fields(cls)} - _TRAINERS
         for key in config:
             if key not in known:
                 raise ValueError(f"unknown key rag_r1.agent.{key}: use one of {', '.join(sorted(known))}")

@@ -13,16 +13,23 @@ from functools import lru_cache
 from typing import Any
 
 from rag_r1.agent.bpe import QuickBpe
+from rag_r1.agent.parts import UnknownToken
 
 #: Texts that a codec remembers: at a thousand tokens each about 16 MB of ids, and the texts themselves.
 REMEMBERED = 2048
 
 
 class TokenizerCodec:
-    """Text to ids and back. Any thread may encode."""
+    """Text to ids and back. Any thread may encode.
 
-    def __init__(self, tokenizer: Any, remembered: int = REMEMBERED):
+    `vocabulary_size` is the number of ids that the model has. It may be more than the tokenizer's: Qwen's
+    embedding is padded, a policy can sample from the padding, and such a token is an empty text. None: what
+    it is is not known, and any id of 32 bits is taken for one.
+    """
+
+    def __init__(self, tokenizer: Any, remembered: int = REMEMBERED, vocabulary_size: int | None = None):
         self.tokenizer = tokenizer
+        self.vocabulary_size = 1 << 32 if vocabulary_size is None else vocabulary_size
         self._quick = QuickBpe.of(tokenizer)
         self._known = lru_cache(remembered)(self._encoded)
 
@@ -36,10 +43,16 @@ class TokenizerCodec:
         return self._known(text).tolist()
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of generated ids; an end-of-sequence token leaves no trace in it."""
-        if self._quick:
-            return self._quick.decode(ids)
-        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        """Text of generated ids; an end-of-sequence token leaves no trace in it. Raises UnknownToken unless
+        the vocabulary has them all."""
+        if len(ids) and max(ids) >= self.vocabulary_size:
+            raise UnknownToken(f"the id {max(ids)} is not in the vocabulary of {self.vocabulary_size}")
+        try:
+            if self._quick:
+                return self._quick.decode(ids)
+            return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        except OverflowError as error:  # what tokenizers makes of a negative id
+            raise UnknownToken(f"the id {min(ids)} is not in any vocabulary") from error
 
     def forget(self) -> None:
         """Remember nothing of what has been encoded so far."""

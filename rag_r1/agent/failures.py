@@ -1,9 +1,10 @@
 """What the infrastructure does wrong, and what an episode does about it.
 
 A failure is no answer of the policy's. It is typed where the episode calls something outside of itself (the
-engine, the searcher), tried again in place as often as the policy says, and, if it stays, recorded once in
-the trajectory. Nothing of the trajectory is lost by a retry: a failed call has added no token to the ledger,
-so the call is made again from the same context, in the same turn.
+engine, the searcher; loop.py), tried again in place as often as the policy says, and, if it stays, recorded
+once in the trajectory. Nothing of the trajectory is lost by a retry: a failed call has added no token to the
+ledger, so the call is made again from the same context, in the same turn. A codec is not asked again: it
+would say the same.
 
 What the trainer does with a trajectory that has failures follows from their kinds: those in `mask` keep it
 out of the loss and out of its group's baseline (see plugin/sampler.py); others leave it in. An episode whose
@@ -17,9 +18,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 #: retriever: the search engine gave no answer; tool: a tool of one's own failed; engine: a generation was
-#: aborted or raised; judge: a reward term could not be judged; row: the data set's row could not be used;
-#: error: a fault in code; budget: the policy ran out of turns or tokens (not the infrastructure's doing;
-#: masking it is DAPO's overlong filtering).
+#: aborted, raised, took too long or cannot be true (ids outside the vocabulary, NaN log-probs); judge: a
+#: reward term could not be judged; row: the data set's row could not be used; error: a fault in code;
+#: budget: the policy ran out of turns or tokens (not the infrastructure's doing; masking it is DAPO's
+#: overlong filtering).
 KINDS = ("retriever", "tool", "engine", "judge", "row", "error", "budget")
 _MASKED = ("retriever", "tool", "engine", "judge", "row", "error")
 
@@ -45,6 +47,11 @@ class FailurePolicy:
     #: Seconds that a search may take, its own retries included, before it counts as failed: a tool that hangs
     #: would hang the run. None: no limit.
     tool_timeout_s: float | None = 300.0
+    #: Seconds that a generation may take before it counts as failed; None: no limit. A turn may rightly wait
+    #: for its place in the engine's queue, and under veRL's asynchronous trainers for a whole training step,
+    #: validation and checkpoint, during which veRL's client holds it back (FullyAsyncLLMServerClient). A day
+    #: is longer than all of these: the default ends only what would never end.
+    engine_timeout_s: float | None = 86_400.0
     #: Kinds of failure with which a trajectory is not trained on.
     mask: tuple[str, ...] = ()
 
@@ -53,9 +60,10 @@ class FailurePolicy:
             raise ValueError(f"retries must be a whole number of at least 0, not {self.retries!r}")
         if not _seconds(self.wait_s):
             raise ValueError(f"wait_s must be a number of seconds, not {self.wait_s!r}")
-        limit = self.tool_timeout_s
-        if limit is not None and not (_seconds(limit) and limit):
-            raise ValueError(f"tool_timeout_s must be a number of seconds or null, not {limit!r}")
+        for name in ("tool_timeout_s", "engine_timeout_s"):
+            limit = getattr(self, name)
+            if limit is not None and not (_seconds(limit) and limit):
+                raise ValueError(f"{name} must be a number of seconds or null, not {limit!r}")
         if not isinstance(self.mask, tuple) or not set(self.mask) <= set(KINDS):
             raise ValueError(f"mask must be a list of some of {', '.join(KINDS)}, not {self.mask!r}")
 

@@ -18,8 +18,8 @@ from rag_r1.protocols import Document
 #: How an episode can end. `answered` is the only one with an answer.
 #: turn_limit: no answer in the last turn; token_limit: no room for another turn; no_action: a turn without
 #: an action, in a protocol that has no hint for it; tool_failure: no answer, and a search had failed;
-#: engine_failure: generation was aborted; bad_row: the data set's row could not be used; error: a fault in
-#: code.
+#: engine_failure: there was no generation, or none that can be used; bad_row: the data set's row could not be
+#: used; error: a fault in code.
 STATUSES = (
     "answered",
     "turn_limit",

@@ -5,31 +5,29 @@ tokens, plays an `Episode` against veRL's own generation client, and hands back 
 Trajectories share one retrieval client and one codec per process. The trajectory record travels to the
 reward manager in `extra_fields`.
 
-Whatever goes wrong with one trajectory costs that trajectory and not the run: a row that cannot be used (no
-question, a prompt longer than the budget) has the status `bad_row`, a fault in code `error`, and a failure of
-the infrastructure its own. `rag_r1.failures.mask` says which of them are masked: their response mask is 0,
-and the sampler takes them out of the batch (sampler.py).
+Whatever goes wrong with one trajectory costs that trajectory and not the run, and the episode types it
+(agent/loop.py): also a prompt or a tool that cannot be made, for both are made within it.
+`rag_r1.failures.mask` says which failures are masked: their response mask is 0, and the sampler takes them
+out of the batch (sampler.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 from omegaconf import DictConfig, OmegaConf
+from transformers import AutoConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
 from rag_r1.agent import Episode, Generation, Ledger, TokenizerCodec, Trajectory
 from rag_r1.config import RagR1Config
 from rag_r1.tools import shared_searcher
-
-logger = logging.getLogger(__name__)
 
 
 class VerlEngine:
@@ -66,8 +64,10 @@ class VerlEngine:
         if out.token_ids:
             self._widen(out.extra_fields)
         self.preempted += out.num_preempted or 0
-        ids, logprobs = out.token_ids, out.log_probs or None  # some clients answer without log-probs with []
-        if self.resumes:
+        ids, logprobs = out.token_ids, None
+        if self.sampling_params.get("logprobs"):  # without them the row would fit no batch: none is too few
+            logprobs = out.log_probs or []
+        if self.resumes and (logprobs is None or len(logprobs) == len(ids)):
             ids = self._until_stop(ids, stop)
             logprobs = logprobs and logprobs[: len(ids)]
         aborted = out.stop_reason in ("aborted", "abort") or not ids
@@ -101,11 +101,17 @@ class _Settings:
     def __init__(self, config: DictConfig, tokenizer: Any):
         self.rag_r1 = RagR1Config.from_config(_plain(config.get("rag_r1")))
         self.protocol = self.rag_r1.protocol.with_special_tokens(tokenizer.all_special_tokens)
-        self.codec = TokenizerCodec(tokenizer)
+        self.codec = TokenizerCodec(tokenizer, vocabulary_size=_vocabulary_size(config))
         rollout = config.actor_rollout_ref.rollout
-        self.prompt_length = rollout.prompt_length
-        self.context_length = rollout.max_model_len or rollout.prompt_length + rollout.response_length
-        self.budget = self.rag_r1.budget(rollout.response_length)
+        self.budget = replace(
+            self.rag_r1.budget(rollout.response_length),
+            max_prompt_tokens=rollout.prompt_length,
+            # The engine refuses a prompt that its context cannot hold; no shorter one is refused before it.
+            max_context_tokens=max(
+                rollout.max_model_len or rollout.prompt_length + rollout.response_length,
+                rollout.prompt_length + 1,
+            ),
+        )
 
     @classmethod
     def of(cls, config: DictConfig, tokenizer: Any) -> _Settings:
@@ -125,7 +131,8 @@ class SearchAgentLoop(AgentLoopBase):
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         """Play one row of the data set; `row` holds its columns. Returns the training row and the record."""
         settings = self.settings
-        info = row.get("extra_info") or {}
+        info = row.get("extra_info")
+        info = info if isinstance(info, Mapping) else {}
         question = str(info.get("question") or "")
         record_id = f"{info.get('id', row.get('uid', ''))}#{row.get('session_id', 0)}"
         codec = settings.codec
@@ -134,27 +141,9 @@ class SearchAgentLoop(AgentLoopBase):
         ours = settings.rag_r1
         searcher = shared_searcher(ours.retriever if training else ours.validation_retriever)
 
-        prompt_ids = await self._prompt_ids(row, question)
-        record = Trajectory(record_id, question, settings.protocol.name, prompt_tokens=len(prompt_ids))
-        ledger = Ledger(prompt_ids[: settings.prompt_length])
-        if not question or len(prompt_ids) > settings.prompt_length:
-            reason = "has no extra_info.question" if not question else f"has {len(prompt_ids)} prompt tokens"
-            logger.warning("row %s %s (at most %d): left out", record_id, reason, settings.prompt_length)
-            record.status = "bad_row"
-            record.failed("row", reason)
-        else:
-            room = min(settings.budget.max_response_tokens, settings.context_length - len(prompt_ids))
-            budget = replace(settings.budget, max_response_tokens=max(room, 1))
-            policy = ours.failures
-            episode = Episode(settings.protocol, budget, engine, searcher, codec, policy)
-            try:
-                record = await episode.run(record_id, question, prompt_ids)
-                ledger = episode.ledger
-            except Exception as error:  # veRL would log it and lose the sample without a count
-                logger.exception("trajectory %s", record_id)
-                record.status = "error"
-                record.failed("error", f"{type(error).__name__}: {error}")
-        return self._output(ledger, record, engine, row)
+        episode = Episode(settings.protocol, settings.budget, engine, searcher, codec, ours.failures)
+        record = await episode.run(record_id, question, self._prompt_ids(row, question))
+        return self._output(episode.ledger, record, engine, row)
 
     async def _prompt_ids(self, row: dict[str, Any], question: str) -> list[int]:
         own = self.settings.rag_r1.own_prompt
@@ -168,7 +157,8 @@ class SearchAgentLoop(AgentLoopBase):
     def _output(
         self, ledger: Ledger, record: Trajectory, engine: VerlEngine, row: dict[str, Any]
     ) -> AgentLoopOutput:
-        if not ledger.response_ids:  # veRL's tensors need one token; masked, it trains nothing
+        # veRL's tensors need one token of each; masked, it trains nothing.
+        if not ledger.response_ids:
             ledger.observed([self.tokenizer.eos_token_id])
         training = ledger.row()
         masked = record.masked(self.settings.rag_r1.failures.mask)
@@ -179,7 +169,7 @@ class SearchAgentLoop(AgentLoopBase):
         version = max(int(row.get("global_steps", 0)) - 1, 0)
         span = {name: engine.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps")}
         return AgentLoopOutput(
-            prompt_ids=training.prompt_ids,
+            prompt_ids=training.prompt_ids or [self.tokenizer.eos_token_id],
             response_ids=training.response_ids,
             response_mask=[0] * len(training.response_mask) if masked else training.response_mask,
             response_logprobs=training.response_logprobs if wanted else None,
@@ -198,6 +188,18 @@ class SearchAgentLoop(AgentLoopBase):
                 "trajectory": record.to_dict(),
             },
         )
+
+
+def _vocabulary_size(config: DictConfig) -> int | None:
+    """The number of ids that the model has; None where its configuration cannot be read here."""
+    model = config.actor_rollout_ref.get("model") or {}
+    if not model.get("path"):
+        return None
+    try:
+        found = AutoConfig.from_pretrained(model.path, trust_remote_code=bool(model.get("trust_remote_code")))
+        return int(found.get_text_config().vocab_size)
+    except Exception:  # an address that only veRL can read, a model without a vocabulary: nothing is known
+        return None
 
 
 def _plain(config: Any) -> Any:

@@ -7,9 +7,9 @@ with one coroutine, `search(queries) -> [documents or Failure, one entry a query
     rag_r1.retriever.tool: my_package.my_tool:make_searcher
 
 One searcher is made for each event loop and configuration and shared by all trajectories there, so it may
-hold connections and caches. Whatever it raises, and an answer that does not fit the queries, becomes a
-Failure for each query of that turn: a tool's fault is shown to the policy in one bounded sentence and never
-ends a run.
+hold connections and caches. It is made by the first search: whatever the factory or the searcher does wrong
+then happens within that search, and the episode, which calls it, types it (agent/loop.py). A factory that
+raised is asked again by the next search.
 """
 
 from __future__ import annotations
@@ -17,15 +17,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from rag_r1.protocols import Document, Failure
-from rag_r1.tools.retrieval import FAILURE_TEXT, RetrievalClient, RetrieverConfig
-
-logger = logging.getLogger(__name__)
+from rag_r1.tools.retrieval import RetrievalClient, RetrieverConfig
 
 DEFAULT_TOOL = "retrieval"
 
@@ -44,38 +41,26 @@ def make_searcher(config: dict[str, Any]) -> Any:
 
 
 def shared_searcher(config: dict[str, Any]) -> Any:
-    """The searcher of the running event loop for this configuration; made at first use."""
+    """The searcher of the running event loop for this configuration. Making it raises nothing; its first
+    search raises what `make_searcher` does."""
     searchers = _shared.setdefault(asyncio.get_running_loop(), {})
     key = json.dumps(config, sort_keys=True, default=str)
     if key not in searchers:
-        searchers[key] = _Guarded(make_searcher(config))
+        searchers[key] = _MadeWhenAsked(config)
     return searchers[key]
 
 
-class _Guarded:
-    """A searcher that answers with Failures where the one inside raises or answers with the wrong shape."""
+class _MadeWhenAsked:
+    """A searcher that is made by its first search."""
 
-    def __init__(self, searcher: Any):
-        self.searcher = searcher
+    def __init__(self, config: dict[str, Any]):
+        self.config = config
+        self.searcher: Any = None
 
-    async def search(self, queries: Sequence[str]) -> list[list[Document] | Failure]:
-        try:
-            results = list(await self.searcher.search(queries))
-            if len(results) != len(queries):
-                raise ValueError(f"{len(results)} results for {len(queries)} queries")
-            return [r if isinstance(r, Failure) else _documents(r) for r in results]
-        except (
-            Exception
-        ) as error:  # a tool is foreign code: this is the boundary at which its failures are typed
-            logger.warning("the tool %s failed: %r", type(self.searcher).__name__, error)
-            return [Failure(FAILURE_TEXT, "tool", f"{type(error).__name__}: {error}"[:200])] * len(queries)
-
-
-def _documents(result: Any) -> list[Document]:
-    documents = list(result)
-    if not all(isinstance(document, Document) for document in documents):
-        raise TypeError("a result must be a list of Document, or a Failure")
-    return documents
+    async def search(self, queries: Sequence[str]) -> Sequence[Sequence[Document] | Failure]:
+        if self.searcher is None:
+            self.searcher = make_searcher(self.config)
+        return await self.searcher.search(queries)
 
 
 def _import(name: str) -> Callable[[dict[str, Any]], Any]:

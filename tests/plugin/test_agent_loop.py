@@ -81,9 +81,9 @@ def config(**rag_r1):
     )
 
 
-def play(tokenizer, texts, cfg=None, **row):
+def play(tokenizer, texts, cfg=None, client_class=ScriptedClient, **row):
     """Run one row through the agent loop; returns the output and the scripted client."""
-    client = ScriptedClient(tokenizer, texts)
+    client = client_class(tokenizer, texts)
     row = {
         "raw_prompt": [{"role": "user", "content": "Who?"}],
         "extra_info": {"id": "q1", "question": "Who?"},
@@ -238,6 +238,59 @@ def test_a_row_that_cannot_be_used_trains_nothing_and_does_not_raise(tokenizer, 
     assert output.response_mask == [0] and len(output.prompt_ids) <= PROMPT_LENGTH and not client.asked
 
 
+def no_tool(options):
+    raise OSError("no index here")
+
+
+def test_a_tool_that_cannot_be_made_is_a_failed_search(tokenizer):
+    cfg = config(retriever={"tool": f"{__name__}:no_tool"})
+    output, client = play(tokenizer, ["<search> a </search>"], cfg)
+    record = output.extra_fields["trajectory"]
+    assert (record["status"], record["retries"], len(client.asked)) == ("tool_failure", 1, 1)
+    assert record["failures"] == [{"kind": "tool", "turn": 0, "detail": "OSError: no index here"}]
+    assert not any(output.response_mask)
+
+
+@pytest.mark.parametrize("row", [{"raw_prompt": None}, {"raw_prompt": 5}, {"extra_info": "text"}])
+def test_a_row_of_the_wrong_shape_is_a_bad_row(tokenizer, row):
+    output, client = play(tokenizer, [], **row)
+    record = output.extra_fields["trajectory"]
+    assert (record["status"], record["failures"][0]["kind"], client.asked) == ("bad_row", "row", [])
+    assert output.prompt_ids and output.response_mask == [0]
+
+
+@pytest.mark.parametrize("log_probs", [None, [], [-0.5]])
+def test_log_probs_that_were_asked_for_and_do_not_fit_are_the_engines_failure(tokenizer, log_probs):
+    class Odd(ScriptedClient):
+        async def generate(self, request_id, **kwargs):
+            out = await super().generate(request_id, **kwargs)
+            out.log_probs = log_probs
+            return out
+
+    output, _ = play(tokenizer, ["<answer> x </answer>"] * 2, client_class=Odd)
+    record = output.extra_fields["trajectory"]
+    assert (record["status"], record["failures"][0]["kind"]) == ("engine_failure", "engine")
+    assert output.response_mask == [0] and output.response_logprobs == [0.0]
+
+
+def test_ids_that_the_model_does_not_have_are_the_engines_failure(tokenizer, tmp_path):
+    size = len(tokenizer) + 10  # as in a padded embedding
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", "vocab_size": size}))
+    cfg = config()
+    cfg.actor_rollout_ref.model = {"path": str(tmp_path)}
+
+    class Odd(ScriptedClient):
+        async def generate(self, request_id, **kwargs):
+            out = await super().generate(request_id, **kwargs)
+            out.token_ids.append(self.last)
+            out.log_probs.append(-0.5)
+            return out
+
+    for Odd.last, status in ((size - 1, "answered"), (size, "engine_failure")):
+        output, _ = play(tokenizer, ["<answer> x </answer>"] * 2, cfg, client_class=Odd)
+        assert output.extra_fields["trajectory"]["status"] == status
+
+
 def test_an_aborted_generation_is_asked_for_again(tokenizer):
     output, client = play(tokenizer, [None, "<answer> x </answer>"])
     record = output.extra_fields["trajectory"]
@@ -278,6 +331,8 @@ def test_a_prompt_of_ones_own_replaces_the_rows(tokenizer, tmp_path):
         ({"failures": {"mask": ["retreiver"]}}, "rag_r1.failures.mask"),
         ({"failures": {"mask": "all"}}, "rag_r1.failures.mask"),
         ({"failures": {"tool_timeout_s": 0}}, "rag_r1.failures.tool_timeout_s"),
+        ({"failures": {"engine_timeout_s": 0}}, "rag_r1.failures.engine_timeout_s"),
+        ({"failures": {"engine_timeout_s": "long"}}, "rag_r1.failures.engine_timeout_s"),
     ],
 )
 def test_a_wrong_configuration_is_named(tokenizer, rag_r1, key):

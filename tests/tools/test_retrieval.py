@@ -454,26 +454,27 @@ class _Own:
 make_own = _Own
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [RuntimeError("broken"), [], [["not a document"]], None, [[Document("1", "a")], [Document("2", "b")]]],
-)
-def test_a_fault_in_a_tool_of_ones_own_is_a_failed_search(fault):
+def test_a_factory_that_raises_does_so_in_each_search_until_it_makes_a_tool():
     async def main():
-        searcher = shared_searcher({"tool": f"{__name__}:make_faulty", "fault": fault})
-        assert await searcher.search(["q"]) == [Failure(FAILURE_TEXT)]
+        searcher = shared_searcher({"tool": f"{__name__}:make_late", "language": "fr"})
+        for _ in range(2):
+            with pytest.raises(ConnectionError, match="not yet"):
+                await searcher.search(["q"])
+        for _ in range(2):
+            assert await searcher.search(["q"]) == [[Document("fr", "q")]]
 
     run(main())
+    assert made == ["not yet", "not yet", "made"]
 
 
-class _Faulty(_Own):
-    async def search(self, queries):
-        if isinstance(self.options["fault"], Exception):
-            raise self.options["fault"]
-        return self.options["fault"]
+made: list[str] = []
 
 
-make_faulty = _Faulty
+def make_late(options):
+    made.append("not yet" if len(made) < 2 else "made")
+    if made[-1] == "not yet":
+        raise ConnectionError("not yet")
+    return _Own(options)
 
 
 def test_trajectories_of_one_event_loop_share_a_searcher():

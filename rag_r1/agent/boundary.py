@@ -1,0 +1,139 @@
+"""What an episode lets in from its parts (parts.py): calls bounded in time, and answers that are checked.
+
+Engine, searcher and codec are foreign code. Nothing of what they return is used before it has passed here:
+token ids are whole numbers from 0, log-probs are finite and as many, there is a result for each query, and
+results hold documents. What does not fit raises; loop.py, the only caller, types it.
+
+An engine that returns more tokens than it was asked for has not failed: the beginning of a sample is what
+the policy would have written under the limit. The surplus is cut off together with its log-probs, here and
+nowhere else, so that no row outgrows its budget.
+
+What cannot be bounded is a part that never gives the event loop back: it stops everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Awaitable, Callable, Sequence, Sized
+from dataclasses import replace
+from functools import partial
+from math import isfinite
+from typing import Any, TypeVar
+
+from rag_r1.agent.parts import Generation
+from rag_r1.protocols import Document, Failure
+from rag_r1.protocols.actions import well_formed
+
+#: What the policy reads when a search failed. Fixed: a tool's own words may be hostile.
+NO_ANSWER = "The search engine did not answer. Try another query, or answer with what is known."
+TIMED_OUT = "The search did not answer in time. Try another query, or answer with what is known."
+
+_SEARCH_KINDS = ("retriever", "tool")
+T = TypeVar("T")
+
+
+class Late(Exception):
+    """A call took longer than it may."""
+
+
+async def within(limit_s: float | None, call: Callable[[], Awaitable[T]]) -> T:
+    """What `call()` gives. Raises Late after `limit_s` seconds (None: no limit), and what the call raises.
+
+    The call runs in a task of its own: if it ignores its cancellation, it is left behind; and if somebody
+    else cancels it, that is a failure of the call and not a cancellation of the episode.
+    """
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(call())
+    ended = loop.create_future()
+    end = partial(_end, ended)
+    task.add_done_callback(end)
+    timer = None if limit_s is None else loop.call_later(limit_s, end)
+    try:
+        await ended
+    finally:
+        if timer is not None:
+            timer.cancel()
+        if not task.done():
+            task.cancel()
+            task.add_done_callback(_take_exception)
+    if not task.done():
+        raise Late(f"no answer within {limit_s:g} s")
+    if task.cancelled():
+        raise RuntimeError("the call was cancelled from elsewhere")
+    return task.result()
+
+
+def _end(ended: asyncio.Future[None], task: Any = None) -> None:
+    if not ended.done():
+        ended.set_result(None)
+
+
+def _take_exception(task: asyncio.Future[Any]) -> None:
+    """So that asyncio does not report it as forgotten."""
+    if not task.cancelled():
+        task.exception()
+
+
+def reason(error: Exception) -> str:
+    """An error in at most 200 characters for people, even if it cannot be turned into text."""
+    if isinstance(error, Late):
+        return str(error)
+    try:
+        return well_formed(f"{type(error).__name__}: {error}")[:200]
+    except Exception:
+        return type(error).__name__
+
+
+def checked_ids(ids: Any) -> list[int]:
+    """Token ids as a new list. Raises TypeError or OverflowError unless all are whole numbers from 0."""
+    if not isinstance(ids, Sized) or isinstance(ids, str | bytes | bytearray):
+        raise TypeError(f"token ids must be a list of whole numbers, not {type(ids).__name__}")
+    found = list(ids)
+    array("L", found)  # looks at each of them in C
+    return found
+
+
+def checked_generation(out: Any, most: int) -> Generation:
+    """What an engine returned, with at most `most` tokens. Raises TypeError, ValueError or OverflowError if
+    it is no Generation, or one with ids or log-probs that cannot be."""
+    if not isinstance(out, Generation):
+        raise TypeError(f"the engine returned {type(out).__name__} instead of a Generation")
+    ids, logprobs = checked_ids(out.token_ids), out.logprobs
+    if logprobs is not None:
+        logprobs = list(logprobs) if isinstance(logprobs, Sized) else [logprobs]
+        if len(logprobs) != len(ids):
+            raise ValueError(f"{len(ids)} token ids but {len(logprobs)} log-probs")
+        if not isfinite(sum(logprobs)):
+            raise ValueError("log-probs that are not finite")
+        logprobs = logprobs[:most]
+    return Generation(ids[:most], logprobs, bool(out.aborted), str(out.detail))
+
+
+def checked_results(results: Any, count: int) -> list[list[Document] | Failure]:
+    """What a searcher returned for `count` queries; a result that is no list of documents becomes a Failure.
+    Raises TypeError or ValueError unless there is one for each query."""
+    if not isinstance(results, Sequence):
+        raise TypeError(f"the searcher returned {type(results).__name__} instead of a list")
+    if len(results) != count:
+        raise ValueError(f"{len(results)} results for {count} queries")
+    return [_checked_result(result) for result in results]
+
+
+def _checked_result(result: Any) -> list[Document] | Failure:
+    if isinstance(result, Failure):
+        return result if result.kind in _SEARCH_KINDS else replace(result, kind="tool")
+    try:
+        if not isinstance(result, Sequence) or not all(isinstance(item, Document) for item in result):
+            raise TypeError("a result must be a list of Document, or a Failure")
+        return [_with_plain_score(document) for document in result]
+    except Exception as error:
+        return Failure(NO_ANSWER, "tool", reason(error))
+
+
+def _with_plain_score(document: Document) -> Document:
+    """The score as JSON can hold it: numpy's numbers as floats, NaN and infinity as unknown."""
+    score = document.score
+    if score is None or (type(score) in (float, int) and isfinite(score)):
+        return document
+    return replace(document, score=float(score) if isfinite(score) else None)
