@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from retrieval_server.guarantee import Guarantee
+
 _BORDER = 8  # hits at the end of a list that belong to it only by a rounding, perhaps
 
 
@@ -67,12 +69,14 @@ class Backend(ABC):
     """A loaded search index.
 
     Each stage is called from one thread at a time; the two may run at once in different threads. A query's
-    hits must not depend on the queries beside it nor, but for their number, on topk: batches are formed from
-    whoever asks at the moment, and results must not tell.
+    hits must not depend on the queries beside it, as far as its ``guarantee`` says, nor, but for their
+    number, on topk: batches are formed from whoever asks at the moment, and results must not tell.
     """
 
     #: Whether the stages gain by running at once; see StagedSource.
     overlaps: bool = True
+    #: What holds for a query's hits in whatever batch it is.
+    guarantee: Guarantee = Guarantee.BITS
 
     @abstractmethod
     def prepare(self, queries: Sequence[str]) -> Any:

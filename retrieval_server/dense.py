@@ -16,6 +16,7 @@ from retrieval_server.encoder import Encoder
 from retrieval_server.errors import IndexFolderError
 from retrieval_server.faiss_search import GpuSearch, SearchParameters, open_search
 from retrieval_server.gpu import place
+from retrieval_server.guarantee import Guarantee
 from retrieval_server.manifest import DenseSection, SearchSection, require_equal
 
 
@@ -47,6 +48,7 @@ class DenseBackend(Backend):
         ).apply(index)
         self._search = open_search(index, lambda index: place(index, options))
         self._encoder = encoder
+        self.guarantee = encoder.probed.guarantee if encoder else Guarantee.BITS
         # Two batches at once on the same cores cost more than one after the other, and are smaller.
         self.overlaps = isinstance(self._search, GpuSearch) or (encoder is not None and encoder.on_gpu)
 

@@ -1,6 +1,7 @@
 """A loaded encoder: texts to vectors with a sentence-transformers model, under the manifest's settings.
 
-A query's vector does not depend on the queries beside it: queries are padded by their own length, in buckets.
+Queries are padded by their own length, in buckets, so that a query's vector does not depend on the queries
+beside it, as far as the processor's products do not: see guarantee.py.
 Passages are encoded in batches padded to their longest, which is faster for long texts of similar length.
 
 torch is imported when a model is loaded and not before, so that a BM25 server never needs it.
@@ -9,12 +10,14 @@ torch is imported when a model is loaded and not before, so that a BM25 server n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from retrieval_server.encoder_settings import EncoderOptions, choose_pooling, find_family, settle_settings
 from retrieval_server.errors import EncoderError
+from retrieval_server.guarantee import Guarantee, Probe, probe, weakest
 from retrieval_server.manifest import EncoderSection, require_equal
 from retrieval_server.model_folder import hash_model, read_folder_settings, resolve_model
 
@@ -85,7 +88,7 @@ class Encoder:
         return encoder
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """The vectors of queries, the same for a query whoever is beside it (see ``_encode_in_buckets``)."""
+        """The vectors of queries, (queries, dimension); ``probed`` says what holds in any company."""
         texts = [self.section.query_prefix + query for query in queries]
         if self._plain:
             return self._encode_in_buckets(texts)
@@ -93,6 +96,15 @@ class Encoder:
 
     def encode_passages(self, passages: Sequence[str], batch_size: int = 64) -> np.ndarray:
         return self.encode_together([self.section.passage_prefix + text for text in passages], batch_size)
+
+    @cached_property
+    def probed(self) -> Probe:
+        """What is guaranteed of ``encode_queries`` in this process; tried out when first asked for."""
+        found = probe(self._model)
+        if self._plain:
+            return found
+        # Padded to the longest of a batch: a vector's last digits depend on its neighbours' lengths.
+        return Probe(weakest([found.guarantee, Guarantee.ORDER]), found.fingerprint)
 
     @property
     def on_gpu(self) -> bool:
@@ -109,7 +121,7 @@ class Encoder:
 
         Padding to the longest of a batch, as is usual, changes the last digits of a vector with its
         neighbours, and makes short queries pay for a long one. In buckets the shape of the computation is
-        the same for a text in every batch, up to the batch size; see processor.py.
+        the same for a text in every batch, up to the batch size; see guarantee.py.
         """
         import torch
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from retrieval_server.backends import Backend, Hit
 from retrieval_server.errors import BuildError
+from retrieval_server.guarantee import weakest
 from retrieval_server.manifest import HybridSection, Manifest, check_files, read_manifest, require_equal
 
 
@@ -39,6 +40,7 @@ class HybridBackend(Backend):
         self._parts = list(parts)
         self._section = section
         self.overlaps = all(part.overlaps for part in parts)
+        self.guarantee = weakest(part.guarantee for part in parts)
 
     def prepare(self, queries: Sequence[str]) -> list[Any]:
         """What each index needs of the queries."""

@@ -9,14 +9,17 @@ one does not load, nothing has happened.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from retrieval_server.batching import EngineOptions
 from retrieval_server.engine import Engine
+from retrieval_server.guarantee import Guarantee
 from retrieval_server.metrics import IndexMetrics
 from retrieval_server.sources import Source
 
+log = logging.getLogger(__name__)
 #: Opens an index, or whatever else finds documents; called in a worker thread.
 Loader = Callable[[], Source]
 
@@ -50,6 +53,11 @@ class ServedIndex:
         metrics.watch("cache_entries", lambda: self.serving.engine.cache_entries if self.serving else 0)
         metrics.watch("index_version", lambda: self.serving.version if self.serving else 0)
 
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What holds for its answers whatever the load; None before it is loaded, and for the web."""
+        return self.serving.source.description.guarantee if self.serving else None
+
     async def load(self, load: Loader) -> Serving:
         """Load an index and switch to it. Raises what ``load`` raises; then everything is as it was."""
         engine = Engine(self._options, self.metrics)
@@ -61,6 +69,8 @@ class ServedIndex:
             raise
         old = self.serving
         self.serving = Serving(engine, old.version + 1 if old else 1)
+        if self.guarantee is not None:
+            log.info("index %s guarantees %s: %s", self.name, self.guarantee, self.guarantee.meaning)
         if old is not None:
             task = asyncio.create_task(self._retire(old.engine))
             self._retiring.add(task)

@@ -18,11 +18,13 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from retrieval_server.backends import OpenOptions
 from retrieval_server.errors import IndexFolderError, RayError
+from retrieval_server.guarantee import Guarantee, Probe, together
 from retrieval_server.manifest import EncoderSection, Manifest, check_files
 from retrieval_server.memory import keep_giving_back
 from retrieval_server.passages import Passage
@@ -46,10 +48,11 @@ class QueryEncoder:
         from retrieval_server.encoder import Encoder
 
         self._encoder = Encoder.open(EncoderSection.model_validate(section), where, device, dtype)
+        self._probed = self._encoder.probed
 
-    def call(self, queries: list[str]) -> Any:
-        """The queries' vectors, (queries, dimension)."""
-        return self._encoder.encode_queries(queries)
+    def call(self, queries: list[str]) -> tuple[Any, Probe]:
+        """The queries' vectors, (queries, dimension), and what the probe of this process found."""
+        return self._encoder.encode_queries(queries), self._probed
 
 
 class Shard:
@@ -90,10 +93,13 @@ class ShardedSource(StagedSource):
         self._deadline_s = deadline_s
         self.encoders, self.searchers = at_once
         self._on_close = on_close
+        self._probes: set[Probe] = set()
 
     @property
     def description(self) -> Description:
-        return self._description
+        """What this is. The guarantee is that of all encoder replicas that have answered so far."""
+        known = Guarantee.BITS if self._encoder is None else together(self._probes) if self._probes else None
+        return replace(self._description, guarantee=known)
 
     def warm_up(self) -> None:
         self.find(self.prepare(["warm"]), [1])
@@ -101,7 +107,8 @@ class ShardedSource(StagedSource):
     def prepare(self, queries: Sequence[str]) -> Any:
         if self._encoder is None:
             return list(queries)
-        (vectors,) = self._ask([self._encoder], list(queries))
+        ((vectors, probed),) = self._ask([self._encoder], list(queries))
+        self._probes.add(probed)
         return vectors
 
     def find(self, prepared: Any, topks: Sequence[int]) -> list[tuple[Retrieved, ...]]:

@@ -2,8 +2,8 @@
 
 A cross-encoder is far dearer than an index and far better at the first few ranks, so it sees only the
 ``depth`` passages that the search behind it puts first; a request gets at most that many. Scores are computed
-in groups of equal token length, without padding, so that a pair's score does not depend on its neighbours (up
-to the rounding of batch sizes; see processor.py). Equal scores stay in the order that the pairs came in.
+in groups of equal token length, without padding, so that a pair's score does not depend on its neighbours as
+far as the processor's products do not (guarantee.py). Equal scores stay in the order that the pairs came in.
 
 torch is imported when the model is loaded and not before.
 """
@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from retrieval_server.errors import EncoderError
+from retrieval_server.guarantee import Guarantee, probe, weakest
 from retrieval_server.model_folder import resolve_model
 from retrieval_server.sources import Description, Retrieved, StagedSource
 
@@ -30,6 +31,7 @@ class Reranker:
         self.name = name
         self._device = device
         self._model: Any = None
+        self._guarantee = Guarantee.NONE
         self._lock = threading.Lock()  # also for the tokenizer, which two threads must not use at once
 
     def load(self) -> None:
@@ -56,7 +58,14 @@ class Reranker:
                 f"--rerank {self.name}: the model gives {labels} labels for a pair, not one score. "
                 "Take a cross-encoder for ranking, such as cross-encoder/ms-marco-MiniLM-L6-v2."
             )
+        self._guarantee = probe(model).guarantee
         self._model = model
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What holds for a pair's score whatever is scored beside it. Loads the model if need be."""
+        self.load()
+        return self._guarantee
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """How well each (query, passage) fits; larger is better."""
@@ -91,11 +100,13 @@ class RerankedSource(StagedSource):
     def __init__(self, source: StagedSource, reranker: Reranker, depth: int):
         self._source, self._reranker, self._depth = source, reranker, depth
         self.overlaps = source.overlaps
+        self._guarantee = reranker.guarantee  # kept here: it can be asked for while the model is at work
 
     @property
     def description(self) -> Description:
         inner = self._source.description
-        return replace(inner, backend=f"{inner.backend}+rerank")
+        least = None if inner.guarantee is None else weakest([inner.guarantee, self._guarantee])
+        return replace(inner, backend=f"{inner.backend}+rerank", guarantee=least)
 
     def prepare(self, queries: Sequence[str]) -> tuple[list[str], Any]:
         return list(queries), self._source.prepare(queries)

@@ -66,6 +66,7 @@ class Retriever(StagedSource):
             corpus_sha256=manifest.corpus.sha256,
             encoder=encoder.name if encoder else None,
             separator=encoder.separator if encoder else None,
+            guarantee=self._backend.guarantee,
         )
 
     def prepare(self, queries: Sequence[str]) -> Any:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from retrieval_server.guarantee import Guarantee
 from retrieval_server.passages import Passage
 
 
@@ -40,6 +41,7 @@ class Description:
     corpus_sha256: str | None = None
     encoder: str | None = None
     separator: str | None = None
+    guarantee: Guarantee | None = None
 
 
 class SearchFailed(Exception):
@@ -55,7 +57,7 @@ class SearchFailed(Exception):
 
 
 class Source(ABC):
-    """Finds documents for a query; its answer never depends on the queries beside it."""
+    """Finds documents for a query; what the queries beside it can change says its description's guarantee."""
 
     @property
     @abstractmethod

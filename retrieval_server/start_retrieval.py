@@ -118,6 +118,14 @@ def main(argv: list[str] | None = None) -> int:
         reranker.load()  # now: what is wrong with it ends the start
         return RerankedSource(source, reranker, args.rerank_depth) if args.rerank_depth else source
 
+    def say_ready() -> None:
+        for name, index in app.state.service.indexes.items():
+            if index.guarantee is not None:
+                print(f"{name} guarantees {index.guarantee}: {index.guarantee.meaning}", flush=True)
+        if reranker is not None:
+            print(f"/rerank guarantees {reranker.guarantee}: {reranker.guarantee.meaning}", flush=True)
+        print(f"serving on http://{args.host}:{port}", flush=True)
+
     places = {name: Place(folder, args.encoder) for name, folder in args.index.items()}
     reloader = Reloader(places, open_index, args.reload_root)
     loaders: dict[str, Loader] = {name: reloader.loader(place) for name, place in places.items()}
@@ -144,7 +152,7 @@ def main(argv: list[str] | None = None) -> int:
         reranker=reranker,
         token=token or None,
         log_queries=args.log_queries,
-        on_ready=lambda: print(f"serving on http://{args.host}:{port}", flush=True),
+        on_ready=say_ready,
         on_load_failure=stop,
     )
     config = uvicorn.Config(

@@ -19,10 +19,13 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 from pydantic_core import PydanticCustomError
 
+from retrieval_server.guarantee import Guarantee
+
 DEFAULT_INDEX = "default"  # the name of an index that was given without one
 MAX_URLS = 64  # pages in one answer: a page can be long
 _PASSAGE = {"id": "kafka-1", "contents": '"The Trial"\nThe Trial is a novel by Franz Kafka.'}
 _WIKI = {"index_version": 1, "backend": "bm25", "passages": 9756, "corpus_sha256": "5d41...c592"}
+_WIKI |= {"guarantee": "bits"}
 _QUESTIONS = ["Who wrote the novel The Trial?", "In which river's valley lies Ulm?"]
 
 
@@ -179,6 +182,12 @@ class IndexStatus(BaseModel):
     corpus_sha256: str | None = None
     encoder: str | None = None
     separator: str | None = Field(None, description="What joins the parts of a query made of several texts.")
+    guarantee: Guarantee | None = Field(
+        None,
+        description="What holds for an answer at every load. bits: the same ids and the same bits of every "
+        "score. order: scores within 1e-6, and the same ids except where scores are that close. none: "
+        "neither, as the model computes in 16 bits. Null where documents come from the web.",
+    )
 
 
 class Ready(IndexStatus):

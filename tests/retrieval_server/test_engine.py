@@ -13,6 +13,8 @@ from retrieval_server.metrics import Metrics
 from retrieval_server.retriever import Retriever
 from retrieval_server.sources import Description, StagedSource
 
+from .same_answers import assert_same_answers, plain
+
 
 class Stepped(StagedSource):
     """A source that echoes; each stage waits while it is shut, and notes its batches."""
@@ -293,11 +295,8 @@ def test_64_concurrent_askers_get_what_one_by_one_gives(kind, bm25_index, dense_
 
     async def conversation(engine, _, metric):
         answers = await asyncio.gather(*(engine.search([query], 3) for query in queries))
-        got = [[(hit.passage.id, hit.score) for hit in answer] for (answer,) in answers]
-        wanted = [[(hit.passage.id, hit.score) for hit in hits] for hits in expected]
-        assert [[key for key, _ in hits] for hits in got] == [[key for key, _ in hits] for hits in wanted]
-        for hits, same in zip(got, wanted, strict=True):
-            assert [score for _, score in hits] == pytest.approx([score for _, score in same], abs=1e-5)
+        got, wanted = [plain(answer) for (answer,) in answers], [plain(hits) for hits in expected]
+        assert_same_answers(got, wanted, retriever.description.guarantee)
         assert metric("batch_size_count") < 64
 
     run(conversation, retriever)

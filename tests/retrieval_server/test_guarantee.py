@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrieval_server.encoder import Encoder
+from retrieval_server.encoder_settings import EncoderOptions
+from retrieval_server.guarantee import Guarantee, Probe, probe, together, try_product, weakest
+from retrieval_server.retriever import Retriever
+
+from .same_answers import assert_same_answers
+
+ROOT = Path(__file__).parents[2]
+BITS, ORDER, NONE = Guarantee
+WEIGHT = torch.randn(48, 384, generator=torch.Generator().manual_seed(1))
+ONE_PROBE = """
+from retrieval_server.processor import prefer_reproducible_products
+prefer_reproducible_products()
+import os, torch
+from retrieval_server.guarantee import probe
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(384, 1536), torch.nn.Linear(1536, 384))
+print(os.environ["MKL_CBWR"], probe(model).guarantee)
+rows = torch.randn(2, 384)
+print(torch.equal(model[0](rows)[:1], model[0](rows[:1])))
+"""
+
+
+def row_by_row(texts, weight, bias=None):
+    """A product that no batch can change, on any processor: float64, and each output added up by itself."""
+    rows = texts.double().reshape(-1, texts.shape[-1])
+    return torch.stack([(row * weight).sum(-1) for row in rows]).reshape(*texts.shape[:-1], -1).float()
+
+
+def test_a_product_that_no_batch_changes_is_the_same_bits_and_one_that_rounds_by_batch_is_not():
+    def by_batch(texts, weight, bias=None):
+        return row_by_row(texts, weight) * (1 + 2**-23 * (len(texts) > 1))
+
+    def in_the_last_row_only(texts, weight, bias=None):
+        product = row_by_row(texts, weight)
+        product[-1, -1, -1] *= 1 + 2**-22 * (len(texts) > 8)
+        return product
+
+    same, digest = try_product(WEIGHT, multiply=row_by_row)
+    assert same and (same, digest) == try_product(WEIGHT, multiply=row_by_row), "the rows are always the same"
+    assert not try_product(WEIGHT, multiply=by_batch)[0]
+    assert not try_product(WEIGHT, multiply=in_the_last_row_only)[0]
+    assert digest != try_product(WEIGHT + 1, multiply=row_by_row)[1]
+
+
+def probed_in_a_process(setting: str | None) -> tuple[list[str], bool]:
+    environment = {key: value for key, value in os.environ.items() if key != "MKL_CBWR"}
+    if setting is not None:
+        environment["MKL_CBWR"] = setting
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_PROBE],
+        cwd=ROOT,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    said, row_is_the_same = done.stdout.splitlines()
+    return said.split(), row_is_the_same == "True"
+
+
+needs_mkl = pytest.mark.skipif(
+    not torch.backends.mkl.is_available(),
+    reason="left out: this torch does not multiply with Intel MKL, so MKL_CBWR changes nothing",
+)
+
+
+@needs_mkl
+def test_without_mkls_strict_mode_the_weaker_guarantee_is_found_and_the_users_setting_stays():
+    said, row_is_the_same = probed_in_a_process("OFF")
+    assert said == ["OFF", "order"]
+    assert not row_is_the_same, "what the probe says is so"
+
+
+def is_intel() -> bool:
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.is_file() and "GenuineIntel" in cpuinfo.read_text()
+
+
+@needs_mkl
+@pytest.mark.skipif(not is_intel(), reason="left out: MKL's strict mode holds on Intel's processors only")
+def test_on_an_intel_processor_the_server_guarantees_bits():
+    """Else every test that compares answers would quietly ask for less."""
+    said, row_is_the_same = probed_in_a_process(None)
+    assert said == ["AUTO,STRICT", "bits"] and row_is_the_same
+
+
+def test_sixteen_bits_guarantee_no_order_and_a_model_without_products_guarantees_bits(monkeypatch):
+    monkeypatch.setattr("retrieval_server.guarantee.try_product", lambda *_: (False, "a"))
+    layer = torch.nn.Linear(4, 4)
+    assert probe(layer).guarantee is ORDER
+    assert probe(layer.to(torch.bfloat16)).guarantee is NONE
+    assert probe(torch.nn.Embedding(4, 4)).guarantee is BITS
+
+
+def test_elsewhere_than_on_a_processor_bits_are_never_guaranteed():
+    layer = torch.nn.Linear(4, 4, device="meta")
+    assert probe(layer) == Probe(ORDER)
+    assert probe(layer.to(torch.float16)) == Probe(NONE)
+
+
+@given(st.lists(st.sampled_from(Guarantee)))
+def test_the_weakest_of_several_is_as_weak_as_each(several):
+    strongest_first = [BITS, ORDER, NONE]
+    places = [strongest_first.index(each) for each in several]
+    assert strongest_first.index(weakest(several)) == max(places, default=0)
+
+
+def test_processes_that_multiply_differently_do_not_guarantee_bits_together():
+    one, other = Probe(BITS, "a"), Probe(BITS, "b")
+    assert together([one]) is together([one, one]) is BITS
+    assert together([one, other]) is ORDER
+    assert together([one, Probe(ORDER, "a")]) is ORDER
+    assert together([one, other, Probe(NONE, "c")]) is NONE
+
+
+def test_an_encoder_that_pads_to_the_longest_neighbour_guarantees_no_bits(tiny_bge):
+    encoder = Encoder.create(str(tiny_bge), EncoderOptions(), device="cpu")
+    alike = encoder.probed
+    other = Encoder.open(encoder.section, device="cpu")
+    assert other.probed == alike, "the same model in the same process"
+    padded = Encoder.open(encoder.section, device="cpu")
+    padded._model.truncate_dim = 16
+    assert padded.probed.guarantee is ORDER
+
+
+def test_ready_and_the_log_tell_the_guarantee(bm25, dense_index, serve, caplog):
+    caplog.set_level("INFO", "retrieval_server.indexes")
+    dense = Retriever.open(dense_index, device="cpu")
+    weak = Retriever.open(dense_index, device="cpu")
+    weak._backend.guarantee = ORDER
+    with serve({"words": lambda: bm25, "dense": lambda: dense, "weak": lambda: weak}) as client:
+        ready = client.get("/ready").json()
+    assert ready["guarantee"] == ready["indexes"]["words"]["guarantee"] == "bits"
+    assert ready["indexes"]["dense"]["guarantee"] == dense.description.guarantee
+    assert ready["indexes"]["weak"]["guarantee"] == "order"
+    assert "index weak guarantees order" in caplog.text and "within 1e-06" in caplog.text
+
+
+HITS = [("a", 0.9), ("b", 0.5), ("c", 0.5 - 4e-7), ("d", 0.1)]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        HITS,
+        [("a", 0.9 + 5e-7), ("c", 0.5), ("b", 0.5 - 4e-7), ("d", 0.1)],
+        [*HITS[:3], ("e", 0.1)],  # as good as d, and cut off there
+    ],
+)
+def test_order_lets_ties_change_places_and_bits_does_not(answer):
+    assert_same_answers([answer], [HITS], "order")
+    if answer != HITS:
+        with pytest.raises(AssertionError):
+            assert_same_answers([answer], [HITS], "bits")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        HITS[:3],
+        [("b", 0.9), ("a", 0.5), *HITS[2:]],
+        [("a", 0.9 + 3e-6), *HITS[1:]],
+        [("a", 0.9), ("e", 0.5), *HITS[2:]],
+        [*HITS[:2], ("b", 0.5 - 4e-7), HITS[3]],
+    ],
+    ids=["too short", "another order", "another score", "a stranger in the middle", "one twice"],
+)
+def test_order_refuses_all_else(answer):
+    with pytest.raises(AssertionError):
+        assert_same_answers([answer], [HITS], "order")
