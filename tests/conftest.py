@@ -1,5 +1,15 @@
-"""Before any test imports torch: the matrix library as the retrieval server and its builds set it."""
+"""Before any test imports torch: the matrix library as the retrieval server and its builds set it.
+
+Property tests try as many examples as they say, or hypothesis' 100; `HYPOTHESIS_PROFILE=full`, which
+`tests/run.sh full` sets, makes that 1,000 for those that name no number.
+"""
+
+import os
+
+from hypothesis import settings
 
 from retrieval_server.processor import prefer_reproducible_products
 
 prefer_reproducible_products()
+settings.register_profile("full", max_examples=1000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
