@@ -67,13 +67,8 @@ def data_folder() -> Path:
     return Path(os.environ.get("RAG_R1_DATA") or ROOT.parent / "shared" / "data")
 
 
-def smoke(
-    inputs: Inputs, backend: str, out: Path, overrides: Sequence[str], timeout_s: float
-) -> dict[str, Any]:
-    """Run everything into `out`; returns the counts. Raises SmokeError, or the failed step's own error."""
-    out.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(out / "trajectories", ignore_errors=True)
-    print("1/4 questions to parquet")
+def questions_to_parquet(inputs: Inputs, out: Path) -> Path:
+    """data_process/hotpotqa_search_mq.py into `out`/data. Raises SmokeError with what it said."""
     script = ROOT / "data_process" / "hotpotqa_search_mq.py"
     command = [sys.executable, script, "--train", inputs.train, "--validation", inputs.validation]
     done = subprocess.run(
@@ -83,12 +78,27 @@ def smoke(
     )
     if done.returncode:
         raise SmokeError(f"{script.name} failed:\n{done.stdout}{done.stderr}")
+    return out / "data"
 
-    print(f"2/4 {backend} index of {inputs.corpus.name}")
+
+def make_index(inputs: Inputs, backend: str, out: Path) -> Path:
+    """The index of the corpus in `out`; one that is newer than the corpus is used again."""
     index = out / f"index-{backend}"
     if not (index / "manifest.json").is_file() or not _newer(index / "manifest.json", inputs.corpus):
         build_index(inputs.corpus, index, *INDEX[backend], "--overwrite", timeout_s=1800)
+    return index
 
+
+def smoke(
+    inputs: Inputs, backend: str, out: Path, overrides: Sequence[str], timeout_s: float
+) -> dict[str, Any]:
+    """Run everything into `out`; returns the counts. Raises SmokeError, or the failed step's own error."""
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(out / "trajectories", ignore_errors=True)
+    print("1/4 questions to parquet")
+    questions_to_parquet(inputs, out)
+    print(f"2/4 {backend} index of {inputs.corpus.name}")
+    index = make_index(inputs, backend, out)
     print("3/4 retrieval server")
     with retrieval_server(index, out / "server.log") as url:
         print(f"4/4 training; log: {out / 'train.log'}")
@@ -119,7 +129,10 @@ def expected_trajectories(overrides: Sequence[str] = ()) -> dict[str, int]:
     batch = int(given.get("data.train_batch_size", recipe["data"]["train_batch_size"]))
     answers = int(given.get("actor_rollout_ref.rollout.n", recipe["actor_rollout_ref"]["rollout"]["n"]))
     validation = int(given.get("data.val_max_samples", recipe["data"]["val_max_samples"]))
-    return {"train": steps * batch * answers, "test": validation}
+    every = int(given.get("trainer.test_freq", recipe["trainer"]["test_freq"]))
+    # One before training; then every so many steps and after the last, if at all.
+    validations = 1 + (-(-steps // every) if every > 0 else 0)
+    return {"train": steps * batch * answers, "test": validations * validation}
 
 
 def check(folder: Path, expected: dict[str, int]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""What breaks things: a proxy that spoils a retrieval server's answers, and a server that is killed and comes
-back.
+"""What breaks things: a proxy that spoils or holds back a retrieval server's answers, and a server that is
+killed and comes back.
 
 The server behind them is the real one, in a process of its own, over an index of the demo's world.
 """
@@ -34,7 +34,8 @@ class FaultyProxy:
     """Passes requests on to `backend` and spoils a share of the answers; runs in a thread of its own.
 
     `rate` of the answers to /retrieve is, by chance, delayed by `delay_s`, an error 500, cut in the middle,
-    or JSON of another shape. `counts` tells how many of each there were.
+    or JSON of another shape. `counts` tells how many of each there were. `hold_first` holds one answer back
+    until something has happened.
     """
 
     def __init__(self, backend: str, rate: float, delay_s: float, faults: Sequence[str] = FAULTS):
@@ -42,8 +43,14 @@ class FaultyProxy:
         self.counts: Counter[str] = Counter()
         self.url = ""
         self._random = random.Random(0)
+        self._hold: tuple[Callable[[], bool], float] | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def hold_first(self, until: Callable[[], bool], at_most_s: float) -> None:
+        """Hold back the answer to the first search, which no other answer has preceded, until something is
+        so. Counted as `held`, or as `given up` if that takes longer than `at_most_s`."""
+        self._hold = (until, at_most_s)
 
     def __enter__(self) -> FaultyProxy:
         self._thread.start()
@@ -70,7 +77,16 @@ class FaultyProxy:
         await self._runner.cleanup()
         await self._session.close()
 
+    async def _held(self, until: Callable[[], bool], at_most_s: float) -> None:
+        deadline = time.monotonic() + at_most_s
+        while not until() and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        self.counts["held" if until() else "given up"] += 1
+
     async def _pass(self, request: web.Request) -> web.Response:
+        if request.path == "/retrieve" and self._hold:
+            hold, self._hold = self._hold, None
+            await self._held(*hold)
         spoil = request.path == "/retrieve" and self._random.random() < self.rate
         fault = self._random.choice(self.faults) if spoil else "none"
         self.counts[fault] += 1

@@ -6,6 +6,12 @@ afterwards (`training/rollout_probs_diff_max`). A log-prob that has slipped by o
 at a seam, would show. Half of the searches are slow, so that trajectories are under way when the weights
 change.
 
+One of them is made to be: the answer to the first search is held back until the metrics of step 1 are there,
+which veRL writes after the weights have been updated. It is a first turn's search, so another turn follows,
+of the new weights. That its group is trained on before the run ends is made sure of by veRL's own limit on
+staleness: from step 3 on, no batch is taken before the prompts of step 1 are finished, and the oldest come
+first.
+
 `separate_async` runs on a CPU with engines of their own only (`hybrid_engine=false`, one vLLM instead of two)
 and with the checkpoint engine `tcp`. veRL 0.9.1 logs a line there with an argument that loggers do not take
 (trainer_separate_async.py, line 181: `logger.info(..., flush=True)`), so its level must be above INFO.
@@ -27,6 +33,8 @@ from rag_r1.demo.report import read_records
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 
 STEPS = 3
+#: Seconds for which the first search is held back at most; step 1 ends long before, also on a busy machine.
+HELD_S = 600
 COMMON = (
     f"trainer.total_training_steps={STEPS}",
     "trainer.v1.sampler.custom_sampler.name=SearchReplayBufferAsync",
@@ -34,6 +42,11 @@ COMMON = (
     # Each turn has its own request, and its own chance to be delayed over a weight update.
     "rag_r1.retriever.gather_s=0",
     "algorithm.rollout_correction.bypass_mode=false",
+    "trainer.v1.sampler.max_off_policy_strategy=wait",
+    f"trainer.v1.sampler.max_off_policy_threshold={STEPS}",
+    # A search that is held back is slow, not lost.
+    f"rag_r1.retriever.timeout_s={2 * HELD_S}",
+    f"rag_r1.failures.tool_timeout_s={2 * HELD_S}",
 )
 MODES = {
     "colocate_async": ("trainer.v1.trainer_mode=colocate_async",),
@@ -57,12 +70,13 @@ def trained(request, demo_index, make_module_server, make_proxy, tmp_path_factor
     with make_proxy(server.url, rate=0.5, delay_s=1.5, faults=["delayed"]) as proxy:
         overrides = (*COMMON, *MODES[request.param])
         run = Training(out, "run", demo_index / "data", proxy.url, overrides, VERL_LOGGING_LEVEL="WARNING")
+        proxy.hold_first(until=lambda: 1 in run.steps(), at_most_s=HELD_S)
         try:
             run.start()
             assert run.finish(900) == 0, run.tail()
         finally:
             run.stop()
-    return SimpleNamespace(out=out, steps=run.steps(), mode=request.param)
+    return SimpleNamespace(out=out, steps=run.steps(), mode=request.param, counts=proxy.counts)
 
 
 def test_every_step_has_all_of_its_samples(trained):
@@ -79,6 +93,7 @@ def test_every_token_has_the_probability_that_the_actor_gives_to_it(trained):
 
 
 def test_trajectories_went_through_weight_updates_and_their_versions_say_so(trained):
+    assert (trained.counts["held"], trained.counts["given up"]) == (1, 0)
     assert max(data["training/off_policy/trajectory_spans/max"] for data in trained.steps.values()) >= 2
     for data in trained.steps.values():
         assert data["training/off_policy/trajectory_spans/min"] >= 1

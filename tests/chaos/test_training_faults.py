@@ -22,7 +22,7 @@ from demo_training import GROUP, QUESTIONS, Training
 from rag_r1.demo.report import read_records
 
 # Bounded in time; generous, for a busy machine takes several times what a quiet one does.
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(2400)]
 
 STEPS, SAMPLES = 4, QUESTIONS * GROUP
 OVERRIDES = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 
 import pytest
 
@@ -17,7 +18,12 @@ PROTOCOLS = ("rag_r1_sq", "rag_r1_mq")
 STRATEGIES = ("guess", "early", "sequential", "parallel")
 
 
+@cache
 def cases():
+    return list(write_cases())
+
+
+def write_cases():
     for name in PROTOCOLS:
         for strategy in STRATEGIES:
             if strategy == "parallel" and name == "rag_r1_sq":

@@ -19,7 +19,7 @@ from rag_r1.demo.server import ROOT, build_index, retrieval_server
 from rag_r1.demo.unsearched import NAME, unsearched_tokenizer
 from rag_r1.demo.world import demo_protocol, write_demo
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 QUESTIONS, GROUP = 4, 4
 STEPS = {1: 1, 2: 3}

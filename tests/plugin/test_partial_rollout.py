@@ -8,6 +8,7 @@ which weights they have through the log-probs of their tokens: -1 for version 1,
 from __future__ import annotations
 
 import asyncio
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -230,3 +231,93 @@ def test_a_server_that_raises_is_a_failure_of_the_engine_and_not_of_the_run(toke
         assert (record["status"], record["failures"][0]["kind"]) == ("engine_failure", "engine")
         assert "the engine is gone" in record["failures"][0]["detail"]
         assert output.response_mask == [0] and span(output) == (8, 8)
+
+
+class Schedule:
+    """That of the real run in tests/chaos/test_async_trainers.py: of eight trajectories the first search is
+    held open, the weights are updated when a batch of four is finished, and then the search is answered."""
+
+    def __init__(self, seed):
+        self.random, self.updated, self.finished, self.held = random.Random(seed), asyncio.Event(), 0, None
+
+    async def search(self, queries):
+        if self.held is None:
+            self.held = queries[0]
+            await self.updated.wait()
+        for _ in range(self.random.randrange(20)):
+            await asyncio.sleep(0)
+
+    def trajectory_ended(self, server):
+        self.finished += 1
+        if self.finished == 4:
+            server.version += 1
+            self.updated.set()
+
+
+class Scheduled(Nothing):
+    """The searches of a Schedule."""
+
+    schedule: Schedule
+
+    async def search(self, queries):
+        await self.schedule.search(queries)
+        return await super().search(queries)
+
+
+def search_for(i):
+    return f"<think> t </think><search> query {i} </search>"
+
+
+class Eight(Server):
+    """One engine for all: trajectory i asks its own query, then answers."""
+
+    def __init__(self, tokenizer):
+        super().__init__(tokenizer, [])
+
+    async def generate(self, request_id, prompt_ids, sampling_params, **unused):
+        number = self.tokenizer.decode(prompt_ids).partition("Who is ")[2][0]
+        searched = f"query {number}" in self.tokenizer.decode(prompt_ids)
+        text = ANSWER if searched else search_for(number)
+        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        return TokenOutput(
+            token_ids=ids,
+            log_probs=[-float(self.version)] * len(ids),
+            stop_reason="completed",
+            extra_fields={"global_steps": self.version},
+        )
+
+
+@pytest.mark.slow
+def test_a_search_held_open_over_an_update_always_spans_two_versions(tokenizer):
+    cfg = config(retriever={"tool": f"{__name__}:Scheduled"})
+
+    async def play_eight(seed):
+        server, schedule = Eight(tokenizer), Schedule(seed)
+        Scheduled.schedule = schedule
+        balancer = Remote(GlobalRequestLoadBalancer(servers={"one": Remote(server)}))
+
+        async def play_one(i):
+            client = FullyAsyncLLMServerClient(cfg, balancer)
+            trainer, data = DictConfigWrap(cfg), DictConfigWrap(cfg.data)
+            loop = SearchAgentLoop(trainer, client, tokenizer, None, None, data, hf_model_type="qwen2")
+            question = f"Who is {i}?"
+            row = {
+                "raw_prompt": [{"role": "user", "content": question}],
+                "extra_info": {"question": question},
+            }
+            output = await loop.run({"temperature": 1.0, "logprobs": True}, **row, global_steps=1)
+            schedule.trajectory_ended(server)
+            return output
+
+        return await asyncio.wait_for(asyncio.gather(*map(play_one, range(8))), 30), schedule
+
+    for seed in range(200):
+        outputs, schedule = asyncio.run(play_eight(seed))
+        held = int(schedule.held.removeprefix("query "))
+        versions = [-logprob for _, logprob in generated(outputs[held])]
+        assert versions == [1.0] * len(search_for(held)) + [2.0] * len(ANSWER), seed
+        assert span(outputs[held]) == (1, 2), seed
+        for output in outputs:
+            assert output.extra_fields["trajectory"]["status"] == "answered", seed
+            lowest, highest = span(output)
+            assert {-logprob for _, logprob in generated(output)} == {float(lowest), float(highest)}, seed

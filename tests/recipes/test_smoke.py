@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
+import asyncio
+import gzip
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from smoke_recipe import cached_index, real_inputs, smoke_run
 
+from rag_r1.agent import Budget, Episode, Generation, Trajectory
+from rag_r1.demo.server import retrieval_server
 from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_verl
-from rag_r1.train import RECIPES, Recipe, compose_recipe
-
-_spec = importlib.util.spec_from_file_location("smoke_run", RECIPES / "smoke" / "run.py")
-smoke_run = sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(smoke_run)
+from rag_r1.protocols import load_protocol
+from rag_r1.tools import RetrievalClient, RetrieverConfig
+from rag_r1.train import Recipe, compose_recipe
 
 
 def record(status: str = "answered", documents: int = 3) -> dict[str, Any]:
@@ -74,13 +76,74 @@ def test_expected_trajectories_follow_the_overrides():
     assert changed == {"train": 3 * 8 * 4, "test": 4}
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize("backend", ["bm25", "dense"])
-def test_the_pipeline_runs_on_real_questions_and_passages(tmp_path: Path, backend: str):
+def test_validations_on_the_way_are_expected_too():
+    every_second = ["trainer.total_training_steps=3", "trainer.test_freq=2"]
+    assert smoke_run.expected_trajectories(every_second)["test"] == 16 * 3  # before, after 2, after 3
+
+
+class Asks:
+    """A policy that searches for its question and then answers."""
+
+    def __init__(self, question: str):
+        self.turns = [f"<search> {question} </search>", "<answer> x </answer>"]
+
+    async def generate(self, context, max_tokens, stop):
+        ids = CHARACTERS.encode(self.turns.pop(0))
+        return Generation(ids, [-1.0] * len(ids))
+
+
+class Characters:
+    """A token is a character."""
+
+    def encode(self, text):
+        return [ord(character) for character in text]
+
+    def decode(self, ids):
+        return "".join(map(chr, ids))
+
+
+CHARACTERS = Characters()
+
+
+async def ask(url: str, questions: list[str]) -> list[tuple[Trajectory, str]]:
+    """An episode for each question, all at once: its record, and what the policy read and wrote."""
+    searcher = RetrievalClient(RetrieverConfig(url=url, topk=3))
+
+    async def play(question: str):
+        budget = Budget(max_response_tokens=40_000)
+        episode = Episode(load_protocol("rag_r1_mq"), budget, Asks(question), searcher, CHARACTERS)
+        record = await episode.run(question, question, [0])
+        return record, CHARACTERS.decode(episode.ledger.row().response_ids)
+
     try:
-        inputs = smoke_run.Inputs.find(smoke_run.data_folder())
-    except smoke_run.SmokeError as error:
-        pytest.skip(f"left out: {error}")
-    counts = smoke_run.smoke(inputs, backend, tmp_path, ["trainer.total_training_steps=1"], timeout_s=1000)
-    assert counts["trajectories"] == {"train": 1 * 8 * 4, "test": 16}
-    assert counts["passages"] > 0
+        return await asyncio.gather(*map(play, questions))
+    finally:
+        await searcher.close()
+
+
+@pytest.mark.parametrize(
+    "backend", [pytest.param("bm25", marks=pytest.mark.slow), pytest.param("dense", marks=pytest.mark.full)]
+)
+def test_an_agent_finds_real_passages_for_real_questions(tmp_path: Path, backend: str):
+    """The smoke run but for the training, over all passages. The training itself is one of tests/e2e."""
+    inputs = real_inputs()
+    rows = pq.read_table(smoke_run.questions_to_parquet(inputs, tmp_path) / "test.parquet").to_pylist()
+    assert len(rows) == len(json.loads(inputs.validation.read_text("utf-8")))
+    # Without the commas at which this dialect parts two queries.
+    questions = [row["extra_info"]["question"].replace(",", "") for row in rows[:32]]
+    index = (
+        cached_index(inputs, "dense")
+        if backend == "dense"
+        else smoke_run.make_index(inputs, "bm25", tmp_path)
+    )
+    with gzip.open(inputs.corpus, "rt", encoding="utf-8") as file:
+        corpus = {row["id"]: row["contents"] for row in map(json.loads, file)}
+    assert json.loads((index / "manifest.json").read_text())["count"] == len(corpus) > 9000
+    with retrieval_server(index, tmp_path / "server.log") as url:
+        played = asyncio.run(ask(url, questions))
+    for record, text in played:
+        assert (record.status, record.failures) == ("answered", [])
+        (documents,) = record.turns[0].documents
+        assert len(documents) == 3
+        for document in documents:
+            assert corpus[document.id] == document.contents and json.dumps(document.text[:40])[1:-1] in text

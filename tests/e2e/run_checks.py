@@ -1,0 +1,145 @@
+"""What a finished training must have left behind, whatever it was: each function raises AssertionError.
+
+Read are what the actor's training engine was given (`actor.jsonl`, see recording_engine.py), the trajectories
+that the reward manager dumped, and the metrics that veRL logged. tests/e2e/test_run_checks.py tampers with
+each of them and sees that a check notices.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from rag_r1.demo.report import read_records
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its folder, and what its settings let expect."""
+
+    out: Path
+    policy: Path  # whose tokenizer it used
+    corpus: Path  # JSONL with the ids of all passages
+    steps: int
+    samples: int  # trajectories of a step
+    validation: str  # the split that was validated
+    validated: int  # trajectories of one validation; there is one before training and one after
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """What the actor was trained on, a row for each trajectory."""
+        return _json_lines(self.out / "actor.jsonl")
+
+    @cached_property
+    def metrics(self) -> dict[int, dict[str, float]]:
+        """What veRL logged, by step."""
+        found: dict[int, dict[str, float]] = {}
+        for entry in _json_lines(self.out / "metrics.jsonl"):
+            found.setdefault(entry["step"], {}).update(entry["data"])
+        return found
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        return AutoTokenizer.from_pretrained(self.policy)
+
+    def records(self, split: str) -> list[dict[str, Any]]:
+        """The trajectories of a split that were dumped."""
+        return [r for played in read_records(self.out / "trajectories" / split).values() for r in played]
+
+
+def tokens(row: dict, mask: int) -> list[int]:
+    """The response's tokens that the policy wrote (1) or was shown (0)."""
+    return [token for token, m in zip(row["responses"], row["response_mask"], strict=True) if m == mask]
+
+
+def every_sample_is_scored_and_trained_on_once(run: Run) -> None:
+    trained = run.records("train")
+    assert len(trained) == len(run.rows) == run.samples * run.steps
+    assert Counter(record["step"] for record in trained) == dict.fromkeys(
+        range(1, run.steps + 1), run.samples
+    )
+    dumped = Counter(
+        record["id"]
+        for path in (run.out / "trajectories" / "train").glob("*.jsonl")
+        for record in _json_lines(path)
+    )
+    assert set(dumped.values()) == {1}
+    assert all(isinstance(record["rewards"]["score"], float) for record in trained)
+
+
+def it_was_validated_before_and_after(run: Run) -> None:
+    assert len(run.records(run.validation)) == 2 * run.validated
+    scored = [
+        step for step, data in run.metrics.items() if any("/em/" in k and k[:4] == "val-" for k in data)
+    ]
+    assert sorted(scored) == [0, run.steps]
+
+
+def the_actor_is_trained_on_what_the_policy_wrote_and_on_nothing_else(run: Run) -> None:
+    written = Counter("".join(turn["text"] for turn in r["turns"]) for r in run.records("train"))
+    decode = run.tokenizer.decode
+    assert Counter(decode(tokens(row, 1), skip_special_tokens=True) for row in run.rows) == written
+
+
+def observations_are_in_the_actors_context_but_outside_its_loss(run: Run) -> None:
+    searched = [row for row in run.rows if tokens(row, 0)]
+    assert len(searched) > len(run.rows) // 4
+    for row in searched:
+        observed = run.tokenizer.decode(tokens(row, 0))
+        assert observed.startswith("\n<information>\n") and observed.endswith("\n</information>\n")
+        assert "<information>" not in run.tokenizer.decode(tokens(row, 1))
+        assert row["response_mask"][0] == row["response_mask"][-1] == 1
+    for row in run.rows:
+        assert row["loss_mask"][-len(row["responses"]) :] == row["response_mask"]
+        assert row["input_ids"] == row["prompts"] + row["responses"]
+
+
+def documents_in_the_context_came_from_the_corpus(run: Run) -> None:
+    corpus = {row["id"]: row["contents"] for row in _json_lines(run.corpus)}
+    shown = [
+        document
+        for record in run.records("train")
+        for turn in record["turns"]
+        for documents in turn["documents"]
+        for document in documents
+    ]
+    assert shown and all(document["id"] in corpus for document in shown)
+
+
+def no_search_failed_and_the_metrics_of_the_terms_are_logged(run: Run) -> None:
+    entries = [data for data in run.metrics.values() if "search/em" in data]
+    assert len(entries) == run.steps
+    for entry in entries:
+        assert entry["search/tool_failures"] == entry["search/bad_row"] == 0
+        assert entry["search/score"] == pytest.approx(entry["critic/score/mean"], abs=1e-5)  # 2^-16 apart
+
+
+def rollout_and_actor_agree_on_the_probability_of_every_token(run: Run) -> None:
+    # With bypass_mode vLLM's log-probabilities are the old ones, and there is one update a step: PPO's KL and
+    # clipping compare vLLM's probabilities with the actor's own for the same tokens and weights.
+    updates = [data for data in run.metrics.values() if "actor/ppo_kl" in data]
+    assert len(updates) == run.steps
+    for data in updates:
+        assert abs(data["actor/ppo_kl"]) < 1e-4 and data["actor/pg_clipfrac"] == 0
+
+
+CHECKS = (
+    every_sample_is_scored_and_trained_on_once,
+    it_was_validated_before_and_after,
+    the_actor_is_trained_on_what_the_policy_wrote_and_on_nothing_else,
+    observations_are_in_the_actors_context_but_outside_its_loss,
+    documents_in_the_context_came_from_the_corpus,
+    no_search_failed_and_the_metrics_of_the_terms_are_logged,
+    rollout_and_actor_agree_on_the_probability_of_every_token,
+)
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

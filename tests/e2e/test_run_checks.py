@@ -1,0 +1,172 @@
+"""The checks of a finished training notice when something in it is wrong.
+
+The run here is made by hand, of the demo's traces: two steps of eight trajectories, as files of the same form
+as those of a real training.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import run_checks
+from run_checks import CHECKS, Run
+
+from rag_r1.demo import policy, traces, world
+from rag_r1.demo.search import WorldSearch
+
+PROTOCOL = world.demo_protocol("rag_r1_mq")
+STEPS, SAMPLES, VALIDATED = 2, 8, 4
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Run:
+    out = tmp_path_factory.mktemp("run")
+    tokenizer = policy.demo_tokenizer()
+    small = world.make_world(0, "train", people=20, places=10, words=12)
+    search, rng = WorldSearch(small.passages), random.Random(0)
+    questions = world.make_questions(small, STEPS * SAMPLES, 0)
+    write_lines(out / "corpus.jsonl", small.passages)
+
+    rows, records = [], []
+    for i, question in enumerate(questions):
+        strategy = rng.choice(["sequential", "parallel", "early"])
+        trace = traces.write_trace(question, strategy, small, PROTOCOL, search.results, rng)
+        ids, mask = policy.encode_trace(tokenizer, PROTOCOL, PROTOCOL.messages(question.text), trace)
+        start = mask.index(1)
+        row = {"prompts": ids[:start], "responses": ids[start:], "response_mask": mask[start:]}
+        rows.append({**row, "loss_mask": mask, "input_ids": ids})
+        turns = [segment.text for segment in trace if segment.generated]
+        asked = [PROTOCOL.parse(text).queries for text in turns[:-1]]
+        found = [[[vars(d) for d in documents] for documents in search.results(qs)] for qs in asked] + [[]]
+        turns = [{"text": text, "documents": docs} for text, docs in zip(turns, found, strict=True)]
+        step = 1 + i // SAMPLES
+        records.append({"id": f"q{i}#0", "step": step, "turns": turns, "rewards": {"score": 1.0}})
+    write_lines(out / "actor.jsonl", rows)
+    for step in range(1, STEPS + 1):
+        write_lines(
+            out / "trajectories" / "train" / f"step_{step:06d}-1.jsonl",
+            [record for record in records if record["step"] == step],
+        )
+    for step in (0, STEPS):
+        validated = [{"id": f"v{i}", "step": step, "turns": []} for i in range(VALIDATED)]
+        write_lines(out / "trajectories" / "val" / f"step_{step:06d}-1.jsonl", validated)
+    held_out = {"val-core/demo/bridge/em/mean@1": 0.5}
+    trained = {
+        "search/em": 1.0,
+        "search/score": 1.0,
+        "critic/score/mean": 1.0,
+        "search/tool_failures": 0.0,
+        "search/bad_row": 0.0,
+        "actor/ppo_kl": 1e-7,
+        "actor/pg_clipfrac": 0.0,
+    }
+    metrics = [(0, held_out), (1, trained), (2, {**trained, **held_out})]
+    write_lines(out / "metrics.jsonl", [{"step": step, "data": data} for step, data in metrics])
+    policy.save_policy(out / "policy", policy.make_policy(tokenizer, 0), tokenizer)
+    return Run(out, out / "policy", out / "corpus.jsonl", STEPS, SAMPLES, "val", VALIDATED)
+
+
+def write_lines(path: Path, rows) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def read_lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+ACTOR, METRICS = "actor.jsonl", "metrics.jsonl"
+TRAIN = "trajectories/train/step_000002-1.jsonl"
+VAL = "trajectories/val/step_000002-1.jsonl"
+
+
+def unmask_observation(rows: list[dict]) -> None:
+    rows[0]["response_mask"] = [1] * len(rows[0]["response_mask"])
+
+
+def shift_mask(rows: list[dict]) -> None:
+    """The mask slips by one token, as with an off-by-one at a seam."""
+    rows[0]["response_mask"] = [1, *rows[0]["response_mask"][:-1]]
+
+
+def unmask_everything(rows: list[dict]) -> None:
+    for row in rows:
+        row["response_mask"] = [1] * len(row["responses"])
+
+
+def other_token(rows: list[dict]) -> None:
+    rows[0]["responses"][1] += 1
+
+
+def changes(**values) -> Callable[[list[dict]], None]:
+    """Sets metrics of step 2; None takes them away."""
+
+    def change(entries: list[dict]) -> None:
+        for name, value in values.items():
+            found = next(key for key in entries[2]["data"] if key.endswith(name))
+            entries[2]["data"].pop(found) if value is None else entries[2]["data"].update({found: value})
+
+    return change
+
+
+ONCE, VALIDATED_CHECK, WRITTEN, OBSERVED, CORPUS, LOGGED, AGREE = CHECKS
+#: What goes wrong, in which file, and the check that must notice it.
+TAMPERINGS = {
+    "a row is not trained on": (ACTOR, lambda rows: rows.pop(), ONCE),
+    "a row is trained on twice": (ACTOR, lambda rows: rows.append(rows[0]), ONCE),
+    "one row in the place of another": (ACTOR, lambda rows: rows.__setitem__(1, rows[0]), WRITTEN),
+    "a trajectory is lost": (TRAIN, lambda records: records.pop(), ONCE),
+    "a trajectory is dumped twice": (TRAIN, lambda records: records.append(records[0]), ONCE),
+    "a step plays another's sample": (TRAIN, lambda records: records[0].update(step=1), ONCE),
+    "a sample has no score": (TRAIN, lambda records: records[0].update(rewards={"score": None}), ONCE),
+    "a validation is short": (VAL, lambda records: records.pop(), VALIDATED_CHECK),
+    "a validation is not scored": (METRICS, changes(**{"em/mean@1": None}), VALIDATED_CHECK),
+    "the actor gets another token": (ACTOR, other_token, WRITTEN),
+    "the record holds another text": (TRAIN, lambda r: r[0]["turns"][0].update(text="else"), WRITTEN),
+    "an observation is trained on": (ACTOR, unmask_observation, WRITTEN),
+    "the mask slips by a token": (ACTOR, shift_mask, OBSERVED),
+    "the loss has another mask": (ACTOR, lambda rows: rows[0]["loss_mask"].__setitem__(-1, 0), OBSERVED),
+    "the actor's context is another": (ACTOR, lambda rows: rows[0]["input_ids"].__setitem__(0, 7), OBSERVED),
+    "nothing was searched": (ACTOR, unmask_everything, OBSERVED),
+    "a document is not of the corpus": (
+        TRAIN, lambda r: r[0]["turns"][0]["documents"][0][0].update(id="elsewhere"), CORPUS,
+    ),
+    "a search failed": (METRICS, changes(**{"tool_failures": 1 / 8}), LOGGED),
+    "a row was bad": (METRICS, changes(**{"bad_row": 1 / 8}), LOGGED),
+    "a term is not logged": (METRICS, changes(**{"search/em": None}), LOGGED),
+    "veRL trained on another reward": (METRICS, changes(**{"critic/score/mean": 0.9}), LOGGED),
+    "engine and actor disagree": (METRICS, changes(**{"ppo_kl": -3e-4}), AGREE),
+    "a token's ratio is clipped": (METRICS, changes(**{"pg_clipfrac": 0.01}), AGREE),
+    "a step made no update": (METRICS, changes(**{"ppo_kl": None}), AGREE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_run_in_order_passes(written, check):
+    check(written)
+
+
+@pytest.mark.parametrize("what", TAMPERINGS)
+def test_what_is_wrong_is_noticed(written, tmp_path, what):
+    name, tamper, check = TAMPERINGS[what]
+    out = shutil.copytree(written.out, tmp_path / "run")
+    rows = read_lines(out / name)
+    tamper(rows)
+    write_lines(out / name, rows)
+    run = Run(out, written.policy, out / "corpus.jsonl", STEPS, SAMPLES, "val", VALIDATED)
+    with pytest.raises(AssertionError):
+        check(run)
+
+
+def test_every_check_has_a_tampering():
+    assert {check for *_, check in TAMPERINGS.values()} == set(CHECKS)
+
+
+def test_the_checks_are_all_of_the_module():
+    named = [f for n, f in vars(run_checks).items() if getattr(f, "__annotations__", {}).get("run") == "Run"]
+    assert set(named) == set(CHECKS)

@@ -1,0 +1,40 @@
+"""Adds up what one or several pytest processes have left in a folder, for tests/run.sh.
+
+Each leaves NAME.xml (JUnit) and, unless no test was chosen, NAME.status (its exit status). One that was cut
+off leaves no XML: it counts as one failure. The last line is the total, `N passed, N failed, N skipped`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+
+def tally(folder: Path) -> tuple[dict[str, int], int]:
+    """The counts of all processes, errors among the failed, and the exit status: 0 if every process ended
+    with 0 and a test was run."""
+    counts = {"passed": 0, "failed": 0, "skipped": 0}
+    statuses = [int(path.read_text()) for path in folder.glob("*.status")]
+    for path in folder.glob("*.status"):
+        if not path.with_suffix(".xml").exists():
+            counts["failed"] += 1
+    for path in folder.glob("*.xml"):
+        for suite in ElementTree.parse(path).getroot().iter("testsuite"):
+            number = {key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors", "skipped")}
+            failed = number["failures"] + number["errors"]
+            counts["failed"] += failed
+            counts["skipped"] += number["skipped"]
+            counts["passed"] += number["tests"] - failed - number["skipped"]
+    bad = [status for status in statuses if status]
+    return counts, bad[0] if bad else int(not sum(counts.values()) or counts["failed"] > 0)
+
+
+def main(folder: str) -> int:
+    counts, status = tally(Path(folder))
+    print(", ".join(f"{number} {name}" for name, number in counts.items()))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
