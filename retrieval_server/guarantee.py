@@ -6,8 +6,8 @@ Intel's processors, but not on AMD's; CUDA never promises it. So nothing is take
 has been loaded, its own linear layers multiply some rows alone and in batches, in the process that will
 encode. What comes of it is a ``Guarantee``, told by ``/ready`` and in the log.
 
-The probe is evidence, not proof: it multiplies a few hundred rows. A single row is what differs first, since
-libraries multiply one row (a matrix by a vector) in another way than several.
+The probe is evidence, not proof: it multiplies some two hundred rows a layer. A single row is what differs
+first, since libraries multiply one row (a matrix by a vector) in another way than several.
 
 What follows the encoder needs no probe: candidates of FAISS are scored again in float64, each query for
 itself (faiss_search.py), and BM25 adds up a query's own words.
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 #: How far apart the scores of a query alone and in a batch may be where the guarantee is ``order``.
 TIE = 1e-6
 _TOKENS = (1, 8)  # rows of a text: one as in a classifier's head, and a bucket of the encoder
-_BATCHES = (2, 5, 16)  # texts multiplied at once
+_BATCHES = (2, 5, 16)  # the last texts, as many at once
+_ALONE = (0, 7, 14, 15)  # texts that are multiplied alone as well, the last of every batch among them
 
 
 class Guarantee(str, Enum):
@@ -63,7 +64,7 @@ def weakest(guarantees: Iterable[Guarantee]) -> Guarantee:
 
 @dataclass(frozen=True)
 class Probe:
-    """What one process found. ``fingerprint`` is a hash of its products.
+    """What one process found. ``fingerprint`` is a hash of its products, where they are the same bits.
 
     The same model has the same fingerprint in all processes that multiply alike.
     """
@@ -97,28 +98,35 @@ def probe(model: torch.nn.Module) -> Probe:
     }
     if any(layer.weight.device.type != "cpu" for layer in layers.values()):
         return Probe(weakest(weak))
-    products = [try_product(layer.weight, layer.bias) for layer in layers.values()]
-    fingerprint = hashlib.sha256("".join(digest for _, digest in products).encode()).hexdigest()
-    return Probe(Guarantee.BITS if all(same for same, _ in products) else weakest(weak), fingerprint)
+    digests = []
+    for layer in layers.values():
+        same, digest = try_product(layer.weight, layer.bias)
+        if not same:
+            return Probe(weakest(weak))
+        digests.append(digest)
+    return Probe(Guarantee.BITS, hashlib.sha256("".join(digests).encode()).hexdigest())
 
 
 def try_product(
     weight: torch.Tensor, bias: torch.Tensor | None = None, multiply: Multiply | None = None
 ) -> tuple[bool, str]:
     """Whether rows times ``weight``, (outputs, inputs), are the same bits alone and in every batch tried,
-    and a hash of the products. The rows are the same in every process."""
+    and, if so, a hash of the products. The rows are the same in every process."""
     import torch
 
     multiply = multiply or torch.nn.functional.linear
     generator = torch.Generator().manual_seed(0)
-    digest, same = hashlib.sha256(), True
+    digest = hashlib.sha256()
     with torch.inference_mode():
         for tokens in _TOKENS:
             shape = (max(_BATCHES), tokens, weight.shape[1])
             texts = torch.randn(shape, generator=generator).to(weight.dtype)
-            alone = torch.cat([multiply(text[None], weight, bias) for text in texts])
-            digest.update(alone.float().numpy().tobytes())
-            same = same and all(
-                torch.equal(multiply(texts[:size], weight, bias), alone[:size]) for size in _BATCHES
-            )
-    return same, digest.hexdigest()
+            alone = {i: multiply(texts[i : i + 1], weight, bias)[0] for i in _ALONE}
+            for size in _BATCHES:
+                first = len(texts) - size
+                product = multiply(texts[first:], weight, bias)
+                if not all(torch.equal(product[i - first], row) for i, row in alone.items() if i >= first):
+                    return False, ""
+            for row in alone.values():
+                digest.update(row.float().numpy().tobytes())
+    return True, digest.hexdigest()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrieval_server.encoder import Encoder
@@ -112,6 +112,7 @@ def test_elsewhere_than_on_a_processor_bits_are_never_guaranteed():
     assert probe(layer.to(torch.float16)) == Probe(NONE)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(Guarantee)))
 def test_the_weakest_of_several_is_as_weak_as_each(several):
     strongest_first = [BITS, ORDER, NONE]
