@@ -40,7 +40,8 @@ def test_every_wire_carries_web_documents_and_a_replay_is_the_same_bytes(stub, o
     assert first["score"] == 1.0 and first["document"] == bare["result"][0][0]
     assert first["document"]["id"] == first["document"]["url"] == "https://example.org/Ulm/1"
     assert len(single["results"]) == 4 and single["results"] == [
-        {"document": document, "score": 1 / rank} for rank, document in enumerate(single["result"][0], 1)
+        {"document": document, "score": 1 / rank, "id": document["id"], "content": document["contents"]}
+        for rank, document in enumerate(single["result"][0], 1)
     ]
     assert lines["answers"][0][0].startswith('https://example.org/Celle/1\t"Celle no. 1')
     asked = len(stub.asked)
