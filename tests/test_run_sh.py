@@ -1,8 +1,13 @@
-"""tests/run.sh: its help does nothing else, and its tally of several pytest processes is right."""
+"""tests/run.sh: what each tier runs, its status and its last line; its help does nothing else.
+
+The script, its tally and pytest are real; the project is one of a few small tests, and its checks of style
+are words.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -68,3 +73,72 @@ def test_a_process_for_which_no_test_was_chosen_is_no_failure_but_none_at_all_is
     assert tally(tmp_path)[1] == 1
     junit(tmp_path, "others", 0, tests=3)
     assert tally(tmp_path) == ("3 passed, 0 failed, 0 skipped", 0)
+
+
+PROJECT = """
+import os, pytest
+
+def test_unit(): pass
+
+@pytest.mark.slow
+def test_slow(): pass
+
+@pytest.mark.e2e
+def test_training(): assert not os.environ.get("BREAK_TRAINING")
+
+@pytest.mark.e2e
+@pytest.mark.full
+def test_long_training(): pass
+
+@pytest.mark.full
+def test_long(): assert os.environ["HYPOTHESIS_PROFILE"] == "full"
+"""
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    """A project of five tests, with the real run.sh."""
+    for folder in ("tests", "scripts", "bin"):
+        (tmp_path / folder).mkdir()
+    for name in ("run.sh", "tally.py"):
+        shutil.copy(TESTS / name, tmp_path / "tests" / name)
+    (tmp_path / "tests" / "test_it.py").write_text(PROJECT)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  e2e\n  full\n")
+    (tmp_path / "scripts" / "setup_env.sh").write_text(
+        f'PATH="$PWD/bin:{Path(sys.executable).parent}:$PATH"\n'
+    )
+    for name in ("ruff", "lint-imports"):
+        (tmp_path / "bin" / name).write_text('#!/bin/sh\necho checked; [ -z "$BREAK_STYLE" ]\n')
+        (tmp_path / "bin" / name).chmod(0o755)
+    return tmp_path
+
+
+def run(project: Path, *arguments: str, **variables: str) -> tuple[str, int]:
+    """The last line, and the status."""
+    done = subprocess.run(
+        ["bash", str(project / "tests" / "run.sh"), *arguments],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return done.stdout.splitlines()[-1], done.returncode
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "passed"),
+    [(["unit"], 1), ([], 3), (["full"], 5), (["full", "-k", "long"], 2), (["tests", "-m", "slow"], 1)],
+)
+def test_a_tier_runs_its_tests_and_the_last_line_counts_them(project, arguments, passed):
+    assert run(project, *arguments) == (f"{passed} passed, 0 failed, 0 skipped", 0)
+
+
+@pytest.mark.slow
+def test_a_training_that_fails_fails_the_run(project):
+    assert run(project, BREAK_TRAINING="1") == ("2 passed, 1 failed, 0 skipped", 1)
+
+
+@pytest.mark.slow
+def test_style_that_fails_fails_the_run_after_the_tests(project):
+    assert run(project, "unit", BREAK_STYLE="1") == ("1 passed, 0 failed, 0 skipped", 1)

@@ -42,7 +42,7 @@ def build_index(corpus: Path, out: Path, *options: str, timeout_s: float = 600) 
 
 
 @contextmanager
-def retrieval_server(index: Path, log: Path, *options: str, wait_s: float = 120) -> Iterator[str]:
+def retrieval_server(index: Path, log: Path, *options: str, wait_s: float = 300) -> Iterator[str]:
     """Serve `index` on a free loopback port for the length of the block; yields the address."""
     port = _free_port()
     url = f"http://127.0.0.1:{port}"

@@ -146,6 +146,7 @@ def test_the_engines_slots_and_the_retrievers_capacity_are_kept(bench):
     assert max(inside["search"] for _, inside, _ in searched) <= 2
 
 
+@pytest.mark.slow
 def test_cost_is_shown_against_trajectories_and_turns(capsys, tmp_path):
     out = tmp_path / "rows.json"
     small = ["--scale-trajectories", "2", "4", "--scale-turns", "2", "--speed", "400"]
@@ -184,6 +185,7 @@ def test_arguments_out_of_range_are_refused(args):
         rollout.parse_args(args)
 
 
+@pytest.mark.slow
 def test_overhead_is_measured_with_and_without_verls_loop(capsys):
     for more in ([], ["--plugin"]):
         assert agent_overhead.main(["--turns", "2", "3", "--rounds", "1", "--turn-tokens", "128", *more]) == 0

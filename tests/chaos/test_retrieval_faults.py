@@ -129,6 +129,7 @@ def test_a_server_killed_and_restarted_three_times_loses_no_trajectory(demo_inde
     assert account(played, peaceful) == 0
 
 
+@pytest.mark.slow
 def test_a_server_that_stays_away_ends_every_trajectory_with_a_flag(demo_index, make_server):
     lines, server = scripts(demo_index, 32), make_server()
     (peaceful, _) = asyncio.run(play_all(server.url, lines, FailurePolicy()))
@@ -139,6 +140,7 @@ def test_a_server_that_stays_away_ends_every_trajectory_with_a_flag(demo_index, 
     assert client.stats.requests <= 32 * 2 * 3
 
 
+@pytest.mark.slow
 def test_without_masking_a_dead_server_is_shown_to_the_policy(demo_index, make_server):
     lines, server = scripts(demo_index, 8), make_server()
     server.kill()

@@ -72,6 +72,7 @@ def test_kinds_come_in_equal_shares_and_questions_do_not_repeat():
     assert len({q.text for q in questions}) == len({q.id for q in questions}) == len(questions)
 
 
+@pytest.mark.slow
 def test_a_world_too_small_says_so():
     small = world.make_world(0, "train", people=20, places=10, words=12)
     with pytest.raises(ValueError, match="different questions"):

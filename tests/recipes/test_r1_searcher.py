@@ -65,6 +65,7 @@ NUMBERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("name", STAGES)
 def test_passes_verls_own_validation_with_every_algorithm(name: str, algorithm: str, model_folder: Path):
@@ -99,6 +100,7 @@ def test_an_update_is_a_whole_number_of_prompts_and_of_rows_for_each_of_eight_gp
     assert batch % mini == 0 and mini * n % 8 == 0 and batch * n % 8 == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reward", REWARDS)
 @pytest.mark.parametrize("name", STAGES)
 def test_the_reward_is_switched_by_configuration_and_validation_always_tells_the_three_figures(

@@ -70,6 +70,7 @@ def works(address):
     return body["result"][0][0]["id"] == "town-0" and 'outstanding{index="default"} 0.0' in page
 
 
+@pytest.mark.slow
 def test_the_server_keeps_what_its_page_about_the_api_promises(url):
     api = schemathesis.openapi.from_url(url + "/openapi.json")
     for operation in (result.ok() for result in api.get_all_operations()):
@@ -139,6 +140,7 @@ def bombard(url, seeds):
                 assert set(answer.json()) == {"error", "reason"}, (seed, route, answer.text)
 
 
+@pytest.mark.slow
 def test_malformed_bodies_are_refused_in_json(url):
     bombard(url, range(300))
 
@@ -150,6 +152,7 @@ def test_ten_thousand_malformed_bodies_from_eight_clients(url):
     assert works(url)
 
 
+@pytest.mark.slow
 def test_broken_http_hurts_nobody_else(url):
     host, port = url.removeprefix("http://").split(":")
     head = b"POST /retrieve HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"

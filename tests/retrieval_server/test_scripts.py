@@ -88,6 +88,7 @@ def test_built_inside_the_folder_and_served_from_the_root(corpus, tmp_path):
         assert "serving" not in second.stdout
 
 
+@pytest.mark.slow
 def test_errors_are_one_line_with_the_remedy_and_a_status(corpus, tmp_path, bm25_index):
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"id": "1", "contents": "x"}\n{"id": 2\n')
