@@ -3,10 +3,16 @@
 Property tests try as many examples as they say, or hypothesis' 100, however long one takes: a busy machine
 is no failure. `HYPOTHESIS_PROFILE=full`, which `tests/run.sh full` sets, makes that 1,000 for those that
 name no number.
+
+A test run that is told to end (SIGTERM, as from `timeout` or `kill`) ends its tests first, so that no
+training or server that they started is left running.
 """
 
 import os
+import signal
+import threading
 
+import pytest
 from hypothesis import settings
 
 from retrieval_server.processor import prefer_reproducible_products
@@ -15,3 +21,8 @@ prefer_reproducible_products()
 settings.register_profile("unhurried", deadline=None)
 settings.register_profile("full", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
+
+
+def pytest_configure():
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: pytest.exit("told to end by SIGTERM", 143))

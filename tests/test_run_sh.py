@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -146,3 +147,24 @@ def test_a_training_that_fails_fails_the_run(project):
 @pytest.mark.slow
 def test_style_that_fails_fails_the_run_after_the_tests(project):
     assert run(project, "unit", BREAK_STYLE="1") == ("1 passed, 0 failed, 0 skipped", 1)
+
+
+def test_tests_that_are_told_to_end_clean_up_first(tmp_path):
+    shutil.copy(TESTS / "conftest.py", tmp_path)
+    (tmp_path / "test_long.py").write_text(
+        "import time\nfrom pathlib import Path\n\nHERE = Path(__file__).parent\n\n\n"
+        "def test_long():\n    try:\n        (HERE / 'started').touch()\n        time.sleep(300)\n"
+        "    finally:\n        (HERE / 'cleaned').touch()\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path, env=environment)
+    try:
+        while not (tmp_path / "started").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(60) == 143
+    finally:
+        process.kill()
+    assert (tmp_path / "cleaned").exists()
