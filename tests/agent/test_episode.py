@@ -172,7 +172,7 @@ async def test_documents_are_cut_to_the_query_budget_and_the_closing_tag_stays()
         ["<search> a, b </search>", ANSWER], MQ, many, max_query_observation_tokens=300
     )
     assert [len(documents) for documents in record.turns[0].documents] == [3, 3]
-    assert seen[1].endswith('word"]}\n</information>\n')
+    assert seen[1].endswith('word"\n  ]\n}\n</information>\n')
 
 
 def random_scene(seed):

@@ -114,7 +114,7 @@ def test_a_row_is_played_and_its_tokens_mask_and_log_probs_line_up(tokenizer):
     ids, mask = output.response_ids, output.response_mask
     assert tokenizer.decode([i for i, m in zip(ids, mask, strict=True) if m]) == "".join(turns)
     observed = tokenizer.decode([i for i, m in zip(ids, mask, strict=True) if not m])
-    assert observed.startswith('\n<information>\n{"query": ["a", "b"]')
+    assert observed.startswith('\n<information>\n{\n  "query": [\n    "a",\n    "b"\n  ]')
     assert output.response_logprobs == [-0.5 if m else 0.0 for m in mask]
     (first, second) = client.asked
     assert first[1] == output.prompt_ids == tokenizer.encode("Who?")
