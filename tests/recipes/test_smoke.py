@@ -110,7 +110,7 @@ async def ask(url: str, questions: list[str]) -> list[tuple[Trajectory, str]]:
     searcher = RetrievalClient(RetrieverConfig(url=url, topk=3))
 
     async def play(question: str):
-        budget = Budget(max_response_tokens=40_000)
+        budget = Budget(max_query_observation_tokens=20_000, max_response_tokens=40_000)
         episode = Episode(load_protocol("rag_r1_mq"), budget, Asks(question), searcher, CHARACTERS)
         record = await episode.run(question, question, [0])
         return record, CHARACTERS.decode(episode.ledger.row().response_ids)
