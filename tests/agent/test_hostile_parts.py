@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
+import virtual_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -211,7 +212,7 @@ def play(parts, codec=None, policy=QUICK, protocol=PROTOCOL, prompt=(1, 2), ques
     """(record, ledger) of an episode that must end by itself."""
     budget = Budget(**{**LIMITS, **budget})
     episode = Episode(protocol, budget, parts, parts, codec or Codec(), policy)
-    record = asyncio.run(asyncio.wait_for(episode.run("id", question, prompt), 60))
+    record = virtual_time.run(asyncio.wait_for(episode.run("id", question, prompt), 60))
     check(record, episode)
     return record, episode.ledger
 
