@@ -11,6 +11,8 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from rag_r1.demo.report import read_records
+from rag_r1.protocols import load_protocol
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,12 @@ def tokens(row: dict, mask: int) -> list[int]:
     return [token for token, m in zip(row["responses"], row["response_mask"], strict=True) if m == mask]
 
 
+def stretches(row: dict, mask: int) -> list[list[int]]:
+    """The same tokens, each uninterrupted stretch by itself."""
+    pairs = zip(row["responses"], row["response_mask"], strict=True)
+    return [[t for t, _ in stretch] for m, stretch in groupby(pairs, key=itemgetter(1)) if m == mask]
+
+
 def every_sample_is_scored_and_trained_on_once(run: Run) -> None:
     trained = run.records("train")
     assert len(trained) == len(run.rows) == run.samples * run.steps
@@ -89,16 +98,24 @@ def the_actor_is_trained_on_what_the_policy_wrote_and_on_nothing_else(run: Run) 
 
 
 def observations_are_in_the_actors_context_but_outside_its_loss(run: Run) -> None:
-    searched = [row for row in run.rows if tokens(row, 0)]
-    assert len(searched) > len(run.rows) // 4
-    for row in searched:
-        observed = run.tokenizer.decode(tokens(row, 0))
-        assert observed.startswith("\n<information>\n") and observed.endswith("\n</information>\n")
-        assert "<information>" not in run.tokenizer.decode(tokens(row, 1))
-        assert row["response_mask"][0] == row["response_mask"][-1] == 1
+    records = run.records("train")
+    hint = load_protocol(records[0]["protocol"]).invalid_hint
+    searched = 0
     for row in run.rows:
+        observed = [run.tokenizer.decode(ids) for ids in stretches(row, 0)]
+        for text in observed:
+            shown = text.startswith("\n<information>\n") and text.endswith("\n</information>\n")
+            assert shown or text == hint
+        searched += any(text != hint for text in observed)
+        if observed:
+            assert row["response_mask"][0] == row["response_mask"][-1] == 1
         assert row["loss_mask"][-len(row["responses"]) :] == row["response_mask"]
         assert row["input_ids"] == row["prompts"] + row["responses"]
+    assert searched > len(run.rows) // 4
+    # On real questions the tiny policy now and then writes that tag itself; nobody else's is trained on.
+    trained_on = "".join(run.tokenizer.decode(tokens(row, 1)) for row in run.rows)
+    written = "".join(turn["text"] for record in records for turn in record["turns"])
+    assert trained_on.count("<information>") == written.count("<information>")
 
 
 def documents_in_the_context_came_from_the_corpus(run: Run) -> None:

@@ -45,7 +45,8 @@ def written(tmp_path_factory) -> Run:
         found = [[[vars(d) for d in documents] for documents in search.results(qs)] for qs in asked] + [[]]
         turns = [{"text": text, "documents": docs} for text, docs in zip(turns, found, strict=True)]
         step = 1 + i // SAMPLES
-        records.append({"id": f"q{i}#0", "step": step, "turns": turns, "rewards": {"score": 1.0}})
+        record = {"id": f"q{i}#0", "step": step, "protocol": PROTOCOL.name, "turns": turns}
+        records.append({**record, "rewards": {"score": 1.0}})
     write_lines(out / "actor.jsonl", rows)
     for step in range(1, STEPS + 1):
         write_lines(
