@@ -101,7 +101,9 @@ def checked_generation(out: Any, most: int) -> Generation:
         raise TypeError(f"the engine returned {type(out).__name__} instead of a Generation")
     ids, logprobs = checked_ids(out.token_ids), out.logprobs
     if logprobs is not None:
-        logprobs = list(logprobs) if isinstance(logprobs, Sized) else [logprobs]
+        if not isinstance(logprobs, Sized):
+            raise TypeError(f"log-probs must be a list of numbers, not {type(logprobs).__name__}")
+        logprobs = list(logprobs)
         if len(logprobs) != len(ids):
             raise ValueError(f"{len(ids)} token ids but {len(logprobs)} log-probs")
         if not isfinite(sum(logprobs)):

@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 import virtual_time
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rag_r1.agent import (
@@ -285,6 +285,7 @@ def test_whatever_the_parts_do_the_record_and_the_ledger_hold(seed, retries, mas
 
 @settings(deadline=None, max_examples=150)
 @given(st.integers(0, 2**32))
+@example(116522)  # a number for the log-probs of a single token
 def test_what_retries_mend_leaves_no_trace_but_their_number(seed):
     random = Random(seed)
     protocol, parts = random_parts(random)
