@@ -149,6 +149,7 @@ def test_style_that_fails_fails_the_run_after_the_tests(project):
     assert run(project, "unit", BREAK_STYLE="1") == ("1 passed, 0 failed, 0 skipped", 1)
 
 
+@pytest.mark.slow
 def test_tests_that_are_told_to_end_clean_up_first(tmp_path):
     shutil.copy(TESTS / "conftest.py", tmp_path)
     (tmp_path / "test_long.py").write_text(

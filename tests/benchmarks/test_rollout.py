@@ -80,6 +80,7 @@ def played(bench, name, slots=None, capacity=None):
     return asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_all_schedules_play_the_turns_that_were_drawn(bench):
     plans = simulated.draw(LOAD, bench.queries)
     texts = set()
@@ -94,6 +95,7 @@ def test_all_schedules_play_the_turns_that_were_drawn(bench):
     assert len(texts) == 1
 
 
+@pytest.mark.slow
 def test_in_lock_step_nobody_searches_while_another_generates(bench):
     for name in ("lockstep", "serial"):
         _, generated, searched, _ = played(bench, name)
@@ -103,6 +105,7 @@ def test_in_lock_step_nobody_searches_while_another_generates(bench):
     assert any(inside["generate"] for _, inside, _ in searched), "async is to overlap the two"
 
 
+@pytest.mark.slow
 def test_lock_step_asks_for_a_whole_turn_in_one_request_and_serial_one_by_one(bench):
     plans = simulated.draw(LOAD, bench.queries)
     _, _, searched, _ = played(bench, "lockstep")
@@ -138,6 +141,7 @@ def test_a_trajectorys_own_time_is_its_tokens_over_the_rates(bench):
         assert job.engine.own_s == pytest.approx(seconds)
 
 
+@pytest.mark.slow
 def test_the_engines_slots_and_the_retrievers_capacity_are_kept(bench):
     outcome, _, _, jobs = played(bench, "async", slots=2)
     # Two slots cannot have done the work in less time; a sleep is never too short.

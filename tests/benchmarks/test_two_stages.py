@@ -79,6 +79,7 @@ def test_the_steps_of_the_second_stage_are_counted_on_and_its_first_validation_i
     assert {step: point["F1"] for step, point in found.items()} == {0: 0.0, 6: 0.25, 10: 1.0}
 
 
+@pytest.mark.slow
 def test_the_table_has_four_lines_a_seed_and_the_picture_is_drawn(tmp_path):
     figures = {"searched": 0.5, "name": 0.4, "F1": 0.25, "EM": 0.2, "cover-EM": 0.3}
     held_out = {arm: {str(step): figures for step in (0, 6, 10)} for arm in ("two stages", "control")}

@@ -63,7 +63,10 @@ MODES = {
 }
 
 
-@pytest.fixture(scope="module", params=list(MODES))
+# The mode whose trainer and engines are apart has all that the other has to get right, and more.
+@pytest.fixture(
+    scope="module", params=["separate_async", pytest.param("colocate_async", marks=pytest.mark.full)]
+)
 def trained(request, demo_index, make_module_server, make_proxy, tmp_path_factory):
     out = tmp_path_factory.mktemp(request.param)
     server = make_module_server()

@@ -46,6 +46,7 @@ def files(tmp_path):
     return ["--train", str(tmp_path / "train.json"), "--validation", str(tmp_path / "val.jsonl")]
 
 
+@pytest.mark.slow
 def test_sq_and_mq_differ_in_the_protocol_only(files, tmp_path):
     rows = {}
     for script, protocol in (("hotpotqa_search.py", "rag_r1_sq"), ("hotpotqa_search_mq.py", "rag_r1_mq")):
@@ -112,6 +113,7 @@ def test_nothing_to_read_is_told_with_the_remedy(tmp_path, capsys):
     assert "give --train FILE and --validation FILE" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_without_a_network_the_remedy_is_told(tmp_path):
     pytest.importorskip("datasets")
     result = run(

@@ -13,6 +13,8 @@ from rag_r1.demo import policy, sft, traces, world
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import roll_out, scores_by_kind
 
+pytestmark = pytest.mark.slow  # each test samples from a model, or makes one
+
 SMALL = world.make_world(0, "train", people=20, places=10, words=12)
 SEARCH = WorldSearch(SMALL.passages)
 

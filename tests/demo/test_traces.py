@@ -35,6 +35,7 @@ def write_cases():
                 yield world.demo_protocol(name), strategy, question, trace
 
 
+@pytest.mark.slow
 def test_every_turn_parses_and_ends_at_its_closing_tag():
     for protocol, _, _, trace in cases():
         turns = [segment for segment in trace if segment.generated]

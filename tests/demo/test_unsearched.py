@@ -15,6 +15,8 @@ from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import TorchEngine
 from rag_r1.protocols import Answer, Search
 
+pytestmark = pytest.mark.slow  # each test samples from a model, or makes one
+
 PROTOCOL = world.demo_protocol(unsearched.NAME)
 SMALL = world.make_world(0, "train", people=20, places=10, words=12)
 SEARCH = WorldSearch(SMALL.passages, unsearched.TOPK)
@@ -42,7 +44,6 @@ def written(tokenizer):
     return found
 
 
-@pytest.mark.slow
 def test_no_row_holds_a_search_nor_a_prompt_that_names_one_and_no_documents(written):
     for prompt, text, shown in written:
         assert not any(tag in text for tag in QUERY_TAGS)
@@ -52,14 +53,12 @@ def test_no_row_holds_a_search_nor_a_prompt_that_names_one_and_no_documents(writ
         )
 
 
-@pytest.mark.slow
 def test_every_row_ends_in_an_answer_in_the_dialects_own_ending(written):
     for _, text, _ in written:
         assert isinstance(PROTOCOL.parse(text), Answer) and text.endswith(PROTOCOL.stop)
         assert text.count("</think>") == 1 and "<think>" not in text
 
 
-@pytest.mark.slow
 def test_a_note_is_in_the_form_that_the_prompt_names(written):
     notes = [(prompt, text) for prompt, text, _ in written if "I take a note" in text]
     assert len(notes) > 20
@@ -103,7 +102,6 @@ def test_documents_that_do_not_help_hold_no_fact_of_the_answer_and_are_answered_
     assert 0 < found < len(QUESTIONS)
 
 
-@pytest.mark.slow
 def test_the_warm_start_takes_a_note_about_as_often_as_it_says(tokenizer):
     counts: Counter = Counter()
     for _ in unsearched.batches(tokenizer, 60, unsearched.WARM_MIX, "shares", counts):

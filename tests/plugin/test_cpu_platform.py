@@ -126,6 +126,7 @@ def test_verl_joins_the_group_that_the_platform_made(worker):
     assert total.item() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forward_only", [False, True], ids=["actor", "reference"])
 def test_a_language_model_gives_the_logits_of_the_saved_model(worker, model_folder, forward_only):
     engine = make_engine("language_model", model_folder, forward_only=forward_only)

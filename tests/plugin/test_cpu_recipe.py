@@ -12,6 +12,8 @@ from transformers import Qwen2Config
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
+pytestmark = pytest.mark.slow  # a composed recipe takes most of a second
+
 RECIPES = Path(__file__).parents[2] / "recipes"
 
 # Keys that veRL reads and its own YAML does not have.

@@ -13,6 +13,8 @@ from rag_r1.config import RagR1Config
 from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_verl
 from rag_r1.train import RECIPES, Recipe, RecipeError, compose_recipe, shipped
 
+pytestmark = pytest.mark.slow  # a composed recipe takes most of a second, and there are forty
+
 GPU_RECIPES = ["recipes/rag_r1/ppo_sq", "recipes/rag_r1/ppo_mq", "recipes/rag_r1/grpo"]
 
 # RAG-R1's train_ppo.sh and train_ppo_mq.sh; micro batches are the published totals over eight GPUs.

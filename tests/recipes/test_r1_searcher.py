@@ -16,6 +16,8 @@ from rag_r1.preflight.settings import check_given, check_lengths, check_ours, ch
 from rag_r1.rewards import RewardSum
 from rag_r1.train import RECIPES
 
+pytestmark = pytest.mark.slow  # a composed recipe takes most of a second, and there are forty
+
 ROOT = RECIPES.parent
 STAGES = [f"recipes/r1_searcher/stage{stage}_{model}" for stage in (1, 2) for model in ("qwen", "llama")]
 ALGORITHMS = sorted(path.stem for path in (RECIPES / "r1_searcher" / "algorithm").glob("*.yaml"))
@@ -65,7 +67,6 @@ NUMBERS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("name", STAGES)
 def test_passes_verls_own_validation_with_every_algorithm(name: str, algorithm: str, model_folder: Path):
@@ -100,7 +101,6 @@ def test_an_update_is_a_whole_number_of_prompts_and_of_rows_for_each_of_eight_gp
     assert batch % mini == 0 and mini * n % 8 == 0 and batch * n % 8 == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("reward", REWARDS)
 @pytest.mark.parametrize("name", STAGES)
 def test_the_reward_is_switched_by_configuration_and_validation_always_tells_the_three_figures(

@@ -101,6 +101,7 @@ def test_results_of_a_batch_equal_those_of_each_query_alone(bm25, queries):
     assert bm25.search(queries, 4) == [bm25.search([query], 4)[0] for query in queries]
 
 
+@pytest.mark.slow
 def test_serving_bm25_loads_neither_torch_nor_faiss(bm25_index):
     code = (
         "import sys; from pathlib import Path; import retrieval_server.app; "

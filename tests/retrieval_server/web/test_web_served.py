@@ -64,6 +64,7 @@ def test_replay_and_record_together_ask_for_the_rest_only(stub, open_source, ser
     assert len(path.read_text().splitlines()) == 3
 
 
+@pytest.mark.slow
 def test_64_clients_are_answered_as_one_and_recorded_once(stub, open_source, serve, tmp_path):
     path = tmp_path / "run.jsonl"
     queries = [f"query {number % 32}" for number in range(64)]
