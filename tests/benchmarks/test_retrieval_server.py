@@ -75,7 +75,7 @@ def run(*args):
     return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_servers_are_compared_and_give_the_same_ids(index, tmp_path):
     ours = ("retrieval_server/start_retrieval.py", "--index", index / "index", "--cache-size", 0)
     theirs = ("benchmarks/one_by_one_server.py", "--index", index / "index")

@@ -162,7 +162,7 @@ def test_cost_is_shown_against_trajectories_and_turns(capsys, tmp_path):
     assert all(row["turns"] == 128 for row in rows[-2:])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_schedules_are_compared_against_a_real_retrieval_server():
     command = [
         sys.executable,

@@ -68,7 +68,9 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize(
+    "name", [STAGES[0], *(pytest.param(name, marks=pytest.mark.full) for name in STAGES[1:])]
+)
 def test_passes_verls_own_validation_with_every_algorithm(name: str, algorithm: str, model_folder: Path):
     config = composed(name, *given(model_folder), f"r1_searcher/algorithm={algorithm}")
     assert check_given(config) + check_ours(config)[1] + check_lengths(config) == []
