@@ -17,6 +17,7 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 from uuid import uuid4
 
@@ -212,7 +213,7 @@ def _vocabulary_size(config: DictConfig) -> int | None:
 
 def _text(value: Any) -> str:
     """A cell of the data set as text; an empty or a nested one as none."""
-    return str(value) if isinstance(value, str | int | float) else ""
+    return str(value) if isinstance(value, str | Real) else ""
 
 
 def _plain(config: Any) -> Any:
