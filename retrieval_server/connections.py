@@ -106,6 +106,8 @@ class LimitedHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_head = True
         self._unparsed = self._head_bytes = self._n_headers = 0
+        if self._reading is None:  # it came together with the end of the one before
+            self._read_within()
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:

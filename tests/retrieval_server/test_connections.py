@@ -57,8 +57,12 @@ def port():
 
 
 @contextmanager
-def connection(port):
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as made:
+def connection(port, receive_buffer=None):
+    with socket.socket() as made:
+        if receive_buffer is not None:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        made.settimeout(60)
+        made.connect(("127.0.0.1", port))
         yield made
 
 
@@ -203,23 +207,25 @@ def test_a_body_of_any_form_arrives_whole(port):
 
 
 def test_an_answer_that_nobody_reads_is_dropped(port):
-    before = len(os.listdir("/proc/self/fd"))
     with ExitStack() as stack:
-        clients = [stack.enter_context(connection(port)) for _ in range(5)]
+        before = len(os.listdir("/proc/self/fd"))
+        # Else the system takes all eight MiB for them.
+        clients = [stack.enter_context(connection(port, receive_buffer=2**16)) for _ in range(5)]
         for client in clients:
             client.sendall(b"GET /big HTTP/1.1\r\nhost: x\r\n\r\n")
+            client.recv(1, socket.MSG_PEEK)
         while len(os.listdir("/proc/self/fd")) > before + len(clients):  # the server's ends are here too
             threading.Event().wait(0.05)
         assert all(len(rest(client)) < BIG for client in clients)
 
 
 def test_a_slow_reader_gets_all(port):
-    with connection(port) as client:
+    with connection(port, receive_buffer=2**16) as client:
         client.sendall(b"GET /big HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         size = 0
         while part := client.recv(2**20):
             size += len(part)
-            threading.Event().wait(0.2)
+            threading.Event().wait(0.005)
     assert size > BIG
 
 

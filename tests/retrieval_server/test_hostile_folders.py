@@ -149,6 +149,7 @@ def test_pickled_arrays_in_an_index_are_not_unpickled(bm25_index, tmp_path, cana
         Retriever.open(index, verify=False)
 
 
+@pytest.mark.slow
 def test_the_server_says_which_encoder_it_is_about_to_load(dense_index, tiny_bge, start_server, capfd):
     with start_server("--index", dense_index, "--device", "cpu"):
         pass

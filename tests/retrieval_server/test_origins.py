@@ -222,7 +222,8 @@ def test_a_hundred_megabytes_of_headers_are_neither_taken_nor_kept(live):
 def test_two_hundred_half_sent_requests_are_closed(live):
     held = [socket.create_connection(("127.0.0.1", live.port), timeout=60) for _ in range(200)]
     for connection in held:
-        connection.sendall(b"POST /retrieve HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
+        head = b"POST /retrieve HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        connection.sendall(head + b"content-length: 100\r\n\r\n{")
     for connection in held:
         answer = b""
         while part := connection.recv(2**16):
