@@ -36,7 +36,7 @@ from rag_r1.agent import Budget, Episode, Generation, TokenizerCodec
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.report import read_records
 from rag_r1.demo.world import demo_protocol, make_world
-from rag_r1.protocols import Document, Protocol
+from rag_r1.protocols import Document, Protocol, control_tokens
 
 PROTOCOL = "rag_r1_mq"
 TOPK = 3
@@ -95,7 +95,7 @@ class Material:
 
     @classmethod
     def make(cls, tokenizer: Any, turn_tokens: int) -> Material:
-        protocol = demo_protocol(PROTOCOL).with_special_tokens(tokenizer.all_special_tokens)
+        protocol = demo_protocol(PROTOCOL).with_special_tokens(control_tokens(tokenizer))
         passages = make_world(0, "train", people=1000, places=200).passages
         per_passage = len(tokenizer.encode(passages[0]["contents"], add_special_tokens=False))
         group = max(round(turn_tokens * 0.75 / TOPK / per_passage), 1)

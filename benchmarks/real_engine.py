@@ -17,7 +17,7 @@ from schedules import Job
 from rag_r1.agent import Generation, TokenizerCodec
 from rag_r1.demo.policy import policy_path, prompt_ids
 from rag_r1.demo.world import Question, demo_protocol
-from rag_r1.protocols import Protocol
+from rag_r1.protocols import Protocol, control_tokens
 
 CONTEXT = 512
 
@@ -90,7 +90,7 @@ async def real_engine(policy: Path | None, protocol_name: str, slots: int) -> As
 
     folder = str(policy or policy_path(protocol_name))
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    protocol = demo_protocol(protocol_name).with_special_tokens(tokenizer.all_special_tokens)
+    protocol = demo_protocol(protocol_name).with_special_tokens(control_tokens(tokenizer))
     llm = AsyncLLM.from_engine_args(
         AsyncEngineArgs(
             model=folder,

@@ -27,7 +27,7 @@ from transformers import AutoTokenizer
 from rag_r1.agent import Budget, Codec, Generation, TokenizerCodec
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import demo_protocol
-from rag_r1.protocols import Document, Protocol
+from rag_r1.protocols import Document, Protocol, control_tokens
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class Bench:
     def over(cls, protocol_name: str, queries: list[str], rates: Rates) -> Bench:
         """With the demo's tokenizer and prompt; searches ask `queries`, each made unlike all others."""
         tokenizer = AutoTokenizer.from_pretrained(policy_path(protocol_name))
-        protocol = demo_protocol(protocol_name).with_special_tokens(tokenizer.all_special_tokens)
+        protocol = demo_protocol(protocol_name).with_special_tokens(control_tokens(tokenizer))
         codec = TokenizerCodec(tokenizer, remembered=0)  # else all but the first schedule would profit
         prompt = codec.encode(protocol.messages("Where was Mara Torval born?")[0]["content"])
         return cls(protocol, codec, prompt, rates, queries)

@@ -26,6 +26,7 @@ from retrieval_server.failures import add_error_handlers
 from retrieval_server.indexes import Loader, Serving
 from retrieval_server.metrics import CONTENT_TYPE
 from retrieval_server.middleware import BearerToken, BodyLimit, Measure
+from retrieval_server.origins import HostNames, JsonOnly, OwnOrigin
 from retrieval_server.reload import Reloader
 from retrieval_server.rerank import Reranker
 from retrieval_server.rerank_route import add_rerank_route
@@ -50,8 +51,13 @@ from retrieval_server.wire import (
 )
 
 log = logging.getLogger(__name__)
-_ERRORS: dict[int | str, dict] = {code: {"model": Error} for code in (404, 413, 422, 500, 502, 503, 504)}
-_RELOAD_ERRORS: dict[int | str, dict] = {code: {"model": Error} for code in (403, 404, 409, 422, 500, 503)}
+_REFUSALS = (403, 415, 421)  # of what a web page of another site can send
+_ERRORS: dict[int | str, dict] = {
+    code: {"model": Error} for code in (404, 413, *_REFUSALS, 422, 500, 502, 503, 504)
+}
+_RELOAD_ERRORS: dict[int | str, dict] = {
+    code: {"model": Error} for code in (404, 409, 413, *_REFUSALS, 422, 500, 503)
+}
 _METRICS_EXAMPLE = 'retrieval_requests_total{route="/retrieve",status="200"} 12.0\n'
 _Name = Annotated[str, InPath(description="One of the server's indexes.", examples=["wiki"])]
 
@@ -66,6 +72,7 @@ def create_app(
     reloader: Reloader | None = None,
     token: str | None = None,
     reranker: Reranker | None = None,
+    hosts: HostNames | None = None,
     log_queries: bool = False,
     on_ready: Callable[[], None] | None = None,
     on_load_failure: Callable[[BaseException], None] | None = None,
@@ -74,8 +81,8 @@ def create_app(
 
     Several indexes are a mapping of names to such functions, the default one first. ``topk`` is for requests
     that name none, ``pages`` the file of ``/access``; without ``reloader`` there is no ``/reload``.
-    With ``token`` all but health, readiness and the page about the API needs it; ``log_queries`` puts the
-    queries' words into the log.
+    With ``token`` all but health, readiness and the page about the API needs it; ``hosts`` are the names that
+    a request may ask for (None: any). ``log_queries`` puts the queries' words into the log.
     ``on_ready`` is called when everything is loaded, ``on_load_failure`` if that fails, to stop the server.
     """
     loaders = load if isinstance(load, Mapping) else {DEFAULT_INDEX: load}
@@ -126,8 +133,10 @@ def create_app(
     routes = frozenset(app.openapi()["paths"])
     app.add_middleware(BodyLimit, max_bytes=service.limits.max_body_bytes)
     app.add_middleware(Shed, watch=watch, refusal=service.refusal)
+    app.add_middleware(JsonOnly, metrics=service.metrics)
     if token:
         app.add_middleware(BearerToken, token=token, metrics=service.metrics)
+    app.add_middleware(OwnOrigin, hosts=hosts, metrics=service.metrics)
     app.add_middleware(Measure, metrics=service.metrics, routes=routes)
     return app
 

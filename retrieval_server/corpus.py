@@ -5,7 +5,8 @@ The format is known by the file's name: ``.jsonl`` and ``.tsv`` (each also with 
 the order of their names, and together they are one corpus: an id may stand in one of them only.
 
 A row that does not fit is an error that names file, line and fault; with ``skip_bad_rows`` it is counted
-instead. Lines are split at ``\\n`` only: other line separators of Unicode may stand inside a text.
+instead. A line beyond MAX_LINE_BYTES is such a row: a few hundred kilobytes of gzip can be gigabytes of one.
+Lines are split at ``\\n`` only: other line separators of Unicode may stand inside a text.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import logging
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,6 +29,7 @@ from retrieval_server.manifest import CorpusSection
 from retrieval_server.passages import Passage, PassageWriter
 
 log = logging.getLogger(__name__)
+MAX_LINE_BYTES = 16 * 2**20  # of one row, unpacked; a whole article of Wikipedia stays far below it
 SHOWN_BAD_ROWS = 5  # of the skipped rows, how many are shown with their fault
 _LINES: dict[str, Callable[[str], Passage]] = {".jsonl": parse_jsonl_row, ".tsv": parse_tsv_row}
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".parquet")
@@ -119,10 +122,15 @@ def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRow | None]:
         stream = gzip.open(raw) if name.endswith(".gz") else raw
         counted = 0
         try:
-            for number, line in enumerate(stream):
+            for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES + 1), b"")):
                 if number % 1000 == 0:
                     bar.update(raw.tell() - counted)
                     counted = raw.tell()
+                if len(line) > MAX_LINE_BYTES:
+                    yield BadRow(f"longer than {MAX_LINE_BYTES} bytes")
+                    while line and not line.endswith(b"\n"):  # to where the next row begins
+                        line = stream.readline(MAX_LINE_BYTES)
+                    continue
                 try:
                     text = line.decode("utf-8-sig" if number == 0 else "utf-8").rstrip("\r\n")
                     yield parse(text) if text.strip() else None

@@ -9,6 +9,7 @@ torch is imported when a model is loaded and not before, so that a BM25 server n
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from retrieval_server.guarantee import Guarantee, Probe, probe, weakest
 from retrieval_server.manifest import EncoderSection, require_equal
 from retrieval_server.model_folder import hash_model, read_folder_settings, resolve_model
 
+log = logging.getLogger(__name__)
 # What a model computes in. On a GPU the 16-bit types are several times as fast; on a CPU they are slower.
 FLOAT32 = "float32"
 DTYPES = (FLOAT32, "bfloat16", "float16")
@@ -74,6 +76,7 @@ class Encoder:
         built with.
         """
         _, folder = resolve_model(override or section.name)
+        log.info("loading the encoder %s from %s", section.name, folder)
         remedy = (
             "An index answers only to the encoder of its vectors: give that one with --encoder, "
             "or build the index again with this one."
@@ -172,22 +175,24 @@ class Encoder:
 def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: str):
     import torch
     from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
+    # Left out, the latter is a question on the terminal where a folder brings code of its own.
+    only_data = {"local_files_only": True, "trust_remote_code": False}
     try:
         if not bare:
-            model = SentenceTransformer(str(folder), device=device, local_files_only=True)
+            model = SentenceTransformer(str(folder), device=device, **only_data)
             return model.to(getattr(torch, dtype))
-        try:
-            from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-        except ImportError:  # before version 6
-            from sentence_transformers.models import Pooling, Transformer
-        transformer = Transformer(str(folder))
-        # Version 6 renamed get_word_embedding_dimension.
-        old, new = "get_word_embedding_dimension", "get_embedding_dimension"
-        width = getattr(transformer, new if hasattr(transformer, new) else old)()
-        pooler = Pooling(width, pooling_mode=pooling)
-        return SentenceTransformer(modules=[transformer, pooler], device=device).to(getattr(torch, dtype))
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        transformer = Transformer(
+            str(folder),
+            model_kwargs=dict(only_data),
+            processor_kwargs=dict(only_data),
+            config_kwargs=dict(only_data),
+        )
+        pooler = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
+        model = SentenceTransformer(modules=[transformer, pooler], device=device, trust_remote_code=False)
+        return model.to(getattr(torch, dtype))
+    except Exception as error:  # whatever a damaged or hostile folder makes of three libraries
         raise EncoderError(f"{folder}: the model does not load ({type(error).__name__}: {error}).") from error

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from retrieval_server.batching import EngineOptions
+from retrieval_server.connections import ConnectionLimits
 from retrieval_server.ray_options import add_ray_flags
 from retrieval_server.web.flags import add_web_flags, check_web_flags
 from retrieval_server.wire import DEFAULT_INDEX, Limits
@@ -24,7 +25,7 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
 
     ``index`` is a dictionary of names and folders, the default one first.
     """
-    limits, options = Limits(), EngineOptions()
+    limits, options, connections = Limits(), EngineOptions(), ConnectionLimits()
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -129,6 +130,30 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
         default=limits.max_topk,
         help="largest topk of a request (default %(default)s)",
     )
+    who = parser.add_argument_group("who may connect (docs/security.md)")
+    who.add_argument(
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name under which clients reach this server, beside addresses, localhost and the machine's "
+        "own name: that of a proxy or of a cluster's service. Several times if need be; .example.org: it and "
+        "all below it; *: any",
+    )
+    who.add_argument(
+        "--max-connections",
+        type=int,
+        default=connections.max_connections,
+        metavar="N",
+        help="connections at once; more get 503 (default %(default)s: 4096, or what ulimit -n leaves)",
+    )
+    who.add_argument(
+        "--read-timeout",
+        type=float,
+        default=connections.read_timeout_s,
+        metavar="SECONDS",
+        help="a request's headers, and again its body, must have arrived by then (default %(default)g)",
+    )
     add_ray_flags(parser)
     batching = parser.add_argument_group("batching of the queries of all requests")
     batching.add_argument(
@@ -205,7 +230,9 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
     )
     args = parser.parse_args(argv)
     check_web_flags(parser, args)
-    at_least = dict.fromkeys(("topk", "max_queries", "max_query_chars", "max_topk", "max_batch"), 1)
+    at_least = dict.fromkeys(
+        ("topk", "max_queries", "max_query_chars", "max_topk", "max_batch", "max_connections"), 1
+    )
     for name, least in (at_least | {"max_wait_ms": 0, "cache_size": 0, "rerank_depth": 0}).items():
         if not getattr(args, name) >= least:
             parser.error(f"--{name.replace('_', '-')} must be at least {least}")
@@ -214,8 +241,9 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     if args.rerank and 0 < args.rerank_depth < args.topk:
         parser.error(f"--topk {args.topk} is above --rerank-depth {args.rerank_depth}")
-    if not args.deadline > 0:
-        parser.error("--deadline must be above 0 seconds")
+    for name in ("deadline", "read_timeout"):
+        if not getattr(args, name) > 0:
+            parser.error(f"--{name.replace('_', '-')} must be above 0 seconds")
     if args.max_delay is not None and not args.max_delay > 0:
         parser.error("--max-delay must be above 0 seconds")
     if args.max_queue < args.max_queries:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from retrieval_server.errors import IndexFolderError
 
@@ -137,6 +137,16 @@ class Manifest(_Section):
     files: dict[str, FileEntry]
     built_with: dict[str, str]
 
+    @field_validator("files")
+    @classmethod
+    def _inside(cls, files: dict[str, FileEntry]) -> dict[str, FileEntry]:
+        # A file's size and hash stand in the message that refuses it: no other folder's may be named.
+        for name in files:
+            path = PurePosixPath(name)
+            if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
+                raise ValueError(f"{name[:100]!r} is not the path of a file in this folder")
+        return files
+
 
 def sha256_of_file(path: Path) -> str:
     digest = hashlib.sha256()
@@ -171,11 +181,13 @@ def read_manifest(folder: Path) -> Manifest:
     )
     if not folder.is_dir():
         raise IndexFolderError(f"{folder}: no such folder. {rebuild}")
+    if not path.is_file():
+        raise IndexFolderError(f"{folder}: no {MANIFEST}, so this is no finished index. {rebuild}")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise IndexFolderError(f"{folder}: no {MANIFEST}, so this is no finished index. {rebuild}") from None
-    except ValueError as error:
+    except OSError as error:
+        raise IndexFolderError(f"{path}: cannot be read ({error.strerror}).") from None
+    except (ValueError, RecursionError) as error:
         raise IndexFolderError(f"{path}: not JSON ({error}). {rebuild}") from None
     version = data.get("format_version") if isinstance(data, dict) else None
     if version != FORMAT_VERSION:

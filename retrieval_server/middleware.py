@@ -1,4 +1,7 @@
-"""ASGI layers around the app, outermost first: measurement and log, the bearer token, the size of a body."""
+"""ASGI layers around the app, outermost first: measurement and log, the bearer token, the size of a body.
+
+Between them stand those of origins.py and shedding.py; app.py puts all of them together.
+"""
 
 from __future__ import annotations
 
@@ -96,6 +99,10 @@ class BodyLimit:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         seen = 0
+        declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        if len(declared) > 18 or (declared.isdigit() and int(declared) > self._max):
+            reason = f"the body is larger than {self._max} bytes"
+            return await error_answer(413, "too_large", reason)(scope, receive, send)
 
         async def counted() -> Message:
             nonlocal seen

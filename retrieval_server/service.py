@@ -185,6 +185,9 @@ class RetrievalService:
             raise self.refused(
                 422, "reload_failed", f"{error} The old index goes on serving.", index=index
             ) from None
+        except OSError as error:
+            reason = f"a file of it cannot be read ({error.strerror}). The old index goes on serving."
+            raise self.refused(422, "reload_failed", reason, index=index) from None
 
     async def _exchange(self, reloader: Reloader, index: ServedIndex, place: Place) -> Serving:
         try:

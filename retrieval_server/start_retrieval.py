@@ -72,8 +72,10 @@ def main(argv: list[str] | None = None) -> int:
     prefer_reproducible_products()  # before anything imports torch or FAISS
 
     from retrieval_server.app import create_app
+    from retrieval_server.connections import ConnectionLimits, limited
     from retrieval_server.indexes import Loader
     from retrieval_server.manifest import check_files
+    from retrieval_server.origins import HostNames, own_names
     from retrieval_server.ray_serve import RayServe
     from retrieval_server.reload import Place, Reloader
     from retrieval_server.rerank import RerankedSource, Reranker
@@ -151,6 +153,7 @@ def main(argv: list[str] | None = None) -> int:
         reloader=reloader,
         reranker=reranker,
         token=token or None,
+        hosts=HostNames(own_names(args.host), args.allowed_host),
         log_queries=args.log_queries,
         on_ready=say_ready,
         on_load_failure=stop,
@@ -162,6 +165,9 @@ def main(argv: list[str] | None = None) -> int:
         log_level=args.log_level,
         log_config=None,
         access_log=False,
+        http=limited(ConnectionLimits(args.read_timeout, args.max_connections)),
+        ws="none",
+        proxy_headers=False,  # neither the client's address nor the scheme is used here: nothing to forge
         # Longer than clients keep a connection that they do not use, so that they close it: a server that
         # closes first meets, now and then, the request that is just being sent.
         timeout_keep_alive=75,
@@ -178,7 +184,10 @@ def main(argv: list[str] | None = None) -> int:
     listener = config.bind_socket()  # a port that is taken ends the process here, before the index is loaded
     port = listener.getsockname()[1]
     for name, folder in args.index.items():
-        what = f"{sum(manifest.count for _, manifest in parts[name])} passages, {parts[name][0][1].backend}"
+        first = parts[name][0][1]
+        what = f"{sum(manifest.count for _, manifest in parts[name])} passages, {first.backend}"
+        if first.dense is not None:  # the folder chooses the model: said before it is loaded
+            what += f", encoder {args.encoder or first.dense.encoder.name}"
         print(f"loading {name}={folder}: {what}", flush=True)
     if web is not None:
         print(f"loading {WEB}={args.web}: {web.note}", flush=True)

@@ -23,6 +23,7 @@ from retrieval_server.guarantee import Guarantee
 
 DEFAULT_INDEX = "default"  # the name of an index that was given without one
 MAX_URLS = 64  # pages in one answer: a page can be long
+MAX_PATH = 1024  # characters of a folder's path in an order to reload
 _PASSAGE = {"id": "kafka-1", "contents": '"The Trial"\nThe Trial is a novel by Franz Kafka.'}
 _WIKI = {"index_version": 1, "backend": "bm25", "passages": 9756, "corpus_sha256": "5d41...c592"}
 _WIKI |= {"guarantee": "bits"}
@@ -211,9 +212,13 @@ class ReloadRequest(BaseModel):
     )
 
     index: IndexName = None
-    path: str | None = Field(None, description="The new index folder; the present one again if absent.")
+    path: str | None = Field(
+        None, max_length=MAX_PATH, description="The new index folder; the present one again if absent."
+    )
     encoder: str | None = Field(
-        None, description="Where its encoder lies; where the index says if absent (the same path: as before)."
+        None,
+        max_length=MAX_PATH,
+        description="Where its encoder lies; where the index says if absent (the same path: as before).",
     )
 
 

@@ -17,6 +17,7 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 from uuid import uuid4
 
@@ -27,7 +28,11 @@ from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
 from rag_r1.agent import Episode, Generation, Ledger, TokenizerCodec, Trajectory
 from rag_r1.config import RagR1Config
+from rag_r1.protocols import control_tokens
 from rag_r1.tools import shared_searcher
+
+#: Longer prompts are not even encoded: the longest tokens of common vocabularies are runs of 128 blanks.
+_MOST_CHARS_A_TOKEN = 128
 
 
 class VerlEngine:
@@ -100,7 +105,7 @@ class _Settings:
 
     def __init__(self, config: DictConfig, tokenizer: Any):
         self.rag_r1 = RagR1Config.from_config(_plain(config.get("rag_r1")))
-        self.protocol = self.rag_r1.protocol.with_special_tokens(tokenizer.all_special_tokens)
+        self.protocol = self.rag_r1.protocol.with_special_tokens(control_tokens(tokenizer))
         self.codec = TokenizerCodec(tokenizer, vocabulary_size=_vocabulary_size(config))
         rollout = config.actor_rollout_ref.rollout
         self.budget = replace(
@@ -133,8 +138,8 @@ class SearchAgentLoop(AgentLoopBase):
         settings = self.settings
         info = row.get("extra_info")
         info = info if isinstance(info, Mapping) else {}
-        question = str(info.get("question") or "")
-        record_id = f"{info.get('id', row.get('uid', ''))}#{row.get('session_id', 0)}"
+        question = _text(info.get("question"))
+        record_id = f"{_text(info.get('id', row.get('uid')))}#{row.get('session_id', 0)}"
         codec = settings.codec
         engine = VerlEngine(self.server_manager, sampling_params, codec)
         training = str(info.get("split", "train")) == "train"
@@ -149,6 +154,10 @@ class SearchAgentLoop(AgentLoopBase):
         own = self.settings.rag_r1.own_prompt
         protocol, codec = self.settings.protocol, self.settings.codec
         messages = protocol.messages(question) if own else list(row["raw_prompt"])
+        most = _MOST_CHARS_A_TOKEN * self.config.actor_rollout_ref.rollout.prompt_length
+        if sum(len(str(message["content"])) for message in messages) > most:
+            raise ValueError(f"a prompt of more than {most} characters")
+        messages = protocol.harmless(messages, question)
         # Not ct_build_initial_tokens, which cuts a long prompt on the left (_cap_text_prompt_length).
         chat = self.continuous_token_builder.build_initial_tokens
         arguments = (protocol.prompt_ids, messages, chat, codec.encode, codec.start)
@@ -200,6 +209,11 @@ def _vocabulary_size(config: DictConfig) -> int | None:
         return int(found.get_text_config().vocab_size)
     except Exception:  # an address that only veRL can read, a model without a vocabulary: nothing is known
         return None
+
+
+def _text(value: Any) -> str:
+    """A cell of the data set as text; an empty or a nested one as none."""
+    return str(value) if isinstance(value, str | Real) else ""
 
 
 def _plain(config: Any) -> Any:

@@ -123,8 +123,8 @@ class TrajectoryDump:
         # surrogatepass: a policy can emit half of a character
         data = (line + "\n").encode("utf-8", "surrogatepass")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("ab", buffering=0) as file:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(path, "ab", buffering=0, opener=_for_its_owner) as file:
                 before = file.seek(0, os.SEEK_END)
                 try:
                     if file.write(data) != len(data):  # what a full disk says first
@@ -136,3 +136,8 @@ class TrajectoryDump:
             logger.error("cannot write trajectory to %s: %s", path, error)
             return False
         return True
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    """Questions and what was retrieved may be confidential: on a shared machine they are nobody else's."""
+    return os.open(path, flags, 0o600)

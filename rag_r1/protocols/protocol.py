@@ -6,8 +6,9 @@ reads it). A protocol has five verbs: `messages` (question -> chat messages), `p
 `parse` (one generated turn -> action), `observation` (search results -> text) and `invalid_hint`. Data
 processing, rollout, rewards, evaluation and serving all use the same object.
 
-Documents are data. Whatever stands in one, `observation` renders it so that no protocol tag and no special
-token of the tokenizer survives inside: `<search>` becomes `[search]`, `<|im_end|>` becomes `[|im_end|]`.
+Documents are data. Whatever stands in one, `observation` renders it so that no protocol tag and no token that
+controls a model survives inside (neutralise.py). A question is data too, and `harmless` treats it likewise
+where the tokenizer is known; `messages` puts it as it is.
 """
 
 from __future__ import annotations
@@ -20,9 +21,8 @@ from functools import cached_property
 from typing import Any
 
 from rag_r1.protocols.actions import Action, Document, Failure
+from rag_r1.protocols.neutralise import Neutraliser, with_question
 from rag_r1.protocols.parsing import QueryFormat, parse_turn
-
-_BRACKETS = str.maketrans("<>", "[]")
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,10 @@ class Protocol:
         system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
         return [*system, {"role": "user", "content": self.user_prompt.replace("{question}", question)}]
 
+    def harmless(self, messages: Sequence[Any], question: str) -> list[Any]:
+        """Messages that put this question, with it neutralised; the same where there is nothing to be."""
+        return with_question(messages, question, self.neutralise(question))
+
     def prompt_ids(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -165,37 +169,20 @@ class Protocol:
         return re.sub(r"\{(rank|title|text|contents)\}", lambda m: fields[m[1]], self.format.document)
 
     def with_special_tokens(self, tokens: Iterable[str]) -> Protocol:
-        """The same protocol, neutralising also these strings (a tokenizer's special tokens) in documents."""
+        """The same protocol, neutralising also these strings (a tokenizer's `control_tokens`)."""
         stripped = {token.strip() for token in tokens} - {""}
         return replace(self, special_tokens=tuple(sorted(stripped, key=lambda token: (-len(token), token))))
 
     def neutralise(self, text: str) -> str:
-        """`text` with protocol tags, special tokens, `<|` and `|>` made harmless, and otherwise unchanged."""
-        # Until nothing is left: `<pad>` becomes `[pad]`, which may itself be a special token. It ends, for
-        # each pass takes angle brackets away or drives the letters of a token further apart.
-        while (changed := self._forbidden.sub(_defuse, text)) != text:
-            text = changed
-        return text
+        """`text` with tags and control tokens made harmless, and otherwise unchanged; see neutralise.py."""
+        return self._neutralise(text)
 
     @cached_property
-    def _forbidden(self) -> re.Pattern[str]:
+    def _neutralise(self) -> Neutraliser:
         tags = [s for tag in vars(self.tags).values() for s in (tag.open, tag.close)]
-        bracketed = [tag for tag in tags if set(tag) & set("<>")]
-        # Also with blanks inside and in other letter case: a model may read `< /Search >` as the real one.
-        loose = [r"\s*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", tag))) for tag in bracketed]
-        exact = [re.escape(token) for token in [*tags, *self.special_tokens] if token not in bracketed]
-        # `<|` and `|>` each on its own: to look for pairs costs quadratic time on a text of opening halves.
-        return re.compile("|".join([*loose, *exact, r"<\|>?|\|>"]), re.IGNORECASE)
+        return Neutraliser(tags, self.special_tokens)
 
 
 def _shows(result: Sequence[Document] | Failure) -> bool:
     """Is there anything to show: a document, or why there is none?"""
     return isinstance(result, Failure) or len(result) > 0
-
-
-def _defuse(match: re.Match[str]) -> str:
-    """Angle brackets become square ones. A token without any is broken in two, a single character blanked."""
-    changed = match[0].translate(_BRACKETS)
-    if changed != match[0]:
-        return changed
-    return f"{match[0][0]} {match[0][1:]}" if len(match[0]) > 1 else " "

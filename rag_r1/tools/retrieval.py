@@ -7,7 +7,7 @@ asking right now is awaited, not sent again (single flight), and one that was an
 LRU cache. GRPO siblings ask the same things, so both matter. Whatever can go wrong on the wire (refused
 connection, time-out, 5xx, 429, broken JSON, wrong shape) is retried with exponential back-off and jitter;
 after the last retry the query gets a `Failure`, never an exception, so a dead retriever costs one bounded
-error observation and not the run. Failures are not cached.
+error observation and not the run. Failures are not cached. A redirect is an error, and nothing is unpacked.
 
 A server that asks for a token gets the one in the environment variable `RETRIEVAL_TOKEN`; it is no key of the
 configuration, because configurations are logged.
@@ -219,6 +219,9 @@ class RetrievalClient:
         try:
             self.stats.sent += len(queries)
             results = await self._ask_with_retries(turns)
+        except Exception as error:  # a fault of our own: it costs these queries, and is seen
+            logger.exception("search failed at %s", self.config.endpoint)
+            results = [failure(f"{type(error).__name__}: {error}")] * len(queries)
         finally:  # also when cancelled: nobody may wait for ever on a future that has no task
             self._settle(queries, results)
 
@@ -234,58 +237,80 @@ class RetrievalClient:
                 future.set_result(result)
 
     async def _ask_with_retries(self, turns: list[list[str]], attempt: int = 0) -> list[Result]:
-        """Results of all queries of the turns. What fails together is repeated turn by turn, so that a fault
-        costs those who shared a request one attempt at most, and a refused query only its own turn."""
+        """Results of all queries of the turns. What fails is repeated turn by turn, without the queries that
+        have their answer, so that a fault costs those who shared a request one attempt at most, and a refused
+        query only its own turn."""
         queries = [query for turn in turns for query in turn]
         wait, refused = 0.0, False
+        found: list[list[Document] | str]
         try:
             self.stats.requests += 1
-            return await self._ask(queries)
+            found = await self._ask(queries)
         except aiohttp.ClientResponseError as error:
-            problem = f"HTTP {error.status}"
+            found = [f"HTTP {error.status}"] * len(queries)
             # Else the server understood, and will say the same again.
             refused = error.status < 500 and error.status not in _RETRIED_STATUSES
             wait = _retry_after(error.headers)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError, _WrongAnswer) as error:
-            problem = f"{type(error).__name__}: {error}"
+            found = [f"{type(error).__name__}: {error}"] * len(queries)
+        problems = [one for one in found if isinstance(one, str)]
+        if not problems:
+            return [one for one in found if not isinstance(one, str)]
         if refused and len(turns) > 1:
             return await self._ask_each(turns, attempt)
         if refused or attempt >= self.config.retries:
             logger.warning(
-                "search failed at %s (%s), %d queries", self.config.endpoint, problem[:200], len(queries)
+                "search failed at %s (%s), %d queries", self.config.endpoint, problems[0][:200], len(problems)
             )
-            return [failure(problem)] * len(queries)
-        self.stats.retried += len(turns)
+            return [failure(one) if isinstance(one, str) else one for one in found]
+        left = _without_answer(turns, found)
+        self.stats.retried += len(left)
         backoff = self.config.backoff_s * 2**attempt * random.uniform(0.5, 1.5)
         await asyncio.sleep(min(max(wait, backoff), _LONGEST_WAIT_S))
-        return await self._ask_each(turns, attempt + 1)
+        again = iter(await self._ask_each(left, attempt + 1))
+        return [next(again) if isinstance(one, str) else one for one in found]
 
     async def _ask_each(self, turns: list[list[str]], attempt: int) -> list[Result]:
         found = await asyncio.gather(*(self._ask_with_retries([turn], attempt) for turn in turns))
         return [result for results in found for result in results]
 
-    async def _ask(self, queries: list[str]) -> list[Result]:
+    async def _ask(self, queries: list[str]) -> list[list[Document] | str]:
+        """For each query its documents, or what is wrong with them."""
         if self._session is None:
             token = os.environ.get(TOKEN_VARIABLE, "").strip()
+            authorization = {"Authorization": f"Bearer {token}"} if token else {}
             self._session = aiohttp.ClientSession(
-                headers={"Authorization": f"Bearer {token}"} if token else None,
+                # Not compressed: a few bytes could be gigabytes.
+                headers={"Accept-Encoding": "identity", **authorization},
+                auto_decompress=False,
                 connector=aiohttp.TCPConnector(limit=self.config.max_connections),
                 timeout=aiohttp.ClientTimeout(total=self.config.timeout_s),
             )
         payload = self.config.spoken.payload(queries, self.config.topk)
-        async with self._session.post(self.config.endpoint, json=payload) as response:
-            response.raise_for_status()
+        # A redirect would carry queries and token to an address that nobody has configured.
+        async with self._session.post(self.config.endpoint, json=payload, allow_redirects=False) as response:
+            if response.status != 200:
+                raise aiohttp.ClientResponseError(
+                    response.request_info, response.history, status=response.status, headers=response.headers
+                )
             body = await response.content.read(MAX_RESPONSE_BYTES + 1)
             while not response.content.at_eof() and len(body) <= MAX_RESPONSE_BYTES:
                 body += await response.content.read(MAX_RESPONSE_BYTES + 1 - len(body))
         if len(body) > MAX_RESPONSE_BYTES:
             raise _WrongAnswer(f"more than {MAX_RESPONSE_BYTES} bytes")
         try:
-            return self.config.spoken.parse(json.loads(body), len(queries), self.config.topk)
+            return self.config.spoken.parse_each(json.loads(body), len(queries), self.config.topk)
         except (ValueError, RecursionError) as error:
             raise _WrongAnswer(str(error)) from error
 
 
+def _without_answer(turns: list[list[str]], found: Sequence[list[Document] | str]) -> list[list[str]]:
+    """The turns without the queries that have their answer, and without those that are then empty."""
+    results = iter(found)
+    left = [[query for query in turn if isinstance(next(results), str)] for turn in turns]
+    return [turn for turn in left if turn]
+
+
 def _retry_after(headers: Any) -> float:
     value = (headers or {}).get("Retry-After", "")
-    return float(value) if value.isdigit() and len(value) < 6 else 0.0
+    return float(value) if value.isascii() and value.isdigit() and len(value) < 6 else 0.0

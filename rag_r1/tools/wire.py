@@ -5,11 +5,13 @@
     queries    POST /queries {"queries", "k"} -> {"queries", "answers": [["id<TAB>contents"]]}, R1-Searcher's;
                it has no scores
 
-An answer is hostile until it is read: whatever its shape, reading gives documents or raises ValueError.
+An answer is hostile until it is read: whatever its shape, reading gives documents or raises ValueError. What
+is wrong with one query's documents is that query's own: `parse_each` gives the others theirs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,25 +20,34 @@ from rag_r1.protocols import Document
 
 #: A passage is about 100 words; a document beyond this many characters is cut before it reaches a tokenizer.
 MAX_DOCUMENT_CHARS = 20_000
+#: And its id: an address, at the longest.
+MAX_ID_CHARS = 2_000
 
 
 @dataclass(frozen=True)
 class Wire:
-    """`path` behind the address; `payload(queries, topk)`; `parse(answer, number of queries, topk)`."""
+    """`path` behind the address; `payload(queries, topk)`; under `key` an answer has one list of documents
+    for each query, and `read` makes one of these out of JSON."""
 
     path: str
     payload: Callable[[Sequence[str], int], dict[str, Any]]
-    parse: Callable[[Any, int, int], list[list[Document]]]
+    key: str
+    read: Callable[[Any], Document]
 
+    def parse(self, data: Any, n_queries: int, topk: int) -> list[list[Document]]:
+        """The documents of all queries. Raises ValueError if the shape of anything is wrong."""
+        return [[self.read(item) for item in items[:topk]] for items in _aligned(data, self.key, n_queries)]
 
-def parse_results(data: Any, n_queries: int, topk: int) -> list[list[Document]]:
-    """The documents in a `/retrieve` answer, with scores or bare. Raises ValueError if its shape is wrong."""
-    return [[_parse_document(item) for item in items[:topk]] for items in _aligned(data, "result", n_queries)]
+    def parse_each(self, data: Any, n_queries: int, topk: int) -> list[list[Document] | str]:
+        """For each query its documents, or what is wrong with them. Raises ValueError if there is not one
+        list for each query."""
+        return [self._parse_one(items[:topk]) for items in _aligned(data, self.key, n_queries)]
 
-
-def parse_answers(data: Any, n_queries: int, topk: int) -> list[list[Document]]:
-    """The documents in a `/queries` answer. Raises ValueError if its shape is wrong."""
-    return [[_parse_line(item) for item in items[:topk]] for items in _aligned(data, "answers", n_queries)]
+    def _parse_one(self, items: list[Any]) -> list[Document] | str:
+        try:
+            return [self.read(item) for item in items]
+        except ValueError as error:
+            return str(error)
 
 
 def _aligned(data: Any, key: str, n_queries: int) -> list[list[Any]]:
@@ -50,30 +61,48 @@ def _aligned(data: Any, key: str, n_queries: int) -> list[list[Any]]:
     return result
 
 
-def _parse_document(item: Any) -> Document:
+def _read_document(item: Any) -> Document:
+    """A document with its score, or a bare one."""
     scored = isinstance(item, dict) and isinstance(item.get("document"), dict)
     document, score = (item["document"], item.get("score")) if scored else (item, None)
     contents = document.get("contents") if isinstance(document, dict) else None
     if not isinstance(contents, str):
         raise ValueError("a document must have a string 'contents'")
-    number = isinstance(score, int | float) and not isinstance(score, bool)
-    return Document(
-        str(document.get("id", "")), contents[:MAX_DOCUMENT_CHARS], float(score) if number else None
-    )
+    own_id = document.get("id")
+    known = str(own_id)[:MAX_ID_CHARS] if isinstance(own_id, str | int | float) else ""
+    return Document(known, contents[:MAX_DOCUMENT_CHARS], _read_score(score))
 
 
-def _parse_line(item: Any) -> Document:
+def _read_score(score: Any) -> float | None:
+    if not isinstance(score, int | float) or isinstance(score, bool):
+        return None
+    try:
+        number = float(score)
+    except OverflowError:  # JSON's whole numbers have no end
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError("a score must be a finite number")
+    return number
+
+
+def _read_line(item: Any) -> Document:
     if not isinstance(item, str):
         raise ValueError("an answer must be a string, id<TAB>contents")
     own_id, tab, contents = item.partition("\t")
-    return Document(own_id if tab else "", (contents if tab else item)[:MAX_DOCUMENT_CHARS])
+    return Document(own_id[:MAX_ID_CHARS] if tab else "", (contents if tab else item)[:MAX_DOCUMENT_CHARS])
 
 
 WIRES = {
     "retrieve": Wire(
         "/retrieve",
         lambda queries, topk: {"queries": list(queries), "topk": topk, "return_scores": True},
-        parse_results,
+        "result",
+        _read_document,
     ),
-    "queries": Wire("/queries", lambda queries, topk: {"queries": list(queries), "k": topk}, parse_answers),
+    "queries": Wire(
+        "/queries", lambda queries, topk: {"queries": list(queries), "k": topk}, "answers", _read_line
+    ),
 }
+#: The two readers by themselves.
+parse_results = WIRES["retrieve"].parse
+parse_answers = WIRES["queries"].parse

@@ -62,17 +62,17 @@ class WebSource(RemoteSource):
 
     async def answer(self, query: str, topk: int) -> tuple[Retrieved, ...]:
         question = Question(self.engine.name, query, self.engine.depth(topk), self._params)
-        documents = self._tape.get(question) if self._tape is not None else None
-        if documents is None:
-            if self._client is None:
-                reason = f"the recording has no answer of {self.engine.name} for {query[:100]!r}"
-                raise SearchFailed(404, "not_recorded", f"{reason} with topk {topk} and these parameters")
-            documents = await self._client.search(query, question.depth)
-            if self._tape is not None:
-                try:
+        try:
+            documents = self._tape.get(question) if self._tape is not None else None
+            if documents is None:
+                if self._client is None:
+                    reason = f"the recording has no answer of {self.engine.name} for {query[:100]!r}"
+                    raise SearchFailed(404, "not_recorded", f"{reason} with topk {topk} and these parameters")
+                documents = await self._client.search(query, question.depth)
+                if self._tape is not None:
                     documents = self._tape.put(question, documents)
-                except RecordingError as error:
-                    raise SearchFailed(503, "record_failed", str(error), retry_after=60) from None
+        except RecordingError as error:
+            raise SearchFailed(503, "record_failed", str(error), retry_after=60) from None
         return tuple(
             Retrieved(Passage(document.url, document.contents, document.url), 1 / rank)
             for rank, document in enumerate(documents[:topk], 1)

@@ -21,6 +21,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ from retrieval_server.errors import RecordingError
 from retrieval_server.web.engines import WebDocument
 
 log = logging.getLogger(__name__)
+MAX_LINE_BYTES = 16 * 2**20  # of one recorded answer
+#: What reading a line raises that is no recorded answer.
+_BROKEN = (ValueError, KeyError, TypeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -72,12 +76,16 @@ class Tape:
         return len(self._at)
 
     def get(self, question: Question) -> list[WebDocument] | None:
-        """The recorded answer, or None."""
+        """The recorded answer, or None. Raises RecordingError if somebody has changed the file meanwhile."""
         place = self._at.get(question.digest())
         if place is None:
             return None
         descriptor, offset, length = place
-        row = _parse(os.pread(descriptor, length, offset))
+        try:
+            row = _parse(os.pread(descriptor, length, offset))
+        except _BROKEN as error:
+            path = self._paths[descriptor]
+            raise RecordingError(f"{path}: was changed since it was opened ({error!r}).") from None
         return [WebDocument(**document) for document in row["documents"]]
 
     def put(self, question: Question, documents: Sequence[WebDocument]) -> list[WebDocument]:
@@ -110,7 +118,7 @@ class Tape:
 
     def _open(self, path: Path, flags: int) -> int:
         try:
-            descriptor = os.open(path, flags, 0o644)
+            descriptor = os.open(path, flags, 0o600)  # the queries are their users' own
         except OSError as error:
             hint = "" if flags & os.O_CREAT else " Record it first, with --record FILE."
             raise RecordingError(f"{path}: cannot be opened ({error.strerror}).{hint}") from None
@@ -139,14 +147,16 @@ class Tape:
         path, end = self._paths[descriptor], 0
         with open(os.dup(descriptor), "rb") as stream:
             stream.seek(0)
-            for number, line in enumerate(stream, 1):
+            for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES + 1), b""), 1):
+                if len(line) > MAX_LINE_BYTES:
+                    raise RecordingError(f"{path}: line {number} is longer than {MAX_LINE_BYTES} bytes.")
                 if not line.endswith(b"\n"):
                     log.warning("%s: line %d was cut off by a kill and is left out", path, number)
                     break
                 try:
                     row = _parse(line)
                     question = Question(**{name: value for name, value in row.items() if name != "documents"})
-                except (ValueError, KeyError, TypeError, RecursionError) as error:
+                except _BROKEN as error:
                     raise RecordingError(
                         f"{path}: line {number} is no recorded answer ({error!r}). Remove the line; its "
                         "query is then asked anew."
@@ -170,4 +180,6 @@ def _parse(line: bytes) -> dict[str, Any]:
     for document in row["documents"]:
         if set(document) != {"url", "contents"} or not all(isinstance(v, str) for v in document.values()):
             raise ValueError("documents must be objects of url and contents")
+        for text in document.values():
+            text.encode("utf-8")  # half a surrogate pair could not be sent
     return row

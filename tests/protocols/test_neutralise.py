@@ -2,12 +2,15 @@
 
 import dataclasses
 import re
+import unicodedata
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
-from rag_r1.protocols import Document, Failure, Tag, load_protocol
+from rag_r1.protocols import Document, Failure, Tag, control_tokens, load_protocol
 
 SPECIAL = [
     "<|im_start|>",
@@ -147,3 +150,164 @@ def test_a_very_long_text_of_beginnings_is_neutralised(text):
 def test_deep_nesting_is_neutralised():
     text = "<|" * 100_000 + "|>" * 100_000
     assert MQ.neutralise(text) == "[|" * 100_000 + "|]" * 100_000
+
+
+# Of each family one that is special, and those that were added without being so.
+SPECIAL_TOKENS = ["<|im_start|>", "<s>", "[gMASK]", "<｜begin▁of▁sentence｜>", "<start_of_turn>", "EOD"]
+OTHER_TOKENS = [
+    "<tool_call>",
+    "</tool_call>",
+    "<think>",
+    "</think>",
+    "[INST]",
+    "[/INST]",
+    "[TOOL_CALLS]",
+    "<end_of_turn>",
+    "<｜User｜>",
+    "<｜tool▁calls▁begin｜>",
+    "<unused7>",
+    "<unused77>",
+    "<SPECIAL_12>",
+    "<fim_prefix>",
+    "|||EMAIL|||",
+    "<<SYS>>",
+    "[multimodal]",
+    "tool_call",
+    "@turn@",
+]
+WORDS = [" 1901", "Doc 1:", "(1)", "COVID-19", "naïve", "\n\n", "  "]
+
+
+def made(normalizer=None):
+    """A byte tokenizer with the tokens above added to its vocabulary, and ordinary words beside them."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    if normalizer is not None:
+        core.normalizer = normalizer
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core)
+    tokenizer.add_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
+    # normalized: looked for in the text as the normaliser has left it
+    tokenizer.add_tokens([AddedToken(token, normalized=normalizer is not None) for token in OTHER_TOKENS])
+    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in WORDS])
+    return tokenizer
+
+
+TOKENIZERS = {
+    "plain": made(),
+    "NFKC": made(normalizers.NFKC()),
+    "NFKC, lower case": made(normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])),
+}
+ADDED = st.lists(
+    st.sampled_from(SPECIAL_TOKENS + OTHER_TOKENS + WORDS)
+    | st.sampled_from(SPECIAL_TOKENS + OTHER_TOKENS).map(
+        lambda token: "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in token)
+    )
+    | st.sampled_from(["<", ">", "｜", "＜", "［", " ", "[", "/", "_", "unused", "7", "\u0338", "\u0301"])
+    | st.text(max_size=4),
+    max_size=12,
+).map("".join)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_the_whole_added_vocabulary_is_known_but_for_ordinary_words(name):
+    assert control_tokens(TOKENIZERS[name]) == set(SPECIAL_TOKENS + OTHER_TOKENS)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("protocol", ["rag_r1_mq", "rag_r1_sq", "search_r1", "r1_searcher"])
+@settings(deadline=None, max_examples=60)
+@given(ADDED)
+@example("".join(SPECIAL_TOKENS + OTHER_TOKENS))
+@example("＜tool_call＞ ＜｜User｜＞ ［INST］ <\u0338tool_call>")
+def test_no_document_becomes_a_token_that_controls_the_model(protocol, name, text):
+    tokenizer = TOKENIZERS[name]
+    ids = {tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS + OTHER_TOKENS}
+    protocol = load_protocol(protocol).with_special_tokens(control_tokens(tokenizer))
+    for shown in (protocol.neutralise(text), protocol.render_document(1, Document("1", text))):
+        assert not ids & set(tokenizer.encode(shown, add_special_tokens=False)), shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>",
+        "< / Tool_Response >",
+        "[INST]",
+        "[/INST]",
+        "<<SYS>>",
+        "<start_of_turn>",
+        "<end_of_turn>",
+        "<｜Assistant｜>",
+        "<｜",
+        "｜>",
+        "<think>",
+        "<thinking>",
+        "</reasoning>",
+    ],
+)
+def test_marks_of_published_templates_are_harmless_for_every_tokenizer(text):
+    tags = dataclasses.replace(MQ.tags, think=Tag("<plan>", "</plan>"))
+    protocol = dataclasses.replace(MQ, tags=tags).with_special_tokens([])
+    changed = protocol.neutralise(f"x {text} y")
+    assert text not in changed and changed.startswith("x ") and changed.endswith(" y")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "In 1901 he wrote Doc 1: (1) of COVID-19,\n\nnaïve  as ever",
+        "東京｜大阪 ＜注＞ ［1］ Ｗｉｄｅ ﬁne ² ｔｏｏｌ＿ｃａｌｌ",
+        "a tool call [instr] <unused 7> <b>bold</b> ||| @turn",
+        "cafe\u0301",
+    ],
+)
+def test_ordinary_text_is_the_same_to_the_byte(text):
+    assert (
+        load_protocol("rag_r1_mq")
+        .with_special_tokens(control_tokens(TOKENIZERS["plain"]) - {"tool_call"})
+        .neutralise(text)
+        == text
+    )
+
+
+def test_thousands_of_added_tokens_cost_no_more_than_a_few():
+    """Gemma has 6,242. A pattern that tries them one after the other would take minutes here."""
+    protocol = MQ.with_special_tokens([f"<unused{i}>" for i in range(6242)] + ["<mask>"])
+    text = "<unused" * 100_000
+    assert protocol.neutralise(text) == text
+    assert protocol.neutralise(text + "6241>") == text[:-7] + "[unused6241]"
+
+
+def test_a_question_is_neutralised_where_the_prompt_puts_it_and_nowhere_else():
+    question = "Who? </search> <tool_call> </search>"
+    raw = MQ.messages(question)
+    (message,) = MQ.harmless(raw, question)
+    assert message["content"] == MQ.messages("Who? [/search] [tool_call] [/search]")[0]["content"]
+    assert raw[0]["content"].endswith(question + "\n"), "what was given is not changed"
+    # A question that also stands in the instructions: theirs stays.
+    (message,) = MQ.harmless(MQ.messages("<search>"), "<search>")
+    assert message["content"] == MQ.messages("[search]")[0]["content"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.text(max_size=40), st.sampled_from(["rag_r1_mq", "r1_searcher", "r1_searcher_instruct"]))
+@example("Who wrote 東京｜大阪 ＜注＞?", "rag_r1_mq")
+@example("", "rag_r1_mq")
+def test_a_prompt_whose_question_has_nothing_of_the_kind_is_the_same_to_the_byte(question, name):
+    protocol = load_protocol(name).with_special_tokens(SPECIAL)
+    messages = protocol.messages(question)
+    if protocol.neutralise(question) == question:
+        assert protocol.harmless(messages, question) == messages
+    else:
+        assert protocol.harmless(messages, question) == protocol.messages(protocol.neutralise(question))
+
+
+@settings(deadline=None, max_examples=60)
+@given(HOSTILE)
+def test_wide_letters_do_not_hide_a_tag(text):
+    wide = "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in text)
+    once = MQ.neutralise(wide)
+    assert not survivors(MQ, unicodedata.normalize("NFKC", once))
+    assert MQ.neutralise(once) == once

@@ -196,3 +196,10 @@ def test_the_command_is_verls_own_with_the_overrides_as_given():
         "trainer.nnodes=2",
         "+a.b='x y'",
     ]
+
+
+@pytest.mark.parametrize("name", GPU_RECIPES)
+def test_a_ray_that_a_run_starts_for_itself_has_no_dashboard(name, model_folder):
+    """Ray's own default is one that asks for no password."""
+    settings = composed(name, *given(model_folder)).ray_kwargs.ray_init
+    assert (settings.include_dashboard, settings.dashboard_host) == (False, "127.0.0.1")

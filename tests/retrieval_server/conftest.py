@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from retrieval_server.builder import BuildOptions, build_index
 from retrieval_server.retriever import Retriever
 
+ROOT = Path(__file__).parents[2]
 TOWNS = "Ulm Trier Kassel Lübeck Bremen Passau Worms Jena Celle Halle".split()
 RIVERS = "Donau Mosel Fulda Trave Weser Inn Rhein Saale Aller Elster".split()
 PASSAGES = [
@@ -154,3 +161,53 @@ def client(bm25) -> Iterator:
 def serve() -> Callable:
     """The context manager ``serving``, for tests that need an app of their own."""
     return serving
+
+
+class ServerProcess:
+    """start_retrieval.py in a process of its own."""
+
+    def __init__(self, flags: list[str], environment: dict[str, str]):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        command = [sys.executable, "retrieval_server/start_retrieval.py", *flags, "--port", str(self.port)]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment
+        )
+
+    @property
+    def resident(self) -> int:
+        """Bytes of memory that the process holds."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+    def wait_until_ready(self) -> None:
+        while True:
+            assert self.process.poll() is None, "the server ended"
+            try:
+                if httpx.get(self.url + "/ready").status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.05)
+
+
+@contextmanager
+def server_process(*flags: str | Path, **environment: str) -> Iterator[ServerProcess]:
+    """A server with these flags, when it is ready; it has to end with status 0."""
+    server = ServerProcess([str(flag) for flag in flags], environment)
+    try:
+        server.wait_until_ready()
+        yield server
+        assert server.process.poll() is None, "the server ended"
+    finally:
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(60)
+    assert server.process.returncode == 0
+
+
+@pytest.fixture(scope="session")
+def start_server() -> Callable:
+    """The context manager ``server_process``."""
+    return server_process

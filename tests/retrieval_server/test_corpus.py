@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from retrieval_server.corpus import CorpusReader, write_passages
+from retrieval_server.corpus import MAX_LINE_BYTES, CorpusReader, write_passages
 from retrieval_server.errors import CorpusError
 from retrieval_server.passages import Passage
 
@@ -173,3 +174,30 @@ def test_an_id_in_two_files_is_refused_with_both_places(write, tmp_path):
     files = [write("a.tsv", "x\tone\ny\ttwo\n"), write("b.tsv.gz", "z\tthree\ny\tfour\n")]
     with pytest.raises(CorpusError, match="a.tsv, line 2 and .*b.tsv.gz, line 2 have the same id 'y'"):
         write_passages(CorpusReader(files, progress=False), tmp_path / "p.arrow")
+
+
+@pytest.mark.parametrize("name", ["c.jsonl.gz", "c.tsv.gz", "c.jsonl"])
+def test_a_line_that_unpacks_to_gigabytes_is_refused_before_it_is_in_memory(tmp_path, name):
+    path = tmp_path / name
+    row = '{"id": "%d", "contents": "x"}\n' if "jsonl" in name else "%d\tx\n"
+    with gzip.open(path, "wb", compresslevel=1) if name.endswith("gz") else path.open("wb") as file:
+        file.write((row % 1).encode())
+        for _ in range(256):
+            file.write(b"a" * 2**20)
+        file.write(b"\n" + (row % 3).encode())
+    tracemalloc.start()
+    with pytest.raises(CorpusError, match=f"{name}, line 2: longer than {MAX_LINE_BYTES} bytes"):
+        read(path)
+    reader = CorpusReader(path, skip_bad_rows=True, progress=False)
+    assert [passage.id for _, passage in reader] == ["1", "3"] and reader.skipped == 1
+    assert tracemalloc.get_traced_memory()[1] < 8 * MAX_LINE_BYTES  # half of the line
+    tracemalloc.stop()
+
+
+def test_a_line_of_just_the_most_bytes_is_read(write, monkeypatch):
+    rows = ['{"id": "1", "contents": "xxxxx"}\n', '{"id": "2", "contents": "y"}\n']
+    monkeypatch.setattr("retrieval_server.corpus.MAX_LINE_BYTES", len(rows[0]))
+    for text in (rows[0] + rows[1], rows[1] + rows[0], rows[1] + rows[0][:-1]):
+        assert sorted(passage.id for _, passage in read(write("c.jsonl", text))) == ["1", "2"]
+    with pytest.raises(CorpusError, match=f"line 2: longer than {len(rows[0])} bytes"):
+        read(write("c.jsonl", rows[1] + rows[0].replace("x", "xx", 1)))

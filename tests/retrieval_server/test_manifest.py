@@ -134,3 +134,15 @@ def test_files_that_are_not_an_index_are_refused(copy, dense_index, bm25_index):
     size = (folder / "bm25" / "params.index.json").stat().st_size
     (folder / "bm25" / "params.index.json").write_bytes(b"x" * size)
     refuse(folder, "no readable BM25 index", verify=False)
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret", "bm25/../../secret", "/etc/hostname", "..", ".", "", "passages.arrow\0"]
+)
+def test_a_manifest_names_no_file_outside_its_folder(copy, bm25_index, name):
+    folder = copy(bm25_index)
+    (folder.parent / "secret").write_text("seven letters")
+    edit_manifest(folder, lambda data: data["files"].update({name: {"bytes": 1, "sha256": "0" * 64}}))
+    with pytest.raises(IndexFolderError, match="not the path of a file in this folder") as caught:
+        Retriever.open(folder)
+    assert "13" not in str(caught.value)  # the size of the file that it named

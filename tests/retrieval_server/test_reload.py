@@ -214,3 +214,20 @@ async def test_the_encoder_may_move_but_must_stay_the_indexs_own(dense_index, ma
         refused = await client.post("/reload", json={"encoder": "other"})
         assert refused.status_code == 422 and "sha256" in refused.json()["reason"]
         assert (await ask(client)).json() == before
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "x" * 300, "é" * 1000, "a/" * 400 + "b" * 300])
+async def test_a_path_that_no_file_system_takes_is_refused_with_a_reason(shelf, name):
+    async with client_of({"wiki": Place(shelf / "red")}) as client:
+        for key in ("path", "encoder"):
+            answer = await client.post("/reload", json={key: name})
+            assert answer.status_code in (403, 422), answer.text
+            assert answer.json()["reason"].startswith(f"{key}: ")
+        assert (await client.get("/ready")).json()["index_version"] == 1
+
+
+async def test_a_manifest_that_is_no_file_is_a_failed_reload(shelf):
+    (shelf / "odd" / "manifest.json").mkdir(parents=True)
+    async with client_of({"wiki": Place(shelf / "red")}) as client:
+        answer = await client.post("/reload", json={"path": "odd"})
+        assert (answer.status_code, answer.json()["error"]) == (422, "reload_failed")

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import socket
-import subprocess
-import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-ROOT = Path(__file__).parents[2]
 schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis: pip install 'rag-r1[dev]'")
 from schemathesis.checks import not_a_server_error  # noqa: E402
 from schemathesis.specs.openapi.checks import (  # noqa: E402
@@ -35,33 +28,13 @@ CHECKS = [
 
 
 @pytest.fixture(scope="module")
-def url(bm25_index, tmp_path_factory):
+def url(bm25_index, start_server, tmp_path_factory):
     """A server of its own process, with pages and two indexes."""
     pages = tmp_path_factory.mktemp("pages") / "pages.jsonl"
     pages.write_text('{"url": "https://ulm", "contents": "Ulm"}\n')
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    flags = ["--index", str(bm25_index), "--index", f"wiki={bm25_index}", "--pages", str(pages)]
-    command = [sys.executable, "retrieval_server/start_retrieval.py", *flags, "--port", str(port)]
-    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    address = f"http://127.0.0.1:{port}"
-    try:
-        while True:
-            assert process.poll() is None, "the server ended"
-            try:
-                if httpx.get(address + "/ready").status_code == 200:
-                    break
-            except httpx.TransportError:
-                pass
-            time.sleep(0.05)
-        yield address
-        assert process.poll() is None, "the server ended"
-        assert works(address)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-    assert process.returncode == 0
+    with start_server("--index", bm25_index, "--index", f"wiki={bm25_index}", "--pages", pages) as server:
+        yield server.url
+        assert works(server.url)
 
 
 def works(address):

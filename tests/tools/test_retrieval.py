@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from rag_r1.protocols import Document, Failure
 from rag_r1.tools import RetrievalClient, RetrieverConfig, make_searcher, shared_searcher
 from rag_r1.tools.retrieval import FAILURE_TEXT
-from rag_r1.tools.wire import MAX_DOCUMENT_CHARS, parse_answers, parse_results
+from rag_r1.tools.wire import MAX_DOCUMENT_CHARS, MAX_ID_CHARS, WIRES, parse_answers, parse_results
 
 Handler = Callable[[list[str]], Awaitable[web.Response]]
 
@@ -482,5 +484,139 @@ def test_trajectories_of_one_event_loop_share_a_searcher():
         one, same = shared_searcher({"topk": 3}), shared_searcher({"topk": 3})
         other = shared_searcher({"topk": 4})
         assert one is same and one is not other
+
+    run(main())
+
+
+HUGE = 10**400
+
+
+def scored(score, contents="text"):
+    """An answer's JSON for one query, with this score as it stands."""
+    return f'[{{"document": {{"id": "1", "contents": "{contents}"}}, "score": {score}}}]'
+
+
+@pytest.mark.parametrize("score", [str(HUGE), str(-HUGE), "1e999", "NaN", "-Infinity"])
+def test_a_score_that_is_no_number_of_this_world_costs_its_own_query_only(score):
+    async def main():
+        async def one_is_odd(queries):
+            lists = [scored(score if query == "odd" else 1.5, query) for query in queries]
+            return web.Response(text=f'{{"result": [{", ".join(lists)}]}}')
+
+        async with client_of(one_is_odd, gather_s=0.05, retries=1) as (client, requests):
+            mine, sibling = await asyncio.gather(client.search(["a", "odd"]), client.search(["b"]))
+            assert [mine[0], sibling[0]] == [[Document("1", query, 1.5)] for query in "ab"]
+            assert mine[1] == Failure(FAILURE_TEXT, "retriever")
+            assert "finite number" in mine[1].detail
+            # What was answered is not asked for again.
+            assert [request["queries"] for request in requests] == [["a", "odd", "b"], ["odd"]]
+            assert client.stats.failed == 1 and (await client.search(["a"]))[0] == mine[0]
+
+    run(main())
+
+
+def test_a_fault_in_one_querys_documents_is_asked_about_again_and_the_order_is_kept():
+    async def main():
+        left = 1
+
+        async def second_is_broken_once(queries):
+            nonlocal left
+            result = [[{"contents": query}] for query in queries]
+            if left:
+                left, result[1] = 0, [None]
+            return web.json_response({"result": result})
+
+        async with client_of(second_is_broken_once) as (client, requests):
+            assert [found[0].contents for found in await client.search(["a", "b", "c"])] == ["a", "b", "c"]
+            assert [request["queries"] for request in requests] == [["a", "b", "c"], ["b"]]
+            assert (client.stats.retried, client.stats.failed) == (1, 0)
+
+    run(main())
+
+
+_scores = (
+    st.integers()
+    | st.floats()
+    | st.integers(300, 420).map(lambda digits: 10**digits)
+    | st.sampled_from([HUGE, -HUGE, 2**1024, 2**1024 - 2**970, True, None, "1", [1], {"a": 1}])
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(_scores, max_size=3), max_size=4))
+def test_whatever_the_scores_each_query_gets_documents_or_a_reason(scores):
+    answer = {
+        "result": [[{"document": {"contents": "x"}, "score": score} for score in row] for row in scores]
+    }
+    found = WIRES["retrieve"].parse_each(json.loads(json.dumps(answer)), len(scores), 3)
+    for row, documents in zip(scores, found, strict=True):
+        numbers = [score for score in row if isinstance(score, int | float) and not isinstance(score, bool)]
+        try:
+            usable = all(math.isfinite(float(number)) for number in numbers)
+        except OverflowError:
+            usable = False
+        assert isinstance(documents, str) != usable
+        if usable:
+            assert [document.score for document in documents] == [
+                float(score) if isinstance(score, int | float) and not isinstance(score, bool) else None
+                for score in row
+            ]
+    if any(isinstance(one, str) for one in found):
+        with pytest.raises(ValueError):
+            parse_results(answer, len(scores), 3)
+
+
+@pytest.mark.parametrize("own_id", ["x" * 10**6, {"a": 1}, [[]] * 9, None])
+def test_an_id_is_short_or_none(own_id):
+    ((document,),) = parse_results({"result": [[{"id": own_id, "contents": "x"}]]}, 1, 1)
+    assert document.id == (own_id[:MAX_ID_CHARS] if isinstance(own_id, str) else "")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed_and_the_token_goes_nowhere(status, monkeypatch):
+    monkeypatch.setenv("RETRIEVAL_TOKEN", "a-secret")
+
+    async def main():
+        seen = []
+
+        async def elsewhere(request: web.Request) -> web.Response:
+            seen.append(dict(request.headers))
+            return answer((await request.json())["queries"])
+
+        app = web.Application()
+        app.router.add_route("*", "/retrieve", elsewhere)
+        async with TestServer(app) as other:
+
+            async def redirect(queries):
+                return web.Response(status=status, headers={"Location": str(other.make_url("/retrieve"))})
+
+            async with client_of(redirect) as (client, requests):
+                [failure] = await client.search(["a"])
+                assert failure == Failure(FAILURE_TEXT, "retriever") and str(status) in failure.detail
+                assert len(requests) == 1 and seen == []
+
+    run(main())
+
+
+def test_an_answer_is_not_unpacked():
+    async def main():
+        async def packed(queries):
+            body = gzip.compress(json.dumps({"result": [[]] * len(queries)}).encode())
+            return web.Response(body=body, headers={"Content-Encoding": "gzip"})
+
+        async with client_of(packed, retries=0) as (client, _):
+            assert await client.search(["a"]) == [Failure(FAILURE_TEXT, "retriever")]
+
+    run(main())
+
+
+def test_a_time_to_wait_in_figures_of_another_script_is_none():
+    async def main():
+        async def busy(queries):
+            return web.Response(status=503, headers={"Retry-After": "\u00b2"})
+
+        async with client_of(busy, retries=1) as (client, requests):
+            assert await client.search(["a"]) == [Failure(FAILURE_TEXT, "retriever")]
+            assert len(requests) == 2
 
     run(main())

@@ -126,7 +126,11 @@ def test_a_missing_recording_is_an_error_with_its_name(tmp_path):
     "line",
     [b"{}", b"no json", b"[]", b'{"documents": []}', b"5", b"[" * 100_000]
     + [b'{"engine": "e", "query": "q", "depth": 1, "params": {}, "documents": [{"url": 1}]}']
-    + [b'{"engine": "e", "query": "q", "depth": 1, "params": {}, "documents": [], "other": 1}'],
+    + [b'{"engine": "e", "query": "q", "depth": 1, "params": {}, "documents": [], "other": 1}']
+    + [
+        b'{"engine": "e", "query": "q", "depth": 1, "params": {}, "documents": '
+        b'[{"url": "u", "contents": "\\ud800"}]}'
+    ],
 )
 def test_a_line_that_is_no_answer_is_named(tmp_path, line):
     path = tmp_path / "run.jsonl"
@@ -138,3 +142,33 @@ def test_a_line_that_is_no_answer_is_named(tmp_path, line):
 def test_without_a_file_to_record_into_nothing_is_kept():
     tape = Tape()
     assert tape.put(question(), answer()) == answer() and tape.get(question()) is None
+
+
+def test_a_recording_is_its_owners(tmp_path):
+    record(tmp_path / "run.jsonl", "a")
+    assert (tmp_path / "run.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_recording_that_is_changed_while_it_is_served_is_an_error_and_no_crash(tmp_path):
+    path = tmp_path / "run.jsonl"
+    whole = record(path, "a", "b")
+    tape = Tape(replay=path)
+    for changed in (whole.replace(b'"documents"', b'"document_"'), b"x" * len(whole), b""):
+        path.write_bytes(changed)
+        with pytest.raises(RecordingError, match="changed since it was opened"):
+            tape.get(question("b"))
+    path.write_bytes(whole)
+    assert tape.get(question("b")) == answer("b")
+    tape.close()
+
+
+def test_a_line_without_an_end_is_refused_and_not_cut_off(tmp_path, monkeypatch):
+    monkeypatch.setattr("retrieval_server.web.tape.MAX_LINE_BYTES", 1000)
+    path = tmp_path / "run.jsonl"
+    record(path, "a")
+    with path.open("ab") as file:
+        file.write(b"x" * 2000)
+    before = path.read_bytes()
+    with pytest.raises(RecordingError, match="line 2 is longer than 1000 bytes"):
+        Tape(replay=path, record=path)
+    assert path.read_bytes() == before

@@ -1,0 +1,122 @@
+"""Makes text that is data harmless: nothing in it can be taken for a tag or a token that controls a model.
+
+Documents and questions come from anywhere. Where a tokenizer has a string in its added vocabulary, that
+string becomes one token wherever it stands, also in the middle of a document: the end of a turn, the
+beginning of a tool's answer. So all of these are changed (`control_tokens`), with the protocol's own tags and
+the marks by which published chat templates divide turns, whether or not the tokenizer at hand has them as
+tokens: some templates write them as text. `<search>` becomes `[search]`, `<|im_end|>` becomes `[|im_end|]`; a
+token without angle brackets is broken in two. All other text stays as it is, to the byte.
+
+The time is linear in the text for any vocabulary (Gemma has six thousand added tokens): the tokens are one
+regular expression that shares their beginnings.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+_BRACKETS = str.maketrans("<>", "[]")
+#: Each half on its own: to look for pairs costs quadratic time on a text of opening halves. The wide stroke
+#: is DeepSeek's.
+_HALVES = "<[|｜]>?|[|｜]>"
+#: Tags of published chat templates and reasoning models: Hermes and Qwen, Gemma, Llama 2, reasoning.
+_TAGS = [
+    f"<{slash}{name}>"
+    for name in ("tool_call", "tool_response", "think", "thinking", "thought", "reasoning")
+    for slash in ("", "/")
+] + ["<start_of_turn>", "<end_of_turn>", "<<SYS>>", "<</SYS>>"]
+#: And those without angle brackets: Llama 2 and Mistral.
+_MARKS = [
+    f"[{slash}{name}]"
+    for name in ("INST", "AVAILABLE_TOOLS", "TOOL_CALLS", "TOOL_RESULTS", "SYSTEM_PROMPT")
+    for slash in ("", "/")
+]
+
+
+#: What ordinary words are made of that somebody adds to a vocabulary: years, names, `Doc 1:`.
+_ORDINARY = re.compile(r"(?:[^\W_]|[\s.,:;!?'\"()/&%+*=-])*")
+
+
+def control_tokens(tokenizer: Any) -> set[str]:
+    """The strings that a Hugging Face tokenizer takes for one token wherever they stand: its special tokens,
+    and all others that were added to its vocabulary, such as Qwen's `<tool_call>`, but for ordinary words."""
+    added = tokenizer.added_tokens_decoder.values()
+    special = {*tokenizer.all_special_tokens, *(str(token) for token in added if _is_special(token))}
+    others = {*tokenizer.get_added_vocab(), *map(str, added)}
+    return special | {token for token in others if not _ORDINARY.fullmatch(token)}
+
+
+def _is_special(token: Any) -> bool:
+    return bool(getattr(token, "special", False))
+
+
+def with_question(messages: Sequence[Any], question: str, harmless: str) -> list[Any]:
+    """Chat messages with `harmless` in the place of the question that they put: its last occurrence, for a
+    prompt puts the question behind its instructions. The same messages where nothing is to be changed."""
+    if question == harmless:
+        return list(messages)
+    changed = list(messages)
+    for position in reversed(range(len(changed))):
+        message = changed[position]
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if isinstance(content, str) and question in content:
+            before, _, after = content.rpartition(question)
+            changed[position] = {**message, "content": before + harmless + after}
+            break
+    return changed
+
+
+class Neutraliser:
+    """Neutralises `tags` (also with blanks inside: a model may read `< /Search >` as the real one) and
+    `tokens` as they are, both in any letter case."""
+
+    def __init__(self, tags: Iterable[str], tokens: Iterable[str]):
+        tags = list(tags)
+        bracketed = [tag for tag in [*tags, *_TAGS] if set(tag) & set("<>")]
+        loose = [r"\s*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", tag))) for tag in bracketed]
+        halves = re.compile(_HALVES)
+        exact = {token.casefold() if token.isascii() else token for token in [*tags, *tokens, *_MARKS]}
+        exact = {token for token in exact - set(bracketed) if token and not halves.search(token)}
+        self._forbidden = re.compile("|".join([*loose, _any_of(sorted(exact)), _HALVES]), re.IGNORECASE)
+
+    def __call__(self, text: str) -> str:
+        # Until nothing is left: `<pad>` becomes `[pad]`, which may itself be a special token. It ends, for
+        # each pass takes angle brackets away or drives the letters of a token further apart.
+        while True:
+            while (changed := self._forbidden.sub(_defuse, text)) != text:
+                text = changed
+            # Some tokenizers look for their tokens in a text whose wide letters they have made narrow.
+            plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
+            if plain == text or not self._forbidden.search(plain):
+                return text
+            text = plain
+
+
+def _defuse(match: re.Match[str]) -> str:
+    """Angle brackets become square ones. A token without any is broken in two, a single character blanked."""
+    changed = match[0].translate(_BRACKETS)
+    if changed != match[0]:
+        return changed
+    return f"{match[0][0]} {match[0][1:]}" if len(match[0]) > 1 else " "
+
+
+def _any_of(words: Sequence[str], at: int = 0) -> str:
+    """A pattern of the longest of the sorted words that stands at a place; letter by letter, so that the time
+    does not grow with their number. Never matches where there is none."""
+    if not words:
+        return "(?!)"
+    common = len(words[0])
+    last = words[-1]
+    while words[0][:common] != last[:common]:
+        common -= 1
+    ends = len(words[0]) == common
+    rest: dict[str, list[str]] = {}
+    for word in words[ends:]:
+        rest.setdefault(word[common], []).append(word)
+    prefix = re.escape(words[0][at:common])
+    if not rest:
+        return prefix
+    return f"{prefix}(?:{'|'.join(_any_of(group, common) for group in rest.values())}){'?' if ends else ''}"
