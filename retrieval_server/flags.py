@@ -89,7 +89,7 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
         "--mmap",
         action="store_true",
         help="search the index file where it lies, mapped, instead of reading it into memory: starts at once "
-        "and shares its pages with other servers; what does not fit into memory is read again for every batch",
+        "and shares its pages with other servers; what does not fit into memory is read for every batch",
     )
     rerank = parser.add_argument_group("reranking by a cross-encoder")
     rerank.add_argument(
