@@ -64,15 +64,13 @@ def test_a_trainings_checkpoint_is_exported_as_the_trainer_itself_does(tmp_path)
     overrides = [
         "trainer.total_training_steps=1",
         "trainer.save_freq=1",
-        "trainer.test_freq=-1",
-        "trainer.val_before_train=false",
-        "data.val_max_samples=4",
+        "trainer.test_freq=1",
+        "data.val_max_samples=12",
         "data.train_batch_size=4",
         "actor_rollout_ref.actor.ppo_mini_batch_size=4",
         "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
-        f"trainer.default_local_dir={tmp_path / 'checkpoints'}",
     ]
-    run_demo("grpo", tmp_path / "demo", seed=1, overrides=overrides, timeout_s=900)
+    run_demo("grpo", tmp_path, seed=1, overrides=overrides, timeout_s=900)
     actor = tmp_path / "checkpoints" / "global_step_1" / "actor"
     saved = actor / "huggingface"
     expected = AutoModelForCausalLM.from_pretrained(saved).state_dict()
