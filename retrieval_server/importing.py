@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import faiss
@@ -57,9 +58,11 @@ def import_index(
     RetrievalServerError that names the remedy; ``out`` is then as it was before.
     """
     refuse_target(options.out, overwrite=options.overwrite)
+    settled = options
     if faiss_file is not None:
         _check_kind(faiss_file)  # at once: loading the encoder takes a while
-    encoder = open_encoder(options)
+        settled = replace(options, nprobe=None, ef_search=None)  # these are for the file, not for --factory
+    encoder = open_encoder(settled)
     dimension = encoder.section.dimension
     vectors = None if faiss_file is not None else Embeddings(embeddings, dimension)
     if faiss_file is not None and read_header(faiss_file).dimension != dimension:

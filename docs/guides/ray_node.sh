@@ -4,7 +4,7 @@
 #   bash docs/guides/ray_node.sh worker ADDRESS    another machine joins it
 #   bash docs/guides/ray_node.sh wait NODES        on the first: returns when so many machines are there
 #   bash docs/guides/ray_node.sh stop              ends Ray on this machine
-# VENV: the Python environment (default .venv). PORT: of the first machine (default 6379).
+# VENV: the Python environment (default .venv). PORT: of the first machine (default 6379). BLOCK=1: stay until Ray ends.
 set -euo pipefail
 
 usage() { sed -n '2,7s/^# //p' "${BASH_SOURCE[0]}"; }
@@ -22,12 +22,12 @@ case ${1:-} in
   head)
     address=${2:-$(hostname -I | awk '{print $1}')}
     # The dashboard can run commands on the cluster: keep it on this machine.
-    ray start --head --node-ip-address="$address" --port="$port" --dashboard-host=127.0.0.1
     echo "the others: bash docs/guides/ray_node.sh worker $address"
+    ray start --head --node-ip-address="$address" --port="$port" --dashboard-host=127.0.0.1 ${BLOCK:+--block}
     ;;
   worker)
     [ -n "${2:-}" ] || fail "worker needs the address of the first machine"
-    ray start --address="$2:$port"
+    ray start --address="$2:$port" ${BLOCK:+--block}
     ;;
   wait)
     [ -n "${2:-}" ] || fail "wait needs the number of machines"

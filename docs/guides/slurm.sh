@@ -24,22 +24,17 @@ first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 address=$(srun --nodes=1 --ntasks=1 --nodelist="$first" hostname -I | awk '{print $1}')
 guide=docs/guides/ray_node.sh
 
-# Ray must outlive the step that starts it, so each node keeps its step with --block.
-node() { # where, what `ray start` gets
-  srun --overlap --nodes=1 --ntasks=1 --nodelist="$1" --export=ALL \
-    bash -c 'if [ -f "${VENV:-.venv}/bin/activate" ]; then source "${VENV:-.venv}/bin/activate"; fi; exec ray start --block "$@"' \
-    ray "${@:2}" &
-}
-node "$first" --head --node-ip-address="$address" --port="$PORT" --dashboard-host=127.0.0.1
+# What a step of SLURM has started ends with it, so each node's step stays until Ray ends.
+on() { srun --overlap --nodes=1 --ntasks=1 --nodelist="$1" --export=ALL "${@:2}"; }
+BLOCK=1 on "$first" bash "$guide" head "$address" &
 for other in $(scontrol show hostnames "$SLURM_JOB_NODELIST" | tail -n +2); do
-  node "$other" --address="$address:$PORT"
+  BLOCK=1 on "$other" bash "$guide" worker "$address" &
 done
 trap 'jobs -p | xargs -r kill' EXIT
 
-on_first() { srun --overlap --nodes=1 --ntasks=1 --nodelist="$first" --export=ALL "$@"; }
 for _ in $(seq 60); do # the first node needs a moment before anybody can ask it
-  if on_first bash "$guide" wait "$SLURM_JOB_NUM_NODES"; then break; fi
+  if on "$first" bash "$guide" wait "$SLURM_JOB_NUM_NODES"; then break; fi
   sleep 5
 done
-on_first bash "$door" "trainer.nnodes=$SLURM_JOB_NUM_NODES" "trainer.n_gpus_per_node=${gpus##*:}" \
+on "$first" bash "$door" "trainer.nnodes=$SLURM_JOB_NUM_NODES" "trainer.n_gpus_per_node=${gpus##*:}" \
   "+ray_kwargs.ray_init.address=auto" "$@"

@@ -69,6 +69,11 @@ def written(vectors: np.ndarray, factory: str, path: Path) -> Path:
     return path
 
 
+def warned(caplog) -> list[str]:
+    """What the import has warned of."""
+    return [record.getMessage() for record in caplog.records if record.name == importing.__name__]
+
+
 def nothing_left(out: Path) -> bool:
     """Is there no index, after a build that failed?"""
     return not out.exists()
@@ -186,7 +191,7 @@ def test_ids_that_are_no_row_numbers_are_named_and_taken_on_request(corpus, vect
         import_index(asked(corpus=corpus), faiss_file=source)
     assert nothing_left(tmp_path / "i")
     assert import_index(asked(corpus=corpus), faiss_file=source, trust=True).count == 20
-    assert not caplog.records, "the vectors are right: nothing to warn of"
+    assert not warned(caplog), "the vectors are right: nothing to warn of"
 
 
 def test_vectors_of_another_order_or_encoder_are_refused_and_taken_on_request(
@@ -202,11 +207,11 @@ def test_vectors_of_another_order_or_encoder_are_refused_and_taken_on_request(
     with pytest.raises(BuildError, match="lengths of about 3"):
         import_index(asked(), faiss_file=longer)
     noise = np.random.default_rng(0).standard_normal(vectors.shape).astype(np.float32)
-    noisy = vectors + 0.08 * noise
+    noisy = vectors + 0.05 * noise
     noisy /= np.linalg.norm(noisy, axis=1, keepdims=True)
     with pytest.raises(BuildError, match="cosine of 0.9"):
         import_index(asked(), faiss_file=written(noisy, "Flat", tmp_path / "noisy.index"))
-    assert nothing_left(tmp_path / "i") and not caplog.records
+    assert nothing_left(tmp_path / "i") and not warned(caplog)
     assert import_index(asked(), faiss_file=turned, trust=True).count == 20
     assert "taken all the same" in caplog.text
 
