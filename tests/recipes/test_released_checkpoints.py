@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 from composed_recipes import composed
 from golden_tables import FOLDER
+from omegaconf import OmegaConf
 
 from rag_r1.config import RagR1Config
 from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_verl
-from rag_r1.train import RECIPES
+from rag_r1.train import RECIPES, Recipe, compose_recipe
 from retrieval_server.encoder_settings import find_family
 
 PRESETS = sorted(path.stem for path in (RECIPES / "checkpoints" / "released").glob("[!_]*.yaml"))
+#: One of each kind; Search-R1's others differ from it in name and model only.
+KINDS = [name for name in PRESETS if not name.startswith("search_r1")] + ["search_r1_7b_ppo"]
 QUESTION = "Which river flows through Paris?"
 PROMPTS = FOLDER / "prompts.jsonl"
 
@@ -33,7 +36,7 @@ def settings_of(name: str) -> RagR1Config:
     return settings
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", KINDS)
 def test_a_preset_passes_verls_own_validation_and_leaves_nothing_open(name: str, model_folder: Path):
     config = evaluating(name, f"actor_rollout_ref.model.path={model_folder}")
     assert check_given(config) == check_lengths(config) == []
@@ -116,15 +119,29 @@ def test_the_table_lists_every_preset_with_its_values():
         ]
 
 
-def test_a_preset_also_says_what_a_training_starts_from(model_folder: Path):
+def test_the_recipe_of_the_readme_trains_a_checkpoint_further(model_folder: Path, tmp_path: Path):
+    text = (RECIPES / "checkpoints" / "README.md").read_text(encoding="utf-8")
+    (tmp_path / "further.yaml").write_text(text.partition("```yaml\n")[2].partition("```")[0])
     given = (
         "data.train_files=a.parquet",
         "data.val_files=b.parquet",
         "rag_r1.retriever.url=http://127.0.0.1:1",
     )
-    model = f"actor_rollout_ref.model.path={model_folder}"
-    config = composed("recipes/rag_r1/ppo_sq", "+checkpoints/released=rag_r1_sq_7b", *given)
+    recipe = Recipe.find(str(tmp_path / "further.yaml"))
+    config = compose_recipe(recipe, given)
     assert config.actor_rollout_ref.model.path == config.critic.model.path == "yaoyueduzhen/RAG-R1-sq-7b"
     assert (config.rag_r1.agent.max_turns, config.data.max_response_length) == (5, 11144)
-    config = composed("recipes/rag_r1/ppo_sq", "+checkpoints/released=rag_r1_sq_7b", *given, model)
+    assert (config.algorithm.adv_estimator, config.trainer.val_only) == ("gae", False)
+    config = compose_recipe(recipe, [*given, f"actor_rollout_ref.model.path={model_folder}"])
     assert check_lengths(config) == [] and check_verl(config, model_is_there=True) == []
+
+
+def test_search_r1s_checkpoints_differ_in_name_and_model_only():
+    def but_for_these(name: str) -> dict:
+        config = OmegaConf.to_container(evaluating(name), resolve=False)
+        del config["checkpoint"]["name"], config["actor_rollout_ref"]["model"]["path"]
+        return config
+
+    others = [name for name in PRESETS if name.startswith("search_r1")]
+    assert len(others) == 8 and len({evaluating(n).actor_rollout_ref.model.path for n in others}) == 8
+    assert all(but_for_these(name) == but_for_these("search_r1_7b_ppo") for name in others)
