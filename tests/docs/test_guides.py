@@ -124,13 +124,17 @@ def test_every_hydra_key_exists_with_the_value_that_is_shown(guide: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guide", GUIDES, ids=NAMES)
-def test_every_training_that_is_shown_composes(guide: Path):
-    for words in map(program, commands(guide.read_text("utf-8"))):
+def test_every_training_that_is_shown_composes(guide: Path, tmp_path: Path):
+    text = guide.read_text("utf-8")
+    for name, recipe in re.findall(r"`(\w+\.yaml)`:\n\n```yaml\n(.*?)```", text, re.DOTALL):
+        (tmp_path / name).write_text(recipe)  # a recipe of the reader's own
+    for words in map(program, commands(text)):
         doors = [word for word in words if word in DOORS]
         if doors:
             recipe, overrides = f"recipes/rag_r1/{DOORS[doors[0]]}", words[words.index(doors[0]) + 1 :]
         elif words[:2] == ["rag-r1", "train"]:
-            recipe, overrides = words[3], words[4:]
+            own = tmp_path / words[3]
+            recipe, overrides = str(own) if own.is_file() else words[3], words[4:]
         else:
             continue
         compose_recipe(Recipe.find(recipe), [word for word in overrides if not word.startswith("--")])
