@@ -43,6 +43,8 @@ class OpenOptions:
     gpu: Literal["auto", "off", "on"] = "auto"
     #: Whether a GPU holds vectors in 16 bits.
     gpu_fp16: bool = False
+    #: Whether FAISS works on the file where it lies instead of reading it into memory.
+    mmap: bool = False
 
 
 def nested(search: Callable[[int], list[Hit]], topk: int, total: int, first: int = 32) -> list[Hit]:

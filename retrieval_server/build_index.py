@@ -15,6 +15,11 @@ was killed goes on, too:
     python retrieval_server/build_index.py encode --shards work --shard 1/8 --encoder intfloat/e5-base-v2
     python retrieval_server/build_index.py merge --shards work --out indexes/e5
 
+What was built elsewhere becomes an index folder, with its corpus and the encoder of its vectors:
+
+    python retrieval_server/build_index.py import --faiss e5_Flat.index --corpus wiki-18.jsonl \\
+        --encoder intfloat/e5-base-v2 --out indexes/wiki-18
+
 Two indexes of one corpus can be searched together:
 
     python retrieval_server/build_index.py --backend hybrid --of indexes/bm25 --of indexes/e5 \\
@@ -40,12 +45,14 @@ if __package__ in (
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
 from retrieval_server.errors import RetrievalServerError
+from retrieval_server.import_flags import add_import_flags, check_import_flags
 
 _NEEDED = {
     "all": ("corpus", "out", "backend"),
     "passages": ("corpus", "shards"),
     "encode": ("shards", "shard", "encoder"),
     "merge": ("shards", "out"),
+    "import": ("corpus", "out", "encoder"),
 }
 
 
@@ -58,7 +65,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         nargs="?",
         choices=list(_NEEDED),
         default="all",
-        help="all (default): corpus to index; or one of the three steps of an index that is encoded in parts",
+        help="all (default): corpus to index; passages, encode, merge: the steps of an index that is encoded "
+        "in parts; import: an index or embeddings from elsewhere",
     )
     parser.add_argument(
         "--corpus",
@@ -152,6 +160,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "(default %(default)s)",
     )
 
+    add_import_flags(parser)
     bm25 = parser.add_argument_group("bm25 and lucene")
     bm25.add_argument("--stemmer", choices=["english", "none"], default="english", help="default %(default)s")
     bm25.add_argument(
@@ -185,8 +194,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
             parser.error(f"{'a build' if args.step == 'all' else args.step} needs --{name}")
     if args.step != "all" and args.backend not in (None, "dense"):
         parser.error(f"{args.step} is a step of a dense index; {args.backend} is built in one go")
-    if args.step == "all" and (args.shards or args.shard):
+    if args.step in ("all", "import") and (args.shards or args.shard):
         parser.error("--shards and --shard belong to the steps: build_index.py passages|encode|merge ...")
+    check_import_flags(parser, args)
     if not args.k1 >= 0:
         parser.error("--k1 must not be negative")
     if not 0 <= args.b <= 1:
@@ -201,7 +211,8 @@ def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     logging.basicConfig(level="WARNING", format="%(levelname)s: %(message)s")
     try:
-        {"all": _build, "passages": _passages, "encode": _encode, "merge": _build}[args.step](args)
+        steps = {"all": _build, "passages": _passages, "encode": _encode, "merge": _build, "import": _build}
+        steps[args.step](args)
     except RetrievalServerError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -235,7 +246,14 @@ def _build(args: argparse.Namespace) -> None:
         skip_bad_rows=args.skip_bad_rows,
         overwrite=args.overwrite,
     )
-    manifest = merge_shards(options, args.shards) if args.step == "merge" else build_index(options)
+    if args.step == "import":
+        from retrieval_server.importing import import_index
+
+        manifest = import_index(
+            options, faiss_file=args.faiss, embeddings=args.embeddings or (), trust=args.trust
+        )
+    else:
+        manifest = merge_shards(options, args.shards) if args.step == "merge" else build_index(options)
     _say_how_to_serve(args.out, manifest)
 
 

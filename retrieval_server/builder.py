@@ -78,7 +78,7 @@ def build_index(options: BuildOptions) -> Manifest:
     refuse_target(out, overwrite=options.overwrite)
     encoder = None
     if options.backend == "dense":
-        encoder = _open_encoder(options)  # first: a wrong encoder shows before the corpus is read
+        encoder = open_encoder(options)  # first: a wrong encoder shows before the corpus is read
     with work_folder(out, keep=(_VECTORS, _PROGRESS)) as work:
         reader = CorpusReader(options.corpus, skip_bad_rows=options.skip_bad_rows, progress=options.progress)
         corpus, _ = write_passages(reader, work / PASSAGES)
@@ -107,7 +107,7 @@ def build_index(options: BuildOptions) -> Manifest:
             build_bm25(store.iter_contents(), options.bm25, work / BM25_FOLDER, progress=options.progress)
         for name in (_VECTORS, _PROGRESS):
             (work / name).unlink(missing_ok=True)
-        return _finish(options, work, corpus, len(store), sections)
+        return finish_index(options, work, corpus, len(store), sections)
 
 
 def merge_shards(options: BuildOptions, shards: Path) -> Manifest:
@@ -135,7 +135,7 @@ def merge_shards(options: BuildOptions, shards: Path) -> Manifest:
             vectors,
             lambda: Encoder.open(encoder, options.encoder, options.device, options.dtype),
         )
-        return _finish(options, work, record.corpus, record.count, {"dense": section})
+        return finish_index(options, work, record.corpus, record.count, {"dense": section})
 
 
 def build_hybrid(
@@ -166,19 +166,20 @@ def build_hybrid(
     return manifest
 
 
-def _finish(
+def finish_index(
     options: BuildOptions,
     work: Path,
     corpus: CorpusSection,
     count: int,
     sections: dict[str, BM25Section | DenseSection],
 ) -> Manifest:
+    """Write the manifest of what stands in ``work`` and give the folder its name."""
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         backend=options.backend,
         count=count,
         corpus=corpus,
-        files=describe_files(work),
+        files=describe_files(work, options.progress),
         built_with=_versions(options.backend),
         **sections,
     )
@@ -187,7 +188,8 @@ def _finish(
     return manifest
 
 
-def _open_encoder(options: BuildOptions):
+def open_encoder(options: BuildOptions):
+    """The encoder of a new index, loaded. Raises EncoderError, BuildError for a factory that does not fit."""
     from retrieval_server.dense_build import check_options
     from retrieval_server.encoder import Encoder
 

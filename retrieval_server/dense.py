@@ -13,7 +13,7 @@ import numpy as np
 
 from retrieval_server.backends import Backend, Hit, OpenOptions
 from retrieval_server.encoder import Encoder
-from retrieval_server.errors import IndexFolderError
+from retrieval_server.faiss_files import open_index
 from retrieval_server.faiss_search import GpuSearch, SearchParameters, open_search
 from retrieval_server.gpu import place
 from retrieval_server.guarantee import Guarantee
@@ -32,10 +32,7 @@ class DenseBackend(Backend):
         options: OpenOptions | None = None,
     ):
         options = options or OpenOptions()
-        try:
-            index = faiss.read_index(str(path))
-        except RuntimeError as error:
-            raise IndexFolderError(f"{path}: no readable FAISS index. Build the index again.") from error
+        index = open_index(path, mapped=options.mmap)
         remedy = "Build the index again."
         require_equal(f"{path}: vectors", count, index.ntotal, remedy)
         require_equal(f"{path}: dimension", section.encoder.dimension, index.d, remedy)

@@ -86,6 +86,12 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
         help="search on all GPUs that faiss-gpu sees, a shard each; on: or not at all (default %(default)s)",
     )
     faiss.add_argument("--gpu-fp16", action="store_true", help="16-bit vectors on the GPU: half the memory")
+    faiss.add_argument(
+        "--mmap",
+        action="store_true",
+        help="search the index file where it lies, mapped, instead of reading it into memory: starts at once "
+        "and shares its pages with other servers; what does not fit into memory is read for every batch",
+    )
     rerank = parser.add_argument_group("reranking by a cross-encoder")
     rerank.add_argument(
         "--rerank",

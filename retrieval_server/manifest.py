@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from tqdm import tqdm
 
 from retrieval_server.errors import IndexFolderError
 
@@ -148,21 +150,29 @@ class Manifest(_Section):
         return files
 
 
-def sha256_of_file(path: Path) -> str:
+def sha256_of_file(path: Path, read: Callable[[int], object] = lambda size: None) -> str:
+    """The file's hash, in hexadecimal; ``read`` is told the bytes of each block."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(2**20):
             digest.update(chunk)
+            read(len(chunk))
     return digest.hexdigest()
 
 
-def describe_files(folder: Path) -> dict[str, FileEntry]:
-    """Size and hash of every file below the folder except the manifest, by relative path."""
+def describe_files(folder: Path, progress: bool = False) -> dict[str, FileEntry]:
+    """Size and hash of every file below the folder except the manifest, by relative path.
+
+    ``progress`` shows a bar where there is more to read than VERIFY_UP_TO.
+    """
     paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
-    return {
-        p.relative_to(folder).as_posix(): FileEntry(bytes=p.stat().st_size, sha256=sha256_of_file(p))
-        for p in paths
-    }
+    sizes = [p.stat().st_size for p in paths]
+    quiet = not progress or sum(sizes) <= VERIFY_UP_TO
+    with tqdm(total=sum(sizes), desc="hashing", unit="B", unit_scale=True, disable=quiet) as bar:
+        return {
+            p.relative_to(folder).as_posix(): FileEntry(bytes=size, sha256=sha256_of_file(p, bar.update))
+            for p, size in zip(paths, sizes, strict=True)
+        }
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -5,6 +5,11 @@ A cross-encoder is far dearer than an index and far better at the first few rank
 in groups of equal token length, without padding, so that a pair's score does not depend on its neighbours as
 far as the processor's products do not (guarantee.py). Equal scores stay in the order that the pairs came in.
 
+The stages of a reranked search are those of the search behind it, with as many batches at once in each, and
+one batch more in the second: while the model reads the passages of one, the next is searched for. So neither
+an index nor the replicas of a Ray cluster are idle because the model works. The model reads for one caller at
+a time, in the order in which they come: searches of several threads, and POST /rerank.
+
 torch is imported when the model is loaded and not before.
 """
 
@@ -12,6 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -32,12 +38,12 @@ class Reranker:
         self._device = device
         self._model: Any = None
         self._guarantee = Guarantee.NONE
-        self._lock = threading.Lock()  # also for the tokenizer, which two threads must not use at once
+        # One thread, also for the tokenizer. Unlike a lock it takes callers in the order of their arrival.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cross-encoder")
 
     def load(self) -> None:
         """Load the model now. Raises EncoderError."""
-        with self._lock:
-            self._load()
+        self._thread.submit(self._load).result()
 
     def _load(self) -> None:
         if self._model is not None:
@@ -69,15 +75,17 @@ class Reranker:
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """How well each (query, passage) fits; larger is better."""
-        with self._lock:
-            self._load()
-            scores = [0.0] * len(pairs)
-            for members in self._groups(pairs):
-                found = self._model.predict(
-                    [pairs[i] for i in members], batch_size=_BATCH, show_progress_bar=False
-                )
-                for i, score in zip(members, found.tolist(), strict=True):
-                    scores[i] = score
+        return self._thread.submit(self._score, pairs).result()
+
+    def _score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        self._load()
+        scores = [0.0] * len(pairs)
+        for members in self._groups(pairs):
+            found = self._model.predict(
+                [pairs[i] for i in members], batch_size=_BATCH, show_progress_bar=False
+            )
+            for i, score in zip(members, found.tolist(), strict=True):
+                scores[i] = score
         return scores
 
     def _groups(self, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
@@ -100,6 +108,9 @@ class RerankedSource(StagedSource):
     def __init__(self, source: StagedSource, reranker: Reranker, depth: int):
         self._source, self._reranker, self._depth = source, reranker, depth
         self.overlaps = source.overlaps
+        self.encoders = source.encoders
+        self.searchers = source.searchers + 1  # the one whose passages the model reads
+        self._searching = threading.BoundedSemaphore(source.searchers)
         self._guarantee = reranker.guarantee  # kept here: it can be asked for while the model is at work
 
     @property
@@ -113,7 +124,8 @@ class RerankedSource(StagedSource):
 
     def find(self, prepared: tuple[list[str], Any], topks: Sequence[int]) -> list[tuple[Retrieved, ...]]:
         queries, inner = prepared
-        found = self._source.find(inner, [self._depth] * len(queries))
+        with self._searching:  # no more of them at once than the source allows
+            found = self._source.find(inner, [self._depth] * len(queries))
         pairs = [(q, hit.passage.contents) for q, hits in zip(queries, found, strict=True) for hit in hits]
         scores = iter(self._reranker.score(pairs))
         answers = []

@@ -108,7 +108,14 @@ def main(argv: list[str] | None = None) -> int:
 
     def open_index(place: Place) -> StagedSource:
         opening = OpenOptions(
-            place.encoder, args.device, args.dtype, args.nprobe, args.ef_search, args.gpu, args.gpu_fp16
+            place.encoder,
+            args.device,
+            args.dtype,
+            args.nprobe,
+            args.ef_search,
+            args.gpu,
+            args.gpu_fp16,
+            args.mmap,
         )
         source: StagedSource
         if ray is not None:

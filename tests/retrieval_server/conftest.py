@@ -123,6 +123,25 @@ def make_bert(tmp_path_factory) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
+def make_cross_encoder(make_bert, tmp_path_factory) -> Callable[[int], Path]:
+    """make_cross_encoder(labels): a random cross-encoder that gives so many labels for a pair."""
+    import torch
+    from transformers import AutoConfig, AutoTokenizer, BertForSequenceClassification
+
+    def make(labels: int):
+        bert = make_bert(f"for-{labels}-labels")
+        folder = tmp_path_factory.mktemp("cross-encoder")
+        # Weights as large as the BERT's would multiply the rounding of a product to more than 1e-6.
+        config = AutoConfig.from_pretrained(bert, num_labels=labels, initializer_range=0.1)
+        torch.manual_seed(0)
+        BertForSequenceClassification(config).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(bert).save_pretrained(folder)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def tiny_bge(make_bert) -> Path:
     return make_bert("bge-small-en-v1.5")
 

@@ -194,3 +194,22 @@ def test_three_shards_answer_as_the_whole_and_one_killed_loses_no_request(
         assert not replicas(temporary, "shard-")
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_reranked_search_answers_on_ray_as_it_does_here(bm25_index, make_cross_encoder, tmp_path):
+    split_index(bm25_index, tmp_path / "two", 2, progress=False)
+    reranking = ("--rerank", make_cross_encoder(1), "--rerank-depth", 5, "--device", "cpu", "--cache-size", 0)
+    temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: Ray makes socket addresses of it
+    try:
+        with server("--index", bm25_index, *reranking) as url:
+            expected = ask(url, QUERIES)
+        flags = ("--index", tmp_path / "two", *reranking, "--deadline", 600, "--shard-replicas", 2)
+        with server("--serve", "ray", *flags, temporary=temporary) as url, ThreadPoolExecutor(8) as clients:
+            ready = httpx.get(url + "/ready").json()
+            found = [answer for (answer,) in clients.map(lambda query: ask(url, [query]), QUERIES)]
+        assert ready["backend"] == "bm25+rerank" and len(replicas(temporary, "shard-")) == 0
+        assert_same_answers(found, expected, ready["guarantee"])
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

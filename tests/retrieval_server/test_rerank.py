@@ -1,4 +1,4 @@
-"""A tiny cross-encoder of random weights, made here; nothing is downloaded."""
+"""A tiny cross-encoder of random weights, made in conftest.py; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -13,24 +13,6 @@ from retrieval_server.rerank import RerankedSource, Reranker
 from .same_answers import assert_same_answers, plain, wired
 
 QUESTIONS = ["Which river lies Ulm on?", "barges with timber", "Worms"]
-
-
-@pytest.fixture(scope="session")
-def make_cross_encoder(make_bert, tmp_path_factory):
-    import torch
-    from transformers import AutoConfig, AutoTokenizer, BertForSequenceClassification
-
-    def make(labels: int):
-        bert = make_bert(f"for-{labels}-labels")
-        folder = tmp_path_factory.mktemp("cross-encoder")
-        # Weights as large as the BERT's would multiply the rounding of a product to more than 1e-6.
-        config = AutoConfig.from_pretrained(bert, num_labels=labels, initializer_range=0.1)
-        torch.manual_seed(0)
-        BertForSequenceClassification(config).save_pretrained(folder)
-        AutoTokenizer.from_pretrained(bert).save_pretrained(folder)
-        return folder
-
-    return make
 
 
 @pytest.fixture(scope="session")

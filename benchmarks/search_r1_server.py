@@ -1,0 +1,124 @@
+"""Starts Search-R1's own retrieval server, out of a checkout of yours, on an index folder of this project.
+
+    git clone https://github.com/PeterGriffinJin/Search-R1
+    python benchmarks/search_r1_server.py --checkout Search-R1 --index indexes/wiki --port 8001
+    python benchmarks/retrieval_server.py --url http://127.0.0.1:8000 --url http://127.0.0.1:8001
+
+Nothing of it stands here: its file ``search_r1/search/retrieval_server.py`` is run as it is, with the index's
+FAISS file, its passages written out as JSONL, and its encoder. Around it are changed
+
+- the port, which it has fixed, and the address: 127.0.0.1, not the whole network;
+- the progress bar that it draws for every request, which is left out;
+- without a GPU, or with ``--device cpu``: its ``.cuda()`` and ``.half()`` do nothing, so it computes in
+  float32 as ours does.
+
+It knows E5's and BGE's prefixes and pools every model by the mean: with a BGE index it finds something else
+than ours, with E5 and MiniLM the same. It needs the package ``datasets``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import runpy
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+# This folder holds a retrieval_server.py of its own: look for packages in the project's root instead.
+_here = Path(__file__).resolve().parent
+sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
+
+_SERVER = Path("search_r1") / "search" / "retrieval_server.py"
+
+
+def write_corpus(index: Path, path: Path) -> None:
+    """The passages of an index folder as the JSONL that Search-R1's server reads."""
+    from retrieval_server.manifest import PASSAGES
+    from retrieval_server.passages import PassageStore
+
+    with path.open("w", encoding="utf-8") as stream:
+        for passage in PassageStore(index / PASSAGES):
+            stream.write(json.dumps({"id": passage.id, "contents": passage.contents}) + "\n")
+
+
+def retriever_name(query_prefix: str) -> str:
+    """The name by which its server chooses a prefix for queries."""
+    return {"query: ": "e5", "": "dense"}.get(query_prefix, "bge")
+
+
+def stay_on_the_processor() -> None:
+    """Let ``.cuda()`` and ``.half()`` of modules and ``.cuda()`` of tensors do nothing."""
+    import torch
+
+    def itself(self: Any, *_: Any, **__: Any) -> Any:
+        return self
+
+    torch.nn.Module.cuda = torch.nn.Module.half = torch.Tensor.cuda = itself  # type: ignore[method-assign]
+
+
+def run(server: Path, arguments: list[str], port: int, device: str | None) -> None:
+    """Run the server's file as a script; returns when it has been told to stop."""
+    import torch
+    import uvicorn
+
+    if device == "cpu" or not torch.cuda.is_available():
+        stay_on_the_processor()
+    serve = uvicorn.run
+
+    def on_our_port(app: Any, **_: Any) -> None:
+        print(f"serving on http://127.0.0.1:{port}", flush=True)
+        serve(app, host="127.0.0.1", port=port, log_level="warning")
+
+    uvicorn.run = on_our_port
+    sys.argv = [str(server), *arguments]
+    runpy.run_path(str(server), run_name="__main__")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--checkout", type=Path, required=True, metavar="DIR", help="a clone of Search-R1")
+    parser.add_argument("--index", type=Path, required=True, metavar="DIR", help="a dense index folder")
+    parser.add_argument("--port", type=int, default=8001, help="port on 127.0.0.1 (default %(default)s)")
+    parser.add_argument("--topk", type=int, default=3, help="where a request says none (default %(default)s)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU if torch sees one")
+    args = parser.parse_args(argv)
+    os.environ["TQDM_DISABLE"] = "1"  # looked at when tqdm is imported
+
+    from retrieval_server.errors import RetrievalServerError
+    from retrieval_server.manifest import FAISS_INDEX, read_manifest
+    from retrieval_server.model_folder import resolve_model
+
+    server = args.checkout.resolve() / _SERVER
+    try:
+        manifest = read_manifest(args.index)
+        if manifest.dense is None:
+            raise RetrievalServerError(f"{args.index} is a {manifest.backend} index; give a dense one")
+        if not server.is_file():
+            raise RetrievalServerError(
+                f"--checkout {args.checkout}: no {_SERVER} in it. Clone https://github.com/PeterGriffinJin/Search-R1"
+            )
+        _, model = resolve_model(manifest.dense.encoder.name)
+    except RetrievalServerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="search-r1-") as folder:
+        corpus = Path(folder) / "corpus.jsonl"
+        write_corpus(args.index, corpus)
+        arguments = {
+            "--index_path": args.index / FAISS_INDEX,
+            "--corpus_path": corpus,
+            "--topk": args.topk,
+            "--retriever_name": retriever_name(manifest.dense.encoder.query_prefix),
+            "--retriever_model": model,
+        }
+        run(server, [str(part) for pair in arguments.items() for part in pair], args.port, args.device)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Ready-made embeddings: vectors that somebody else has encoded, read from disk a slice at a time.
+
+The file's name tells its form:
+
+- ``.npy``: an array (passages, dimension) of 16, 32 or 64 bits;
+- ``.fbin``: rows and dimension as two 32-bit numbers, then the vectors in 32 bits (the big-ann benchmarks);
+- ``.memmap``, ``.f32``, ``.raw``: the bare vectors, as FlashRAG's ``emb_*.memmap``, in 32 bits or in 16:
+  which, the number of passages tells.
+
+Several files are one array, in the order given. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from retrieval_server.errors import BuildError
+
+_BARE = (".memmap", ".f32", ".raw")
+_SUFFIXES = (".npy", ".fbin", *_BARE)
+_FBIN_HEADER = 8  # bytes
+
+
+class Embeddings:
+    """The rows of embedding files, mapped; ``embeddings[a:b]`` is a float32 array (b - a, dimension).
+
+    Raises BuildError for a file of another form or dimension. How many rows bare files have is settled by
+    ``settle``.
+    """
+
+    def __init__(self, files: Sequence[Path], dimension: int):
+        self.dimension = dimension
+        self._files = list(files)
+        self._arrays: list[np.ndarray] = []
+        self._bits: int | None = None
+        self._open(np.float32)
+
+    def settle(self, rows: int) -> None:
+        """Decide whether bare files are of 16 or of 32 bits. Raises BuildError if neither gives ``rows``."""
+        found = len(self)
+        if found == rows:
+            return
+        if any(path.suffix.lower() in _BARE for path in self._files):
+            self._open(np.float16)
+            if len(self) == rows:
+                return
+        raise BuildError(
+            f"--embeddings: {found} vectors of {self.dimension} dimensions, but the corpus has {rows} "
+            "passages. Row i must be passage i: give all files, in their order, and the corpus of these."
+        )
+
+    def __len__(self) -> int:
+        return sum(len(array) for array in self._arrays)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        start, stop, step = rows.indices(len(self))
+        if step != 1:
+            raise IndexError("vectors are read in slices of step 1")
+        parts = [np.empty((0, self.dimension), np.float32)]
+        first = 0
+        for array in self._arrays:
+            low, high = max(start - first, 0), min(stop - first, len(array))
+            if low < high:
+                parts.append(np.asarray(array[low:high], np.float32))
+            first += len(array)
+        found = np.concatenate(parts)
+        if not np.isfinite(found).all():
+            bad = start + int(np.flatnonzero(~np.isfinite(found).all(axis=1))[0])
+            raise BuildError(f"--embeddings: row {bad} holds a value that is no number. Encode it again.")
+        return found
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Single rows, (rows, dimension)."""
+        return np.concatenate([self[row : row + 1] for row in rows.tolist()])
+
+    def _open(self, bare: type[np.floating]) -> None:
+        self._arrays = [self._array(path, np.dtype(bare)) for path in self._files]
+
+    def _array(self, path: Path, bare: np.dtype) -> np.ndarray:
+        suffix = path.suffix.lower()
+        try:
+            size = path.stat().st_size
+            if suffix == ".npy":
+                array = np.load(path, mmap_mode="r", allow_pickle=False)
+                if array.ndim != 2 or array.dtype.kind != "f":
+                    raise ValueError(f"an array {array.shape} of {array.dtype}, not (passages, dimension)")
+            elif suffix == ".fbin":
+                rows, width = np.fromfile(path, "<i4", 2).tolist()
+                if rows < 0 or width < 1 or size != _FBIN_HEADER + 4 * rows * width:
+                    raise ValueError(f"{rows} rows of {width} dimensions do not take {size} bytes")
+                array = np.memmap(path, "<f4", "r", _FBIN_HEADER, (rows, width))
+            elif suffix in _BARE:
+                row = bare.itemsize * self.dimension
+                if size == 0 or size % (2 * self.dimension):
+                    raise ValueError(f"{size} bytes are no whole vectors of {self.dimension} dimensions")
+                array = np.memmap(path, bare.newbyteorder("<"), "r", 0, (size // row, self.dimension))
+            else:
+                raise ValueError(f"the name must end in one of {', '.join(_SUFFIXES)}; that tells the form")
+        except (OSError, ValueError) as error:
+            raise BuildError(f"--embeddings {path}: {error}.") from None
+        if array.shape[1] != self.dimension:
+            raise BuildError(
+                f"--embeddings {path}: vectors of {array.shape[1]} dimensions, the encoder's have "
+                f"{self.dimension}. Give the encoder that made them."
+            )
+        return array

@@ -1,0 +1,102 @@
+"""FAISS index files: what their first bytes say, opening them whole or mapped, and writing an exact one.
+
+A file's kind, rows, dimension and metric stand in its first 37 bytes. They are read before FAISS is, which
+believes every length in a file: so a download that is cut, or something else than an index, is named at once,
+and not after minutes or as a lack of memory.
+
+A mapped index stays on disk: FAISS works on the pages, and the system keeps as many as there is memory for.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from retrieval_server.errors import IndexFolderError
+
+if TYPE_CHECKING:
+    import faiss
+
+INNER_PRODUCT = 0  # faiss.METRIC_INNER_PRODUCT
+#: Kind, dimension, rows, two numbers without a meaning, whether it is trained, metric.
+_HEADER = struct.Struct("<4siqqq?i")
+_UNUSED = 1 << 20  # what FAISS writes for the two numbers
+_COUNT = struct.Struct("<Q")  # of the floats that follow in an exact index
+_EXACT = ("IxFI", "IxF2", "IxFl")
+_HOLD_ALL = (*_EXACT, "IHNf", "IwFl")  # kinds that hold every vector in 32 bits
+
+
+@dataclass(frozen=True)
+class FaissHeader:
+    """The beginning of an index file; ``kind`` is FAISS's code of four letters."""
+
+    kind: str
+    dimension: int
+    rows: int
+    trained: bool
+    metric: int
+
+
+def read_header(path: Path) -> FaissHeader:
+    """What the file says of itself. Raises IndexFolderError if it is no FAISS index, or a cut one."""
+    try:
+        with path.open("rb") as stream:
+            first = stream.read(_HEADER.size)
+        size = path.stat().st_size
+    except OSError as error:
+        raise IndexFolderError(f"{path}: {error.strerror}. Give the index file of FAISS.") from None
+    kind = first[:4].decode("ascii", "replace")
+    if len(first) < _HEADER.size or kind[0] != "I" or kind.startswith("IB"):
+        raise IndexFolderError(
+            f"{path}: no readable FAISS index: it does not begin as one of float vectors does. "
+            "Fetch it again; of a file that comes in parts, put all together in their order."
+        )
+    _, dimension, rows, _, _, trained, metric = _HEADER.unpack(first)
+    if dimension < 1 or rows < 0:
+        raise IndexFolderError(
+            f"{path}: no readable FAISS index: {rows} rows of {dimension} dimensions. Fetch it again."
+        )
+    needs = 4 * dimension * rows
+    if kind in _EXACT and metric in (0, 1):
+        needs += _HEADER.size + _COUNT.size
+    if kind in _HOLD_ALL and size < needs:
+        raise IndexFolderError(
+            f"{path}: no readable FAISS index: {rows} rows of {dimension} dimensions take {needs} bytes, and "
+            f"it has {size}. It is cut: fetch it again; of a file that comes in parts, put all together."
+        )
+    return FaissHeader(kind, dimension, rows, trained, metric)
+
+
+def open_index(path: Path, *, mapped: bool = False) -> faiss.Index:
+    """The index, in memory or ``mapped``; a FAISS without mapping (before 1.11) reads it into memory.
+
+    Raises IndexFolderError.
+    """
+    import faiss
+
+    read_header(path)
+    try:
+        return faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if mapped else 0)
+    except MemoryError:
+        remedy = "Search it where it lies with --mmap, or take a machine with more memory."
+        raise IndexFolderError(f"{path}: too large for this machine's memory. {remedy}") from None
+    except RuntimeError as error:
+        raise IndexFolderError(f"{path}: no readable FAISS index. Build the index again.") from error
+
+
+def write_exact(blocks: Iterable[np.ndarray], rows: int, dimension: int, path: Path) -> None:
+    """Write the exact inner-product index of float32 blocks, (some, dimension) each and ``rows`` in all.
+
+    The bytes are those of ``faiss.write_index``, and no more than a block is in memory.
+    """
+    kind = b"IxFI"
+    with path.open("wb") as stream:
+        stream.write(_HEADER.pack(kind, dimension, rows, _UNUSED, _UNUSED, True, INNER_PRODUCT))
+        stream.write(_COUNT.pack(rows * dimension))
+        for block in blocks:
+            stream.write(np.ascontiguousarray(block, "<f4").tobytes())
