@@ -4,8 +4,9 @@ The format is known by the file's name: ``.jsonl`` and ``.tsv`` (each also with 
 ``.parquet``; corpus_rows.py tells what a row is. The files are read in the order given, those of a folder in
 the order of their names, and together they are one corpus: an id may stand in one of them only.
 
-A row that does not fit is an error that names file, line and fault; with ``skip_bad_rows`` it is counted
-instead. Lines are split at ``\\n`` only: other line separators of Unicode may stand inside a text.
+Rows that do not fit are an error that names the first of them, with file, line and fault; with
+``skip_bad_rows`` they are left out and counted (bad_rows.py). Lines are split at ``\\n`` only: other line
+separators of Unicode may stand inside a text.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from retrieval_server.bad_rows import NAMED, BadRows
 from retrieval_server.corpus_rows import BadRow, parse_jsonl_row, parse_tsv_row, passage_of
 from retrieval_server.errors import CorpusError
 from retrieval_server.manifest import CorpusSection
 from retrieval_server.passages import Passage, PassageWriter
 
 log = logging.getLogger(__name__)
-SHOWN_BAD_ROWS = 5  # of the skipped rows, how many are shown with their fault
 _LINES: dict[str, Callable[[str], Passage]] = {".jsonl": parse_jsonl_row, ".tsv": parse_tsv_row}
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".parquet")
 _COLUMNS = ("id", "contents", "title", "text", "url")
@@ -59,7 +60,8 @@ def _known(path: Path) -> bool:
 
 
 class CorpusReader:
-    """Iterates over ``(place, Passage)``; ``skipped`` counts malformed rows left out.
+    """Iterates over ``(place, Passage)``; ``bad`` has the malformed rows, which are left out. Unless they are
+    to be skipped, the iteration ends with a CorpusError that names the first of them.
 
     A place is the number of a line or row, from 1, counted on from file to file; ``where`` gives its name.
     """
@@ -68,8 +70,13 @@ class CorpusReader:
         self.files = corpus_files(corpus)
         self.skip_bad_rows = skip_bad_rows
         self.progress = progress
-        self.skipped = 0
+        self.bad = BadRows()
         self._before: list[int] = []  # for each file begun, how many places lie before it
+
+    @property
+    def skipped(self) -> int:
+        """How many malformed rows were left out."""
+        return self.bad.count
 
     @property
     def source(self) -> str:
@@ -84,7 +91,7 @@ class CorpusReader:
         return f"{self.files[file]}, {unit} {place - self._before[file]}"
 
     def __iter__(self) -> Iterator[tuple[int, Passage]]:
-        self._before, self.skipped = [], 0
+        self._before, self.bad = [], BadRows()
         place = 0
         # Progress is counted in bytes on disk: their number is known, that of the rows is not.
         sizes = [path.stat().st_size for path in self.files]
@@ -101,14 +108,15 @@ class CorpusReader:
                     elif found is not None:
                         yield place, found
                 bar.update(sum(sizes[: number + 1]) - bar.n)
+        if self.bad.count > NAMED:
+            log.warning("%d bad rows in all", self.bad.count)
+        if self.bad.count and not self.skip_bad_rows:
+            raise CorpusError(self.bad.refusal())
 
     def _bad(self, place: int, fault: str) -> None:
-        message = f"{self.where(place)}: {fault}"
-        if not self.skip_bad_rows:
-            raise CorpusError(f"{message}. Repair the row, or leave such rows out with --skip-bad-rows.")
-        self.skipped += 1
-        if self.skipped <= SHOWN_BAD_ROWS:
-            log.warning("skipped %s", message)
+        self.bad.add(self.where(place), fault)
+        if self.bad.count <= NAMED:  # at once: the end of a large corpus may be minutes away
+            log.warning("bad row: %s: %s", self.where(place), fault)
 
 
 def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRow | None]:
