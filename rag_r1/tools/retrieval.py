@@ -138,6 +138,12 @@ def failure(detail: str) -> Failure:
     return Failure(FAILURE_TEXT, "retriever", detail[:200])
 
 
+def token_header() -> dict[str, str]:
+    """The header with the token that `TOKEN_VARIABLE` holds; empty without one. It belongs in no log."""
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
 class _WrongAnswer(Exception):
     """The server answered, but not with results for these queries."""
 
@@ -266,9 +272,8 @@ class RetrievalClient:
 
     async def _ask(self, queries: list[str]) -> list[Result]:
         if self._session is None:
-            token = os.environ.get(TOKEN_VARIABLE, "").strip()
             self._session = aiohttp.ClientSession(
-                headers={"Authorization": f"Bearer {token}"} if token else None,
+                headers=token_header(),
                 connector=aiohttp.TCPConnector(limit=self.config.max_connections),
                 timeout=aiohttp.ClientTimeout(total=self.config.timeout_s),
             )
