@@ -8,8 +8,8 @@ Published rows, as they are:
 or drawn anew from the raw training files of HotpotQA and 2WikiMultihopQA:
     python data_process/r1_searcher.py --stage 2 --out data/r1s/stage2 --hotpotqa hotpot_train_v1.1.json \\
         --2wiki train.json --difficulty rollouts.jsonl --validation dev.jsonl
---difficulty tells how many rollouts each question took (data_process/difficulty.py has the form; a folder's
-trajectory records do as well); without it questions are drawn whatever their difficulty. --count changes the
+--difficulty names a file that says how many rollouts each question took (data_process/difficulty.py describes
+it; trajectory records of a run can be used too). Without it the difficulty is ignored. --count changes the
 published numbers: --count hotpotqa.medium=20 --count 2wiki.hard=0. A Llama is trained with --protocol
 r1_searcher_instruct.
 """
