@@ -6,7 +6,7 @@ runs `python -m rag_r1.demo.run` once for each recipe and seed, one after anothe
 global to a Ray cluster), and prints a markdown table. A run that is already in the output folder is not
 repeated, so a benchmark that was interrupted goes on where it stopped. The seed draws the world, its
 questions and their order. Published figures come from seeds that were drawn at random (`--random`, kept in
-`seeds.json` of the output folder): seeds on which something was tried and changed flatter it.
+`seeds.json` of the output folder): seeds on which something was tuned would flatter the result.
 """
 
 from __future__ import annotations

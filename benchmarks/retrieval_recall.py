@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument("--lucene", action="store_true", help='needs the extra "lucene"')
     args = parser.parse_args()
 
-    from retrieval_server.encoder import prefer_reproducible_products
+    from retrieval_server.processor import prefer_reproducible_products
 
     prefer_reproducible_products()
 

@@ -7,7 +7,8 @@ For each seed, in the demo's invented world and through real veRL, Ray, FSDP and
     two stages    the policy that has never seen a search; stage 1, then stage 2 from stage 1's model
     control       the same policy, stage 2 alone, for as many steps as both stages together
 
-and at the end a page with the table and the picture over all seeds (`--results`). The policy is the committed
+and at the end a page with the table and the picture over all seeds, in the folder of the runs. (The page in
+docs/results is written with `--results docs/results`.) The policy is the committed
 one; if it is not there, it is made first. What is finished is not repeated: an interrupted benchmark goes on
 where it stopped, the stages from their last checkpoint. A search counts as well-formed by R1-Searcher's own
 rule: every query opened, closed and answered, no documents made up.
@@ -260,8 +261,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     add(
         "--results",
         type=Path,
-        default=ROOT / "docs" / "results",
-        help="folder for two_stages.md and two_stages.png (default: %(default)s)",
+        metavar="DIR",
+        help="folder for two_stages.md and two_stages.png (default: that of --out)",
     )
     add(
         "--policy",
@@ -285,11 +286,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     command = " ".join(["python benchmarks/two_stages.py --seeds", *map(str, args.seeds)])
     command += f" --set {' '.join(args.set)}" if args.set else ""
     machine = f"{platform.machine()}, {os.cpu_count()} cores, {date.today()}"
-    args.results.mkdir(parents=True, exist_ok=True)
+    results = args.results or args.out
+    results.mkdir(parents=True, exist_ok=True)
     page = _PAGE.format(command=command, machine=machine, table=table(runs))
-    (args.results / "two_stages.md").write_text(page, encoding="utf-8")
-    draw(runs, args.results / "two_stages.png")
-    print(f"\n{table(runs)}\n\nwritten: {args.results / 'two_stages.md'} and two_stages.png beside it")
+    (results / "two_stages.md").write_text(page, encoding="utf-8")
+    draw(runs, results / "two_stages.png")
+    print(f"\n{table(runs)}\n\nwritten: {results / 'two_stages.md'} and two_stages.png beside it")
 
 
 if __name__ == "__main__":

@@ -9,16 +9,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_process.qa_parquet import Split, make_splits, write_splits
+from data_process.bad_rows import HELP, BadRows
+from data_process.qa_parquet import REPEATED, Split, make_splits, write_splits
 from data_process.questions import DataError, Source, read_file, read_hub
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol, protocol_names
 
+#: Key of what a script's `read` gives beside its splits: the bad rows of other files than the splits' own.
+BAD_ROWS = "bad_rows"
+
 _ROWS = """\
 A row is {"question": text, "golden_answers": text or list of texts}, with an optional "id"; "answer" and
-"answers" are read too. Files are a JSON array, JSON lines or parquet.
+"answers" are read too. Files are a JSON array, JSON lines, CSV or TSV with a header (each also gzipped), or
+parquet. A row that cannot be used is an error, unless --skip-bad-rows leaves it out.
 
 Written are train.parquet and test.parquet (each if its input is given) and data_summary.json, which holds the
-printed counts. Duplicate questions are removed; a question in both files is removed from train.
+printed counts. Of rows with the same question and the same answers the first stays; rows with the same
+question and other answers all stay; a question in both files is removed from train. repeated_questions.jsonl
+names all of these rows.
 """
 
 
@@ -42,13 +49,16 @@ def main(
 def run(
     options: argparse.Namespace, read: Callable[[argparse.Namespace], tuple[list[Split], dict[str, Any]]]
 ) -> int:
-    """Write what `read` gives (the splits, and what else the summary is to hold) and tell the counts; returns
-    the exit status."""
+    """Write what `read` gives (the splits, and what else the summary is to hold) and print the counts;
+    returns the exit status."""
     try:
         if not re.fullmatch(r"[\w.-]+", options.source_name):
             raise DataError(f"--source-name {options.source_name!r}: use letters, digits, `_`, `.` and `-`")
         dialect = _protocol(options)
         splits, more = read(options)
+        bad = sum((split.source.bad for split in splits), more.pop(BAD_ROWS, BadRows()))
+        if bad.count and not options.skip_bad_rows:
+            raise DataError(f"nothing was written, because of {bad.refusal()}")
         summary = write_splits(splits, dialect, options.source_name, Path(options.out), more)
     except (DataError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -57,17 +67,15 @@ def run(
         overlap = f", {told['overlap_with_test']} removed that stand in test" if name == "train" else ""
         print(
             f"{Path(options.out) / name}.parquet: {told['written']} questions of {told['read']} rows "
-            f"({told['duplicates']} duplicates removed{overlap}, {told['malformed']} malformed rows skipped)"
+            f"({told['duplicates']} duplicates removed{overlap}, {told['malformed']} malformed rows left out)"
         )
-        _tell_malformed(told)
+        if others := told["same_question_other_answers"]:
+            print(f"  {others} rows have the question of another row and other answers: they are kept")
+    if any(split.repeats for split in splits):
+        print(f"{Path(options.out) / REPEATED}: the repeated questions, row by row")
+    for line in bad.left_out():
+        print(line, file=sys.stderr)
     return 0
-
-
-def _tell_malformed(told: dict[str, Any]) -> None:
-    for malformed in told["first_malformed"]:
-        print(f"  skipped: {told['source']}, {malformed}", file=sys.stderr)
-    if more := told["malformed"] - len(told["first_malformed"]):
-        print(f"  skipped: {more} more rows of {told['source']}", file=sys.stderr)
 
 
 def make_parser(description: str, protocol: str, source_name: str | None) -> argparse.ArgumentParser:
@@ -84,6 +92,7 @@ def make_parser(description: str, protocol: str, source_name: str | None) -> arg
         metavar="NAME",
         help=f"shipped protocol ({', '.join(protocol_names())}) or your own .yaml (default: {protocol})",
     )
+    parser.add_argument("--skip-bad-rows", action="store_true", help=HELP)
     parser.add_argument("--prompt", metavar="FILE", help="your own prompt: a text file with {question} in it")
     parser.add_argument(
         "--source-name",

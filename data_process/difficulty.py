@@ -15,16 +15,17 @@ and every shortfall is told with what there was to choose from.
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_process.qa_parquet import question_key
+from data_process.bad_rows import BadRows
 from data_process.questions import DataError, Question
+from data_process.row_files import decoded
+from data_process.same_question import DUPLICATE, Repeat, golds_key, question_key
 
 EASY, MEDIUM, HARD, ANY = "easy", "medium", "hard", "any"
 CLASSES = (EASY, MEDIUM, HARD, ANY)
@@ -47,10 +48,11 @@ PUBLISHED: dict[int, MakeUp] = {
 
 @dataclass(frozen=True)
 class Difficulties:
-    """Classes by source id and by question; `of` asks for both."""
+    """Classes by source id and by question; `of` asks for both. `bad`: lines left out."""
 
     by_id: Mapping[str, str]
     by_question: Mapping[str, str]
+    bad: BadRows = field(default_factory=BadRows)
 
     def of(self, question: Question) -> str | None:
         """The class of a question, or None if it has none."""
@@ -60,10 +62,12 @@ class Difficulties:
 
 @dataclass(frozen=True)
 class Selection:
-    """The questions that were drawn; for each entry of the make-up what was asked for, taken and there."""
+    """The questions that were drawn; for each entry of the make-up what was asked for, taken and there; and
+    the rows that were left out because an earlier one has their question and their answers."""
 
     questions: list[Question]
     told: list[dict[str, Any]]
+    repeats: list[Repeat] = field(default_factory=list)
 
     @property
     def shortfalls(self) -> list[str]:
@@ -78,42 +82,56 @@ def difficulty_class(rollouts: int, right: bool) -> str | None:
     return HARD if rollouts > 20 else None
 
 
-def read_difficulties(path: str | Path) -> Difficulties:
-    """From a file as the module's paragraph describes it. Raises DataError naming the file and the line."""
+def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> Difficulties:
+    """From a file as the module's paragraph describes it.
+
+    Raises DataError, naming the file and the first bad lines, if a line says no difficulty (with
+    `skip_bad_rows` such lines are counted in `bad` instead) or if none does.
+    """
     by_id: dict[str, str] = {}
     by_question: dict[str, str] = {}
     played: dict[str, list[bool]] = defaultdict(list)
+    bad = BadRows()
+    n_json = 0
     try:
-        with Path(path).open(encoding="utf-8") as file:
+        with Path(path).open("rb") as file:
             for number, line in enumerate(file, 1):
-                if line.strip():
-                    _read_line(json.loads(line), f"{path}, line {number}", by_id, by_question, played)
+                if not line.strip():
+                    continue
+                row = decoded(line)
+                n_json += not isinstance(row, ValueError)
+                try:
+                    _read_line(row, by_id, by_question, played)
+                except ValueError as error:
+                    bad.add(f"{path}, line {number}", error)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise (
-            error if isinstance(error, DataError) else DataError(f"{path} is not JSON lines: {error}")
-        ) from error
     for key, right in played.items():
         known = difficulty_class(right.index(True) + 1 if any(right) else len(right), any(right))
         if known:
             by_question.setdefault(key, known)
+    if bad.count and not n_json:
+        raise DataError(f"{path} is not JSON lines: {'; '.join(bad.first)}")
+    if bad.count and not skip_bad_rows:
+        raise DataError(bad.refusal())
     if not by_id and not by_question:
         raise DataError(f"{path} gives no question a difficulty: a line is {{id or question, rollouts}}")
-    return Difficulties(by_id, by_question)
+    return Difficulties(by_id, by_question, bad)
 
 
 def _read_line(
     row: Any,
-    where: str,
     by_id: dict[str, str],
     by_question: dict[str, str],
     played: dict[str, list[bool]],
 ) -> None:
+    """Note what a line says. Raises ValueError if it says nothing."""
+    if isinstance(row, ValueError):
+        raise row
     question = row.get("question") if isinstance(row, dict) else None
     own_id = row.get("id") if isinstance(row, dict) else None
     if not isinstance(question, str) and not isinstance(own_id, str | int):
-        raise DataError(f"{where}: needs `question` or `id`")
+        raise ValueError("needs `question` or `id`")
     rollouts = row.get("rollouts")
     if isinstance(rollouts, int) and not isinstance(rollouts, bool) and rollouts > 0:
         known = difficulty_class(rollouts, right=True)
@@ -124,7 +142,7 @@ def _read_line(
         return
     rewards = row.get("rewards")
     if not isinstance(rewards, dict) or "cover_em" not in rewards or not isinstance(question, str):
-        raise DataError(f"{where}: needs `rollouts`, a number from 1, or a question with rewards.cover_em")
+        raise ValueError("needs `rollouts`, a number from 1, or a question with rewards.cover_em")
     if rewards["cover_em"] is not None:  # a rollout that a failure ended says nothing about the question
         played[question_key(question)].append(bool(rewards["cover_em"]))
 
@@ -136,7 +154,7 @@ def select(
     taken_elsewhere: set[str],
     seed: int,
 ) -> Selection:
-    """Draw `make_up` from `questions` (by source), each question once.
+    """Draw `make_up` from `questions` (by source), each row once (see same_question.py).
 
     `class_of` is None where difficulties are unknown: then the counts of a source are one, of class `any`.
     `taken_elsewhere`: keys (`question_key`) of questions that are not to be drawn, the validation set's.
@@ -147,13 +165,19 @@ def select(
             merged[source, ANY] += count
         make_up = merged
     rng = random.Random(seed)
-    seen, drawn, told = set(taken_elsewhere), [], []
+    first: dict[tuple[str, frozenset[str]], Question] = {}
+    drawn, told, repeats = [], [], []
     for source in dict.fromkeys(source for source, _ in make_up):
         pools: dict[str | None, list[Question]] = defaultdict(list)
         for question in questions.get(source, ()):
-            if (key := question_key(question.question)) not in seen:
-                seen.add(key)
-                pools[class_of(question) if class_of else ANY].append(question)
+            key = question_key(question.question)
+            if key in taken_elsewhere:
+                continue
+            if same := first.get((key, golds_key(question))):
+                repeats.append(Repeat(question, same, DUPLICATE))
+                continue
+            first[key, golds_key(question)] = question
+            pools[class_of(question) if class_of else ANY].append(question)
         there = {str(name or "unclassified"): len(pool) for name, pool in pools.items()}
         for (of, name), count in make_up.items():
             if of != source:
@@ -166,7 +190,7 @@ def select(
             told.append(
                 {"source": source, "class": name, "asked": count, "taken": len(chosen), "there": there}
             )
-    return Selection(drawn, told)
+    return Selection(drawn, told, repeats)
 
 
 def _shortfall(entry: Mapping[str, Any]) -> str:

@@ -1,21 +1,22 @@
 """Questions to veRL's parquet: duplicates out, prompts rendered by the protocol, rows and counts written.
 
-Two questions are the same if their words are (letters and digits, in any case). Of duplicates the first
-stays. A question that stands in both splits is removed from train, never from test: test keeps its published
-rows and holds nothing that is trained on.
+same_question.py tells which rows are duplicates. A question that stands in both splits is removed from train,
+never from test: test keeps its published rows and holds nothing that is trained on. Every row that was
+removed, or that asks what another one asks, is named in `repeated_questions.jsonl` with the row that it
+repeats and the answers of both.
 
 Every row has an id of its own: `source/split/id`, with the source's own id or, where there is none (or the
-same twice), a hash of the question's words. So a question has the same id under every protocol, and sets of
-several sources can be merged.
+same twice), a hash of the question (and of its answers, where rows differ in these alone). So a question has
+the same id under every protocol, and sets of several sources can be merged.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_process.questions import DataError, Question, Source
+from data_process.same_question import IN_TEST, Repeat, fold, golds_key, question_key
 from rag_r1.protocols import Protocol
 
+REPEATED = "repeated_questions.jsonl"
 AGENT_NAME = "search_agent"
 ABILITY = "fact-reasoning"
 
@@ -59,55 +62,54 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Split:
-    """The questions of one split that are kept, and how many rows were read and left out, by reason."""
+    """The questions of one split that are kept, and the rows that ask what another one asks."""
 
     name: str
     source: Source
     questions: list[Question]
-    duplicates: int
-    overlap: int = 0
+    repeats: list[Repeat] = field(default_factory=list)
 
     @property
     def counts(self) -> dict[str, int]:
         """Numbers that add up: read = malformed + duplicates + overlap + written."""
+        overlap = sum(repeat.outcome == IN_TEST for repeat in self.repeats)
         return {
             "read": self.source.n_read,
             "malformed": self.source.n_malformed,
-            "duplicates": self.duplicates,
-            "overlap_with_test": self.overlap,
+            "duplicates": sum(repeat.removed for repeat in self.repeats) - overlap,
+            "overlap_with_test": overlap,
             "written": len(self.questions),
         }
 
-
-def question_key(question: str) -> str:
-    """What makes two questions the same: their words in lower case (for a text without words, the text)."""
-    return " ".join(re.findall(r"\w+", question.casefold())) or question.casefold()
+    @property
+    def other_answers(self) -> int:
+        """Rows that are kept although another one has their question: its answers are others."""
+        return sum(not repeat.removed for repeat in self.repeats)
 
 
 def make_splits(train: Source | None, test: Source | None) -> list[Split]:
     """The splits that were given, without duplicates and without overlap."""
-    splits, in_test = [], set()
+    splits: list[Split] = []
+    in_test: dict[str, Question] = {}
     if test:
-        questions = _unique(test.questions)
-        in_test = {question_key(q.question) for q in questions}
-        splits.append(Split("test", test, questions, len(test.questions) - len(questions)))
+        questions, repeats = fold(test.questions)
+        for question in questions:
+            in_test.setdefault(question_key(question.question), question)
+        splits.append(Split("test", test, questions, repeats))
     if train:
-        questions = _unique(train.questions)
-        kept = [q for q in questions if question_key(q.question) not in in_test]
+        questions, repeats = fold(train.questions)
+        tested = [in_test.get(question_key(question.question)) for question in questions]
+        kept = [question for question, first in zip(questions, tested, strict=True) if first is None]
         if not kept:
             raise DataError(
                 f"every question of {train.name} also stands in the validation set: nothing to train on"
             )
-        duplicates = len(train.questions) - len(questions)
-        splits.insert(0, Split("train", train, kept, duplicates, len(questions) - len(kept)))
+        pairs = zip(questions, tested, strict=True)
+        overlap = [Repeat(question, first, IN_TEST) for question, first in pairs if first is not None]
+        gone = {id(repeat.row) for repeat in overlap}
+        repeats = [repeat for repeat in repeats if id(repeat.row) not in gone]
+        splits.insert(0, Split("train", train, kept, repeats + overlap))
     return splits
-
-
-def _unique(questions: list[Question]) -> list[Question]:
-    first: dict[str, Question] = {}
-    for question in questions:
-        first.setdefault(question_key(question.question), question)
-    return list(first.values())
 
 
 def make_rows(
@@ -115,6 +117,7 @@ def make_rows(
 ) -> list[dict[str, Any]]:
     """veRL rows; `index` counts from 0 within the file."""
     own_ids = Counter(question.id for question in questions)
+    asked = Counter(question_key(question.question) for question in questions)
     return [
         {
             "data_source": source_name,
@@ -122,7 +125,7 @@ def make_rows(
             "ability": ABILITY,
             "reward_model": {"style": "rule", "ground_truth": {"target": list(item.golds)}},
             "extra_info": {
-                "id": f"{source_name}/{split}/{_own_id(item, own_ids)}",
+                "id": f"{source_name}/{split}/{_own_id(item, own_ids, asked)}",
                 "question": item.question,
                 "index": index,
                 "split": split,
@@ -134,10 +137,13 @@ def make_rows(
     ]
 
 
-def _own_id(item: Question, own_ids: Counter) -> str:
+def _own_id(item: Question, own_ids: Counter, asked: Counter) -> str:
     if item.id is not None and own_ids[item.id] == 1:
         return item.id
-    return "q-" + hashlib.sha256(question_key(item.question).encode()).hexdigest()[:16]
+    key = question_key(item.question)
+    if asked[key] > 1:
+        key = "\n".join([key, *sorted(golds_key(item))])
+    return "q-" + hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
 def write_splits(
@@ -147,7 +153,13 @@ def write_splits(
     folder: Path,
     more: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write `<split>.parquet` and `data_summary.json`, which also holds `more`; returns the summary."""
+    """Write `<split>.parquet`, `data_summary.json`, which also holds `more`, and, if there are any, the
+    repeated questions; returns the summary.
+
+    Raises DataError, and writes nothing, where a split of an earlier run would stay in the folder beside a
+    new one that was not compared with it.
+    """
+    _refuse_leftovers(splits, folder)
     folder.mkdir(parents=True, exist_ok=True)
     summary: dict[str, Any] = {
         "source_name": source_name,
@@ -155,14 +167,30 @@ def write_splits(
         **(more or {}),
         "splits": {},
     }
+    repeated = []
     for split in splits:
         rows = make_rows(split.questions, protocol, source_name, split.name)
         pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), folder / f"{split.name}.parquet")
         summary["splits"][split.name] = {
             "source": split.source.name,
             **split.counts,
+            "same_question_other_answers": split.other_answers,
             "first_malformed": split.source.malformed,
         }
+        repeated += [json.dumps(repeat.to_dict(split.name), ensure_ascii=False) for repeat in split.repeats]
+    (folder / REPEATED).unlink(missing_ok=True)
+    if repeated:
+        (folder / REPEATED).write_text("".join(f"{line}\n" for line in repeated), encoding="utf-8")
     text = json.dumps(summary, indent=2, ensure_ascii=False)
     (folder / "data_summary.json").write_text(text + "\n", encoding="utf-8")
     return summary
+
+
+def _refuse_leftovers(splits: Sequence[Split], folder: Path) -> None:
+    written = {split.name for split in splits}
+    for name, option in (("train", "--train"), ("test", "--validation")):
+        if name not in written and (folder / f"{name}.parquet").exists():
+            raise DataError(
+                f"{folder / name}.parquet is there from an earlier run and would stay, although the new rows "
+                f"are not compared with it. Give {option} as well, remove the file, or choose another --out"
+            )

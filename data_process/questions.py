@@ -2,59 +2,65 @@
 
 A row is `{"question", "golden_answers" | "answers" | "answer", "id" | "_id" | "idx"}`, where the answers are
 a string or a list of strings and the id may be missing. That covers RAG-R1's own JSON, FlashRAG's and
-R1-Searcher's JSONL, and the raw files of HotpotQA and 2WikiMultihopQA. Files are a JSON array, JSON lines or
-parquet. A row that cannot be used does not end the run: it is counted, and the first few are told with their
-file and row number. What is read is data, and only ever becomes text.
+R1-Searcher's JSONL, and the raw files of HotpotQA and 2WikiMultihopQA. row_files.py tells which forms of
+files are read, bad_rows.py what becomes of a row that cannot be used. What is read is data, and only ever
+becomes text.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from data_process.bad_rows import BadRows
+from data_process.row_files import ACCEPTED, DataError, open_rows, short
 
 _ANSWER_KEYS = ("golden_answers", "answers", "answer")
 _ID_KEYS = ("id", "_id", "idx")
 _KEYS = ("question", *_ANSWER_KEYS, *_ID_KEYS)
 
-#: Malformed rows that are told in full; the others are counted.
-TOLD = 5
-
-
-class DataError(ValueError):
-    """A source that cannot be used at all; the message names it and the remedy."""
-
 
 @dataclass(frozen=True)
 class Question:
-    """A question (white space folded), its gold answers (at least one) and its source's id, if it has one."""
+    """A question (white space folded), its gold answers (at least one) and its source's id, if it has one.
+
+    `row` is its place in the file, from 1; it tells people where the question stands, and does not count
+    where two are compared.
+    """
 
     question: str
     golds: tuple[str, ...]
     id: str | None = None
+    row: int | None = field(default=None, compare=False)
 
 
 @dataclass
 class Source:
-    """The usable rows of one file or split, and what was wrong with the others."""
+    """The usable rows of one file or split, and those that are not."""
 
     name: str
     questions: list[Question] = field(default_factory=list)
     n_read: int = 0
-    n_malformed: int = 0
-    malformed: list[str] = field(default_factory=list)  # the first `TOLD`, as "row 3: no question"
+    bad: BadRows = field(default_factory=BadRows)
+
+    @property
+    def n_malformed(self) -> int:
+        """Rows that cannot be used."""
+        return self.bad.count
+
+    @property
+    def malformed(self) -> list[str]:
+        """The first of them, as `row 3: no answer`."""
+        return [row.removeprefix(f"{self.name}, ") for row in self.bad.first]
 
 
 def read_file(path: str | Path) -> Source:
-    """All questions of a `.parquet`, `.json` or `.jsonl` file. Raises DataError if none is usable."""
+    """All questions of a file (see row_files.py). Raises DataError if none is usable."""
     path = Path(path)
-    try:
-        rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
-        return collect(str(path), rows)
-    except (OSError, RecursionError) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
+    with open_rows(path, _KEYS, _ANSWER_KEYS) as (columns, rows):
+        return collect(str(path), rows, columns, f". Read are {ACCEPTED}")
 
 
 def read_hub(dataset: str, config: str | None, split: str) -> Source:
@@ -69,30 +75,46 @@ def read_hub(dataset: str, config: str | None, split: str) -> Source:
         ) from error
     try:
         rows = datasets.load_dataset(dataset, config, split=split)
-        rows = rows.select_columns([key for key in _KEYS if key in rows.column_names])
+        columns = rows.column_names
+        rows = rows.select_columns([key for key in _KEYS if key in columns])
     except Exception as error:  # the package raises a dozen kinds, of its own and of its HTTP clients
         first_line = str(error).strip().partition("\n")[0]
         raise DataError(
             f"cannot load {name} from the Hub: {type(error).__name__}: {first_line}. Offline, {remedy}"
         ) from error
-    return collect(name, enumerate(rows, 1))
+    return collect(name, enumerate(rows, 1), columns)
 
 
-def collect(name: str, rows: Iterable[tuple[int, Any]]) -> Source:
-    """Numbered rows as a Source; an entry that is a ValueError stands for a row that could not be decoded."""
+def collect(
+    name: str, rows: Iterable[tuple[int, Any]], columns: Collection[str] | None = None, hint: str = ""
+) -> Source:
+    """Numbered rows as a Source; an entry that is a ValueError stands for a row that could not be decoded.
+
+    `columns`: those of a table, where the rows have no others. Raises DataError if no row is usable, or a
+    column that every row needs is not there.
+    """
     source = Source(name)
+    if columns:
+        _check_columns(name, columns)
     for number, row in rows:
         source.n_read += 1
         try:
-            source.questions.append(parse_row(row))
+            source.questions.append(replace(parse_row(row), row=number))
         except ValueError as error:
-            source.n_malformed += 1
-            if source.n_malformed <= TOLD:
-                source.malformed.append(f"row {number}: {error}")
+            source.bad.add(f"{name}, row {number}", error)
     if not source.questions:
         told = "; ".join(source.malformed) or "it has no rows"
-        raise DataError(f"no usable question in {name}: {told}")
+        raise DataError(f"no usable question in {name}: {told}{hint}")
     return source
+
+
+def _check_columns(name: str, columns: Collection[str]) -> None:
+    there = f"its columns are {_keys(columns)}"
+    if "question" not in columns:
+        raise DataError(f"{name} has no column `question`: {there}. Name the column of the questions so")
+    if not set(columns) & set(_ANSWER_KEYS):
+        wanted = ", ".join(_ANSWER_KEYS)
+        raise DataError(f"{name} has no column of answers: {there}. Name it one of {wanted}")
 
 
 def parse_row(row: Any) -> Question:
@@ -101,15 +123,17 @@ def parse_row(row: Any) -> Question:
         raise row
     if not isinstance(row, dict):
         raise ValueError(f"not an object with keys but {type(row).__name__}")
-    question = row.get("question")
+    if "question" not in row:
+        raise ValueError(f"`question` is missing; the row has {_keys(row)}")
+    question = row["question"]
     if not isinstance(question, str) or not question.strip():
-        raise ValueError(f"`question` must be a text, not {_short(question)}")
+        raise ValueError(f"`question` must be a text, not {short(question)}")
     key = next((key for key in _ANSWER_KEYS if row.get(key) is not None), None)
     if key is None:
-        raise ValueError(f"no answer: needs one of {', '.join(_ANSWER_KEYS)}")
+        raise ValueError(f"no answer: needs one of {', '.join(_ANSWER_KEYS)}; the row has {_keys(row)}")
     answers = row[key] if isinstance(row[key], list) else [row[key]]
     if not all(_is_plain(answer) for answer in answers):
-        raise ValueError(f"`{key}` must be a text or a list of texts, not {_short(row[key])}")
+        raise ValueError(f"`{key}` must be a text or a list of texts, not {short(row[key])}")
     golds = tuple(dict.fromkeys(text for answer in answers if (text := str(answer).strip())))
     if not golds:
         raise ValueError(f"`{key}` is empty")
@@ -125,49 +149,8 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, str | int | float) and not isinstance(value, bool) and value == value
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """A JSON array, or one JSON value a line; numbered from 1, by element or by line."""
-    with path.open("rb") as file:
-        if _first_byte(file) == b"[":
-            try:
-                yield from enumerate(json.load(file), 1)
-            except ValueError as error:
-                raise DataError(f"{path} begins as a JSON array but is not one: {error}") from error
-            return
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                yield number, _decode(line)
-
-
-def _first_byte(file: Any) -> bytes:
-    """The first byte that is not white space or a byte-order mark; the file is put back to its start."""
-    byte = file.read(1)
-    while byte and (byte.isspace() or byte in b"\xef\xbb\xbf"):
-        byte = file.read(1)
-    file.seek(0)
-    return byte
-
-
-def _decode(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return ValueError(f"not JSON: {_short(str(error))}")
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    import pyarrow
-    import pyarrow.parquet as pq
-
-    try:
-        file = pq.ParquetFile(path)
-        wanted = [key for key in _KEYS if key in file.schema_arrow.names]
-        batches = file.iter_batches(columns=wanted)
-        yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
-    except pyarrow.ArrowInvalid as error:
-        raise DataError(f"{path} is not a parquet file: {error}") from error
+def _keys(row: Iterable[Any]) -> str:
+    """A row's keys, or a table's columns, for a message of one line: they are data too."""
+    names = [name if isinstance(name, str) and name.isidentifier() else repr(name) for name in row]
+    text = ", ".join(names) or "no keys"
+    return text if len(text) <= 120 else text[:117] + "..."

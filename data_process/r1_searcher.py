@@ -8,8 +8,8 @@ Published rows, as they are:
 or drawn anew from the raw training files of HotpotQA and 2WikiMultihopQA:
     python data_process/r1_searcher.py --stage 2 --out data/r1s/stage2 --hotpotqa hotpot_train_v1.1.json \\
         --2wiki train.json --difficulty rollouts.jsonl --validation dev.jsonl
---difficulty tells how many rollouts each question took (data_process/difficulty.py has the form; a folder's
-trajectory records do as well); without it questions are drawn whatever their difficulty. --count changes the
+--difficulty names a file that says how many rollouts each question took (data_process/difficulty.py describes
+it; trajectory records of a run can be used too). Without it the difficulty is ignored. --count changes the
 published numbers: --count hotpotqa.medium=20 --count 2wiki.hard=0. A Llama is trained with --protocol
 r1_searcher_instruct.
 """
@@ -26,10 +26,12 @@ sys.path.insert(
     0, str(Path(__file__).parent.parent)
 )  # so that the script also runs where nothing is installed
 
-from data_process.command import make_parser, run  # noqa: E402
+from data_process.bad_rows import BadRows  # noqa: E402
+from data_process.command import BAD_ROWS, make_parser, run  # noqa: E402
 from data_process.difficulty import CLASSES, PUBLISHED, SOURCES, MakeUp, read_difficulties, select  # noqa: E402
-from data_process.qa_parquet import Split, make_splits, question_key  # noqa: E402
+from data_process.qa_parquet import Split, make_splits  # noqa: E402
 from data_process.questions import DataError, Source, read_file  # noqa: E402
+from data_process.same_question import question_key  # noqa: E402
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,7 +72,9 @@ def _read(options: argparse.Namespace) -> tuple[list[Split], dict[str, Any]]:
             )
         return _published(make_splits(read_file(options.train), test), options.stage)
     make_up = _make_up(options)
-    difficulties = read_difficulties(options.difficulty) if options.difficulty else None
+    difficulties = (
+        read_difficulties(options.difficulty, options.skip_bad_rows) if options.difficulty else None
+    )
     kept_out = {question_key(q.question) for q in test.questions} if test else set()
     found = {name: source.questions for name, source in raw.items()}
     drawn = select(found, make_up, difficulties.of if difficulties else None, kept_out, options.seed)
@@ -79,14 +83,17 @@ def _read(options: argparse.Namespace) -> tuple[list[Split], dict[str, Any]]:
     notes = [] if difficulties else ["no --difficulty: drawn from all questions, whatever their difficulty"]
     for note in notes + drawn.shortfalls:
         print(f"note: {note}", file=sys.stderr)
+    bad = sum((source.bad for source in raw.values()), BadRows())
     train = Source(
         " + ".join(source.name for source in raw.values()),
         drawn.questions,
-        n_read=len(drawn.questions) + sum(source.n_malformed for source in raw.values()),
-        n_malformed=sum(source.n_malformed for source in raw.values()),
-        malformed=[f"{source.name}, {told}" for source in raw.values() for told in source.malformed],
+        n_read=len(drawn.questions) + len(drawn.repeats) + bad.count,
+        bad=bad,
     )
-    return make_splits(train, test), {"stage": options.stage, "seed": options.seed, "drawn": drawn.told}
+    splits = make_splits(train, test)
+    splits[0].repeats.extend(drawn.repeats)
+    more = {"stage": options.stage, "seed": options.seed, "drawn": drawn.told}
+    return splits, {**more, BAD_ROWS: difficulties.bad} if difficulties else more
 
 
 def _published(splits: list[Split], stage: int) -> tuple[list[Split], dict[str, Any]]:

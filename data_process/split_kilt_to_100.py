@@ -9,7 +9,8 @@ put together, the marks "Section::::" and "BULLET::::" taken out, and the words,
 white space, cut after every hundredth: the passages and the numbers of RAG-R1's corpus. A line of the output
 is {"id": "0", "contents": "\\"Title\\"\\nwords"}. Input and output are gzipped if their names end in .gz.
 
-Run again after a kill, it goes on where it stopped and ends in the same bytes.
+Run again after a kill, it goes on where it stopped and ends in the same bytes. Lines that are no page are
+counted, and refused at the end (bad_rows.py); with --skip-bad-rows the same command then ends at once.
 """
 
 from __future__ import annotations
@@ -20,10 +21,16 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from tqdm import tqdm
+
+sys.path.insert(
+    0, str(Path(__file__).parent.parent)
+)  # so that the script also runs where nothing is installed
+
+from data_process.bad_rows import HELP, BadRows  # noqa: E402
 
 WORDS = 100
 CHECKPOINT = 2000  # pages between two records of progress; a killed run repeats that many at most
@@ -31,12 +38,13 @@ _MARKS = ("BULLET::::", "Section::::")
 
 
 class KiltError(ValueError):
-    """A line of the input is no page; the message names it and the fault."""
+    """Lines of the input are no pages; the message names the first ones and their faults."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run came: bytes (unpacked) and lines read, bytes and passages written; what it was asked."""
+    """How far a run came: bytes (unpacked) and lines read, bytes and passages written, lines that are no
+    pages; and what it was asked for."""
 
     input_bytes: int
     words: int
@@ -44,6 +52,7 @@ class Progress:
     lines: int = 0
     written: int = 0
     passages: int = 0
+    bad: BadRows = field(default_factory=BadRows)
 
 
 def split_page(line: bytes, words: int = WORDS) -> Iterator[str]:
@@ -68,13 +77,16 @@ def split_page(line: bytes, words: int = WORDS) -> Iterator[str]:
         yield f'"{title}"\n{passage}' if title else passage
 
 
-def split(source: Path, out: Path, *, words: int = WORDS, progress: bool = True) -> Progress:
+def split(
+    source: Path, out: Path, *, words: int = WORDS, skip_bad_rows: bool = False, progress: bool = True
+) -> Progress:
     """Write the passages of all pages to ``out``; what is there of a killed run is kept.
 
-    Raises KiltError naming the line that is no page, OSError for files that cannot be read or written.
+    Raises KiltError naming the lines that are no pages, unless they are to be skipped, and OSError for files
+    that cannot be read or written.
     """
     part, record = (out.with_name(out.name + suffix) for suffix in (".part", ".progress.json"))
-    state = _resume(part, record, Progress(source.stat().st_size, words))
+    state = _resume(part, record, Progress(source.stat().st_size, words), skip_bad_rows)
     out.parent.mkdir(parents=True, exist_ok=True)
     with (
         source.open("rb") as raw,
@@ -87,7 +99,7 @@ def split(source: Path, out: Path, *, words: int = WORDS, progress: bool = True)
         stream = gzip.open(raw) if source.name.lower().endswith(".gz") else raw
         stream.seek(state.read)
         while lines := list(_lines(stream)):
-            passages, rows = state.passages, []
+            passages, rows, bad = state.passages, [], BadRows()
             for number, line in enumerate(lines, start=state.lines + 1):
                 if not line.strip():
                     continue
@@ -97,7 +109,7 @@ def split(source: Path, out: Path, *, words: int = WORDS, progress: bool = True)
                         rows.append(json.dumps(row, ensure_ascii=False))
                         passages += 1
                 except KiltError as error:
-                    raise KiltError(f"{source}, line {number}: {error}") from None
+                    bad.add(f"{source}, line {number}", error)
             # Half a surrogate pair, which JSON can hold and UTF-8 cannot, becomes a question mark.
             data = "".join(row + "\n" for row in rows).encode("utf-8", "replace")
             # Gzip files one after another are a gzip file. Without mtime its bytes would tell the time.
@@ -110,10 +122,13 @@ def split(source: Path, out: Path, *, words: int = WORDS, progress: bool = True)
                 lines=state.lines + len(lines),
                 written=target.tell(),
                 passages=passages,
+                bad=state.bad + bad,
             )
             _note(record, state)
             bar.update(raw.tell() - bar.n)
             bar.set_postfix_str(f"{state.passages:,} passages")
+    if state.bad.count and not skip_bad_rows:
+        raise KiltError(state.bad.refusal())
     part.replace(out)
     record.unlink(missing_ok=True)
     return state
@@ -127,10 +142,14 @@ def _lines(stream) -> Iterator[bytes]:
         yield line
 
 
-def _resume(part: Path, record: Path, wanted: Progress) -> Progress:
-    """The progress of an earlier run of the same input and setting, else that of a new run."""
+def _resume(part: Path, record: Path, wanted: Progress, skip_bad_rows: bool) -> Progress:
+    """The progress of an earlier run of the same input and setting, else that of a new run: also where bad
+    lines were found that are not to be skipped, for they may have been repaired."""
     try:
         state = Progress(**json.loads(record.read_text(encoding="utf-8")))
+        state = replace(state, bad=BadRows(**state.bad))
+        if state.bad.count and not skip_bad_rows:
+            return wanted
         if (state.input_bytes, state.words) == (wanted.input_bytes, wanted.words):
             return state if part.stat().st_size >= state.written else wanted
     except (OSError, ValueError, TypeError):
@@ -151,6 +170,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--input", type=Path, required=True, metavar="FILE", help="kilt_knowledgesource.json")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=".jsonl or .jsonl.gz")
     parser.add_argument("--words", type=int, default=WORDS, help="words in a passage (default %(default)s)")
+    parser.add_argument("--skip-bad-rows", action="store_true", help=HELP)
     parser.add_argument("--overwrite", action="store_true", help="replace --out if it is there")
     options = parser.parse_args(arguments)
     if options.words < 1:
@@ -160,10 +180,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.out.exists() and not options.overwrite:
         parser.error(f"--out {options.out} exists; replace it with --overwrite, or choose another")
     try:
-        done = split(options.input, options.out, words=options.words)
+        done = split(options.input, options.out, words=options.words, skip_bad_rows=options.skip_bad_rows)
     except (KiltError, OSError, EOFError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    for line in done.bad.left_out():
+        print(line, file=sys.stderr)
     print(f"{options.out}: {done.passages} passages of {done.lines} lines")
     return 0
 

@@ -1,13 +1,13 @@
 """The configuration under the key `rag_r1:`, next to veRL's own keys.
 
-`RagR1Config.from_config` checks everything at once when a run starts; a wrong key or value is named with
-its full path. The defaults stand in `recipes/rag_r1_defaults.yaml`; here are only those that a hand-written
-YAML may leave out.
+`RagR1Config.read` checks everything when a run starts and gives every fault, each named with its full path,
+so that one look is enough to correct them all; `from_config` raises them. The defaults stand in
+`recipes/rag_r1_defaults.yaml`; here are only those that a hand-written YAML may leave out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,32 +47,95 @@ class RagR1Config:
     def from_config(cls, config: Mapping[str, Any] | None) -> RagR1Config:
         """From plain values (OmegaConf users: `OmegaConf.to_container(cfg.rag_r1, resolve=True)`).
 
-        Raises ValueError naming the key.
+        Raises ValueError naming every wrong key.
+        """
+        settings, faults = cls.read(config)
+        if len(faults) == 1:
+            raise faults[0]
+        if faults or settings is None:
+            raise ValueError("; ".join(map(str, faults)))
+        return settings
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any] | None) -> tuple[RagR1Config | None, list[Exception]]:
+        """The settings and every fault, as an exception that names the key.
+
+        Where there are faults the settings are for further checks only: a wrong section has its defaults, and
+        a protocol that cannot be loaded is None. Without a block `rag_r1:` there are no settings.
         """
         if not isinstance(config, Mapping):
-            raise ValueError("the configuration has no mapping `rag_r1:`; build on one of the recipes")
-        for key in config:
-            if key not in _KEYS:
-                raise ValueError(f"unknown key rag_r1.{key}: use one of {', '.join(_KEYS)}")
-        agent, retriever = _mapping(config, "agent"), _mapping(config, "retriever")
-        Budget.from_config(agent, max_response_tokens=1)
-        reward = config.get("reward") or [{"term": "em", "weight": 1.0}]
-        if not isinstance(reward, list | tuple) or not all(isinstance(item, Mapping) for item in reward):
-            raise ValueError("rag_r1.reward must be a list of {term, weight, ...}")
-        return cls(
-            protocol=_protocol(config),
+            what = "the configuration has no mapping `rag_r1:`; build on one of the recipes"
+            return None, [ValueError(what)]
+        faults: list[Exception] = [
+            ValueError(f"unknown key rag_r1.{key}: use one of {', '.join(_KEYS)}")
+            for key in config
+            if key not in _KEYS
+        ]
+        sections: dict[str, dict[str, Any]] = {}
+        for key in ("agent", "retriever", "validation_retriever", "failures"):
+            sections[key] = _take(lambda key=key: _mapping(config, key), {}, faults)
+        for key, build in (
+            ("agent", lambda options: Budget.from_config(options, max_response_tokens=1)),
+            ("failures", FailurePolicy.from_config),
+        ):
+            if wrong := faults_of(build, sections[key]):
+                faults += wrong
+                sections[key] = {}
+        settings = cls(
+            protocol=_take(lambda: _protocol(config), None, faults),
             own_prompt=config.get("prompt") is not None,
-            agent=agent,
-            retriever=retriever,
-            validation_retriever={**retriever, **_mapping(config, "validation_retriever")},
-            reward=tuple(dict(item) for item in reward),
-            failures=FailurePolicy.from_config(_mapping(config, "failures")),
-            trajectory_dir=config.get("trajectory_dir"),
+            agent=sections["agent"],
+            retriever=sections["retriever"],
+            validation_retriever={**sections["retriever"], **sections["validation_retriever"]},
+            reward=_take(lambda: _reward(config), (), faults),
+            failures=FailurePolicy.from_config(sections["failures"]),
+            trajectory_dir=_take(lambda: _trajectory_dir(config), None, faults),
         )
+        return settings, faults
 
     def budget(self, max_response_tokens: int) -> Budget:
         """The episode's limits when a row can hold `max_response_tokens`."""
         return Budget.from_config(self.agent, max_response_tokens)
+
+
+def faults_of(build: Callable[[dict[str, Any]], Any], options: Mapping[str, Any]) -> list[Exception]:
+    """What `build` says against `options`: against each key by itself, or, if each is right by itself,
+    against all of them together. For options that all have defaults."""
+    try:
+        build(dict(options))
+        return []
+    except (ValueError, TypeError) as fault:
+        together: Exception = fault
+    alone: list[Exception] = []
+    for key, value in options.items():
+        try:
+            build({key: value})
+        except (ValueError, TypeError) as fault:
+            alone.append(fault)
+    return alone or [together]
+
+
+def _take(read: Callable[[], Any], otherwise: Any, faults: list[Exception]) -> Any:
+    """What `read` gives; if it raises ValueError, that is one more of the faults and `otherwise` is given."""
+    try:
+        return read()
+    except ValueError as fault:
+        faults.append(fault)
+        return otherwise
+
+
+def _reward(config: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    reward = config.get("reward") or [{"term": "em", "weight": 1.0}]
+    if not isinstance(reward, list | tuple) or not all(isinstance(item, Mapping) for item in reward):
+        raise ValueError("rag_r1.reward must be a list of {term, weight, ...}")
+    return tuple(dict(item) for item in reward)
+
+
+def _trajectory_dir(config: Mapping[str, Any]) -> str | None:
+    folder = config.get("trajectory_dir")
+    if folder is not None and not isinstance(folder, str):
+        raise ValueError(f"rag_r1.trajectory_dir must be a folder or null, not {folder!r}")
+    return folder
 
 
 def _mapping(config: Mapping[str, Any], key: str) -> dict[str, Any]:

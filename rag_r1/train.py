@@ -1,7 +1,9 @@
 """`rag-r1 train`: compose a recipe, run the preflight, then hand over to veRL's own trainer.
 
-There is no trainer here. The recipe and the `key=value` overrides are Hydra's and go to
-`python -m verl.trainer.main_ppo` as they are; this command only makes sure first that they can work.
+There is no trainer here. The recipe and the `key=value` overrides are Hydra's and go to `python -m
+verl.trainer.main_ppo` as they are; this command only makes sure first that they can work. Files and modules
+of one's own are looked for in the folder where the command is given, also by Ray's workers, which may stand
+elsewhere: relative names of files that are there are handed on as whole paths.
 
 A recipe of your own may stand anywhere and name the shipped fragments in its defaults list
 (`- /rag_r1_defaults`, `- /platform/cpu`): the shipped folder is on Hydra's search path too.
@@ -14,9 +16,21 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
+
+from rag_r1.import_path import find_beside_the_caller
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
+#: Keys whose values may be files or folders of the caller's.
+_PATHS = (
+    "rag_r1.protocol",
+    "rag_r1.prompt",
+    "actor_rollout_ref.model.path",
+    "data.train_files",
+    "data.val_files",
+)
 
 _DESCRIPTION = """\
 Train with a recipe. Checks first what can be known without a GPU (configuration, model, data, retrieval
@@ -93,6 +107,67 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
         raise RecipeError(f"{recipe.name}: {error}") from error
 
 
+def compose_what_fits(recipe: Recipe, overrides: Sequence[str]):
+    """The configuration without the overrides that do not fit, and for each of these its key, what is wrong
+    and the remedy: so the rest can be checked too. Raises RecipeError where no override is at fault."""
+    left, faults = list(overrides), []
+    while True:
+        try:
+            config = compose_recipe(recipe, left)
+        except RecipeError as error:
+            wrong = next((override for override in left if _is_at_fault(override, error.__cause__)), None)
+            if wrong is None:
+                raise
+            left.remove(wrong)
+            faults.append((wrong, str(error.__cause__)))
+            continue
+        return config, [_override_fault(config, override, message) for override, message in faults]
+
+
+def _is_at_fault(override: str, error: BaseException | None) -> bool:
+    """Whether Hydra's error is about this override: it names it, its key, or the file of its group."""
+    key, _, value = override.lstrip("+~").partition("=")
+    if getattr(error, "override", None) == override:
+        return True
+    return any(f"'{name}'" in str(error) for name in (key, f"{key}/{value}")) or override in str(error)
+
+
+def _override_fault(config: Any, override: str, message: str) -> tuple[str, str, str]:
+    from omegaconf import OmegaConf
+
+    key = override.lstrip("+~").partition("=")[0]
+    parent, _, name = key.rpartition(".")
+    node = OmegaConf.select(config, parent) if parent else config
+    if "Could not override" in message and OmegaConf.is_dict(node):
+        near = get_close_matches(name, map(str, node), n=1)
+        hint = f"did you mean {key.removesuffix(name)}{near[0]}? " if near else ""
+        there = ", ".join(map(str, node))
+        return key, "there is no such key", f"{hint}{parent or 'the configuration'} has {there}"
+    return key, " ".join(message.split()), "correct the override"
+
+
+def whole_paths(config: Any) -> list[str]:
+    """Overrides that name by their whole paths the files and folders that are given by relative ones."""
+    from omegaconf import ListConfig, OmegaConf
+
+    def whole(key: str, name: str) -> str:
+        # The name of a shipped protocol is no file, even where a folder is called so.
+        is_file = key != "rag_r1.protocol" or name.endswith((".yaml", ".yml"))
+        return str(Path(name).absolute()) if is_file and Path(name).exists() else name
+
+    overrides = []
+    for key in _PATHS:
+        value = OmegaConf.select(config, key, throw_on_missing=False)
+        names = list(value) if isinstance(value, ListConfig) else [value]
+        if (
+            all(isinstance(name, str) for name in names)
+            and (paths := [whole(key, n) for n in names]) != names
+        ):
+            quoted = ["'" + path.replace("'", "\\'") + "'" for path in paths]
+            overrides.append(f"{key}={quoted[0] if isinstance(value, str) else '[' + ','.join(quoted) + ']'}")
+    return overrides
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if the preflight found an error; otherwise veRL takes this process over."""
     parser = argparse.ArgumentParser(
@@ -104,16 +179,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check-only", action="store_true", help="run the checks and stop")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="any key of veRL or of `rag_r1:`")
     options = parser.parse_intermixed_args(arguments)
+    find_beside_the_caller()
     try:
         recipe = Recipe.find(options.recipe)
-        config = compose_recipe(recipe, options.overrides)
-    except RecipeError as error:
-        print(f"error: {error}", file=sys.stderr)
+        config, faults = compose_what_fits(recipe, options.overrides)
+    except RecipeError as fault:
+        print(f"error: {fault}", file=sys.stderr)
         return 1
 
     from rag_r1.preflight import preflight
+    from rag_r1.preflight.problems import error
 
     report = preflight(config)
+    report.problems[:0] = [error(*fault) for fault in faults]
     for note in report.notes:
         print(f"checked: {note}")
     for problem in report.problems:
@@ -125,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.check_only:
         return 0
     sys.stdout.flush()
-    command = recipe.command(options.overrides)
+    command = recipe.command([*options.overrides, *whole_paths(config)])
     os.execv(command[0], command)
 
 

@@ -3,18 +3,18 @@
 Queries of all connections wait in one line. The encoder takes a batch whenever it is free and a batch is
 *due*:
 
-- as soon as as many queries wait as a batch may hold, or all of the crowd that was here lately (the most
-  queries, waiting or under way, of the last few batches) who are not being worked on: there is nobody left
-  to wait for. So a client that is alone never waits, and sixty-four that ask in step are served together;
-- or when nobody has come for ``max_wait_s`` since the encoder was free, and after ten times that in any case.
-  So those who came while it worked wait a moment for those whom that work has just answered and who ask
-  again. Without that moment a crowd falls into groups that take turns, and a batch of a third of the queries
-  costs half of what a whole one does.
+- as soon as a full batch is waiting, or as many queries as can be expected: the most that were waiting or
+  under way at once during the last few batches, less those under way now. So a client that is alone never
+  waits, and sixty-four that ask in step are served together;
+- or when no query has come for ``max_wait_s`` since the encoder became free, and after ten times that in any
+  case. So queries that came while it worked wait a moment for the clients that it has just answered and that
+  ask again. Without that moment the clients split into groups that take turns, and a batch of a third of the
+  queries costs half of what a whole one does.
 
-Who is in a batch: half of it is for the request that has waited longest, the other half goes round all
-requests that wait, one query each in turn. So a request of two thousand queries holds up a single one for a
-batch or two, not for thirty, and a crowd of single ones takes at most half of the big one's pace. Requests of
-one query each are simply served in order of arrival.
+What is in a batch: half of it is for the request that has waited longest, the other half goes round all
+requests that wait, one query each in turn. So a request of two thousand queries delays a single one by a
+batch or two, not by thirty, and single queries, however many, at most halve the pace of the big request.
+Requests of one query each are simply served in order of arrival.
 
 Queries of a batch that failed come back as *suspects*: they go first and each alone, so that one query that
 breaks the backend cannot take others with it.

@@ -89,7 +89,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "--shard", metavar="I/N", help="encode: which part, 1/8 to 8/8; N is the same for all"
     )
     parser.add_argument(
-        "--skip-bad-rows", action="store_true", help="leave malformed rows out and count them"
+        "--skip-bad-rows",
+        action="store_true",
+        help="leave rows that cannot be used out, and count them (default: such a row is an error)",
     )
     parser.add_argument(
         "--overwrite",

@@ -4,9 +4,10 @@ The format is known by the file's name: ``.jsonl`` and ``.tsv`` (each also with 
 ``.parquet``; corpus_rows.py tells what a row is. The files are read in the order given, those of a folder in
 the order of their names, and together they are one corpus: an id may stand in one of them only.
 
-A row that does not fit is an error that names file, line and fault; with ``skip_bad_rows`` it is counted
-instead. A line beyond MAX_LINE_BYTES is such a row: a few hundred kilobytes of gzip can be gigabytes of one.
-Lines are split at ``\\n`` only: other line separators of Unicode may stand inside a text.
+Rows that do not fit are all counted, and the first of them named, with file, line and fault; then the corpus
+is refused, or with ``skip_bad_rows`` taken without them (bad_rows.py). A line beyond MAX_LINE_BYTES is such a
+row: a few hundred kilobytes of gzip can be gigabytes of one. Lines are split at ``\\n`` only: other line
+separators of Unicode may stand inside a text.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from retrieval_server.bad_rows import NAMED, BadRows
 from retrieval_server.corpus_rows import BadRow, parse_jsonl_row, parse_tsv_row, passage_of
 from retrieval_server.errors import CorpusError
 from retrieval_server.manifest import CorpusSection
@@ -30,7 +32,6 @@ from retrieval_server.passages import Passage, PassageWriter
 
 log = logging.getLogger(__name__)
 MAX_LINE_BYTES = 16 * 2**20  # of one row, unpacked; a whole article of Wikipedia stays far below it
-SHOWN_BAD_ROWS = 5  # of the skipped rows, how many are shown with their fault
 _LINES: dict[str, Callable[[str], Passage]] = {".jsonl": parse_jsonl_row, ".tsv": parse_tsv_row}
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".parquet")
 _COLUMNS = ("id", "contents", "title", "text", "url")
@@ -62,7 +63,8 @@ def _known(path: Path) -> bool:
 
 
 class CorpusReader:
-    """Iterates over ``(place, Passage)``; ``skipped`` counts malformed rows left out.
+    """Iterates over ``(place, Passage)``; ``bad`` has the malformed rows, which are left out. Unless they are
+    to be skipped, the iteration ends with a CorpusError that names the first of them.
 
     A place is the number of a line or row, from 1, counted on from file to file; ``where`` gives its name.
     """
@@ -71,8 +73,13 @@ class CorpusReader:
         self.files = corpus_files(corpus)
         self.skip_bad_rows = skip_bad_rows
         self.progress = progress
-        self.skipped = 0
+        self.bad = BadRows()
         self._before: list[int] = []  # for each file begun, how many places lie before it
+
+    @property
+    def skipped(self) -> int:
+        """How many malformed rows were left out."""
+        return self.bad.count
 
     @property
     def source(self) -> str:
@@ -87,7 +94,7 @@ class CorpusReader:
         return f"{self.files[file]}, {unit} {place - self._before[file]}"
 
     def __iter__(self) -> Iterator[tuple[int, Passage]]:
-        self._before, self.skipped = [], 0
+        self._before, self.bad = [], BadRows()
         place = 0
         # Progress is counted in bytes on disk: their number is known, that of the rows is not.
         sizes = [path.stat().st_size for path in self.files]
@@ -104,14 +111,15 @@ class CorpusReader:
                     elif found is not None:
                         yield place, found
                 bar.update(sum(sizes[: number + 1]) - bar.n)
+        if self.bad.count > NAMED:
+            log.warning("%d bad rows in all", self.bad.count)
+        if self.bad.count and not self.skip_bad_rows:
+            raise CorpusError(self.bad.refusal())
 
     def _bad(self, place: int, fault: str) -> None:
-        message = f"{self.where(place)}: {fault}"
-        if not self.skip_bad_rows:
-            raise CorpusError(f"{message}. Repair the row, or leave such rows out with --skip-bad-rows.")
-        self.skipped += 1
-        if self.skipped <= SHOWN_BAD_ROWS:
-            log.warning("skipped %s", message)
+        self.bad.add(self.where(place), fault)
+        if self.bad.count <= NAMED:  # at once: the end of a large corpus may be minutes away
+            log.warning("bad row: %s: %s", self.where(place), fault)
 
 
 def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRow | None]:

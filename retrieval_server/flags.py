@@ -227,7 +227,8 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
     logs.add_argument(
         "--log-level",
         choices=["debug", "info", "warning", "error"],
-        help="from info on there is a line for each request (default: info with json, else warning)",
+        help="from info on there is a line for each request (default: info with json or --log-queries, else "
+        "warning)",
     )
     logs.add_argument(
         "--log-queries",
@@ -260,7 +261,9 @@ def parse_args(description: str, argv: list[str] | None = None) -> argparse.Name
     if args.topk > args.max_topk:
         parser.error(f"--topk {args.topk} is above --max-topk {args.max_topk}")
     if args.log_level is None:
-        args.log_level = "info" if args.log_format == "json" else "warning"
+        args.log_level = "info" if args.log_format == "json" or args.log_queries else "warning"
+    if args.log_queries and args.log_level in ("warning", "error"):
+        parser.error(f"--log-queries: with --log-level {args.log_level} requests have no lines; use info")
     names = [name for name, _ in args.index]
     for name in names:
         if names.count(name) > 1:

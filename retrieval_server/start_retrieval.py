@@ -12,7 +12,7 @@ An index in shards, on the machines of a Ray cluster:
 
     python retrieval_server/start_retrieval.py --serve ray --ray-address auto --index indexes/wiki-in-shards
 
-A web search engine, its answers recorded; then the same run again, for nothing:
+A web search engine, with its answers recorded; then the same run again at no cost:
 
     SERPER_API_KEY=... python retrieval_server/start_retrieval.py --web serper --record run.jsonl
     python retrieval_server/start_retrieval.py --web serper --replay run.jsonl

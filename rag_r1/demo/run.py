@@ -28,6 +28,7 @@ from rag_r1.demo.policy import policy_path
 from rag_r1.demo.report import make_report, markdown
 from rag_r1.demo.server import ROOT, build_index, retrieval_server
 from rag_r1.demo.world import demo_protocol, write_demo
+from rag_r1.import_path import find_beside_the_caller
 
 RECIPES = ROOT / "recipes"
 
@@ -91,7 +92,6 @@ def train(command: Sequence[str], out: Path, timeout_s: float) -> None:
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
-            cwd=ROOT,
             start_new_session=True,
             close_fds=False,  # a lock that `rag-r1 stages` holds on the folder stays taken while it trains
         )
@@ -172,6 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for override in args.overrides:
         if "=" not in override:
             parser.error(f"{override!r} is not key=value")
+    find_beside_the_caller()
     # Server and training are to end with this process, also when it is told to.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     out = (args.out or ROOT / "outputs" / "demo" / args.recipe).resolve()

@@ -1,8 +1,8 @@
 """Preflight: everything that can be known about a run before a GPU second is spent.
 
 Each `check_*` is a function from the composed configuration to a list of Problems; `preflight` calls them all
-and reports all problems at once. Nothing is started and nothing is written. veRL's own `validate_config` is
-one of the checks.
+and reports all problems at once: what one check finds keeps no other from looking. Nothing is started and
+nothing is written. veRL's own `validate_config` is one of the checks.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ def preflight(config: DictConfig) -> Report:
     report.problems += check_verl(config, model_is_there=tokenizer is not None)
     report.problems += check_lengths(config)
     report.problems += check_sampler(config)
-    if settings is not None:
-        if tokenizer is not None:
-            report.problems += check_tags(settings, tokenizer)
-        train_rows = check_data(config, settings, tokenizer, report)
-        if train_rows is not None:
-            report.problems += check_steps(config, train_rows)
+    if settings is not None and settings.protocol is not None and tokenizer is not None:
+        report.problems += check_tags(settings, tokenizer)
+    train_rows = check_data(config, settings, tokenizer, report)
+    if train_rows is not None:
+        report.problems += check_steps(config, train_rows)
     check_retriever(config, report)
     return report

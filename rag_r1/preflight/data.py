@@ -15,13 +15,17 @@ from rag_r1.preflight.problems import Problem, Report, error, plain, warning
 
 
 def check_data(
-    config: DictConfig, settings: RagR1Config, tokenizer: Any | None, report: Report
+    config: DictConfig, settings: RagR1Config | None, tokenizer: Any | None, report: Report
 ) -> int | None:
-    """All data files: columns, rows, protocol, prompt lengths. Returns the usable training rows, if known."""
+    """All data files: columns, rows, protocol, prompt lengths. Returns the usable training rows, if known.
+
+    Without a protocol, which others name, only the files and their columns are looked at.
+    """
+    protocol = settings and settings.protocol
 
     def messages(row: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         own = settings.own_prompt
-        return settings.protocol.messages(row["extra_info"]["question"]) if own else row["prompt"]
+        return protocol.messages(row["extra_info"]["question"]) if own else row["prompt"]
 
     codec = TokenizerCodec(tokenizer)
 
@@ -33,7 +37,7 @@ def check_data(
         return normalize_token_ids(ids)
 
     def count_tokens(chat: Sequence[Mapping[str, Any]]) -> int:
-        return len(settings.protocol.prompt_ids(chat, chat_ids, codec.encode, codec.start))
+        return len(protocol.prompt_ids(chat, chat_ids, codec.encode, codec.start))
 
     limit, filtered = config.data.max_prompt_length, bool(config.data.filter_overlong_prompts)
     train_rows: int | None = 0
@@ -44,10 +48,10 @@ def check_data(
                 train_rows = None if key == "train_files" else train_rows
                 continue
             problems = column_problems(path)
-            if not problems:
+            if not problems and protocol is not None:
                 counter = count_tokens if tokenizer is not None else None
-                found = scan(path, settings.protocol.name, messages, counter, limit)
-                problems = scan_problems(path, found, settings.protocol.name, limit, filtered)
+                found = scan(path, protocol.name, messages, counter, limit)
+                problems = scan_problems(path, found, protocol.name, limit, filtered)
                 which = "all" if found.tokenised >= found.usable else "the longest by characters"
                 counted = f", prompt tokens counted for {found.tokenised} ({which})" if counter else ""
                 report.notes.append(f"{path}: {found.rows} rows, {found.usable} usable{counted}")

@@ -48,7 +48,7 @@ def not_given(config: DictConfig, key: str) -> bool:
     """Whether a key is null, missing (`???`) or not there."""
     parent, _, name = key.rpartition(".")
     node = OmegaConf.select(config, parent)
-    return node is None or OmegaConf.is_missing(node, name) or node.get(name) is None
+    return not OmegaConf.is_dict(node) or OmegaConf.is_missing(node, name) or node.get(name) is None
 
 
 def plain(node: Any) -> Any:

@@ -1,34 +1,48 @@
-"""Preflight of the retrieval server: it answers, and it finds something."""
+"""Preflight of the retrieval server: it answers, and it finds something.
+
+It is asked as the retrieval client asks it, with the token in the environment variable `RETRIEVAL_TOKEN` if
+there is one. The token stands in the request and nowhere else, so no message may hold the request.
+"""
 
 from __future__ import annotations
 
 import httpx
 from omegaconf import DictConfig, OmegaConf
 
+from rag_r1.config import faults_of
 from rag_r1.preflight.problems import Report, error, first_line, not_given, plain, warning
 from rag_r1.tools.registry import DEFAULT_TOOL
-from rag_r1.tools.retrieval import RetrieverConfig
+from rag_r1.tools.retrieval import TOKEN_VARIABLE, RetrieverConfig, token_header
 
 _PROBE = "Which river flows through Paris?"
 
 
 def check_retriever(config: DictConfig, report: Report) -> None:
     """The retrieval server answers: `/ready` (or `/health`), then one real search."""
-    options = plain(OmegaConf.select(config, "rag_r1.retriever")) or {}
+    options = plain(OmegaConf.select(config, "rag_r1.retriever"))
+    if not isinstance(options, dict):
+        return  # named by check_ours
     another_tool = (options.pop("tool", None) or DEFAULT_TOOL) != DEFAULT_TOOL
     if another_tool or not_given(config, "rag_r1.retriever.url"):
         return
-    try:
-        settings = RetrieverConfig.from_config(options)
-    except (ValueError, TypeError):
-        return  # named by check_ours
+    # Wrong keys are named by check_ours; the server is asked with those that are right.
+    read = RetrieverConfig.from_config
+    right = {name: value for name, value in options.items() if not faults_of(read, {name: value})}
+    if "url" not in right:
+        return
+    settings = read(right)
+    headers = token_header()
+    if not all(value.isascii() and value.isprintable() for value in headers.values()):
+        what = "holds characters that cannot stand in the header of a request"
+        report.problems.append(error(TOKEN_VARIABLE, what, "set it to the token alone, without line breaks"))
+        return
     key, start = (
         "rag_r1.retriever.url",
         "start it: python retrieval_server/start_retrieval.py --index DIR --port PORT",
     )
     base = settings.base
     try:
-        with httpx.Client(timeout=settings.timeout_s, trust_env=False) as client:
+        with httpx.Client(timeout=settings.timeout_s, trust_env=False, headers=headers) as client:
             for path in ("/ready", "/health"):
                 answer = client.get(base + path)
                 if answer.status_code == 503:
@@ -44,6 +58,11 @@ def check_retriever(config: DictConfig, report: Report) -> None:
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as fault:
         what = f"no retrieval server answers at {base} ({type(fault).__name__}: {first_line(fault)})"
         report.problems.append(error(key, what, f"{start}; or correct the address"))
+        return
+    if answer.status_code == 401:
+        what = "does not accept the token" if headers else "asks for a token"
+        remedy = f"set the environment variable {TOKEN_VARIABLE} to the token that the server has"
+        report.problems.append(error(key, f"the server at {base} {what} (HTTP 401)", remedy))
         return
     try:
         if answer.status_code != 200:

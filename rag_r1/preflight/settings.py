@@ -6,16 +6,16 @@ import contextlib
 import io
 import json
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.config import RagR1Config
+from rag_r1.config import RagR1Config, faults_of
+from rag_r1.import_path import ImportPathError
 from rag_r1.preflight.problems import Problem, error, not_given, plain
 from rag_r1.rewards import RewardSum
-from rag_r1.tools.registry import make_searcher
+from rag_r1.tools.registry import DEFAULT_TOOL, make_searcher
 
 _EXAMPLES = {
     "actor_rollout_ref.model.path": "a model folder, or a name on the Hugging Face Hub",
@@ -35,28 +35,46 @@ def check_given(config: DictConfig) -> list[Problem]:
 
 
 def check_ours(config: DictConfig) -> tuple[RagR1Config | None, list[Problem]]:
-    """The block `rag_r1:`: keys, protocol, limits, reward terms, and the tool's own keys."""
-    block = plain(config.get("rag_r1"))
-    try:
-        settings = RagR1Config.from_config(block)
-        settings.budget(config.data.max_response_length)
-    except ValueError as fault:
-        return None, [_from_message(fault, "rag_r1")]
-    problems = []
-    checks: list[Callable[[], Any]] = [
-        lambda: RewardSum.from_config([dict(item) for item in settings.reward], settings.protocol)
-    ]
-    if not not_given(config, "rag_r1.retriever.url"):
-        checks.append(lambda: make_searcher(settings.retriever))
-        checks.append(lambda: make_searcher(settings.validation_retriever))
-    for check in checks:
+    """The block `rag_r1:`: every unknown key and wrong value of every section, every wrong reward term, and
+    the tool's own keys. The settings are for the checks that follow, also where there are problems: see
+    `RagR1Config.read`."""
+    settings, faults = RagR1Config.read(plain(config.get("rag_r1")))
+    if settings is not None:
         try:
-            check()
-        except (ValueError, TypeError) as fault:
-            problem = _from_message(fault, "rag_r1")
-            if problem not in problems:  # what training and validation share is told once
-                problems.append(problem)
-    return settings, problems
+            settings.budget(config.data.max_response_length)
+        except ValueError as fault:
+            faults.append(fault)
+        if settings.reward:
+            faults += RewardSum.read([dict(item) for item in settings.reward], settings.protocol)[1]
+        faults += _tool_faults(settings)
+    return settings, [_problem(fault) for fault in faults]
+
+
+def _tool_faults(settings: RagR1Config) -> list[Exception]:
+    """What is wrong with the keys of the tool, in training and, where that differs, in validation."""
+    training = _searcher_faults(settings.retriever)
+    known = {str(fault) for fault in training}
+    others = [str(fault) for fault in _searcher_faults(settings.validation_retriever)]
+    return training + [
+        ValueError(what.replace("rag_r1.retriever.", "rag_r1.validation_retriever.", 1))
+        for what in others
+        if what not in known
+    ]
+
+
+def _searcher_faults(options: dict[str, Any]) -> list[Exception]:
+    tool = options.get("tool") or DEFAULT_TOOL
+    if tool == DEFAULT_TOOL:
+        given = {key: value for key, value in options.items() if key != "url" or value not in (None, "???")}
+        return faults_of(make_searcher, given)
+    try:
+        make_searcher(options)
+    except ImportPathError as fault:
+        return [fault]
+    except Exception as fault:  # a factory of one's own may raise anything
+        named = str(fault).startswith("rag_r1.")
+        return [ValueError(str(fault) if named else f"rag_r1.retriever.tool: {tool!r} raises {fault!r}")]
+    return []
 
 
 def check_verl(config: DictConfig, model_is_there: bool) -> list[Problem]:
@@ -126,12 +144,15 @@ def check_sampler(config: DictConfig) -> list[Problem]:
     return [error(f"{key}.name", what, f"add {key}.name={right}")]
 
 
-def _from_message(fault: Exception, fallback: str) -> Problem:
-    """Our errors begin with, or contain, the key: `rag_r1.reward[1].weight must be ...`."""
-    message = str(fault)
-    words = [word.rstrip(":,") for word in message.split() if word.startswith("rag_r1")]
-    return error(
-        words[0] if words else fallback,
-        message,
-        "correct the key; recipes/rag_r1_defaults.yaml explains each",
-    )
+def _problem(fault: Exception) -> Problem:
+    """Our errors begin with the key, as `rag_r1.retriever.topk must be ...`, or with `unknown key` and the
+    key."""
+    what = str(fault)
+    words = [word.rstrip(":,") for word in what.split() if word.startswith("rag_r1")]
+    where = words[0] if words else "rag_r1"
+    remedy = getattr(fault, "remedy", "") or "correct the key; recipes/rag_r1_defaults.yaml explains each"
+    if what.startswith(f"unknown key {where}: "):
+        what, remedy = "there is no such key", what.removeprefix(f"unknown key {where}: ")
+    elif what.startswith(where):
+        what = what.removeprefix(where).lstrip(": ")
+    return error(where, what, remedy)

@@ -19,9 +19,10 @@ finite) for "could not be judged". A term with a keyword `protocol` is given the
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
+
+from rag_r1.import_path import ImportPathError, imported
 
 TermFunction = Callable[..., "float | None"]
 
@@ -29,7 +30,12 @@ _terms: dict[str, TermFunction] = {}
 
 
 class RewardError(ValueError):
-    """A wrong entry under `rag_r1.reward` (the message names the key), or a term that failed."""
+    """A wrong entry under `rag_r1.reward` (the message names the key), or a term that failed. `remedy` says
+    what to do, where more is known than the key."""
+
+    def __init__(self, message: str, remedy: str = ""):
+        super().__init__(message)
+        self.remedy = remedy
 
 
 def register(name: str) -> Callable[[TermFunction], TermFunction]:
@@ -53,16 +59,15 @@ def find_term(name: Any, key: str) -> TermFunction:
     """The function behind a registered name or an import path. Raises RewardError that begins with `key`."""
     if name in _terms:
         return _terms[name]
-    module, _, attribute = name.partition(":")
-    if not attribute:
+    if ":" not in name:
         raise RewardError(
             f"{key}: unknown term {name!r}; use one of {', '.join(term_names())}, "
             "or the import path of your own function, `package.module:function`"
         )
     try:
-        function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise RewardError(f"{key}: cannot import {name!r}: {error}") from error
+        function = imported(name)
+    except ImportPathError as error:
+        raise RewardError(f"{key}: {error}", error.remedy) from error
     if not callable(function):
         raise RewardError(f"{key}: {name!r} is not a function")
     return function

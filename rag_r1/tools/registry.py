@@ -15,12 +15,12 @@ raised is asked again by the next search.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from rag_r1.import_path import ImportPathError, imported
 from rag_r1.protocols import Document, Failure
 from rag_r1.tools.retrieval import RetrievalClient, RetrieverConfig
 
@@ -64,13 +64,12 @@ class _MadeWhenAsked:
 
 
 def _import(name: str) -> Callable[[dict[str, Any]], Any]:
-    module, _, attribute = str(name).partition(":")
-    if not attribute:
+    if ":" not in str(name):
         raise ValueError(
             f"rag_r1.retriever.tool: unknown tool {name!r}; use one of {', '.join(sorted(_tools))}, "
             "or the import path of your own factory, `package.module:factory`"
         )
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"rag_r1.retriever.tool: cannot import {name!r}: {error}") from error
+        return imported(str(name))
+    except ImportPathError as error:
+        raise ImportPathError(f"rag_r1.retriever.tool: {error}", error.remedy) from error

@@ -138,6 +138,12 @@ def failure(detail: str) -> Failure:
     return Failure(FAILURE_TEXT, "retriever", detail[:200])
 
 
+def token_header() -> dict[str, str]:
+    """The header with the token that `TOKEN_VARIABLE` holds; empty without one. It belongs in no log."""
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
 class _WrongAnswer(Exception):
     """The server answered, but not with results for these queries."""
 
@@ -277,11 +283,9 @@ class RetrievalClient:
     async def _ask(self, queries: list[str]) -> list[list[Document] | str]:
         """For each query its documents, or what is wrong with them."""
         if self._session is None:
-            token = os.environ.get(TOKEN_VARIABLE, "").strip()
-            authorization = {"Authorization": f"Bearer {token}"} if token else {}
             self._session = aiohttp.ClientSession(
                 # Not compressed: a few bytes could be gigabytes.
-                headers={"Accept-Encoding": "identity", **authorization},
+                headers={"Accept-Encoding": "identity", **token_header()},
                 auto_decompress=False,
                 connector=aiohttp.TCPConnector(limit=self.config.max_connections),
                 timeout=aiohttp.ClientTimeout(total=self.config.timeout_s),

@@ -3,8 +3,8 @@
 An attempt ends in one of three ways. An answer. A failure that another attempt may mend (no connection,
 time-out, 429, 5xx): tried again after a back-off that doubles, with jitter, or after what ``Retry-After``
 says. A refusal that it will not (a bad key, a query that the engine does not take): told at once. What the
-breaker holds back does not go out at all: a pause up to the time-out is sat out, a longer one is told to the
-client, as is an engine that is down.
+breaker holds back does not go out at all: a pause up to the time-out is waited for, a longer one is told to
+the client, as is an engine that is down.
 """
 
 from __future__ import annotations

@@ -79,8 +79,8 @@ def test_the_steps_of_the_second_stage_are_counted_on_and_its_first_validation_i
     assert {step: point["F1"] for step, point in found.items()} == {0: 0.0, 6: 0.25, 10: 1.0}
 
 
-@pytest.mark.slow
-def test_the_table_has_four_lines_a_seed_and_the_picture_is_drawn(tmp_path):
+def finished_runs() -> list[dict]:
+    """What the runs of two seeds have left behind."""
     figures = {"searched": 0.5, "name": 0.4, "F1": 0.25, "EM": 0.2, "cover-EM": 0.3}
     held_out = {arm: {str(step): figures for step in (0, 6, 10)} for arm in ("two stages", "control")}
     training = {
@@ -89,7 +89,12 @@ def test_the_table_has_four_lines_a_seed_and_the_picture_is_drawn(tmp_path):
     }
     sampled = {"start": 0.1, "stage 1": 0.2, "stage 2": 0.3, two_stages.CONTROL: 0.15}
     arms = {"held_out": held_out, "training": training, "sampled": sampled}
-    runs = [{"seed": seed, "stage1_steps": 6, **arms} for seed in (0, 1)]
+    return [{"seed": seed, "stage1_steps": 6, **arms} for seed in (0, 1)]
+
+
+@pytest.mark.slow
+def test_the_table_has_four_lines_a_seed_and_the_picture_is_drawn(tmp_path):
+    runs = finished_runs()
     lines = two_stages.table(runs).splitlines()
     assert len(lines) == 2 + 2 * 4
     assert lines[2] == "| 0 | start | 0 | 0.50 | 0.10 | 0.10 | 0.50 | 0.25 | 0.20 | 0.30 |"
@@ -97,3 +102,23 @@ def test_the_table_has_four_lines_a_seed_and_the_picture_is_drawn(tmp_path):
     assert lines[5] == "| 0 | control, stage 2 alone | 10 | 0.50 | 0.75 | 0.15 | 0.50 | 0.25 | 0.20 | 0.30 |"
     two_stages.draw(runs, tmp_path / "p.png")
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("published", [False, True])
+def test_the_page_goes_beside_the_runs_and_elsewhere_only_if_told_so(tmp_path, published):
+    out, policy, elsewhere = (tmp_path / name for name in ("runs", "policy", "pages"))
+    for results in finished_runs():
+        folder = out / f"seed{results['seed']}"
+        folder.mkdir(parents=True)
+        (folder / "results.json").write_text(json.dumps(results))
+    policy.mkdir()
+    (policy / "config.json").write_text("{}")
+    pages = _PATH.parents[1] / "docs" / "results"
+    before = {path: path.stat().st_mtime_ns for path in pages.rglob("*")}
+    given = ["--results", str(elsewhere)] if published else []
+    two_stages.main(["--seeds", "0", "1", "--out", str(out), "--policy", str(policy), *given])
+    page = (elsewhere if published else out) / "two_stages.md"
+    assert "| 1 | stage 2 | 10 |" in page.read_text() and page.with_suffix(".png").exists()
+    assert (out / "two_stages.md").exists() != published
+    assert {path: path.stat().st_mtime_ns for path in pages.rglob("*")} == before

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_process.questions import TOLD, DataError, Question, collect, parse_row, read_file
+from data_process.bad_rows import NAMED
+from data_process.questions import DataError, Question, collect, parse_row, read_file
 
 ROWS = [
     {"question": "Who?", "golden_answers": "Ada"},  # RAG-R1
@@ -82,9 +83,11 @@ def test_malformed_rows_are_counted_and_the_first_ones_told_by_number(tmp_path):
     path.write_bytes("\n".join([json.dumps(ROWS[0]), *bad, json.dumps(ROWS[1])]).encode("latin-1"))
     source = read_file(path)
     assert source.questions == QUESTIONS[:2]
-    assert (source.n_read, source.n_malformed, len(source.malformed)) == (9, 7, TOLD)
+    assert (source.n_read, source.n_malformed, len(source.malformed)) == (9, 7, NAMED)
     assert source.malformed[0].startswith("row 2: not JSON")
-    assert source.malformed[3] == "row 5: no answer: needs one of golden_answers, answers, answer"
+    assert source.malformed[3] == (
+        "row 5: no answer: needs one of golden_answers, answers, answer; the row has question"
+    )
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,8 @@ def files(tmp_path):
     train = [{"question": f"T{i}?", "golden_answers": "x"} for i in (1, 2, 2, 3)] + [
         {"question": "V1?", "answer": "y"}
     ]
-    (tmp_path / "train.json").write_text(json.dumps([*train, {"question": ""}]))
+    (tmp_path / "train.json").write_text(json.dumps(train))
+    (tmp_path / "bad_row.json").write_text(json.dumps([*train, {"question": ""}]))
     (tmp_path / "val.jsonl").write_text(
         json.dumps({"id": "v", "question": "V1?", "golden_answers": ["y", "z"]})
     )
@@ -62,13 +63,15 @@ def test_sq_and_mq_differ_in_the_protocol_only(files, tmp_path):
 
 
 def test_what_was_left_out_is_told_and_written_down(files, tmp_path, capsys):
-    assert main("", "rag_r1_sq", "hotpotqa", arguments=["--out", str(tmp_path / "out"), *files]) == 0
+    files[1] = str(tmp_path / "bad_row.json")
+    given = ["--out", str(tmp_path / "out"), *files, "--skip-bad-rows"]
+    assert main("", "rag_r1_sq", "hotpotqa", arguments=given) == 0
     printed = capsys.readouterr()
     assert (
         "3 questions of 6 rows (1 duplicates removed, 1 removed that stand in test, 1 malformed"
         in printed.out
     )
-    assert "train.json, row 6: `question` must be a text" in printed.err
+    assert "bad_row.json, row 6: `question` must be a text" in printed.err
     splits = json.loads((tmp_path / "out" / "data_summary.json").read_text())["splits"]
     numbers = {
         key: splits["train"][key]
@@ -76,6 +79,20 @@ def test_what_was_left_out_is_told_and_written_down(files, tmp_path, capsys):
     }
     assert numbers == {"read": 6, "malformed": 1, "duplicates": 1, "overlap_with_test": 1, "written": 3}
     assert splits["test"]["written"] == 1
+
+
+def test_an_old_test_set_is_not_left_beside_new_rows_that_were_not_compared_with_it(files, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main("", "rag_r1_sq", "made", arguments=["--out", str(out), *files]) == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert main("", "rag_r1_sq", "made", arguments=["--out", str(out), *files[:2]]) == 1
+    told = capsys.readouterr().err
+    assert (
+        f"{out / 'test.parquet'} is there from an earlier run" in told and "Give --validation as well" in told
+    )
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    (out / "test.parquet").unlink()
+    assert main("", "rag_r1_sq", "made", arguments=["--out", str(out), *files[:2]]) == 0
 
 
 def test_a_prompt_and_a_name_of_ones_own(files, tmp_path):

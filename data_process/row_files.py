@@ -1,0 +1,173 @@
+"""The rows of a file, one after the other, whatever its form.
+
+Read are JSON (an array, or one object a line), CSV and TSV with a header, each also gzipped, and parquet.
+Only `.csv`, `.tsv` and `.parquet` are known by the file's name; JSON arrays, JSON lines and gzip are known by
+what stands in the file. A row that cannot be decoded is given as a ValueError in its place, and does not end
+the reading. What is read is data, and only ever becomes text.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+ACCEPTED = (
+    ".json (an array or one object a line), .jsonl, .csv and .tsv (with a header), each also with .gz behind "
+    "it, and .parquet"
+)
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+#: (number from 1, row or the ValueError that says why it is none).
+Rows = Iterator[tuple[int, Any]]
+
+
+class DataError(ValueError):
+    """A source that cannot be used at all; the message names it and the remedy."""
+
+
+@contextmanager
+def open_rows(
+    path: Path, columns: Collection[str], lists: Collection[str]
+) -> Iterator[tuple[list[str] | None, Rows]]:
+    """The names of the columns (None for JSON, which has none) and the rows.
+
+    Of a table only `columns` are read; a cell of CSV under one of `lists` may hold a JSON list. Raises
+    DataError if the file cannot be read, there or while its rows are taken.
+    """
+    name = path.name.lower().removesuffix(".gz")
+    try:
+        if name.endswith(".parquet"):
+            yield _parquet_rows(path, columns)
+            return
+        with _opened(path) as file:
+            delimiter = next((mark for suffix, mark in _DELIMITERS.items() if name.endswith(suffix)), None)
+            if delimiter is None:
+                yield None, _json_rows(path, file)
+            else:
+                yield _table_rows(path, file, delimiter, lists)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} is a broken gzip file ({error}): fetch it again") from error
+    except (OSError, RecursionError) as error:
+        raise DataError(f"cannot read {path}: {error}") from error
+
+
+def short(value: Any) -> str:
+    """A value for a message of one line."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The file's bytes, unpacked."""
+    with path.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        if not packed:
+            yield raw
+            return
+        with gzip.open(raw) as file:
+            yield file
+
+
+def _json_rows(path: Path, file: BinaryIO) -> Rows:
+    """A JSON array, or one JSON value a line; numbered from 1, by element or by line."""
+    if _first_byte(file) == b"[":
+        try:
+            yield from enumerate(json.load(file), 1)
+        except ValueError as error:
+            raise DataError(f"{path} begins as a JSON array but is not one: {error}") from error
+        return
+    for number, line in enumerate(file, 1):
+        if line.strip():
+            yield number, decoded(line)
+
+
+def _first_byte(file: BinaryIO) -> bytes:
+    """The first byte that is not white space or a byte-order mark; the file is put back to its start."""
+    byte = file.read(1)
+    while byte and (byte.isspace() or byte in b"\xef\xbb\xbf"):
+        byte = file.read(1)
+    file.seek(0)
+    return byte
+
+
+def decoded(line: bytes) -> Any:
+    """The JSON value of a line, or the ValueError that says why it has none."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return ValueError(f"not JSON: {short(str(error))}")
+
+
+def _table_rows(path: Path, file: BinaryIO, delimiter: str, lists: Collection[str]) -> tuple[list[str], Rows]:
+    """CSV by its header. Bytes that are not UTF-8 become lone surrogates, which the reader of a row
+    refuses."""
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
+    reader = csv.reader(text, delimiter=delimiter)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+    except csv.Error as error:
+        raise DataError(f"{path} has no header that can be read: {error}") from error
+    return header, _cells(reader, header, lists)
+
+
+def _cells(reader: Any, header: list[str], lists: Collection[str]) -> Rows:
+    """Rows of cells as mappings; an empty cell is not there. Row 1 is the one below the header."""
+    number = 0
+    while True:
+        number += 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield number, ValueError(f"not a row of the table: {error}")
+            continue
+        if not cells:  # a blank line
+            number -= 1
+            continue
+        if len(cells) > len(header):
+            yield number, ValueError(f"{len(cells)} cells, but the header names {len(header)} columns")
+            continue
+        row = {name: cell for name, cell in zip(header, cells, strict=False) if cell}
+        try:
+            yield number, {name: _listed(cell, name) if name in lists else cell for name, cell in row.items()}
+        except ValueError as error:
+            yield number, error
+
+
+def _listed(cell: str, name: str) -> Any:
+    """A cell that holds a list, as JSON writes one, or else the text that it is."""
+    if not cell.lstrip().startswith("["):
+        return cell
+    try:
+        return json.loads(cell)
+    except (ValueError, RecursionError):
+        raise ValueError(f'`{name}` begins as a list but is not JSON, ["a", "b"]: {short(cell)}') from None
+
+
+def _parquet_rows(path: Path, columns: Collection[str]) -> tuple[list[str], Rows]:
+    import pyarrow
+    import pyarrow.parquet as pq
+
+    def rows() -> Rows:
+        try:
+            batches = file.iter_batches(columns=[name for name in columns if name in names])
+            yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
+        except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+            raise DataError(f"{path} cannot be read to its end: {error}") from error
+
+    try:
+        file = pq.ParquetFile(path)
+        names = file.schema_arrow.names
+    except pyarrow.ArrowInvalid as error:
+        raise DataError(f"{path} is not a parquet file: {error}") from error
+    return names, rows()

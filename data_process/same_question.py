@@ -1,0 +1,118 @@
+"""Which rows ask the same, and what becomes of them.
+
+Two questions are the same if they differ in nothing but case, white space, the punctuation at their end, and
+in how Unicode writes the same characters (composed or not, full or half width, curly or straight quotes, the
+kinds of dashes). All other signs count: C++, C# and C are three languages, 2+2 is not 2-2, and a vowel sign
+makes another word in Hindi, Thai or Arabic. Two questions too few that are found the same cost little; two
+that are wrongly taken for one cost a row.
+
+Of rows with the same question and the same answers the first stays. Rows with the same question and other
+answers all stay: PopQA asks for the occupation of several people of one name, and each of its rows counts in
+the published figures. They are named in the same file as the rows that are removed.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from data_process.questions import Question
+
+#: Compatibility forms (Unicode's tags) that are another way to write the same text. Not among them: <super>,
+#: <sub> and <fraction> (10² is not 102), <circle>, <square> and <font> (ℝ is not R).
+_SAME_TEXT = {"<compat>", "<wide>", "<narrow>", "<noBreak>", "<initial>", "<medial>", "<final>", "<isolated>"}
+_ALIKE = str.maketrans(
+    {
+        **dict.fromkeys("“”„‟«»", '"'),
+        **dict.fromkeys("‘’‚‛ʼ´`", "'"),
+        **dict.fromkeys("‐‑‒–—―−", "-"),
+        "\u037e": "?",  # Greek's question mark, which Unicode takes for a semicolon
+        # Soft hyphen, zero-width space, word joiner, byte-order mark, and marks of direction; the joiners of
+        # Indic and Persian script, U+200C and U+200D, make other words and stay.
+        **dict.fromkeys("\u00ad\u200b\u2060\ufeff\u200e\u200f\u202a\u202b\u202c\u202d\u202e", ""),
+    }
+)
+_FINAL = " ?.。؟।॥"
+
+
+def question_key(question: str) -> str:
+    """What makes two questions the same: equal keys. Never empty for a question that is not."""
+    text = "".join(map(_plain, question.translate(_ALIKE)))
+    text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
+    text = " ".join(text.split())
+    key = text.rstrip(_FINAL)
+    if key == text and text.endswith("!"):
+        key = text.rstrip("!").rstrip()
+        if key and (key[-1].isdigit() or key[-1] in ")]"):
+            key = text  # a factorial
+    return key or text or question.strip() or question
+
+
+@lru_cache(maxsize=4096)
+def _plain(character: str) -> str:
+    tag = unicodedata.decomposition(character).partition(" ")[0]
+    return unicodedata.normalize("NFKC", character) if tag in _SAME_TEXT else character
+
+
+def golds_key(question: Question) -> frozenset[str]:
+    """What makes the answers of two rows the same."""
+    return frozenset(map(question_key, question.golds))
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A row whose question stands in an earlier row too, or in the test set; `outcome` says what became of
+    it."""
+
+    row: Question
+    first: Question
+    outcome: str
+
+    @property
+    def removed(self) -> bool:
+        """Whether the row was left out."""
+        return self.outcome != OTHER_ANSWERS
+
+    def to_dict(self, split: str) -> dict[str, Any]:
+        """For repeated_questions.jsonl."""
+        return {
+            "split": split,
+            "outcome": self.outcome,
+            "row": _shown(self.row),
+            "first": {"split": "test" if self.outcome == IN_TEST else split, **_shown(self.first)},
+        }
+
+
+DUPLICATE = "removed: same question, same answers"
+IN_TEST = "removed: stands in the test set"
+OTHER_ANSWERS = "kept: same question, other answers"
+
+
+def _shown(question: Question) -> dict[str, Any]:
+    return {
+        "row": question.row,
+        "id": question.id,
+        "question": question.question,
+        "golden_answers": list(question.golds),
+    }
+
+
+def fold(questions: Iterable[Question]) -> tuple[list[Question], list[Repeat]]:
+    """The questions that stay, in order, and every row that asks what an earlier one asks."""
+    same: dict[tuple[str, frozenset[str]], Question] = {}
+    asked: dict[str, Question] = {}
+    kept, repeats = [], []
+    for question in questions:
+        key = question_key(question.question)
+        if first := same.get((key, golds_key(question))):
+            repeats.append(Repeat(question, first, DUPLICATE))
+            continue
+        if key in asked:
+            repeats.append(Repeat(question, asked[key], OTHER_ANSWERS))
+        same[key, golds_key(question)] = question
+        asked.setdefault(key, question)
+        kept.append(question)
+    return kept, repeats

@@ -1,0 +1,81 @@
+"""What an import path in the configuration names: `package.module:function`, a reward or a tool of one's own.
+
+The module is looked for where Python looks: in what is installed, on PYTHONPATH, and in the folder from which
+the command was given (`find_beside_the_caller`). Importing runs the module's code, so only its own author
+names it; whatever it raises becomes one sentence that says where was looked and what to do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+
+class ImportPathError(ValueError):
+    """An import path that leads to nothing. The message says why; `remedy` what to do."""
+
+    def __init__(self, message: str, remedy: str):
+        super().__init__(message)
+        self.remedy = remedy
+
+
+def find_beside_the_caller() -> None:
+    """Let this process find modules in the working directory, behind all others.
+
+    veRL's processes do without: `python -m` looks there, and Ray tells its workers to.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+
+
+def imported(path: str) -> Any:
+    """The object that `module:name` names. Raises ImportPathError."""
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise ImportPathError(
+            f"{path!r} is no import path", "write it as package.module:name, for example my_rewards:brevity"
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if module_name == missing or module_name.startswith(f"{missing}."):
+            raise _not_found(path, module_name) from error
+        raise _broken(path, module_name, error) from error
+    except Exception as error:  # the module's own code runs here, and may raise anything
+        raise _broken(path, module_name, error) from error
+    try:
+        return getattr(module, name)
+    except AttributeError as error:
+        there = ", ".join(sorted(key for key in vars(module) if not key.startswith("_"))[:20])
+        raise ImportPathError(
+            f"cannot import {path!r}: {getattr(module, '__file__', module_name)} has no {name!r}",
+            f"name one of what it has: {there}" if there else "define it there",
+        ) from error
+
+
+def _not_found(path: str, module_name: str) -> ImportPathError:
+    package, dot, _ = module_name.partition(".")
+    file = f"{module_name.replace('.', os.sep)}.py"
+    given = os.environ.get("PYTHONPATH") or "which is not set"
+    return ImportPathError(
+        f"cannot import {path!r}: there is no module {module_name!r}; {file} was looked for in {Path.cwd()}, "
+        f"on PYTHONPATH ({given}) and in the installed packages",
+        f"start from the folder that holds {package if dot else file}, or put that folder on PYTHONPATH",
+    )
+
+
+def _broken(path: str, module_name: str, error: Exception) -> ImportPathError:
+    try:
+        spec = importlib.util.find_spec(module_name)
+    except Exception:  # of a package that cannot be imported itself
+        spec = None
+    where = spec.origin if spec is not None and spec.origin else module_name
+    return ImportPathError(
+        f"cannot import {path!r}: {where} raises {type(error).__name__}: {error}", f"correct {where}"
+    )

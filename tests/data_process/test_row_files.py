@@ -1,0 +1,132 @@
+"""Every form of file gives the same rows, and what cannot be read is told with what can."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_process.questions import DataError, Question, read_file
+
+QUESTIONS = [
+    Question("Who?", ("Ada", "A. L., Countess"), "7"),
+    Question("Where, in\nParis? “é”".replace("\n", " "), ("here",), "8"),
+]
+ROWS = [{"id": q.id, "question": q.question, "golden_answers": list(q.golds)} for q in QUESTIONS]
+
+
+def content(name: str) -> bytes:
+    if ".csv" in name or ".tsv" in name:
+        mark = "," if ".csv" in name else "\t"
+        cells = [[row["id"], row["question"], json.dumps(row["golden_answers"])] for row in ROWS]
+        quoted = [[cell.replace('"', '""') for cell in line] for line in cells]
+        lines = [["id", "question", "golden_answers"], *([f'"{cell}"' for cell in line] for line in quoted)]
+        text = "\r\n".join(mark.join(line) for line in lines) + "\r\n"
+    elif ".jsonl" in name:
+        text = "".join(json.dumps(row) + "\n" for row in ROWS)
+    else:
+        text = json.dumps(ROWS)
+    data = text.encode("utf-8-sig" if name.startswith("bom") else "utf-8")
+    return gzip.compress(data) if name.endswith(".gz") else data
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "q.json",
+        "q.json.gz",
+        "q.jsonl",
+        "q.jsonl.gz",
+        "q.csv",
+        "q.CSV",
+        "q.csv.gz",
+        "q.tsv",
+        "q.tsv.gz",
+        "bom.csv",
+    ],
+)
+def test_json_csv_and_tsv_plain_and_gzipped_give_the_same_questions(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(content(name.lower()))
+    source = read_file(path)
+    assert source.questions == QUESTIONS
+    assert [question.row for question in source.questions] == [1, 2]
+
+
+def test_a_cell_without_brackets_is_one_answer(tmp_path):
+    path = tmp_path / "q.csv"
+    path.write_text('question,answer\nWho?,"Ada, Countess"\n\nWhen?,1815\n')
+    assert read_file(path).questions == [Question("Who?", ("Ada, Countess",)), Question("When?", ("1815",))]
+
+
+def test_bad_rows_of_a_table_are_named_by_their_row_below_the_header(tmp_path):
+    path = tmp_path / "q.csv"
+    path.write_bytes(
+        b"question,answers\nWho?,Ada\nWhen?\nWhy?,a,b\nHow?,\"['a', 'b']\"\nWhat \xff?,x\n,x\nWhere?,here\n"
+    )
+    source = read_file(path)
+    assert [question.question for question in source.questions] == ["Who?", "Where?"]
+    assert source.malformed == [
+        "row 2: no answer: needs one of golden_answers, answers, answer; the row has question",
+        "row 3: 3 cells, but the header names 2 columns",
+        'row 4: `answers` begins as a list but is not JSON, ["a", "b"]: "[\'a\', \'b\']"',
+        "row 5: holds half of a character (a lone surrogate), which is not text",
+        "row 6: `question` is missing; the row has answers",
+    ]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (("query", "answers"), "has no column `question`: its columns are query, answers"),
+        (("question", "gold text"), "has no column of answers: its columns are question, 'gold text'"),
+    ],
+)
+def test_a_missing_column_is_told_with_those_that_are_there(tmp_path, form, columns, message):
+    path = tmp_path / f"q.{form}"
+    if form == "csv":
+        path.write_text(",".join(columns) + "\nWho?,Ada\n")
+    else:
+        pq.write_table(pa.table({columns[0]: ["Who?"], columns[1]: ["Ada"]}), path)
+    with pytest.raises(DataError, match=message):
+        read_file(path)
+
+
+def test_a_missing_key_of_json_is_told_with_those_that_are_there(tmp_path):
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"query": "Who?", "golden_answers": "Ada"}\n')
+    with pytest.raises(DataError, match="row 1: `question` is missing; the row has query, golden_answers"):
+        read_file(path)
+
+
+@pytest.mark.parametrize("name", ["q.xlsx", "q.txt", "q.jsonl"])
+def test_a_file_of_another_form_is_told_what_is_read(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(b"PK\x03\x04 a spreadsheet, say\n")
+    with pytest.raises(DataError, match=r"not JSON.*Read are \.json .*\.csv and \.tsv .*\.gz.*\.parquet"):
+        read_file(path)
+
+
+def test_a_gzip_file_that_is_cut_short_says_so(tmp_path):
+    path = tmp_path / "q.jsonl.gz"
+    path.write_bytes(content("q.jsonl.gz")[:-9])
+    with pytest.raises(DataError, match="q.jsonl.gz is a broken gzip file"):
+        read_file(path)
+
+
+words = st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), min_size=1).map(str.strip).filter(bool)
+
+
+@given(rows=st.lists(st.tuples(words, words.filter(lambda text: text[0] != "[")), min_size=1))
+def test_what_csv_quotes_is_read_back_as_it_was(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("csv") / "q.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("question", "answer"), *rows])
+    assert read_file(path).questions == [Question(" ".join(text.split()), (gold,)) for text, gold in rows]

@@ -1,0 +1,233 @@
+"""One report names everything that is wrong with a run, and a server with a token can be trained against."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from rag_r1.config import RagR1Config
+from rag_r1.demo.run import train
+from rag_r1.demo.server import build_index, retrieval_server
+from rag_r1.preflight import Report, check_retriever, preflight
+from rag_r1.train import Recipe, RecipeError, compose_recipe, compose_what_fits, main, whole_paths
+
+SECRET = "correct-horse-battery-staple"
+RECIPE = "recipes/rag_r1/ppo_mq"
+
+pytestmark = pytest.mark.slow  # composing a recipe takes most of a second, a server several
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the user's own, from which the command is given."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    return tmp_path
+
+
+# --- all at once
+
+
+WRONG_REWARDS = (
+    "[{term: no_such}, {term: em, wieght: 2}, {term: f1, weight: heavy, normaliser: x},"
+    ' {term: "nowhere:f"}, {term: cover_em, ordered: 3}]'
+)
+WRONG = [
+    "rag_r1.agent.max_turn=3",
+    "trainer.total_step=3",
+    "rag_r1.agent.max_turn_tokens=-1",
+    "rag_r1.agent.max_turns=many",
+    "+rag_r1.failures.retry=1",
+    "+rag_r1.colour=blue",
+    f"rag_r1.reward={WRONG_REWARDS}",
+    "rag_r1.retriever.topk=0",
+    "rag_r1.retriever.timeout_s=0",
+    "rag_r1.retriever.retries=-1",
+    "+rag_r1.validation_retriever.cache_size=-1",
+    "rag_r1.retriever.url=http://127.0.0.1:9",
+    "data.train_files=no_train.parquet",
+    "data.val_files=no_test.parquet",
+    "actor_rollout_ref.model.path=./no_model",
+    "data.max_response_length=9000",
+]
+NAMED = [
+    "rag_r1.agent.max_turn",
+    "trainer.total_step",
+    "rag_r1.agent.max_turn_tokens",
+    "rag_r1.agent.max_turns",
+    "rag_r1.failures.retry",
+    "rag_r1.colour",
+    "rag_r1.reward[0].term",
+    "rag_r1.reward[1].wieght",
+    "rag_r1.reward[2].weight",
+    "rag_r1.reward[2].normaliser",
+    "rag_r1.reward[3].term",
+    "rag_r1.reward[4].ordered",
+    "rag_r1.retriever.topk",
+    "rag_r1.retriever.timeout_s",
+    "rag_r1.retriever.retries",
+    "rag_r1.validation_retriever.cache_size",
+    "rag_r1.retriever.url",
+    "no_train.parquet",
+    "no_test.parquet",
+    "actor_rollout_ref.model.path",
+    "data.max_prompt_length + data.max_response_length",
+]
+
+
+def test_one_report_names_every_wrong_key_reward_and_file_and_the_dead_server(here, capsys):
+    assert main(["--recipe", RECIPE, *WRONG]) == 1
+    told = capsys.readouterr().err
+    named = [line.split(": ")[1] for line in told.splitlines() if line.startswith("error: ")]
+    assert set(NAMED) <= set(named)
+    assert len(named) == len(set(named)), "each is told once"
+    assert "did you mean rag_r1.agent.max_turns?" in told
+    assert "no retrieval server answers at http://127.0.0.1:9" in told
+
+
+def test_a_wrong_protocol_does_not_hide_the_files_nor_the_server(here, capsys):
+    given = ["rag_r1.protocol=no_such", "data.train_files=none.parquet", "rag_r1.retriever.topk=0"]
+    assert main(["--recipe", RECIPE, *given, "rag_r1.retriever.url=http://127.0.0.1:9"]) == 1
+    told = capsys.readouterr().err
+    for where in ("rag_r1.protocol", "none.parquet", "rag_r1.retriever.topk", "rag_r1.retriever.url"):
+        assert f"error: {where}: " in told
+
+
+def test_no_message_repeats_the_key_that_it_begins_with(here, capsys):
+    main(["--recipe", RECIPE, *WRONG])
+    for line in capsys.readouterr().err.splitlines():
+        if line.startswith("error: "):
+            _, where, what = line.split(": ", 2)
+            assert where not in what
+
+
+def test_an_override_that_cannot_be_read_is_named_and_the_others_are_checked():
+    config, faults = compose_what_fits(
+        Recipe.find(RECIPE), ["data.train_batch_size=[", "rag_r1.agent.max_turns=7"]
+    )
+    assert [key for key, _, _ in faults] == ["data.train_batch_size"]
+    assert config.rag_r1.agent.max_turns == 7
+    with pytest.raises(RecipeError):
+        compose_what_fits(Recipe(Path("/nowhere"), "none"), [])
+
+
+# --- files and modules of the caller's
+
+
+def test_a_reward_beside_the_caller_is_found(here, capsys):
+    (here / "beside_the_caller.py").write_text("def brevity(trajectory, golds): return 1.0\n")
+    main(["--recipe", RECIPE, 'rag_r1.reward=[{term: "beside_the_caller:brevity"}]'])
+    assert "rag_r1.reward" not in capsys.readouterr().err
+
+
+def test_a_reward_that_is_not_there_is_told_once_with_the_file_and_pythonpath(here, capsys):
+    main(["--recipe", RECIPE, 'rag_r1.reward=[{term: "not_there:brevity"}]'])
+    told = capsys.readouterr().err
+    assert told.count("rag_r1.reward[0].term") == 1 and told.count("cannot import") == 1
+    assert f"not_there.py was looked for in {here}" in told
+    assert "start from the folder that holds not_there.py, or put that folder on PYTHONPATH" in told
+
+
+def test_relative_files_are_handed_on_by_their_whole_names(here):
+    for name in ("train.parquet", "prompt.txt", "mine.yaml", "rag_r1_mq"):
+        (here / name).write_text("")
+    config = OmegaConf.create(
+        {
+            "rag_r1": {"protocol": "mine.yaml", "prompt": "prompt.txt"},
+            "actor_rollout_ref": {"model": {"path": "org/name"}},
+            "data": {"train_files": ["train.parquet", "/elsewhere/b.parquet"], "val_files": "none.parquet"},
+        }
+    )
+    assert whole_paths(config) == [
+        f"rag_r1.protocol='{here / 'mine.yaml'}'",
+        f"rag_r1.prompt='{here / 'prompt.txt'}'",
+        f"data.train_files=['{here / 'train.parquet'}','/elsewhere/b.parquet']",
+    ]
+    config.rag_r1 = {"protocol": "rag_r1_mq", "prompt": None}
+    config.data.train_files = None
+    assert whole_paths(config) == []
+
+
+def test_what_whole_paths_says_is_what_hydra_reads(here):
+    (here / "it's.yaml").write_text("")
+    config = OmegaConf.create({"rag_r1": {"protocol": "it's.yaml"}})
+    composed = compose_recipe(Recipe.find(RECIPE), whole_paths(config))
+    assert composed.rag_r1.protocol == str(here / "it's.yaml")
+
+
+def test_the_demo_trains_in_the_callers_folder(here):
+    train([sys.executable, "-c", "import os; print(os.getcwd())"], here, timeout_s=60)
+    assert (here / "train.log").read_text().strip() == str(here)
+
+
+@pytest.mark.parametrize("recipe", ["recipes/rag_r1/grpo", "recipes/r1_searcher/stage1_qwen"])
+def test_trajectories_go_into_the_runs_own_folder_unless_told_otherwise(recipe):
+    def folder(*overrides):
+        config = compose_recipe(Recipe.find(recipe), ["rag_r1.retriever.url=http://x", *overrides])
+        settings = RagR1Config.from_config(OmegaConf.to_container(config.rag_r1, resolve=True))
+        return settings.trajectory_dir
+
+    assert folder("trainer.default_local_dir=/runs/mine") == "/runs/mine/trajectories"
+    assert folder("rag_r1.trajectory_dir=null") is None
+
+
+# --- a server that asks for a token
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory) -> str:
+    """The address of a real server that asks for SECRET."""
+    folder = tmp_path_factory.mktemp("guarded")
+    rows = [{"id": str(i), "contents": f"Paris {i}\nThe river Seine flows through Paris."} for i in range(5)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    index = build_index(folder / "corpus.jsonl", folder / "index", "--backend", "bm25")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RETRIEVAL_TOKEN", SECRET)
+        with retrieval_server(index, folder / "server.log") as url:
+            yield url
+
+
+def asked(url: str) -> Report:
+    report = Report()
+    check_retriever(OmegaConf.create({"rag_r1": {"retriever": {"url": url, "timeout_s": 20.0}}}), report)
+    return report
+
+
+def test_the_preflight_sends_the_token_as_the_client_does_and_tells_nobody(guarded, monkeypatch, caplog):
+    caplog.set_level("DEBUG")
+    monkeypatch.setenv("RETRIEVAL_TOKEN", f" {SECRET}\n")
+    report = asked(guarded)
+    assert report.problems == []
+    assert report.notes == [f"{guarded}: answered a test search with 3 documents"]
+    assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("token", "words"),
+    [
+        (None, "asks for a token (HTTP 401)"),
+        (f"{SECRET}x", "does not accept the token (HTTP 401)"),
+        (f"{SECRET}\nx", "cannot stand in the header"),
+        (f"{SECRET}é", "cannot stand in the header"),
+    ],
+)
+def test_a_token_that_is_missing_or_wrong_is_told_without_it(guarded, monkeypatch, caplog, token, words):
+    caplog.set_level("DEBUG")
+    monkeypatch.delenv("RETRIEVAL_TOKEN", raising=False)
+    if token is not None:
+        monkeypatch.setenv("RETRIEVAL_TOKEN", token)
+    [problem] = asked(guarded).problems
+    assert problem.level == "error" and words in problem.what
+    assert "RETRIEVAL_TOKEN" in str(problem) and SECRET not in str(problem) + caplog.text
+
+
+def test_the_rest_of_a_wrong_configuration_does_not_keep_the_server_from_being_asked(guarded, monkeypatch):
+    monkeypatch.setenv("RETRIEVAL_TOKEN", SECRET)
+    overrides = [f"rag_r1.retriever.url={guarded}", "rag_r1.retriever.topk=0"]
+    report = preflight(compose_recipe(Recipe.find(RECIPE), overrides))
+    assert "rag_r1.retriever.topk" in {problem.where for problem in report.errors}
+    assert any("answered a test search" in note for note in report.notes)

@@ -1,0 +1,80 @@
+"""The block `rag_r1:`: every fault is found in one reading, by its key."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_r1.config import RagR1Config, faults_of
+from rag_r1.rewards import RewardError, RewardSum
+
+RIGHT = {"protocol": "rag_r1_mq", "agent": {"max_turns": 3}, "retriever": {"topk": 2}}
+#: A wrong entry for many keys; each must be named, whatever else is wrong.
+WRONG = {
+    ("colour",): "blue",
+    ("protocol",): "no_such",
+    ("trajectory_dir",): 5,
+    ("reward",): "em",
+    ("agent", "max_turn"): 3,
+    ("agent", "max_turns"): -1,
+    ("agent", "final_turn"): "yes",
+    ("failures", "retry"): 1,
+    ("failures", "retries"): -1,
+    ("failures", "mask"): ["nothing"],
+}
+
+
+def test_a_right_block_has_no_fault():
+    settings, faults = RagR1Config.read(RIGHT)
+    assert faults == []
+    assert settings == RagR1Config.from_config(RIGHT)
+
+
+@given(st.sets(st.sampled_from(sorted(WRONG)), min_size=1))
+def test_every_wrong_key_is_named_whatever_else_is_wrong(keys):
+    block = {key: dict(value) if isinstance(value, dict) else value for key, value in RIGHT.items()}
+    for path in keys:
+        section = block
+        for name in path[:-1]:
+            section = section.setdefault(name, {})
+        section[path[-1]] = WRONG[path]
+    _, faults = RagR1Config.read(block)
+    assert len(faults) == len(keys)
+    for path in keys:
+        key = ".".join(("rag_r1", *path))
+        assert sum(key in str(fault).replace(":", " ").split() for fault in faults) == 1
+    with pytest.raises(ValueError) as caught:
+        RagR1Config.from_config(block)
+    assert all(str(fault) in str(caught.value) for fault in faults)
+
+
+@pytest.mark.parametrize("section", ["agent", "retriever", "validation_retriever", "failures"])
+def test_a_section_that_is_no_mapping_is_named(section):
+    _, [fault] = RagR1Config.read({**RIGHT, section: 5})
+    assert str(fault).startswith(f"rag_r1.{section} must be a mapping")
+
+
+def test_keys_that_are_right_alone_and_wrong_together_are_told_together():
+    _, [fault] = RagR1Config.read({**RIGHT, "agent": {"max_turns": 0, "final_turn": False}})
+    assert "no turn is left" in str(fault)
+
+
+def test_faults_of_right_options_are_none():
+    assert faults_of(lambda options: dict(**options), {"a": 1}) == []
+
+
+def test_all_wrong_terms_and_all_that_is_wrong_with_one_are_told():
+    config = [{"term": "no_such"}, {"term": "em", "weight": "x", "ordr": 1, "name": ""}, {"term": "f1"}, 5]
+    reward, faults = RewardSum.read(config)
+    assert [str(fault).split()[0].rstrip(":") for fault in faults] == [
+        "rag_r1.reward[0].term",
+        "rag_r1.reward[1].weight",
+        "rag_r1.reward[1].name",
+        "rag_r1.reward[1].ordr",
+        "rag_r1.reward[3]",
+    ]
+    assert [term.name for term in reward.terms] == ["f1"]
+    with pytest.raises(RewardError) as caught:
+        RewardSum.from_config(config)
+    assert all(str(fault) in str(caught.value) for fault in faults)
