@@ -49,7 +49,8 @@ def names_of(path: Path) -> set[str]:
 
 def file_of(module: str) -> Path:
     path = ROOT.joinpath(*module.split("."))
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    package = path / "__init__.py"
+    return package if package.is_file() else path.with_suffix(".py")
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
