@@ -22,6 +22,7 @@ import argparse
 import json
 import os
 import runpy
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -106,6 +107,8 @@ def main(argv: list[str] | None = None) -> int:
     except RetrievalServerError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    # uvicorn raises SIGTERM once more when it has ended; the folder is to be removed all the same.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with tempfile.TemporaryDirectory(prefix="search-r1-") as folder:
         corpus = Path(folder) / "corpus.jsonl"
         write_corpus(args.index, corpus)

@@ -37,6 +37,7 @@ class Reranker:
         self.name = name
         self._device = device
         self._model: Any = None
+        self._activation: Any = None
         self._guarantee = Guarantee.NONE
         # One thread, also for the tokenizer. Unlike a lock it takes callers in the order of their arrival.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cross-encoder")
@@ -65,6 +66,13 @@ class Reranker:
                 "Take a cross-encoder for ranking, such as cross-encoder/ms-marco-MiniLM-L6-v2."
             )
         self._guarantee = probe(model).guarantee
+        import torch
+
+        # Applied to each score alone: in a row of several the processor's vector instructions take some of
+        # them, and round the last bit otherwise than its scalar ones.
+        name = "activation_fn" if hasattr(model, "activation_fn") else "default_activation_function"
+        self._activation = getattr(model, name)
+        setattr(model, name, torch.nn.Identity())
         self._model = model
 
     @property
@@ -82,10 +90,13 @@ class Reranker:
         scores = [0.0] * len(pairs)
         for members in self._groups(pairs):
             found = self._model.predict(
-                [pairs[i] for i in members], batch_size=_BATCH, show_progress_bar=False
-            )
-            for i, score in zip(members, found.tolist(), strict=True):
-                scores[i] = score
+                [pairs[i] for i in members],
+                batch_size=_BATCH,
+                show_progress_bar=False,
+                convert_to_tensor=True,
+            ).cpu()
+            for i, logit in zip(members, found.split(1), strict=True):
+                scores[i] = self._activation(logit).item()
         return scores
 
     def _groups(self, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:

@@ -24,7 +24,8 @@ TEXT = "<search> Who founded Ulm? </search>"
 def export(actor: Path, target: Path) -> None:
     """Run the guide's command with these two folders in the place of its own."""
     blocks = GUIDE.read_text(encoding="utf-8").split("```bash\n")[1:]
-    command = shlex.split(next(block for block in blocks if "model_merger" in block).partition("```")[0])
+    block = next(block for block in blocks if "model_merger" in block).partition("```")[0]
+    command = shlex.split(block.replace("\\\n", " "))
     command[0] = sys.executable
     command[command.index("--local_dir") + 1] = str(actor)
     command[command.index("--target_dir") + 1] = str(target)

@@ -49,6 +49,17 @@ def test_a_pairs_score_does_not_depend_on_its_neighbours(reranker, texts):
     assert_same_answers([list(zip(order, together, strict=True))], [expected], reranker.guarantee)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("at_once", [1, 5, 10, 35])
+def test_a_pairs_score_does_not_depend_on_how_many_are_scored_at_once(reranker, texts, at_once):
+    pairs = [(f"Which river is {text.split()[1]} on?", other) for text in texts for other in texts[:5]]
+    groups = [pairs[i : i + at_once] for i in range(0, len(pairs), at_once)]
+    few = [list(zip(group, reranker.score(group), strict=True)) for group in groups]
+    every = dict(zip(pairs, reranker.score(pairs), strict=True))
+    expected = [[(pair, every[pair]) for pair, _ in group] for group in few]
+    assert_same_answers(few, expected, reranker.guarantee)
+
+
 def test_a_search_is_put_in_the_models_order_whoever_else_asks(reranker, bm25):
     source = RerankedSource(bm25, reranker, depth=5)
     found = source.find(source.prepare(QUESTIONS), [5, 2, 9])
