@@ -20,7 +20,8 @@ from rag_r1.preflight import preflight
 from rag_r1.preflight.data import check_steps
 from rag_r1.preflight.model import check_tags
 from rag_r1.preflight.parquet import column_problems, scan, scan_problems
-from rag_r1.preflight.settings import check_lengths, check_ours, check_sampler, check_verl
+from rag_r1.preflight.sampling import check_sampler
+from rag_r1.preflight.settings import check_lengths, check_ours, check_verl
 from rag_r1.protocols import load_protocol
 from rag_r1.train import Recipe, compose_recipe, main
 
