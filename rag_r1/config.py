@@ -19,6 +19,7 @@ _KEYS = (
     "protocol",
     "prompt",
     "agent",
+    "validation_agent",
     "retriever",
     "validation_retriever",
     "reward",
@@ -31,12 +32,14 @@ _KEYS = (
 class RagR1Config:
     """What the plugin needs to know, checked. `agent` becomes a Budget once the row length is known.
 
-    `validation_retriever` is all of `retriever` with the keys that validation changes.
+    `validation_agent` and `validation_retriever` are all of `agent` and `retriever` with the keys that
+    validation changes.
     """
 
     protocol: Protocol
     own_prompt: bool
     agent: dict[str, Any]
+    validation_agent: dict[str, Any]
     retriever: dict[str, Any]
     validation_retriever: dict[str, Any]
     reward: tuple[dict[str, Any], ...]
@@ -55,7 +58,12 @@ class RagR1Config:
             if key not in _KEYS:
                 raise ValueError(f"unknown key rag_r1.{key}: use one of {', '.join(_KEYS)}")
         agent, retriever = _mapping(config, "agent"), _mapping(config, "retriever")
+        validation_agent = {**agent, **_mapping(config, "validation_agent")}
         Budget.from_config(agent, max_response_tokens=1)
+        try:
+            Budget.from_config(validation_agent, max_response_tokens=1)
+        except ValueError as error:  # of keys that `agent` does not have, or has right
+            raise ValueError(str(error).replace("rag_r1.agent.", "rag_r1.validation_agent.")) from None
         reward = config.get("reward") or [{"term": "em", "weight": 1.0}]
         if not isinstance(reward, list | tuple) or not all(isinstance(item, Mapping) for item in reward):
             raise ValueError("rag_r1.reward must be a list of {term, weight, ...}")
@@ -63,6 +71,7 @@ class RagR1Config:
             protocol=_protocol(config),
             own_prompt=config.get("prompt") is not None,
             agent=agent,
+            validation_agent=validation_agent,
             retriever=retriever,
             validation_retriever={**retriever, **_mapping(config, "validation_retriever")},
             reward=tuple(dict(item) for item in reward),
@@ -70,9 +79,9 @@ class RagR1Config:
             trajectory_dir=config.get("trajectory_dir"),
         )
 
-    def budget(self, max_response_tokens: int) -> Budget:
+    def budget(self, max_response_tokens: int, *, validation: bool = False) -> Budget:
         """The episode's limits when a row can hold `max_response_tokens`."""
-        return Budget.from_config(self.agent, max_response_tokens)
+        return Budget.from_config(self.validation_agent if validation else self.agent, max_response_tokens)
 
 
 def _mapping(config: Mapping[str, Any], key: str) -> dict[str, Any]:
