@@ -79,10 +79,10 @@ _rag_r1_jobs() {
   echo "$cores"
 }
 
-# Compiles flash-attn of the version in pyproject.toml against the torch that is there, or installs FLASH_ATTN_WHEEL.
+# Compiles flash-attn of the version in $1/pyproject.toml against the torch that is there, or installs FLASH_ATTN_WHEEL.
 _rag_r1_flash_attn() {
   local wanted archs nvcc
-  wanted=$(sed -n 's/^ *"\(flash-attn==[0-9.]*\)",$/\1/p' "$root/pyproject.toml")
+  wanted=$(sed -n 's/^ *"\(flash-attn==[0-9.]*\)",$/\1/p' "$1/pyproject.toml")
   if [ -n "${FLASH_ATTN_WHEEL:-}" ]; then
     _rag_r1_pip --no-deps "$FLASH_ATTN_WHEEL"
     return

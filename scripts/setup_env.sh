@@ -89,7 +89,7 @@ _rag_r1_setup() {
     _rag_r1_pip --no-deps -r "$root/requirements/$platform.lock.txt" || return 1
     if [ "$mode" = --dev ]; then _rag_r1_pip --no-deps -r "$root/requirements/dev.lock.txt" || return 1; fi
     _rag_r1_pip --no-deps --no-build-isolation -e "$root" || return 1
-    if [ "$platform" = gpu ]; then _rag_r1_flash_attn || return 1; fi
+    if [ "$platform" = gpu ]; then _rag_r1_flash_attn "$root" || return 1; fi
     echo "$wanted" > "$stamp"
     _rag_r1_say "done"
   fi
