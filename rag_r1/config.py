@@ -19,6 +19,7 @@ _KEYS = (
     "protocol",
     "prompt",
     "agent",
+    "validation_agent",
     "retriever",
     "validation_retriever",
     "reward",
@@ -31,12 +32,14 @@ _KEYS = (
 class RagR1Config:
     """What the plugin needs to know, checked. `agent` becomes a Budget once the row length is known.
 
-    `validation_retriever` is all of `retriever` with the keys that validation changes.
+    `validation_agent` and `validation_retriever` are all of `agent` and `retriever` with the keys that
+    validation changes.
     """
 
     protocol: Protocol
     own_prompt: bool
     agent: dict[str, Any]
+    validation_agent: dict[str, Any]
     retriever: dict[str, Any]
     validation_retriever: dict[str, Any]
     reward: tuple[dict[str, Any], ...]
@@ -72,7 +75,7 @@ class RagR1Config:
             if key not in _KEYS
         ]
         sections: dict[str, dict[str, Any]] = {}
-        for key in ("agent", "retriever", "validation_retriever", "failures"):
+        for key in ("agent", "validation_agent", "retriever", "validation_retriever", "failures"):
             sections[key] = _take(lambda key=key: _mapping(config, key), {}, faults)
         for key, build in (
             ("agent", lambda options: Budget.from_config(options, max_response_tokens=1)),
@@ -81,10 +84,18 @@ class RagR1Config:
             if wrong := faults_of(build, sections[key]):
                 faults += wrong
                 sections[key] = {}
+        validation_agent = {**sections["agent"], **sections["validation_agent"]}
+        if wrong := faults_of(lambda options: Budget.from_config(options, 1), validation_agent):
+            # Of keys that `agent` does not have, or has right.
+            faults += [
+                ValueError(str(fault).replace("rag_r1.agent.", "rag_r1.validation_agent.")) for fault in wrong
+            ]
+            validation_agent = sections["agent"]
         settings = cls(
             protocol=_take(lambda: _protocol(config), None, faults),
             own_prompt=config.get("prompt") is not None,
             agent=sections["agent"],
+            validation_agent=validation_agent,
             retriever=sections["retriever"],
             validation_retriever={**sections["retriever"], **sections["validation_retriever"]},
             reward=_take(lambda: _reward(config), (), faults),
@@ -93,9 +104,9 @@ class RagR1Config:
         )
         return settings, faults
 
-    def budget(self, max_response_tokens: int) -> Budget:
+    def budget(self, max_response_tokens: int, *, validation: bool = False) -> Budget:
         """The episode's limits when a row can hold `max_response_tokens`."""
-        return Budget.from_config(self.agent, max_response_tokens)
+        return Budget.from_config(self.validation_agent if validation else self.agent, max_response_tokens)
 
 
 def faults_of(build: Callable[[dict[str, Any]], Any], options: Mapping[str, Any]) -> list[Exception]:

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from rag_r1 import gpu_machine
+
 OK, WARNING, MISSING = "ok", "warning", "MISSING"
 GIB = 1 << 30
 
@@ -133,19 +135,69 @@ def check_registration() -> Iterator[Finding]:
             yield Finding(name, MISSING, f"{known or 'none'}: not registered with veRL", SETUP)
 
 
+def check_driver() -> Iterator[Finding]:
+    """On a machine with a GPU, where it is to be used: the driver is new enough. torch need not be there."""
+    driver = gpu_machine.driver_version()
+    if driver is None or for_cpus():
+        return
+    cuda = None
+    if version_of("torch"):
+        import torch
+
+        cuda = torch.version.cuda
+    needed = gpu_machine.oldest_driver(cuda)
+    if gpu_machine.too_old(driver, needed):
+        what = f"{driver}, but CUDA {cuda or gpu_machine.CUDA} needs series {needed} or newer"
+        remedy = (
+            "install a newer NVIDIA driver (another environment does not help); on data-centre GPUs the"
+            f" package cuda-compat-{gpu_machine.CUDA}-0 will do: then set RAG_R1_OLD_DRIVER=1"
+        )
+        yield Finding("gpu driver", MISSING, what, remedy)
+    else:
+        yield ok("gpu driver", driver)
+
+
 def check_gpu() -> Iterator[Finding]:
     """On a machine with a GPU: that the environment can use it."""
     if shutil.which("nvidia-smi") is None:
         return
     import torch
 
-    if torch.cuda.is_available():
+    if for_cpus():
+        yield ok("gpu", "there is one; this environment is for CPUs, and training runs on the CPU")
+    elif torch.cuda.is_available():
         yield ok("gpu", f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}")
         if version_of("flash-attn") is None:
-            yield Finding("flash-attn", MISSING, "not installed", f"RAG_R1_PLATFORM=gpu {SETUP}")
-    else:
-        what = "nvidia-smi is here, but this environment's torch sees no GPU: training would run on the CPU"
+            yield from no_flash_attn()
+    elif torch.version.cuda is None:
+        what = "nvidia-smi is here, but this torch is a build for CPUs: training would run on the CPU"
         yield Finding("gpu", WARNING, what, f"RAG_R1_PLATFORM=gpu {SETUP}")
+    else:
+        driver = gpu_machine.driver_version()
+        if driver and gpu_machine.too_old(driver, gpu_machine.oldest_driver(torch.version.cuda)):
+            return  # check_driver has told it
+        what = f"nvidia-smi is here, but torch (CUDA {torch.version.cuda}) sees no GPU"
+        remedy = (
+            "look at `nvidia-smi` and CUDA_VISIBLE_DEVICES; a container needs the GPU handed in (--gpus all)"
+        )
+        yield Finding("gpu", MISSING, what, remedy)
+
+
+def no_flash_attn() -> Iterator[Finding]:
+    """flash-attn is missing; whether it could be compiled here decides what to do."""
+    nvcc, release = gpu_machine.nvcc_release()
+    if release and release.startswith(f"{gpu_machine.CUDA}."):
+        remedy = f"RAG_R1_PLATFORM=gpu {SETUP}"
+    else:
+        found = f"{nvcc} is of CUDA {release}" if nvcc else "no nvcc was found"
+        toolkit = f"install the CUDA toolkit {gpu_machine.CUDA}.0 and set CUDA_HOME"
+        remedy = f"{found}: {toolkit}, then RAG_R1_PLATFORM=gpu {SETUP}"
+    yield Finding("flash-attn", MISSING, "not installed", remedy)
+
+
+def for_cpus() -> bool:
+    """Whether somebody has said that this machine's GPU is not to be used (train.sh does, for the demo)."""
+    return os.environ.get("RAG_R1_PLATFORM") == "cpu" or os.environ.get("VERL_PLATFORM") == "cpu"
 
 
 def check_memory() -> Iterator[Finding]:
@@ -200,6 +252,7 @@ def check_retriever(url: str | None) -> Iterator[Finding]:
 
 def examine(retriever: str | None) -> Iterator[Finding]:
     """All findings, in the order in which a reader can act on them."""
+    yield from check_driver()
     yield from check_versions()
     if version_of("verl") and version_of("torch"):
         yield from check_registration()

@@ -187,6 +187,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {fault}", file=sys.stderr)
         return 1
 
+    if config.trainer.device == "cpu":
+        # veRL goes by nvidia-smi: on a machine with GPUs it would make cuda of this.
+        os.environ["VERL_PLATFORM"] = "cpu"
     from rag_r1.preflight import preflight
     from rag_r1.preflight.problems import error
 

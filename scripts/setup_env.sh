@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Makes the Python environment on first use; later calls return at once.
 #
-#   bash scripts/setup_env.sh [--dev]      make it
-#   source scripts/setup_env.sh [--dev]    make it and put it first in PATH (what the scripts at the root do)
+#   bash scripts/setup_env.sh [--dev]            make it
+#   source scripts/setup_env.sh --run|--dev      make it and put it first in PATH (what the scripts at the root do)
 #
 # Where:      $VENV, or else the active virtual environment, or else .venv in the project's folder
 # Platform:   $RAG_R1_PLATFORM (cpu or gpu), or else gpu where nvidia-smi finds a GPU, or else cpu
 # Python:     $PYTHON to make the environment with, or else the first of python3.11, python3.12, python3.10 that fits
 # --dev       adds what the tests and checks need
 #
+# GPUs ask more of a machine (driver, CUDA toolkit): scripts/gpu_env.sh tells what, and looks at it first.
 # A stamp in the environment holds the hash of what was installed; it is installed again only when that changes.
 
 _rag_r1_say() { printf 'setup: %s\n' "$*" >&2; }
@@ -26,10 +27,9 @@ _rag_r1_platform() {
   esac
 }
 
-# The first interpreter with a version that $1 (cpu or gpu) supports.
+# The first interpreter with a version for which the pinned packages (numpy, pandas) are made.
 _rag_r1_python() {
-  local lowest=10 candidate
-  [ "$1" = gpu ] || lowest=11 # the pinned CPU packages (numpy, pandas) begin at Python 3.11
+  local lowest=11 candidate
   for candidate in ${PYTHON:-python3.11 python3.12 python3.10 python3}; do
     if "$candidate" -c "import sys; sys.exit(not (3, $lowest) <= sys.version_info[:2] <= (3, 12))" 2>/dev/null; then
       echo "$candidate"
@@ -57,44 +57,57 @@ _rag_r1_pip() {
 }
 
 _rag_r1_setup() {
-  local root platform venv stamp wanted log python requirements=()
+  local root platform venv stamp wanted log python mode=run
+  # Sourced without arguments, bash shows this file those of the script around it: all but --dev say nothing here.
+  [ "${1:-}" != --dev ] || mode=--dev
   root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) || return 1
   platform=$(_rag_r1_platform) || return 1
   venv=${VENV:-${VIRTUAL_ENV:-$root/.venv}}
   [ "${venv#/}" != "$venv" ] || venv="$PWD/$venv"
   stamp="$venv/.rag-r1"
   log="$venv/rag-r1-install.log"
-  requirements=(-r "$root/requirements/cpu.lock.txt")
-  [ "${1:-}" != --dev ] || requirements+=(-r "$root/requirements/dev.lock.txt")
+  # shellcheck source=scripts/gpu_env.sh
+  source "$root/scripts/gpu_env.sh"
 
-  wanted="$platform ${1:-run} $(cat "$root/pyproject.toml" "$root"/requirements/*.txt | cksum) $root"
+  wanted="$platform $mode $(cat "$root/pyproject.toml" "$root"/requirements/*.txt | cksum) $root"
   # An environment with the tools for tests serves runs as well.
   if ! grep -qxF -e "$wanted" -e "${wanted/ run / --dev }" "$stamp" 2>/dev/null; then
+    if [ "$platform" = gpu ]; then _rag_r1_gpu_ready || return 1; fi
     if [ ! -x "$venv/bin/python" ]; then
-      python=$(_rag_r1_python "$platform") || return 1
+      python=$(_rag_r1_python) || return 1
       _rag_r1_say "making $venv with $("$python" --version 2>&1)"
       "$python" -m venv "$venv" ||
         { _rag_r1_fail "$python cannot make $venv" "on Debian or Ubuntu: apt install python3-venv"; return 1; }
     fi
-    PYTHON="$venv/bin/python" _rag_r1_python "$platform" >/dev/null || return 1
+    PYTHON="$venv/bin/python" _rag_r1_python >/dev/null || return 1
     : > "$log"
     if [ "$platform" = cpu ]; then
       _rag_r1_say "installing the CPU environment into $venv (first use: 3 to 6 minutes, 3 GB)"
-      _rag_r1_pip --no-deps "${requirements[@]}" || return 1
-      _rag_r1_pip --no-deps --no-build-isolation -e "$root" || return 1
     else
-      _rag_r1_say "installing the GPU environment into $venv (first use: 10 minutes and more, about 15 GB)"
-      # flash-attn is built against the torch that is there, so torch comes first and pip must not isolate the build.
-      _rag_r1_pip "$(sed -n 's/^ *"\(torch==[0-9.]*\)",$/\1/p' "$root/pyproject.toml")" \
-        hatchling editables ninja packaging psutil setuptools wheel || return 1
-      _rag_r1_pip --no-build-isolation -e "$root[gpu,demo${1:+,dev}]" || return 1
+      _rag_r1_say "installing the GPU environment into $venv (first use: 15 minutes and more, about 15 GB)"
     fi
+    _rag_r1_pip --no-deps -r "$root/requirements/$platform.lock.txt" || return 1
+    if [ "$mode" = --dev ]; then _rag_r1_pip --no-deps -r "$root/requirements/dev.lock.txt" || return 1; fi
+    _rag_r1_pip --no-deps --no-build-isolation -e "$root" || return 1
+    if [ "$platform" = gpu ]; then _rag_r1_flash_attn "$root" || return 1; fi
     echo "$wanted" > "$stamp"
     _rag_r1_say "done"
   fi
   export VIRTUAL_ENV="$venv" PATH="$venv/bin:$PATH" RAG_R1_PLATFORM="$platform"
+  # veRL goes by nvidia-smi, and would turn trainer.device=cpu into cuda on a machine that has it.
+  if [ "$platform" = cpu ]; then
+    export VERL_PLATFORM=cpu
+  elif [ "${VERL_PLATFORM:-}" = cpu ]; then
+    unset VERL_PLATFORM
+  fi
 }
 
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+  case "${1:-}" in
+    "" | --run | --dev) ;;
+    *) printf 'setup: error: %s is no argument of setup_env.sh (--dev is)\n' "$1" >&2; exit 2 ;;
+  esac
+fi
 _rag_r1_setup "$@"
 _rag_r1_status=$?
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then

@@ -34,6 +34,8 @@ Other environment variables:
   DEMO=1            the demo, also on a machine with a GPU (it runs on the CPU)
   VENV              the Python environment to use or make (else the active one, else .venv)
   RAG_R1_PLATFORM   cpu or gpu, where the choice by nvidia-smi is not what you want
+  CUDA_HOME, FLASH_ATTN_WHEEL, MAX_JOBS
+                    for the first installation on a GPU machine; scripts/gpu_env.sh explains them
 
 Examples:
   bash $door
@@ -79,7 +81,7 @@ fi
 
 export RAG_R1_PLATFORM=$platform
 # shellcheck source=scripts/setup_env.sh
-source "$root/scripts/setup_env.sh"
+source "$root/scripts/setup_env.sh" --run
 rag-r1 doctor
 
 if [ "$demo" = 1 ]; then

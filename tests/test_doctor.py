@@ -155,3 +155,82 @@ def test_every_command_explains_itself(command, capsys):
         cli.main([command, "--help"])
     assert end.value.code == 0
     assert len(capsys.readouterr().out) > 200
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path, monkeypatch):
+    """An nvidia-smi first in PATH that tells a driver."""
+
+    def make(driver: str) -> None:
+        path = tmp_path / "nvidia-smi"
+        path.write_text(f'#!/bin/sh\necho "{driver}"\n')
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        monkeypatch.delenv("RAG_R1_PLATFORM", raising=False)
+        monkeypatch.delenv("VERL_PLATFORM", raising=False)
+
+    return make
+
+
+@pytest.mark.parametrize("cuda", ["13.0", None])
+def test_a_driver_too_old_for_torch_is_missing_and_the_remedy_is_a_driver(nvidia_smi, monkeypatch, cuda):
+    import torch
+
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    nvidia_smi("570.86.10")
+    (finding,) = doctor.check_driver()
+    assert finding.state == MISSING and "570.86.10" in finding.detail and "580" in finding.detail
+    assert "driver" in finding.remedy and "setup_env" not in finding.remedy
+    assert next(iter(doctor.examine(None))).name == "gpu driver", "told first: nothing else helps"
+
+
+def test_a_driver_is_judged_where_no_torch_is_installed(nvidia_smi, monkeypatch):
+    monkeypatch.setattr(doctor, "version_of", lambda name: None)
+    nvidia_smi("535.1")
+    assert states(doctor.check_driver()) == {"gpu driver": MISSING}
+
+
+@pytest.mark.parametrize(("driver", "cuda"), [("580.65.06", "13.0"), ("570.86.10", "12.8"), ("610.1", None)])
+def test_a_driver_that_is_new_enough_is_well(nvidia_smi, monkeypatch, driver, cuda):
+    import torch
+
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    nvidia_smi(driver)
+    assert states(doctor.check_driver()) == {"gpu driver": OK}
+
+
+def test_where_the_gpu_is_not_to_be_used_its_driver_does_not_matter(nvidia_smi, monkeypatch):
+    nvidia_smi("470.1")
+    monkeypatch.setenv("RAG_R1_PLATFORM", "cpu")
+    assert list(doctor.check_driver()) == [] and states(doctor.check_gpu()) == {"gpu": OK}
+
+
+def test_a_torch_for_cpus_beside_a_gpu_warns_with_the_setup_for_gpus(nvidia_smi, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    nvidia_smi("580.65.06")
+    (finding,) = doctor.check_gpu()
+    assert finding.state == WARNING and "RAG_R1_PLATFORM=gpu" in finding.remedy
+
+
+def test_a_torch_for_gpus_that_sees_none_is_missing(nvidia_smi, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    nvidia_smi("580.65.06")
+    assert states(doctor.check_gpu()) == {"gpu": MISSING}
+
+
+@pytest.mark.parametrize(("release", "remedy"), [("13.0", "RAG_R1_PLATFORM=gpu"), ("12.8", "CUDA_HOME")])
+def test_flash_attn_that_is_missing_tells_whether_it_can_be_compiled(tmp_path, monkeypatch, release, remedy):
+    nvcc = tmp_path / "bin" / "nvcc"
+    nvcc.parent.mkdir()
+    nvcc.write_text(f'#!/bin/sh\necho "Cuda compilation tools, release {release}, V{release}.48"\n')
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    (finding,) = doctor.no_flash_attn()
+    assert finding.state == MISSING and remedy in finding.remedy
+    assert (f"is of CUDA {release}" in finding.remedy) == (release == "12.8")

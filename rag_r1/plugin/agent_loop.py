@@ -3,7 +3,7 @@
 veRL makes one SearchAgentLoop for each trajectory and awaits `run`. The loop turns the row into prompt
 tokens, plays an `Episode` against veRL's own generation client, and hands back the ledger's row.
 Trajectories share one retrieval client and one codec per process. The trajectory record travels to the
-reward manager in `extra_fields`.
+reward manager in `extra_fields`, and no further (`SearchOutput`).
 
 Whatever goes wrong with one trajectory costs that trajectory and not the run, and the episode types it
 (agent/loop.py): also a prompt or a tool that cannot be made, for both are made within it.
@@ -26,7 +26,7 @@ from transformers import AutoConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
-from rag_r1.agent import Episode, Generation, Ledger, TokenizerCodec, Trajectory
+from rag_r1.agent import Budget, Episode, Generation, Ledger, TokenizerCodec, Trajectory
 from rag_r1.config import RagR1Config
 from rag_r1.protocols import control_tokens
 from rag_r1.tools import shared_searcher
@@ -98,6 +98,22 @@ class VerlEngine:
         return ids[: bisect_left(range(len(ids) + 1), True, key=stopped)]
 
 
+class SearchOutput(AgentLoopOutput):
+    """veRL's output, whose record of the trajectory ends with its reward.
+
+    veRL's agent-loop worker sends `extra_fields` to the reward manager, which reads the record and writes it
+    to disk, and then puts `as_dict()` into its store, from where the trainer fetches `extra_fields` in every
+    step and every validation. Nothing reads the record there, and it is most of what they weigh: documents
+    and texts of all turns. So it stays with the worker.
+    """
+
+    def as_dict(self) -> dict[str, Any]:
+        """veRL's row of this output, without the record."""
+        row = super().as_dict()
+        row["extra_fields"].pop("trajectory", None)
+        return row
+
+
 class _Settings:
     """The checked configuration of a process; made once, since veRL makes a loop for each trajectory."""
 
@@ -108,8 +124,16 @@ class _Settings:
         self.protocol = self.rag_r1.protocol.with_special_tokens(control_tokens(tokenizer))
         self.codec = TokenizerCodec(tokenizer, vocabulary_size=_vocabulary_size(config))
         rollout = config.actor_rollout_ref.rollout
-        self.budget = replace(
-            self.rag_r1.budget(rollout.response_length),
+        self.budget, self.validation_budget = (
+            self._within(rollout, self.rag_r1.budget(rollout.response_length, validation=validation))
+            for validation in (False, True)
+        )
+
+    @staticmethod
+    def _within(rollout: Any, budget: Budget) -> Budget:
+        """The budget with what the engine's context can hold."""
+        return replace(
+            budget,
             max_prompt_tokens=rollout.prompt_length,
             # The engine refuses a prompt that its context cannot hold; no shorter one is refused before it.
             max_context_tokens=max(
@@ -146,7 +170,8 @@ class SearchAgentLoop(AgentLoopBase):
         ours = settings.rag_r1
         searcher = shared_searcher(ours.retriever if training else ours.validation_retriever)
 
-        episode = Episode(settings.protocol, settings.budget, engine, searcher, codec, ours.failures)
+        budget = settings.budget if training else settings.validation_budget
+        episode = Episode(settings.protocol, budget, engine, searcher, codec, ours.failures)
         record = await episode.run(record_id, question, self._prompt_ids(row, question))
         return self._output(episode.ledger, record, engine, row)
 
@@ -177,7 +202,7 @@ class SearchAgentLoop(AgentLoopBase):
         # has told one, it is that of the step: the weights of step n are those that step n - 1 made.
         version = max(int(row.get("global_steps", 0)) - 1, 0)
         span = {name: engine.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps")}
-        return AgentLoopOutput(
+        return SearchOutput(
             prompt_ids=training.prompt_ids or [self.tokenizer.eos_token_id],
             response_ids=training.response_ids,
             response_mask=[0] * len(training.response_mask) if masked else training.response_mask,

@@ -1,25 +1,27 @@
 """veRL's replay buffers, without masked trajectories and with the search metrics of every training batch.
 
-veRL takes a sampler by configuration (`trainer.v1.sampler.custom_sampler`), asks it for each training batch
-and adds the metrics that it returns to the step's. Two things are done there.
+veRL takes a sampler by configuration (`trainer.v1.sampler.custom_sampler`), asks it for each training
+batch and adds the metrics that it returns to the step's. Three things are done there.
 
-**A masked trajectory leaves the batch** (`rag_r1.failures`; the reward manager marks it). Its response mask
-is 0, which keeps it out of the loss, but its reward would still stand in the mean of its GRPO group: a search
-engine that was away would then make the siblings look good. A group of several that has one left has nothing
-to be compared with, and veRL would take its bare reward for the advantage (core_algos.py,
+**A masked trajectory leaves the batch** (`rag_r1.failures`; the reward manager marks it). Its response
+mask is 0, which keeps it out of the loss, but its reward would still stand in the mean of its GRPO group:
+a search engine that was away would then make the siblings look good. A group of several that has one left
+has nothing to be compared with, and veRL would take its bare reward for the advantage (core_algos.py,
 `compute_grpo_outcome_advantage`): it leaves too. veRL pads the batch to the size that its mini-batches ask
 for. When nothing is left of a batch, another is generated from the next prompts after a while, at most
-`refills` times; then the run ends with an error, since what stays away so long is not mended by asking again.
+`refills` times; then the run ends with an error, since what stays away so long is not mended by asking
+again. A masked trajectory of a validation leaves its means in the same way (validation_rows.py), and
+groups without different rewards can be replaced (DAPO, group_filter.py).
 
-**How the policy searches while it learns** is logged, as `search/<name>`: veRL logs each term of a reward for
-validation but only the total for training. The means are over the trajectories that were found, masked ones
-included (their terms count as unknown).
+**How the policy searches while it learns** is logged, as `search/<name>`: veRL logs each term of a reward
+for validation but only the total for training. The means are over the trajectories that were found, masked
+ones included (their terms count as unknown).
 
-Two of veRL's settings do not reach a custom sampler (trainer_base.py, `_build_replay_buffer`), so they are
-keys of `trainer.v1.sampler.sampler_kwargs` here: `poll_interval` in seconds (veRL looks for finished
-trajectories every 2 s, which is longer than a whole step of a small policy) and `sync_refill_failed_groups`.
-Our own keys there: `refills`, `refill_wait_s` (seconds before the first, doubled each time), and
-`group_size`, with which trajectories that never arrived are counted.
+**veRL's settings reach it.** veRL hands a custom sampler none of these (trainer_base.py,
+`_build_replay_buffer`), so they are keys of `trainer.v1.sampler.sampler_kwargs` here: `poll_interval` in
+seconds (veRL looks for finished trajectories every 2 s, which is longer than a whole step of a small
+policy), and those of group_filter.py. Our own keys there: `refills`, `refill_wait_s` (seconds before the
+first, doubled each time), and `group_size`, with which trajectories that never arrived are counted.
 """
 
 from __future__ import annotations
@@ -33,42 +35,42 @@ from typing import Any
 import transfer_queue as tq
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
+from rag_r1.plugin.group_filter import GroupFilter, reward_info, session
+from rag_r1.plugin.validation_rows import without_masked
+
 logger = logging.getLogger(__name__)
 
 
-class _SearchSampling:
+class _SearchSampling(GroupFilter):
     """Mixin: reads our keys of `sampler_kwargs`; leaves masked trajectories out; adds search metrics."""
 
-    def __init__(self, *args: Any, sampler_kwargs: Any = None, refill_fn: Any = None, **kwargs: Any):
+    def __init__(self, *args: Any, sampler_kwargs: Any = None, **kwargs: Any):
         options = dict(sampler_kwargs or {})
         if options.get("poll_interval") is not None:
             kwargs["poll_interval"] = float(options["poll_interval"])
-        if options.get("sync_refill_failed_groups"):
-            kwargs["sync_refill_failed_groups"] = True
         self.refills = int(options.get("refills", 5))
         self.refill_wait_s = float(options.get("refill_wait_s", 10.0))
-        self.group_size = options.get("group_size")
-        super().__init__(*args, sampler_kwargs=sampler_kwargs, refill_fn=refill_fn, **kwargs)
+        super().__init__(*args, sampler_kwargs=sampler_kwargs, **kwargs)
 
     def sample(self, *args: Any, partition_id: str, batch_size: int, **kwargs: Any) -> tuple[Any, dict]:
         """veRL's batch of `batch_size` prompts, as the module's paragraph says. Raises RuntimeError if every
         trajectory of `refills` + 1 batches is masked."""
         failures: Counter[str] = Counter()
         for attempt in range(self.refills + 1):
-            batch, metrics = super().sample(
-                *args, partition_id=partition_id, batch_size=batch_size, **kwargs
-            )
+            batch, metrics = super().sample(*args, partition_id=partition_id, batch_size=batch_size, **kwargs)
             if partition_id != "train":
-                return batch, metrics
+                return without_masked(batch), metrics
             infos = self._reward_infos(batch)
             kept = usable(batch.keys, [bool(info.get("masked")) for info in infos], self.group_size)
             if left_out := [key for key in batch.keys if key not in set(kept)]:
                 tq.kv_clear(keys=left_out, partition_id=partition_id)
+            infos += self.dropped_infos
             if kept:
                 metrics = {**metrics, **search_metrics(infos), "search/left_out": float(len(left_out))}
                 if self.group_size:
-                    expected = batch_size * int(self.group_size)
-                    metrics["search/lost"] = float(expected - len({session(key) for key in batch.keys}))
+                    groups = batch_size - metrics.get("search/short_groups", 0)
+                    arrived = {session(key) for key in batch.keys}
+                    metrics["search/lost"] = float(groups * self.group_size - len(arrived))
                 if attempt:
                     metrics["search/refilled_batches"] = float(attempt)
                 return (batch.select_keys(kept) if left_out else batch), metrics
@@ -76,7 +78,7 @@ class _SearchSampling:
             logger.error("no trajectory of a batch is usable: %s", dict(failures))
             if attempt < self.refills:
                 time.sleep(self.refill_wait_s * 2**attempt)
-                self.refill_fn(batch_size)
+                self._verl_refill(batch_size)
         raise RuntimeError(
             f"every trajectory of {self.refills + 1} batches ended by a failure that rag_r1.failures.mask "
             f"names: {dict(failures)}. See the warnings of the agent loop above, mend what failed, and start "
@@ -91,12 +93,7 @@ class _SearchSampling:
         fields = tq.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"]
         )
-        return [row.get("reward_extra_info") or {} for row in fields["extra_fields"]]
-
-
-def session(key: str) -> str:
-    """The trajectory to which a row belongs: veRL's keys are `<prompt>_<trajectory>_<row>`."""
-    return key.rpartition("_")[0]
+        return [reward_info(row) for row in fields["extra_fields"]]
 
 
 def usable(keys: Sequence[str], masked: Sequence[bool], group_size: int | None = None) -> list[str]:

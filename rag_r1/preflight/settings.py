@@ -1,4 +1,4 @@
-"""Preflight of the settings: keys not given, our own block, veRL's validation, lengths, and the sampler."""
+"""Preflight of the settings: keys not given, our own block, veRL's validation, and lengths."""
 
 from __future__ import annotations
 
@@ -40,10 +40,12 @@ def check_ours(config: DictConfig) -> tuple[RagR1Config | None, list[Problem]]:
     `RagR1Config.read`."""
     settings, faults = RagR1Config.read(plain(config.get("rag_r1")))
     if settings is not None:
-        try:
-            settings.budget(config.data.max_response_length)
-        except ValueError as fault:
-            faults.append(fault)
+        for validation in (False, True):
+            try:
+                settings.budget(config.data.max_response_length, validation=validation)
+            except ValueError as fault:
+                if str(fault) not in map(str, faults):
+                    faults.append(fault)
         if settings.reward:
             faults += RewardSum.read([dict(item) for item in settings.reward], settings.protocol)[1]
         faults += _tool_faults(settings)
@@ -109,12 +111,11 @@ def check_lengths(config: DictConfig) -> list[Problem]:
         what = f"{prompt} + {response} = {prompt + response} tokens do not fit into {holder}={room}"
         remedy = "lower data.max_prompt_length or data.max_response_length, or raise rollout.max_model_len"
         problems.append(error("data.max_prompt_length + data.max_response_length", what, remedy))
-    turn = OmegaConf.select(config, "rag_r1.agent.max_turn_tokens")
-    if isinstance(turn, int) and turn > response:
-        what = f"a turn of {turn} tokens does not fit into data.max_response_length={response}"
-        problems.append(
-            error("rag_r1.agent.max_turn_tokens", what, "lower the turn or raise the response length")
-        )
+    for key in ("rag_r1.agent.max_turn_tokens", "rag_r1.validation_agent.max_turn_tokens"):
+        turn = OmegaConf.select(config, key)
+        if isinstance(turn, int) and turn > response:
+            what = f"a turn of {turn} tokens does not fit into data.max_response_length={response}"
+            problems.append(error(key, what, "lower the turn or raise the response length"))
     return problems
 
 
@@ -129,19 +130,6 @@ def _positions(config: DictConfig) -> int | None:
         return value if isinstance(value, int) and "rope_scaling" not in node.override_config else None
     except (OSError, ValueError, AttributeError, TypeError):
         return None
-
-
-def check_sampler(config: DictConfig) -> list[Problem]:
-    """The sampler with the search metrics is the one for veRL's trainer mode."""
-    mode, key = config.trainer.v1.trainer_mode, "trainer.v1.sampler.custom_sampler"
-    sampler = OmegaConf.select(config, key)
-    if sampler is None or sampler.get("path") != "pkg://rag_r1.plugin.sampler":
-        return []
-    right = "SearchReplayBuffer" if mode == "sync" else "SearchReplayBufferAsync"
-    if sampler.name == right:
-        return []
-    what = f"{sampler.name} does not fit trainer.v1.trainer_mode={mode}"
-    return [error(f"{key}.name", what, f"add {key}.name={right}")]
 
 
 def _problem(fault: Exception) -> Problem:

@@ -52,7 +52,7 @@ if [ -z "${RAG_R1_PLATFORM:-}" ] && nvidia-smi -L 2>/dev/null | grep -q GPU; the
 
 export RAG_R1_PLATFORM=$platform
 # shellcheck source=scripts/setup_env.sh
-source "$root/scripts/setup_env.sh"
+source "$root/scripts/setup_env.sh" --run
 rag-r1 doctor
 
 # key='value' for Hydra, whatever stands in the value.

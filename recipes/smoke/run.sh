@@ -4,5 +4,5 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export RAG_R1_PLATFORM=cpu
 # shellcheck source=scripts/setup_env.sh
-source "$root/scripts/setup_env.sh"
+source "$root/scripts/setup_env.sh" --run
 exec python "$root/recipes/smoke/run.py" "$@"

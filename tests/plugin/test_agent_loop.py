@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import pickle
+import random
 from types import SimpleNamespace
 
 import numpy as np
@@ -59,6 +61,17 @@ class Many:
 
     async def search(self, queries):
         return [[Document(str(i), "fact") for i in range(self.topk)] for _ in queries]
+
+
+class Long:
+    """Finds three passages of 600 characters."""
+
+    def __init__(self, options):
+        pass
+
+    async def search(self, queries):
+        found = [Document(str(i), f"Title {i}\n" + f"w{i} " * 200) for i in range(3)]
+        return [[Document(d.id, f"{d.contents} {random.random()}") for d in found] for _ in queries]
 
 
 def config(**rag_r1):
@@ -159,6 +172,37 @@ def test_validation_rows_may_be_answered_by_another_number_of_documents(tokenize
     row = {"extra_info": {"id": "q1", "question": "Who?", "split": split}}
     output, _ = play(tokenizer, ["<search> a </search>", "<answer> x </answer>"], cfg, **row)
     assert len(output.extra_fields["trajectory"]["turns"][0]["documents"][0]) == shown
+
+
+@pytest.mark.parametrize(("split", "searches"), [("train", 1), ("val", 2)])
+def test_validation_rows_may_have_other_limits(tokenizer, split, searches):
+    limits = {"max_turns": 1, "final_turn": True, "max_turn_tokens": 25}
+    cfg = config(agent=limits, validation_agent={"max_turns": 2, "max_turn_tokens": 30})
+    row = {"extra_info": {"id": "q1", "question": "Who?", "split": split}}
+    texts = ["<search> a </search>"] * searches + ["<answer> x </answer>"]
+    output, client = play(tokenizer, texts, cfg, **row)
+    record = output.extra_fields["trajectory"]
+    assert (record["status"], len(record["turns"])) == ("answered", searches + 1)
+    assert {asked[2]["max_tokens"] for asked in client.asked} == {25 if split == "train" else 30}
+
+
+def test_what_the_trainer_fetches_in_every_step_is_without_the_record(tokenizer):
+    turns = ["<search> a </search>"] * 2 + ["<answer> x </answer>"]
+    limits = {"max_turns": 2, "max_turn_tokens": 100, "max_query_observation_tokens": 3000}
+    cfg = config(retriever={"tool": f"{__name__}:Long"}, agent=limits)
+    cfg.actor_rollout_ref.rollout.response_length = cfg.actor_rollout_ref.rollout.max_model_len = 10_000
+    output, _ = play(tokenizer, turns, cfg)
+    # As veRL's agent-loop worker does: it scores, then stores.
+    result = score(tokenizer, output, cfg)
+    output.reward_score = result["reward_score"]
+    output.extra_fields["reward_extra_info"] = result["reward_extra_info"]
+    before, row = output.extra_fields, output.as_dict()
+    after = row["extra_fields"]
+    assert len(pickle.dumps(before)) > 5000 > 5 * len(pickle.dumps(after))
+    assert set(before) - set(after) == {"trajectory"} and after["reward_extra_info"]["em"] == 1.0
+    assert (after["min_global_steps"], after["max_global_steps"]) == (1, 3)
+    assert float(row["rm_scores"].sum()) == result["reward_score"] == 1.0
+    assert "trajectory" in output.extra_fields, "the worker keeps its own"
 
 
 def test_the_record_travels_with_the_weight_versions_of_all_turns(tokenizer):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -12,7 +15,7 @@ if torch.cuda.is_available():
 
 import verl  # noqa: F401  (loads the plugin)
 from transformers import Qwen2Config, Qwen2ForCausalLM
-from verl.plugin.platform import get_platform
+from verl.plugin.platform import PlatformRegistry, get_platform
 from verl.utils.device import get_device_id, get_device_name, get_nccl_backend, get_torch_device
 from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
 from verl.workers.engine import EngineRegistry
@@ -146,3 +149,27 @@ def test_a_value_model_gives_one_value_a_token_and_learns(worker, model_folder):
     engine.optimizer.step()
     after = engine.module(ids).logits
     assert ((after - 1.0) ** 2).mean() < ((before - 1.0) ** 2).mean()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("wanted", "found"), [("", "cpu"), ("nvidia", "cuda")])
+def test_a_torch_for_cpus_stays_on_the_cpu_beside_an_nvidia_smi(tmp_path, wanted: str, found: str):
+    """As veRL's driver does it: import, detect, set `trainer.device`. Without the plugin it would be cuda."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'GPU 0: Stub'\n")
+    smi.chmod(0o755)
+    program = (
+        "import verl; from omegaconf import OmegaConf; from verl.utils.device import auto_set_device\n"
+        "config = OmegaConf.create({'trainer': {'device': 'cpu'}}); auto_set_device(config)\n"
+        "print(config.trainer.device)"
+    )
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "VERL_PLATFORM": wanted}
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split()[-1:] == [found], done.stderr
+
+
+@pytest.mark.parametrize("cuda", ["13.0", None])
+def test_a_torch_for_gpus_gets_the_cpu_only_if_it_is_asked_for(monkeypatch, cuda):
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    assert PlatformRegistry.get("cpu")().is_platform_available() is (cuda is None)

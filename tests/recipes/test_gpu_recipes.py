@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from composed_recipes import composed, given
 from omegaconf import OmegaConf
 
 from rag_r1.config import RagR1Config
+from rag_r1.preflight.cluster import check_sharing
 from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_verl
 from rag_r1.train import RECIPES, Recipe, RecipeError, compose_recipe, shipped
 
@@ -42,6 +44,19 @@ RAG_R1 = {
     "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
     "actor_rollout_ref.rollout.gpu_memory_utilization": 0.6,
     "actor_rollout_ref.rollout.val_kwargs.do_sample": False,
+    # RAG-R1's evaluation.
+    "rag_r1.validation_agent": {"max_turns": 5, "max_turn_tokens": 1024},
+    # Ours.
+    "actor_rollout_ref.actor.use_dynamic_bsz": True,
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 2 * 10240,
+    "actor_rollout_ref.actor.entropy_from_logits_with_chunking": True,
+    "actor_rollout_ref.actor.fsdp_config.entropy_from_logits_with_chunking": True,
+    "actor_rollout_ref.ref.log_prob_use_dynamic_bsz": True,
+    "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": True,
+    "actor_rollout_ref.rollout.max_num_seqs": 512,
+    "actor_rollout_ref.actor.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
+    "trainer.max_actor_ckpt_to_keep": 2,
+    "trainer.max_critic_ckpt_to_keep": 2,
     "trainer.total_training_steps": 500,
     "trainer.n_gpus_per_node": 8,
     "trainer.save_freq": 50,
@@ -106,6 +121,33 @@ def test_runs_on_a_cpu_by_one_override(name: str, model_folder: Path):
     assert check_verl(config, model_is_there=True) == []
 
 
+@pytest.mark.parametrize("name", [*GPU_RECIPES, "recipes/r1_searcher/stage1_llama"])
+def test_trains_with_megatron_by_one_override(name: str, model_folder: Path):
+    config = composed(name, *given(model_folder), "platform=megatron")
+    actor = config.actor_rollout_ref.actor
+    assert actor.strategy == config.actor_rollout_ref.ref.strategy == config.critic.strategy == "megatron"
+    assert actor.megatron.tensor_model_parallel_size == 4 and actor.megatron.optimizer_offload
+    assert config.trainer.device == "cuda" and config.actor_rollout_ref.rollout.name == "vllm"
+    assert actor.optim.lr == composed(name, *given(model_folder)).actor_rollout_ref.actor.optim.lr
+    assert check_verl(config, model_is_there=True) == [] == check_sharing(config)
+
+
+@pytest.mark.parametrize("name", GPU_RECIPES)
+def test_a_replica_generates_what_it_is_given_at_once(name: str):
+    config = composed(name)
+    trajectories = config.data.train_batch_size * config.actor_rollout_ref.rollout.n
+    assert trajectories / config.trainer.n_gpus_per_node <= config.actor_rollout_ref.rollout.max_num_seqs
+
+
+@pytest.mark.parametrize("name", GPU_RECIPES)
+def test_validation_has_the_limits_of_the_published_evaluation(name: str, model_folder: Path):
+    settings = check_ours(composed(name, *given(model_folder)))[0]
+    training, validation = settings.budget(8192), settings.budget(8192, validation=True)
+    assert (training.max_turns, training.max_turn_tokens) == (4, 500)
+    assert (validation.max_turns, validation.max_turn_tokens) == (5, 1024)
+    assert validation.max_query_observation_tokens == training.max_query_observation_tokens == 1000
+
+
 @pytest.mark.parametrize("name", GPU_RECIPES)
 def test_our_block_is_right(name: str, model_folder: Path):
     config = composed(name, *given(model_folder))
@@ -162,7 +204,9 @@ def test_unknown_key_is_refused_by_name(override: str):
 @pytest.mark.parametrize("path", RECIPES.rglob("*.yaml"), ids=lambda path: str(path.relative_to(RECIPES)))
 def test_no_recipe_holds_an_address_or_an_absolute_path(path: Path):
     lines = [line.partition("#")[0] for line in path.read_text(encoding="utf-8").splitlines()]
-    assert [line for line in lines if "http" in line or " /" in line.replace("- /", "")] == []
+    # A defaults list names config groups from the root: `- /platform: gpu`, `- override /model_engine: dp`.
+    lines = [re.sub(r"^ *- (override )?/", "", line) for line in lines]
+    assert [line for line in lines if "http" in line or " /" in line] == []
 
 
 def test_the_gpu_recipes_are_among_the_shipped_ones():

@@ -20,7 +20,8 @@ from rag_r1.preflight import preflight
 from rag_r1.preflight.data import check_steps
 from rag_r1.preflight.model import check_tags
 from rag_r1.preflight.parquet import column_problems, scan, scan_problems
-from rag_r1.preflight.settings import check_lengths, check_ours, check_sampler, check_verl
+from rag_r1.preflight.sampling import check_sampler
+from rag_r1.preflight.settings import check_lengths, check_ours, check_verl
 from rag_r1.protocols import load_protocol
 from rag_r1.train import Recipe, compose_recipe, main
 
@@ -193,7 +194,9 @@ def test_a_wrong_key_of_ours_is_named(base_config, key: str, value: Any, named: 
 
 
 def test_a_batch_that_verl_refuses_is_reported_in_its_words(base_config):
-    [problem] = check_verl(changed(base_config, data__train_batch_size=100), model_is_there=True)
+    # veRL looks at it where micro batches are made of rows.
+    fixed = changed(base_config, actor_rollout_ref__actor__use_dynamic_bsz=False, data__train_batch_size=100)
+    [problem] = check_verl(fixed, model_is_there=True)
     assert problem.level == "error" and "(100)" in problem.what
 
 

@@ -1,13 +1,16 @@
 """The platform "cpu" for veRL.
 
 veRL asks registered platforms in turn whether they are there and takes the first that says yes
-(`VERL_PLATFORM` overrides). This one comes after NVIDIA, Huawei and AMD, and says yes when torch sees no CUDA
-device. Ray schedules training workers on "GPU"s; on a CPU these are logical slots
+(`VERL_PLATFORM` overrides). NVIDIA comes first and says yes wherever nvidia-smi runs, whatever this
+environment's torch can do. So where torch is a build for CPUs, this platform is chosen before veRL asks
+(`choose`); a torch that was built for GPUs gets it from `VERL_PLATFORM=cpu` alone, and never by the way,
+because a GPU was hidden. Ray schedules training workers on "GPU"s; on a CPU these are logical slots
 (`ray_kwargs.ray_init.num_gpus`), nothing is behind them.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from verl.plugin.platform import PlatformBase, PlatformRegistry
+from verl.plugin.platform import PlatformBase, PlatformRegistry, set_platform
 
 from rag_r1.plugin.cpu import device
 
@@ -39,7 +42,7 @@ class PlatformCPU(PlatformBase):
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        return not torch.cuda.is_available()
+        return built_for_cpus()
 
     def current_device(self) -> str:
         return device.current_device()
@@ -111,3 +114,18 @@ class PlatformCPU(PlatformBase):
 
     def cudart(self) -> Any:
         return None
+
+
+def built_for_cpus() -> bool:
+    """Whether this environment's torch can use nothing but CPUs: no CUDA, no ROCm, no Huawei NPUs."""
+    gpus = torch.version.cuda is not None or torch.version.hip is not None
+    return not gpus and importlib.util.find_spec("torch_npu") is None
+
+
+def choose() -> None:
+    """Make this veRL's platform where there is no other for this torch, unless `VERL_PLATFORM` says which."""
+    if built_for_cpus() and not os.environ.get("VERL_PLATFORM", "").strip():
+        set_platform(PlatformCPU())
+
+
+choose()

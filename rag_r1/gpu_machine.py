@@ -1,0 +1,58 @@
+"""What this machine's NVIDIA driver and CUDA toolkit are, without torch: asked before anything is installed.
+
+scripts/gpu_env.sh asks the same questions in the shell, before the first download.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+CUDA = 13
+"""The CUDA of the locked GPU environment (torch 2.11.0, vllm 0.24.0), where no torch is there to be asked."""
+
+OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
+"""Major version of CUDA -> the first driver series that runs it (NVIDIA's release notes, minor-version
+compatibility)."""
+
+
+def driver_version() -> str | None:
+    """The driver that nvidia-smi tells, e.g. "580.65.06"; None without nvidia-smi or without a driver."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    first = done.stdout.strip().splitlines()[:1]
+    return first[0].strip() if done.returncode == 0 and first and re.match(r"\d+\.", first[0]) else None
+
+
+def oldest_driver(cuda: str | None) -> int:
+    """The driver series that a torch for `cuda` ("13.0") needs; None: that of the locked environment."""
+    major = int(cuda.partition(".")[0]) if cuda else CUDA
+    return OLDEST_DRIVER.get(major, OLDEST_DRIVER[CUDA])
+
+
+def too_old(driver: str, needed: int) -> bool:
+    """Whether a driver is below the series, and nobody has said (RAG_R1_OLD_DRIVER=1) that it will do."""
+    return int(driver.partition(".")[0]) < needed and os.environ.get("RAG_R1_OLD_DRIVER") != "1"
+
+
+def nvcc_release() -> tuple[str | None, str | None]:
+    """(path, release) of the CUDA compiler: that of CUDA_HOME, or in PATH, or /usr/local/cuda. (None, None)
+    without one."""
+    home = os.environ.get("CUDA_HOME")
+    candidate = f"{home}/bin/nvcc" if home else shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    if not Path(candidate).is_file():
+        return None, None
+    try:
+        done = subprocess.run([candidate, "--version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return candidate, None
+    found = re.search(r"release (\d+\.\d+)", done.stdout)
+    return candidate, found.group(1) if found else None

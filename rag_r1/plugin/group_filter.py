@@ -1,0 +1,220 @@
+"""DAPO's dynamic sampling in veRL's replay buffers: groups that teach nothing are replaced (arXiv
+2503.14476).
+
+A group of trajectories with one and the same reward has no advantage. With
+`algorithm.filter_groups.enable=true` veRL's replay buffer drops such groups while others are still being
+generated and asks for new prompts until its batch is full (replay_buffer.py, `ReplayBuffer.sample`); the
+same code replaces groups of which nothing arrived (`trainer.v1.sampler.sync_refill_failed_groups=true`).
+Both are used here as they are. veRL hands neither setting to a sampler that is named in the configuration,
+so they come as keys of `trainer.v1.sampler.sampler_kwargs`, which recipes/rag_r1_defaults.yaml takes from
+veRL's own keys. `GroupFilter` adds three things:
+
+**Masked trajectories do not count.** Their reward is unknown, and veRL would read it as 0 (or stop at
+None). Groups are compared by their other trajectories; a group with fewer than two of these is replaced as
+well.
+
+**The limit holds.** `algorithm.filter_groups.max_num_gen_batches` is a key that veRL's own buffer passes
+over. Here a step generates at most so many batches of prompts. When they are used up and all have ended,
+the step trains on the groups that there are; if there is none, the run ends with an error. Groups lost to
+failures are replaced up to one batch of them, for asking on does not bring a search engine back. 0 is no
+limit, as in veRL.
+
+**It is told.** `search/filtered_groups` (one reward), `search/unusable_groups` (lost to failures),
+`search/refilled_groups` (asked for in their place) and `search/short_groups` (by which the batch is
+short), beside veRL's `training/filter_groups/...`. The means of `search/...` include the trajectories of
+dropped groups: they tell how the policy searches, not what a step was trained on.
+
+With `trainer_mode=separate_async` and its switching of GPUs, groups are also replaced between two steps;
+the limit does not reach there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import transfer_queue as tq
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.replay_buffer import FILTER_GROUPS_REWARD_METRIC
+
+logger = logging.getLogger(__name__)
+
+COUNTED = ("filtered_groups", "unusable_groups", "refilled_groups", "short_groups")
+
+
+class NothingMoreComes(Exception):
+    """The limit is reached, everything generated has ended, and the batch is not full."""
+
+
+class GroupFilter:
+    """Mixin for veRL's ReplayBuffer and ReplayBufferAsync; see the module's paragraph.
+
+    Keys of `sampler_kwargs`: `filter_groups` (veRL's block `algorithm.filter_groups`), `train_batch_size`
+    (prompts), `sync_refill_failed_groups` and `group_size` (trajectories that a group should have).
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        sampler_kwargs: Any = None,
+        refill_fn: Callable[[int], Any] | None = None,
+        **kwargs: Any,
+    ):
+        options = dict(sampler_kwargs or {})
+        chosen = options.get("filter_groups") or {}
+        metric = (chosen.get("metric") or FILTER_GROUPS_REWARD_METRIC) if chosen.get("enable") else None
+        refills_failed = bool(options.get("sync_refill_failed_groups"))
+        if metric is not None and not options.get("train_batch_size"):
+            raise ValueError("filtering groups needs trainer.v1.sampler.sampler_kwargs.train_batch_size")
+        self.group_size = int(options["group_size"]) if options.get("group_size") else None
+        self.max_gen_batches = int(chosen.get("max_num_gen_batches") or 0)
+        self.replaces_groups = metric is not None or refills_failed
+        self.dropped_infos: list[dict[str, Any]] = []  # of trajectories in dropped groups; for the metrics
+        self._verl_refill = refill_fn
+        self._infos: dict[str, list[dict[str, Any]]] = {}  # by prompt; of groups that were looked at
+        self._unusable: set[str] = set()  # prompts of groups with fewer than two usable trajectories
+        self._counts: Counter[str] = Counter()
+        self._left: int | None = None  # prompts that this step may still ask for; None: no limit
+        self._lost_at_most: int | None = None  # groups lost to failures that this step replaces
+        super().__init__(
+            *args,
+            sampler_kwargs=sampler_kwargs,
+            refill_fn=self._refill if refill_fn is not None else None,
+            filter_groups_metric=metric,
+            train_batch_size=options.get("train_batch_size"),
+            # veRL's loader gives prompts one by one as soon as either setting is on (`_init_dataloader`).
+            gen_batch_size=1 if self.replaces_groups else options.get("train_batch_size"),
+            max_inflight_gen_batches=int(chosen.get("max_inflight_gen_batches") or 1),
+            sync_refill_failed_groups=refills_failed,
+            **kwargs,
+        )
+
+    def sample(
+        self, *args: Any, partition_id: str, batch_size: int, **kwargs: Any
+    ) -> tuple[KVBatchMeta, dict]:
+        """veRL's batch of `batch_size` prompts, or of fewer at the limit. Empty if failures have left
+        nothing; raises RuntimeError if every group had one reward."""
+        if partition_id != "train" or not self.replaces_groups:
+            return super().sample(*args, partition_id=partition_id, batch_size=batch_size, **kwargs)
+        self._counts, self.dropped_infos, self._lost_at_most = Counter(), [], batch_size
+        self._left = (self.max_gen_batches - 1) * batch_size if self.max_gen_batches > 0 else None
+        try:
+            batch, metrics = super().sample(*args, partition_id=partition_id, batch_size=batch_size, **kwargs)
+        except NothingMoreComes:
+            batch, metrics = self._what_there_is(*args, batch_size=batch_size, **kwargs)
+        finally:
+            self._left = self._lost_at_most = None
+        for key in batch.keys:
+            self._infos.pop(prompt_of(key), None)
+        return batch, {**metrics, **{f"search/{name}": float(self._counts[name]) for name in COUNTED}}
+
+    def _what_there_is(self, *args: Any, batch_size: int, **kwargs: Any) -> tuple[KVBatchMeta, dict]:
+        finished = self.finished_keys["train"] | self.failure_keys["train"]
+        self._counts["short_groups"] = batch_size - len(finished)
+        told = {name: self._counts[name] for name in COUNTED}
+        logger.warning("%d of %d groups after all generations of a step: %s", len(finished), batch_size, told)
+        if finished:
+            return super().sample(*args, partition_id="train", batch_size=len(finished), **kwargs)
+        if self._counts["unusable_groups"]:
+            return KVBatchMeta(partition_id="train", keys=[], tags=[]), {}
+        raise RuntimeError(
+            f"none of {self._counts['filtered_groups']} groups had different rewards, so there is nothing to"
+            f" learn from (algorithm.filter_groups, {self.max_gen_batches} batches in a step): give easier or"
+            " harder questions, more answers to each (rollout.n), a finer metric, or more max_num_gen_batches"
+        )
+
+    def _refill(self, prompts: int) -> None:
+        """veRL's `refill_fn` within the limit."""
+        allowed = prompts if self._left is None else min(prompts, self._left)
+        if allowed > 0:
+            self._counts["refilled_groups"] += allowed
+            if self._left is not None:
+                self._left -= allowed
+            self._verl_refill(allowed)
+
+    def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
+        under_way = self.pending_keys[partition_id] or self.running_keys[partition_id]
+        if partition_id == "train" and self._left is not None and self._left <= 0 and not under_way:
+            raise NothingMoreComes
+        return super()._wait_for_next_poll(partition_id, last_debug_time)
+
+    def _evict_terminal_groups(self, global_steps: int, partition_id: str, eviction_reasons: tuple) -> tuple:
+        _, constant, failed, _ = eviction_reasons
+        self._counts["filtered_groups"] += len(constant)
+        self._counts["unusable_groups"] += len(failed)
+        if self._lost_at_most is not None and self._counts["unusable_groups"] >= self._lost_at_most:
+            self._left = 0
+        return super()._evict_terminal_groups(global_steps, partition_id, eviction_reasons)
+
+    def _terminal_eviction_reasons(self, global_steps: int, partition_id: str) -> tuple:
+        stale, constant, failed, rewards = super()._terminal_eviction_reasons(global_steps, partition_id)
+        return stale, constant, failed | (self._unusable & self.finished_keys[partition_id]), rewards
+
+    def _clear_groups(self, partition_id: str, uids: set[str]) -> None:
+        for uid in uids:
+            self.dropped_infos += self._infos.pop(uid, ())
+            self._unusable.discard(uid)
+        super()._clear_groups(partition_id, uids)
+
+    def _dapo_filtered_keys(self, partition_id: str) -> tuple[set[str], Counter]:
+        # veRL looks at no group twice: what is found out here is put where it keeps what it has found out.
+        if partition_id == "train" and self.filter_groups_metric is not None:
+            known = self._dapo_classification_cache[partition_id]
+            for uid, group in self._finished_groups(partition_id, skip=known.keys()).items():
+                known[uid] = self._shared_value(uid, group)
+        return super()._dapo_filtered_keys(partition_id)
+
+    def _finished_groups(self, partition_id: str, skip: Any) -> dict[str, list[tuple[dict, float | None]]]:
+        """By finished prompt, (reward info, metric) of each trajectory; None if it is masked or unknown."""
+        fresh = self.finished_keys[partition_id] - skip
+        # The rows of a trajectory share its reward, so one of them will do.
+        rows = {session(key): key for key in self.partitions[partition_id] if prompt_of(key) in fresh}
+        if not rows:
+            return {}
+        canonical = self.filter_groups_metric == FILTER_GROUPS_REWARD_METRIC
+        fields = ["extra_fields", "rm_scores"] if canonical else ["extra_fields"]
+        data = tq.kv_batch_get(keys=list(rows.values()), partition_id=partition_id, select_fields=fields)
+        infos = [reward_info(value) for value in data["extra_fields"]]
+        if canonical:
+            values = [float(scores.sum()) for scores in data["rm_scores"]]
+        else:
+            values = [info.get(self.filter_groups_metric) for info in infos]
+        groups: dict[str, list[tuple[dict, float | None]]] = defaultdict(list)
+        for key, info, value in zip(rows, infos, values, strict=True):
+            if info.get("masked"):
+                value = None
+            elif not canonical and self.filter_groups_metric not in info:
+                known = ", ".join(sorted(info)) or "none"
+                raise RuntimeError(
+                    f"algorithm.filter_groups.metric={self.filter_groups_metric} is no value of the reward"
+                    f" manager's; there are: {known}"
+                )
+            groups[prompt_of(key)].append((info, value))
+        return groups
+
+    def _shared_value(self, uid: str, group: list[tuple[dict, float | None]]) -> float | None:
+        """What all usable trajectories of a group have; None if they differ or cannot be compared."""
+        self._infos[uid] = [info for info, _ in group]
+        values = [float(value) for _, value in group if value is not None]
+        if len(values) < 2:
+            if max(len(group), self.group_size or 1) > 1:
+                self._unusable.add(uid)
+            return None
+        return values[0] if min(values) == max(values) else None
+
+
+def session(key: str) -> str:
+    """The trajectory to which a row belongs: veRL's keys are `<prompt>_<trajectory>_<row>`."""
+    return key.rpartition("_")[0]
+
+
+def prompt_of(key: str) -> str:
+    """The prompt to which a row or a trajectory belongs; prompts are UUIDs, without an underscore."""
+    return key.partition("_")[0]
+
+
+def reward_info(extra_fields: Any) -> dict[str, Any]:
+    """What the reward manager returned for a row, from the field as the store gives it back."""
+    return getattr(extra_fields, "data", extra_fields).get("reward_extra_info") or {}

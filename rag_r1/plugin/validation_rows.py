@@ -1,0 +1,87 @@
+"""Masked trajectories leave a validation's means, and it is told how many they were.
+
+veRL takes the score of every row that a validation hands out; that of a masked trajectory
+(rag_r1.failures.mask) is unknown and stands there as 0, so that a search engine that was away for a minute
+would look like a worse policy. The sampler passes the batch of a validation through `without_masked`:
+masked rows are taken out, so that `val-core` and `val-aux` are means over what was judged. How many were
+lost must not vanish with them. In every row that stays, `masked` and the `failed_<kind>` become the shares
+of its data source in that batch, so that `val-aux/<source>/masked/mean@1` is what it was before; and a
+line in the log tells the numbers.
+
+With several answers to a question (`val_kwargs.n`), veRL's name of a mean holds the number of answers: a
+question that has lost one is counted under another name (mean@3 beside mean@4).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from typing import Any
+
+import transfer_queue as tq
+from transfer_queue import KVBatchMeta
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+from rag_r1.plugin.group_filter import reward_info
+
+logger = logging.getLogger(__name__)
+
+
+def without_masked(batch: KVBatchMeta) -> KVBatchMeta:
+    """The rows of a validation batch that were judged. If there is none, all rows stay: veRL's validation
+    asks for some, and the error in the log says that its numbers are worth nothing."""
+    if not batch.keys:
+        return batch
+    data = tq.kv_batch_get(
+        keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields", "data_source"]
+    )
+    fields = [_plain(value) for value in data["extra_fields"]]
+    sources = [str(_plain(value)) for value in data["data_source"]]
+    infos = [reward_info(value) for value in fields]
+    masked = [bool(info.get("masked")) for info in infos]
+    if not any(masked):
+        return batch
+    shares = _shares(infos, sources)
+    logger.error(
+        "validation: %d of %d trajectories were lost to failures that rag_r1.failures.mask names (%s); %s",
+        sum(masked),
+        len(masked),
+        "; ".join(f"{source}: {_told(share)}" for source, share in shares.items() if share.get("masked")),
+        "its numbers are worth nothing" if all(masked) else "its means are over the others",
+    )
+    if all(masked):
+        return batch
+    kept = [i for i, lost in enumerate(masked) if not lost]
+    keys = [batch.keys[i] for i in kept]
+    told = [
+        {"extra_fields": {**fields[i], "reward_extra_info": {**infos[i], **shares[sources[i]]}}} for i in kept
+    ]
+    tq.kv_batch_put(keys=keys, partition_id=batch.partition_id, fields=list_of_dict_to_tensordict(told))
+    tq.kv_clear(
+        keys=[key for key, lost in zip(batch.keys, masked, strict=True) if lost],
+        partition_id=batch.partition_id,
+    )
+    return batch.select_keys(keys)
+
+
+def _shares(infos: list[dict[str, Any]], sources: list[str]) -> dict[str, dict[str, float]]:
+    """For each data source, the share of its rows with `masked` and with each kind of failure."""
+    by_source: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for info, source in zip(infos, sources, strict=True):
+        by_source[source].append(info)
+    return {
+        source: {
+            name: sum(float(row.get(name) or 0) for row in rows) / len(rows)
+            for name in {n for row in rows for n in row if n == "masked" or n.startswith("failed_")}
+        }
+        for source, rows in by_source.items()
+    }
+
+
+def _told(share: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.0%}" for name, value in sorted(share.items()) if value)
+
+
+def _plain(value: Any) -> Any:
+    """A value as it was put; the store may hand it back in a wrapper of tensordict's."""
+    return getattr(value, "data", value)

@@ -1,0 +1,206 @@
+"""Preflight of the machines: rows that the GPUs can share, engines that work, and a retriever that all nodes
+reach.
+
+veRL finds most of this out after a whole rollout, or never: it asserts that an update divides by the
+data-parallel size when it comes to the update (engine_workers.py, `train_mini_batch`), and a search that
+fails on every other node is a masked trajectory there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import ipaddress
+import math
+from urllib.parse import urlsplit
+
+from omegaconf import DictConfig, OmegaConf
+
+from rag_r1.preflight.problems import Problem, error, not_given, warning
+
+_ACTOR = "actor_rollout_ref.actor"
+_ROLLOUT = "actor_rollout_ref.rollout"
+
+
+def check_sharing(config: DictConfig) -> list[Problem]:
+    """Every update, micro batch and longest row fits what the data-parallel GPUs get of it."""
+    problems = _check_replicas(config)
+    roles = [(_ACTOR, "fsdp_config")]
+    if _needs_critic(config):
+        roles.append(("critic", "fsdp"))
+    for role, fsdp in roles:
+        node = OmegaConf.select(config, role)
+        together = _model_parallel(config, node, fsdp)
+        if together is None:
+            continue
+        if gpus(config) % together:
+            what = f"{gpus(config)} GPUs cannot be divided into groups of {together} that hold one model"
+            remedy = "make the product of its tensor, pipeline, context and sequence sizes a divisor of them"
+            problems.append(error(role, what, remedy))
+            continue
+        size = gpus(config) // together
+        problems += _check_update(config, role, node, size)
+        problems += _check_micro_batches(config, role, node, fsdp, size)
+    return problems
+
+
+def gpus(config: DictConfig) -> int:
+    """GPUs that train."""
+    return int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
+
+
+def _model_parallel(config: DictConfig, node: DictConfig, fsdp: str) -> int | None:
+    """GPUs that work on one part of a batch together; None for an engine that is not known here."""
+    if node.strategy == "megatron":
+        if node.megatron.get("dynamic_context_parallel"):
+            return gpus(config)
+        names = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+        return math.prod(int(node.megatron.get(name) or 1) for name in names)
+    if node.strategy in ("fsdp", "fsdp2"):
+        return _sequence_parallel(node, fsdp)
+    return None
+
+
+def _sequence_parallel(node: DictConfig, fsdp: str) -> int:
+    name = "ulysses_sequence_parallel_size"
+    engine = node.get(fsdp) or {}
+    return max(int(node.get(name) or 1), int(engine.get(name) or 1))
+
+
+def _check_replicas(config: DictConfig) -> list[Problem]:
+    rollout = OmegaConf.select(config, _ROLLOUT)
+    names = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+    each = math.prod(int(rollout.get(name) or 1) for name in names)
+    if gpus(config) % each == 0:
+        return []
+    what = f"{gpus(config)} GPUs cannot be divided into replicas of {each}"
+    return [error(f"{_ROLLOUT}.tensor_model_parallel_size", what, "set it to a divisor of the GPUs")]
+
+
+def _check_update(config: DictConfig, role: str, node: DictConfig, size: int) -> list[Problem]:
+    n, prompts = int(config.actor_rollout_ref.rollout.n), int(node.ppo_mini_batch_size)
+    if prompts * n % size == 0:
+        return []
+    step = size // math.gcd(size, n)
+    what = (
+        f"an update of {prompts} x {n} = {prompts * n} trajectories cannot be shared by {size} data-parallel"
+        f" ranks ({gpus(config)} GPUs)"
+    )
+    lower, upper = prompts // step * step, -(-prompts // step) * step
+    near = f"{lower} or {upper}" if lower else f"{upper}"
+    return [error(f"{role}.ppo_mini_batch_size", what, f"set it to a multiple of {step}, e.g. {near}")]
+
+
+def _check_micro_batches(
+    config: DictConfig, role: str, node: DictConfig, fsdp: str, size: int
+) -> list[Problem]:
+    rollout, ref = config.actor_rollout_ref.rollout, config.actor_rollout_ref.ref
+    row = config.data.max_prompt_length + config.data.max_response_length
+    rows = int(node.ppo_mini_batch_size) * int(rollout.n)
+    ranks = _sequence_parallel(node, fsdp)
+    # What counts for a forward pass: veRL pads a batch to a multiple of both.
+    passed = math.lcm(size, rows) // size
+    forwards = [(f"{role}.ppo", node, "ppo_micro_batch_size_per_gpu", rows // size)]
+    if role == _ACTOR:
+        forwards.append((f"{_ROLLOUT}.log_prob", rollout, "log_prob_micro_batch_size_per_gpu", passed))
+        if _needs_reference(config):
+            where = "actor_rollout_ref.ref.log_prob"
+            forwards.append((where, ref, "log_prob_micro_batch_size_per_gpu", passed))
+    problems = []
+    for where, owner, name, share in forwards:
+        prefix = name.partition("micro")[0]
+        key = where.rpartition(".")[0]
+        dynamic = owner.get("use_dynamic_bsz" if prefix == "ppo_" else "log_prob_use_dynamic_bsz")
+        if dynamic:
+            limit = owner.get(f"{prefix}max_token_len_per_gpu")
+            if limit is not None and limit * ranks < row:
+                what = f"{limit} tokens do not hold the longest row, {row} tokens"
+                problems.append(
+                    error(f"{key}.{prefix}max_token_len_per_gpu", what, f"set it to at least {row}")
+                )
+        elif rows % size == 0 and (micro := owner.get(name)) and share % micro:
+            what = f"{micro} does not divide the {share} rows of a rank"
+            remedy = f"set it to a divisor of {share}, or actor_rollout_ref.actor.use_dynamic_bsz=true"
+            problems.append(error(f"{key}.{name}", what, remedy))
+    return problems
+
+
+def check_engines(config: DictConfig) -> list[Problem]:
+    """The engines that generate and train work with the agent loop, and their packages are there."""
+    problems, rollout = [], OmegaConf.select(config, _ROLLOUT)
+    if rollout.name != "vllm":
+        what = (
+            f"{rollout.name} does not work here: a turn must end with its stop string, which vLLM keeps by"
+            " include_stop_str_in_output. SGLang and TensorRT-LLM refuse that parameter, so every generation"
+            " would fail and be masked; and veRL starts SGLang without a tokenizer, without which it finds no"
+            " stop string"
+        )
+        problems.append(error(f"{_ROLLOUT}.name", what, "set it to vllm"))
+    strategy = OmegaConf.select(config, f"{_ACTOR}.strategy")
+    if strategy == "megatron" and importlib.util.find_spec("megatron") is None:
+        what = "megatron is chosen, but megatron-core is not installed"
+        remedy = "install what veRL's extra `mcore` names, on all nodes, or train with platform=gpu"
+        problems.append(error(f"{_ACTOR}.strategy", what, remedy))
+    elif strategy not in ("fsdp", "fsdp2", "megatron"):
+        what = f"no recipe has been made for {strategy}: its keys, divisibility and memory were not checked"
+        problems.append(warning(f"{_ACTOR}.strategy", what, "use fsdp, fsdp2 or megatron"))
+    problems += _check_adapters(config)
+    backend = OmegaConf.select(config, f"{_ROLLOUT}.checkpoint_engine.backend")
+    apart = config.trainer.v1.trainer_mode == "separate_async"
+    if apart and backend in ("nccl", "nixl", "delta") and importlib.util.find_spec("cupy") is None:
+        what = f"{backend} moves weights with cupy, which is not installed"
+        remedy = "pip install cupy-cuda13x==14.0.1 (requirements/gpu.lock.txt has it), on all nodes"
+        problems.append(error(f"{_ROLLOUT}.checkpoint_engine.backend", what, remedy))
+    return problems
+
+
+def _check_adapters(config: DictConfig) -> list[Problem]:
+    model = config.actor_rollout_ref.model
+    lora = model.get("lora") or {}
+    rank = int(lora.get("rank") or 0) or int(model.get("lora_rank") or 0)
+    if config.trainer.device != "cpu" or rank <= 0 or lora.get("merge"):
+        return []
+    what = "vLLM's CPU build loads no LoRA adapters"
+    remedy = "set it to true: merged weights are sent to it instead"
+    return [error("actor_rollout_ref.model.lora.merge", what, remedy)]
+
+
+def check_reach(config: DictConfig) -> list[Problem]:
+    """With several nodes, the retrieval server is not at an address that means another machine on each."""
+    nodes = int(config.trainer.nnodes)
+    if config.trainer.v1.trainer_mode == "separate_async":
+        nodes += int(config.actor_rollout_ref.rollout.get("nnodes") or 0)
+    problems = []
+    for key in ("rag_r1.retriever.url", "rag_r1.validation_retriever.url"):
+        url = None if not_given(config, key) else OmegaConf.select(config, key)
+        if nodes > 1 and isinstance(url, str) and is_loopback(url):
+            what = f"{url} is, on each node, that node itself, and agent loops run on all {nodes}"
+            remedy = (
+                "give one that every node reaches (start_retrieval.py --host 0.0.0.0), or, with a server"
+                " on every node, a host name that each resolves to itself"
+            )
+            problems.append(error(key, what, remedy))
+    return problems
+
+
+def is_loopback(url: str) -> bool:
+    """Whether an address means the machine that asks: localhost, 127.0.0.0/8, ::1, 0.0.0.0, ::."""
+    try:
+        host = (urlsplit(url if "//" in url else f"//{url}").hostname or "").rstrip(".")
+    except ValueError:
+        return False
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified
+
+
+def _needs_critic(config: DictConfig) -> bool:
+    enabled = config.critic.enable
+    return bool(enabled) if enabled is not None else config.algorithm.adv_estimator == "gae"
+
+
+def _needs_reference(config: DictConfig) -> bool:
+    return bool(config.algorithm.get("use_kl_in_reward") or config.actor_rollout_ref.actor.use_kl_loss)

@@ -1,0 +1,88 @@
+"""Preflight of the sampler: the one for veRL's trainer mode, and group filtering (DAPO) that filters."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig, OmegaConf
+
+from rag_r1.config import RagR1Config
+from rag_r1.preflight.problems import Problem, error, warning
+from rag_r1.rewards import RewardSum
+
+_SAMPLER = "trainer.v1.sampler.custom_sampler"
+_KWARGS = "trainer.v1.sampler.sampler_kwargs"
+_FILTER = "algorithm.filter_groups"
+
+
+def check_sampler(config: DictConfig) -> list[Problem]:
+    """The sampler with the search metrics is the one for veRL's trainer mode."""
+    mode = config.trainer.v1.trainer_mode
+    sampler = OmegaConf.select(config, _SAMPLER)
+    if not _is_ours(config):
+        return []
+    right = "SearchReplayBuffer" if mode == "sync" else "SearchReplayBufferAsync"
+    if sampler.name == right:
+        return []
+    what = f"{sampler.name} does not fit trainer.v1.trainer_mode={mode}"
+    return [error(f"{_SAMPLER}.name", what, f"add {_SAMPLER}.name={right}")]
+
+
+def check_filtering(config: DictConfig, settings: RagR1Config | None) -> list[Problem]:
+    """Groups are filtered if that is asked for, by a metric that exists, and not for ever."""
+    problems = _check_refill(config)
+    chosen = OmegaConf.select(config, _FILTER)
+    if not (chosen and chosen.get("enable")):
+        return problems
+    n = int(config.actor_rollout_ref.rollout.n)
+    if n < 2:
+        what = f"with rollout.n={n} a group is one trajectory, and no two rewards can differ"
+        problems.append(
+            error(f"{_FILTER}.enable", what, "set actor_rollout_ref.rollout.n to 2 or more, or this to false")
+        )
+    model = config.reward.reward_model
+    if model.enable and not model.enable_resource_pool:
+        what = "the reward model shares the GPUs and judges after groups are filtered"
+        remedy = "set reward.reward_model.enable_resource_pool=true"
+        problems.append(error("reward.reward_model.enable_resource_pool", what, remedy))
+    problems += _check_metric(config, settings)
+    if _is_ours(config):
+        if not OmegaConf.select(config, f"{_KWARGS}.filter_groups.enable"):
+            what = "veRL tells a sampler nothing of algorithm.filter_groups, and this recipe does not either"
+            remedy = f"build on rag_r1_defaults.yaml, or add ++{_KWARGS}.filter_groups='${{{_FILTER}}}'"
+            problems.append(error(f"{_KWARGS}.filter_groups", what, remedy))
+        if int(chosen.get("max_num_gen_batches") or 0) <= 0:
+            what = "0 is no limit: a policy whose groups are all right or all wrong would generate for ever"
+            problems.append(warning(f"{_FILTER}.max_num_gen_batches", what, "set it, e.g. to 10"))
+    elif OmegaConf.select(config, f"{_SAMPLER}.path"):
+        what = "veRL tells a sampler of your own nothing of it, so only that sampler's own code can filter"
+        problems.append(warning(f"{_FILTER}.enable", what, "use ours (rag_r1.plugin.sampler), or veRL's"))
+    return problems
+
+
+def _check_metric(config: DictConfig, settings: RagR1Config | None) -> list[Problem]:
+    metric = OmegaConf.select(config, f"{_FILTER}.metric")
+    if metric == "reward" or config.reward.reward_manager.name != "search":
+        return []
+    if settings is None or settings.protocol is None:  # named by check_ours
+        return []
+    try:
+        known = {"reward", *RewardSum.from_config(settings.reward, settings.protocol).unjudged()}
+    except (ValueError, TypeError):
+        return []  # named by check_ours
+    if metric in known:
+        return []
+    what = f"{metric!r} is neither `reward` nor a term of rag_r1.reward"
+    return [error(f"{_FILTER}.metric", what, f"use one of {', '.join(sorted(known))}")]
+
+
+def _check_refill(config: DictConfig) -> list[Problem]:
+    key = "trainer.v1.sampler.sync_refill_failed_groups"
+    if not (_is_ours(config) and OmegaConf.select(config, key)):
+        return []
+    if OmegaConf.select(config, f"{_KWARGS}.sync_refill_failed_groups"):
+        return []
+    remedy = f"build on rag_r1_defaults.yaml, or add ++{_KWARGS}.sync_refill_failed_groups=true"
+    return [error(key, "veRL tells a sampler nothing of it, and this recipe does not either", remedy)]
+
+
+def _is_ours(config: DictConfig) -> bool:
+    return OmegaConf.select(config, f"{_SAMPLER}.path") == "pkg://rag_r1.plugin.sampler"

@@ -1,0 +1,187 @@
+"""DAPO's dynamic sampling in veRL's own replay buffers: what is dropped, refilled, bounded and told."""
+
+from __future__ import annotations
+
+from itertools import chain, cycle, repeat
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from store_in_memory import make_buffer, rewards_of, sample
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+MIXED, RIGHT, WRONG = [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]
+BROKEN, HALF = [None, None], [1.0, None]
+
+
+@pytest.fixture(params=["sync", "async"])
+def make(monkeypatch, request):
+    """A filtering sampler for either kind of trainer."""
+
+    def make(groups, prompts, metric="reward", max_num_gen_batches=10, **options):
+        filters = {"enable": True, "metric": metric, "max_num_gen_batches": max_num_gen_batches}
+        options = {"group_size": 2, "train_batch_size": prompts, "filter_groups": filters, **options}
+        return make_buffer(monkeypatch, groups, asynchronous=request.param == "async", **options)
+
+    return make
+
+
+@pytest.mark.parametrize("metric", ["reward", "em"])
+def test_groups_with_one_reward_are_replaced_until_the_batch_is_full(make, metric):
+    made = make(chain([MIXED, RIGHT, WRONG, MIXED], repeat(MIXED)), 4, metric)
+    batch, metrics = sample(made, 4)
+    assert list(rewards_of(made, batch).values()) == [MIXED] * 4
+    assert metrics["search/filtered_groups"] == metrics["training/filter_groups/evicted_samples"] == 2
+    assert metrics["search/refilled_groups"] == sum(made.rollout.asked) >= 2
+    assert metrics["search/short_groups"] == metrics["search/unusable_groups"] == 0
+    assert "prompt1_0_0" not in made.store.rows["train"], "a dropped group leaves the store"
+
+
+def test_which_reward_the_dropped_groups_had_goes_to_verls_table(make):
+    made = make(chain([RIGHT, RIGHT, WRONG], repeat(MIXED)), 3)
+    assert sample(made, 3)[1]["_dapo_filtered_reward_counts"] == {1.0: 2, 0.0: 1}
+
+
+def test_equal_values_are_equal_whatever_their_deviation_in_floating_point(make):
+    made = make(chain([[0.1, 0.1, 0.1]], repeat(MIXED)), 1, "em", group_size=3)
+    assert list(rewards_of(made, sample(made, 1)[0]).values()) == [MIXED]
+
+
+def test_masked_trajectories_do_not_count_as_wrong_ones(make):
+    made = make(chain([[1.0, 1.0, None], [1.0, 0.0, None]], repeat([1.0, 0.0, 0.0])), 2, group_size=3)
+    batch, metrics = sample(made, 2)
+    assert rewards_of(made, batch)["prompt1"] == [1.0, 0.0], "compared, and left out of the batch itself"
+    assert "prompt0" not in rewards_of(made, batch) and metrics["search/filtered_groups"] == 1
+
+
+@pytest.mark.parametrize("metric", ["reward", "em"])
+def test_a_group_with_fewer_than_two_usable_trajectories_is_replaced_as_well(make, metric):
+    made = make(chain([BROKEN, MIXED, HALF, MIXED], repeat(MIXED)), 4, metric)
+    batch, metrics = sample(made, 4)
+    assert list(rewards_of(made, batch).values()) == [MIXED] * 4
+    assert metrics["search/unusable_groups"] == 2 and metrics["search/filtered_groups"] == 0
+
+
+def test_at_the_limit_the_step_trains_on_the_groups_that_there_are(make):
+    made = make(chain([MIXED, RIGHT, RIGHT, RIGHT], repeat(RIGHT)), 4, max_num_gen_batches=3)
+    batch, metrics = sample(made, 4)
+    assert list(rewards_of(made, batch)) == ["prompt0"]
+    assert made.rollout.started == 3 * 4 and metrics["search/refilled_groups"] == 8
+    assert metrics["search/short_groups"] == 3 and metrics["search/lost"] == 0
+
+
+def test_a_step_in_which_no_group_differs_ends_the_run_and_says_what_to_do(make):
+    made = make(repeat(RIGHT), 2, max_num_gen_batches=2)
+    with pytest.raises(RuntimeError, match="none of 4 groups had different rewards.*max_num_gen_batches"):
+        sample(made, 2)
+    assert made.rollout.started == 4
+
+
+def test_a_search_engine_that_is_away_costs_one_batch_of_prompts_at_a_time(make):
+    made = make(chain(repeat(BROKEN, 4), repeat(MIXED)), 2, refills=3)
+    batch, metrics = sample(made, 2)
+    assert list(rewards_of(made, batch).values()) == [MIXED] * 2
+    assert metrics["search/refilled_batches"] == 2, "two batches lost, and waited for each time"
+
+
+def test_the_means_are_over_all_that_was_generated_and_the_limit_is_of_one_step(make):
+    made = make(chain([MIXED, RIGHT], cycle([MIXED])), 2, max_num_gen_batches=2)
+    first = sample(made, 2)[1]
+    assert first["search/samples"] == 2 * made.rollout.started
+    assert first["search/em"] > 0.5, "the dropped group was right"
+    second = sample(made, 2)[1]
+    assert second["search/em"] == 0.5 and second["search/filtered_groups"] == 0
+
+
+def test_several_rows_of_a_trajectory_count_once(monkeypatch):
+    filters = {"enable": True, "metric": "reward", "max_num_gen_batches": 2}
+    options = {"group_size": 1, "train_batch_size": 1, "filter_groups": filters, "rows_of_each": 2}
+    made = make_buffer(monkeypatch, [[1.0]], **options)
+    assert len(sample(made, 1)[0].keys) == 2, "one trajectory of two rows is no group of equals"
+
+
+def test_a_metric_that_the_reward_manager_does_not_give_is_named_with_those_that_there_are(make):
+    made = make([MIXED], 1, "f2")
+    with pytest.raises(RuntimeError, match="metric=f2 .*em, failed_retriever, masked, score"):
+        sample(made, 1)
+
+
+def test_a_group_is_fetched_once_however_often_the_buffer_looks(make):
+    made = make([MIXED, MIXED], 2)
+    made.rollout.start(1)
+    wait = made._wait_for_next_poll
+
+    def and_one_more_ends(*args):
+        if made.rollout.started < 2:
+            made.rollout.start(1)
+        return wait(*args)
+
+    made._wait_for_next_poll = and_one_more_ends
+    made.sample(global_steps=1, partition_id="train", batch_size=2)
+    looked = {key: n for key, n in made.store.fetched.items() if key.startswith("prompt0")}
+    assert set(looked.values()) == {2}, "once to compare the group, once with the batch"
+
+
+def test_validation_groups_are_never_filtered(make):
+    made = make([RIGHT, WRONG], 2)
+    batch, _ = sample(made, 2, "val")
+    assert list(rewards_of(made, batch).values()) == [RIGHT, WRONG]
+
+
+def test_groups_that_failed_without_a_trajectory_are_refilled_if_that_is_asked_for(monkeypatch):
+    options = {"group_size": 2, "train_batch_size": 2, "sync_refill_failed_groups": True}
+    made = make_buffer(monkeypatch, [[], RIGHT, MIXED], **options)
+    batch, metrics = sample(made, 2)
+    assert list(rewards_of(made, batch).values()) == [RIGHT, MIXED], "and nothing is filtered"
+    assert made.rollout.asked == [1] and metrics["search/refilled_groups"] == 1
+
+
+def test_the_recipes_tell_the_sampler_what_verl_does_not(model_config):
+    """veRL's own trainer makes the replay buffer from a composed recipe."""
+    config = model_config("algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=em")
+    made = built_by_verl(config)
+    assert (made.filter_groups_metric, made.max_gen_batches, made.train_batch_size) == ("em", 10, 512)
+    assert made.group_size == 5 and not made.sync_refill_failed_groups
+    config = model_config("trainer.v1.sampler.sync_refill_failed_groups=true")
+    made = built_by_verl(config)
+    assert made.sync_refill_failed_groups and made.gen_batch_size == 1 and made.filter_groups_metric is None
+
+
+@pytest.fixture(scope="module")
+def model_config():
+    from composed_recipes import composed
+
+    return lambda *overrides: composed("recipes/rag_r1/grpo", *overrides)
+
+
+def built_by_verl(config):
+    trainer = object.__new__(PPOTrainerSync)
+    trainer.config, trainer.trainer_mode = config, "sync"
+    return trainer._build_replay_buffer()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.lists(st.sampled_from([0.0, 1.0, None]), min_size=3, max_size=3), max_size=12),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_whatever_arrives_no_kept_group_is_without_difference_and_the_limit_holds(
+    groups, prompts, most, asynchronous
+):
+    with pytest.MonkeyPatch.context() as patch:
+        filters = {"enable": True, "metric": "reward", "max_num_gen_batches": most}
+        options = {"group_size": 3, "train_batch_size": prompts, "filter_groups": filters, "refills": 0}
+        made = make_buffer(
+            patch, chain(groups, repeat([0.0, 0.0, 0.0])), asynchronous=asynchronous, **options
+        )
+        try:
+            batch, metrics = sample(made, prompts)
+        except RuntimeError:
+            kept = {}
+        else:
+            kept = rewards_of(made, batch)
+            assert len(kept) == prompts - metrics["search/short_groups"] > 0
+        assert all(len(set(rewards)) > 1 and None not in rewards for rewards in kept.values())
+        assert made.rollout.started <= most * prompts

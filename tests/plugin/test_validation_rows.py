@@ -1,0 +1,65 @@
+"""What a validation under failures tells: veRL's own means of what was judged, and the losses."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from store_in_memory import make_buffer, rewards_of, sample
+from verl.trainer.ppo.metric_utils import process_validation_metrics
+
+
+@pytest.fixture
+def make(monkeypatch):
+    return lambda *groups, **options: make_buffer(monkeypatch, groups, **options)
+
+
+def verls_means(made, batch) -> dict[str, float]:
+    """As veRL's `_validate` reads a batch: rewards of the rows, and the reward manager's values."""
+    rows = [made.store.rows["val"][key] for key in batch.keys]
+    infos = {"reward": [float(row["rm_scores"].sum()) for row in rows]}
+    for name in rows[0]["extra_fields"]["reward_extra_info"]:
+        infos[name] = [row["extra_fields"]["reward_extra_info"].get(name) for row in rows]
+    uids = [key.split("_")[0] for key in batch.keys]
+    sources = [row["data_source"] for row in rows]
+    found = process_validation_metrics(sources, uids, infos)
+    return {name: metrics["mean@1"] for name, metrics in found["demo"].items()}
+
+
+def test_the_means_are_over_what_was_judged_and_the_losses_are_told(make, caplog):
+    made = make([1.0], [None], [0.0], [None], [1.0])
+    with caplog.at_level(logging.ERROR):
+        batch, _ = sample(made, 5, "val")
+    means = verls_means(made, batch)
+    assert means["reward"] == means["em"] == pytest.approx(2 / 3), "val-core's mean, not 2 of 5"
+    assert means["masked"] == means["failed_retriever"] == pytest.approx(2 / 5)
+    assert "2 of 5 trajectories were lost" in caplog.text and "demo: failed_retriever 40%" in caplog.text
+    assert set(made.store.rows["val"]) == set(batch.keys), "what was lost leaves the store"
+
+
+def test_losses_are_counted_for_each_data_source(make):
+    made = make([1.0], [None], [1.0], [1.0])
+    made.rollout.start(4, "val")
+    for key in ("prompt2_0_0", "prompt3_0_0"):
+        made.store.rows["val"][key]["data_source"] = "other"
+    batch, _ = made.sample(global_steps=1, partition_id="val", batch_size=4)
+    shares = {
+        key: made.store.rows["val"][key]["extra_fields"]["reward_extra_info"]["masked"] for key in batch.keys
+    }
+    assert shares == {"prompt0_0_0": 0.5, "prompt2_0_0": 0.0, "prompt3_0_0": 0.0}
+
+
+def test_a_validation_of_which_nothing_is_left_says_that_it_is_worth_nothing(make, caplog):
+    made = make([None], [None])
+    batch, _ = sample(made, 2, "val")
+    assert list(rewards_of(made, batch).values()) == [[None], [None]], "veRL's validation asks for rows"
+    assert "worth nothing" in caplog.text
+
+
+def test_without_losses_nothing_is_logged_or_written(make, caplog):
+    made = make([1.0], [0.0])
+    before = {key: row["extra_fields"] for key, row in made.store.rows.get("val", {}).items()}
+    batch, _ = sample(made, 2, "val")
+    after = {key: row["extra_fields"] for key, row in made.store.rows["val"].items()}
+    assert all(after[key] is value for key, value in before.items()) and not caplog.records
+    assert verls_means(made, batch)["masked"] == 0

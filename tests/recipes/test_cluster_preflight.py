@@ -1,0 +1,272 @@
+"""What would spoil a run on GPUs after hours is named before it: updates, engines, addresses, filtering."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from copy import deepcopy
+
+import pytest
+from composed_recipes import composed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf, open_dict
+
+from rag_r1.config import RagR1Config
+from rag_r1.preflight.cluster import check_engines, check_reach, check_sharing, is_loopback
+from rag_r1.preflight.sampling import check_filtering
+from rag_r1.preflight.settings import check_lengths
+from rag_r1.train import RECIPES, shipped
+
+pytestmark = pytest.mark.slow  # composed recipes
+
+RECIPE_NAMES = [path.relative_to(RECIPES.parent).with_suffix("").as_posix() for path in shipped()]
+RECIPE_NAMES = [name for name in RECIPE_NAMES if "/_" not in name]
+ON_GPUS = [name for name in RECIPE_NAMES if "/rag_r1/" in name or "/r1_searcher/" in name]
+#: Nodes of eight GPUs on which a recipe's own numbers can be shared.
+NODES = {"stage1_llama": 2, "stage2_llama": 2, "stage1_qwen": 32, "stage2_qwen": 32}
+NODES |= {"ppo_sq": 16, "ppo_mq": 16, "grpo": 32}
+LOOPBACK = ["http://127.0.0.1:8000", "http://localhost:8000", "http://[::1]:8000", "http://0.0.0.0:1"]
+
+
+def changed(name: str, *overrides: str, **values):
+    config = deepcopy(composed(name, *overrides))
+    OmegaConf.set_readonly(config, False)
+    with open_dict(config):
+        for key, value in values.items():
+            OmegaConf.update(config, key.replace("__", "."), value)
+    return config
+
+
+@pytest.mark.parametrize("name", RECIPE_NAMES)
+def test_every_recipe_can_be_shared_by_its_own_gpus(name: str):
+    assert [str(problem) for problem in check_sharing(composed(name)) + check_engines(composed(name))] == []
+
+
+@pytest.mark.parametrize("name", ON_GPUS)
+def test_every_number_of_nodes_up_to_a_recipes_limit(name: str):
+    most = NODES[name.rpartition("/")[2]]
+    nodes = 1
+    while nodes <= most:
+        assert check_sharing(changed(name, trainer__nnodes=nodes)) == []
+        nodes *= 2
+    problems = check_sharing(changed(name, trainer__nnodes=nodes))
+    assert problems and all(problem.where.endswith("ppo_mini_batch_size") for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "each", "rows"),
+    [("stage1_llama", 4, 8, 208), ("stage2_llama", 4, 8, 48), ("stage1_qwen", 1, 6, 256)],
+)
+def test_an_update_that_the_gpus_cannot_share_is_named_with_one_that_they_can(name, nodes, each, rows):
+    config = changed(f"recipes/r1_searcher/{name}", trainer__nnodes=nodes, trainer__n_gpus_per_node=each)
+    (problem,) = check_sharing(config)
+    assert problem.where == "actor_rollout_ref.actor.ppo_mini_batch_size" and f"= {rows} traj" in problem.what
+    better = int(problem.remedy.rpartition(" ")[2])
+    config.actor_rollout_ref.actor.ppo_mini_batch_size = better
+    assert check_sharing(config) == []
+
+
+def test_the_critics_update_is_checked_where_there_is_a_critic():
+    config = changed("recipes/rag_r1/ppo_mq", critic__ppo_mini_batch_size=100)
+    assert [problem.where for problem in check_sharing(config)] == ["critic.ppo_mini_batch_size"]
+    config.algorithm.adv_estimator = "grpo"
+    assert check_sharing(config) == []
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    mini=st.integers(1, 300), n=st.integers(1, 16), nodes=st.integers(1, 8), each=st.integers(1, 8),
+    sequence=st.sampled_from([1, 2, 4]),
+)  # fmt: skip
+def test_it_is_said_exactly_when_verl_would_assert(mini, n, nodes, each, sequence):
+    config = deepcopy(_SMALL)
+    config.trainer.nnodes, config.trainer.n_gpus_per_node = nodes, each
+    config.actor_rollout_ref.rollout.n, config.actor_rollout_ref.actor.ppo_mini_batch_size = n, mini
+    config.actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size = sequence
+    problems = check_sharing(config)
+    if (nodes * each) % sequence:
+        assert [problem.where for problem in problems] == ["actor_rollout_ref.actor"]
+        return
+    ranks = nodes * each // sequence
+    assert bool(problems) == bool(mini * n % ranks), "engine_workers.py: mini_batch_size % data_parallel_size"
+    if problems:
+        step = ranks // math.gcd(ranks, n)
+        assert f"multiple of {step}," in problems[0].remedy
+
+
+_SMALL = OmegaConf.create(
+    {
+        "trainer": {"nnodes": 1, "n_gpus_per_node": 1},
+        "data": {"max_prompt_length": 1, "max_response_length": 1},
+        "algorithm": {"adv_estimator": "grpo"},
+        "critic": {"enable": None},
+        "actor_rollout_ref": {
+            "actor": {
+                "strategy": "fsdp", "ppo_mini_batch_size": 1, "use_dynamic_bsz": True, "use_kl_loss": False,
+                "fsdp_config": {"ulysses_sequence_parallel_size": 1},
+            },
+            "rollout": {"n": 1, "log_prob_use_dynamic_bsz": True},
+            "ref": {},
+        },
+    }
+)  # fmt: skip
+
+
+def test_fixed_micro_batches_must_divide_the_rows_of_a_rank():
+    fixed = ["actor_rollout_ref.actor.use_dynamic_bsz=false", "critic.use_dynamic_bsz=false"]
+    fixed += [f"actor_rollout_ref.{role}.log_prob_use_dynamic_bsz=false" for role in ("rollout", "ref")]
+    assert check_sharing(composed("recipes/rag_r1/ppo_mq", *fixed)) == [], "as published"
+    config = changed("recipes/rag_r1/ppo_mq", *fixed, trainer__nnodes=8)
+    where = {problem.where for problem in check_sharing(config)}
+    assert where == {
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
+    }
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+        "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
+        "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
+        "critic.ppo_max_token_len_per_gpu",
+    ],
+)
+def test_a_micro_batch_holds_the_longest_row(key: str):
+    config = changed("recipes/rag_r1/ppo_mq", **{key.replace(".", "__"): 10239})
+    assert key in {problem.where for problem in check_sharing(config)}
+    config = changed("recipes/rag_r1/ppo_mq", **{key.replace(".", "__"): 10240})
+    assert check_sharing(config) == []
+
+
+def test_replicas_must_divide_the_gpus():
+    config = changed("recipes/rag_r1/grpo", actor_rollout_ref__rollout__tensor_model_parallel_size=3)
+    (problem,) = check_sharing(config)
+    assert problem.where.endswith("tensor_model_parallel_size") and "replicas of 3" in problem.what
+
+
+# --- engines
+
+
+@pytest.mark.parametrize("engine", ["sglang", "trtllm"])
+def test_an_engine_without_stop_strings_is_refused_with_the_reason(engine: str):
+    (problem,) = check_engines(composed("recipes/rag_r1/grpo", f"actor_rollout_ref.rollout.name={engine}"))
+    assert problem.level == "error" and "include_stop_str_in_output" in problem.what
+    assert problem.remedy == "set it to vllm"
+
+
+def test_megatron_that_is_not_installed_is_named():
+    problems = check_engines(composed("recipes/rag_r1/grpo", "platform=megatron"))
+    installed = importlib.util.find_spec("megatron") is not None
+    assert [p.where for p in problems] == ([] if installed else ["actor_rollout_ref.actor.strategy"])
+
+
+def test_weights_that_travel_by_nccl_need_cupy():
+    apart = [
+        "trainer.v1.trainer_mode=separate_async", "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl"
+    ]  # fmt: skip
+    problems = check_engines(composed("recipes/rag_r1/grpo", *apart))
+    installed = importlib.util.find_spec("cupy") is not None
+    assert bool(problems) != installed
+    assert all("cupy-cuda13x==14.0.1" in problem.remedy for problem in problems)
+    assert check_engines(composed("recipes/rag_r1/grpo", apart[1])) == [], "only if they are apart"
+
+
+def test_adapters_on_a_cpu_must_be_merged():
+    lora = ["platform=cpu", "actor_rollout_ref.model.lora_rank=8"]
+    (problem,) = check_engines(composed("recipes/rag_r1/grpo", *lora))
+    assert problem.where == "actor_rollout_ref.model.lora.merge"
+    lora.append("actor_rollout_ref.model.lora.merge=true")
+    assert check_engines(composed("recipes/rag_r1/grpo", *lora)) == []
+
+
+# --- several nodes
+
+
+@pytest.mark.parametrize("url", LOOPBACK)
+def test_a_retriever_on_this_machine_does_not_serve_several_nodes(url: str):
+    config = changed("recipes/rag_r1/grpo", rag_r1__retriever__url=url)
+    assert check_reach(config) == []
+    config.trainer.nnodes = 2
+    (problem,) = check_reach(config)
+    assert (problem.level, problem.where) == ("error", "rag_r1.retriever.url")
+    assert "0.0.0.0" in problem.remedy
+
+
+def test_a_retriever_of_the_validation_alone_is_checked_too():
+    config = changed("recipes/rag_r1/grpo", rag_r1__retriever__url="http://10.0.0.7:8000", trainer__nnodes=2)
+    assert check_reach(config) == []
+    config.rag_r1.validation_retriever = {"url": "http://127.0.0.2:8000"}
+    assert [problem.where for problem in check_reach(config)] == ["rag_r1.validation_retriever.url"]
+
+
+def test_nodes_that_only_generate_count_as_nodes():
+    apart = ["trainer.v1.trainer_mode=separate_async", "actor_rollout_ref.rollout.nnodes=1"]
+    config = changed("recipes/rag_r1/grpo", *apart, rag_r1__retriever__url="http://127.0.0.1:8000")
+    assert len(check_reach(config)) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "here"),
+    [
+        ("http://127.9.9.9", True), ("localhost:8000", True), ("http://retriever:8000", False),
+        ("http://10.1.2.3:8000", False), ("http://128.0.0.1", False), ("http://[fe80::1]", False),
+        ("http://[", False),
+    ],
+)  # fmt: skip
+def test_which_addresses_mean_this_machine(url: str, here: bool):
+    assert is_loopback(url) is here
+
+
+# --- group filtering
+
+DAPO = ["algorithm.filter_groups.enable=true"]
+LIMIT = "algorithm.filter_groups.max_num_gen_batches"
+
+
+def filtering(*overrides: str, name: str = "recipes/rag_r1/grpo", **values):
+    config = changed(name, *overrides, **values)
+    block = OmegaConf.to_container(config.rag_r1, resolve=True, throw_on_missing=False)
+    return check_filtering(config, RagR1Config.from_config(block))
+
+
+def test_filtering_with_the_recipes_is_well():
+    assert filtering(*DAPO) == filtering(*DAPO, "algorithm.filter_groups.metric=em") == []
+    assert filtering("trainer.v1.sampler.sync_refill_failed_groups=true") == []
+
+
+def test_a_recipe_that_does_not_tell_the_sampler_is_refused_for_it_would_filter_nothing():
+    (problem,) = filtering(*DAPO, trainer__v1__sampler__sampler_kwargs__filter_groups=None)
+    assert problem.level == "error" and problem.where.endswith("sampler_kwargs.filter_groups")
+    (problem,) = filtering(
+        "trainer.v1.sampler.sync_refill_failed_groups=true",
+        trainer__v1__sampler__sampler_kwargs__sync_refill_failed_groups=False,
+    )
+    assert problem.level == "error" and problem.where.endswith("sync_refill_failed_groups")
+
+
+@pytest.mark.parametrize(
+    ("override", "level", "where"),
+    [
+        ("actor_rollout_ref.rollout.n=1", "error", "algorithm.filter_groups.enable"),
+        ("algorithm.filter_groups.metric=acc", "error", "algorithm.filter_groups.metric"),
+        (f"{LIMIT}=0", "warning", LIMIT),
+        ("reward.reward_model.enable=true", "error", "reward.reward_model.enable_resource_pool"),
+        ("trainer.v1.sampler.custom_sampler.path=mine.py", "warning", "algorithm.filter_groups.enable"),
+    ],
+)
+def test_filtering_that_cannot_work_is_named(override: str, level: str, where: str):
+    (problem,) = filtering(*DAPO, override)
+    assert (problem.level, problem.where) == (level, where)
+    assert filtering(override) == [], "only with filtering"
+
+
+# --- lengths of validation
+
+
+def test_a_turn_of_the_validation_must_fit_too():
+    config = changed("recipes/rag_r1/grpo", rag_r1__validation_agent__max_turn_tokens=9000)
+    assert "rag_r1.validation_agent.max_turn_tokens" in {problem.where for problem in check_lengths(config)}
