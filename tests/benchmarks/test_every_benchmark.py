@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # each benchmark runs
+
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "benchmarks").glob("*.py"))
 PACKAGES = ("rag_r1", "retrieval_server", "data_process")
@@ -89,7 +91,6 @@ def recall(corpus) -> tuple[str, Path]:
     return run("retrieval_recall.py", *given, "--work", corpus / "indexes"), corpus / "indexes"
 
 
-@pytest.mark.slow
 def test_recall_of_words_vectors_and_both_is_printed(recall):
     header, names, _, *rows = recall[0].splitlines()
     assert header == "10 questions, 10 passages"
@@ -103,7 +104,6 @@ def test_recall_of_words_vectors_and_both_is_printed(recall):
     assert rows[0].split(" | ")[1] == "100.0%", "a town's name stands in one passage only"
 
 
-@pytest.mark.slow
 def test_an_index_is_filled_up_and_still_finds_its_own_passages(recall, tmp_path):
     from retrieval_server.retriever import Retriever
 
@@ -116,7 +116,6 @@ def test_an_index_is_filled_up_and_still_finds_its_own_passages(recall, tmp_path
         retriever.close()
 
 
-@pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="left out: reads /proc, which only Linux has")
 def test_a_large_index_is_built_served_and_measured(tmp_path):
@@ -126,7 +125,6 @@ def test_a_large_index_is_built_served_and_measured(tmp_path):
     assert "| start to ready, files in cache |" in told and not (tmp_path / "work").exists()
 
 
-@pytest.mark.slow
 def test_the_table_of_seeds_is_made_from_finished_runs_without_a_training(tmp_path):
     held_out = {"EM all": 0.25, "searches a question": 1.0, "turns a question": 2.0}
     results = {"recipe": "grpo", "seed": 7, "seconds": 60.0, "held_out": {"0": held_out, "18": held_out}}

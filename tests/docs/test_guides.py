@@ -16,6 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.train import Recipe, compose_recipe
 
+pytestmark = pytest.mark.slow  # each guide's keys are composed, and each command is asked for its help
+
 ROOT = Path(__file__).parents[2]
 GUIDES = [*sorted((ROOT / "docs" / "guides").glob("*.md")), ROOT / "recipes" / "checkpoints" / "README.md"]
 SCRIPTS = sorted((ROOT / "docs" / "guides").glob("*.sh"))
@@ -94,7 +96,6 @@ def test_every_command_names_a_script_or_a_module_that_exists(guide: Path):
             assert (ROOT / words[2]).is_file(), words[2]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("guide", GUIDES, ids=NAMES)
 def test_every_flag_of_a_python_command_is_one_of_its_own(guide: Path):
     for words in map(program, commands(guide.read_text("utf-8"))):
@@ -110,7 +111,6 @@ def test_every_flag_of_a_python_command_is_one_of_its_own(guide: Path):
             assert re.search(rf"{flag}\b", shown.stdout), f"{' '.join(where)} has no {flag}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("guide", GUIDES, ids=NAMES)
 def test_every_hydra_key_exists_with_the_value_that_is_shown(guide: Path):
     recipe = "checkpoints/evaluate" if guide.parent.name == "checkpoints" else "rag_r1/ppo_mq"
@@ -122,7 +122,6 @@ def test_every_hydra_key_exists_with_the_value_that_is_shown(guide: Path):
         assert name in OmegaConf.select(composed, parent), key
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("guide", GUIDES, ids=NAMES)
 def test_every_training_that_is_shown_composes(guide: Path, tmp_path: Path):
     text = guide.read_text("utf-8")

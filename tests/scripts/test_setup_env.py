@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # each test runs the shell scripts
+
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = "bash sh env cat cksum sed grep awk head sort paste dirname readlink realpath nproc tail".split()
 SMI = """case "$*" in
