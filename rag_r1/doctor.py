@@ -102,14 +102,18 @@ def check_registration() -> Iterator[Finding]:
             from verl.plugin.platform import get_platform
             from verl.workers.engine import EngineRegistry
     except Exception as error:
-        yield Finding("veRL", MISSING, f"cannot be imported: {error!r}", SETUP)
+        # VERL_PLATFORM=cpu names the plugin's platform: where the plugin is kept out, veRL does not know it.
+        policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS") or "auto"
+        kept_out = policy != "auto" and "rag_r1" not in policy
+        if kept_out and "rag_r1.plugin" not in sys.modules:
+            yield _plugin_not_loaded()
+        else:
+            yield Finding("veRL", MISSING, f"cannot be imported: {error!r}", SETUP)
         return
 
     plugin = sys.modules.get("rag_r1.plugin")
     if plugin is None:
-        policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto")
-        what = f"not loaded by `import verl` (VERL_USE_EXTERNAL_PLUGINS={policy})"
-        yield Finding("plugin", MISSING, what, "unset VERL_USE_EXTERNAL_PLUGINS, or add rag_r1 to it")
+        yield _plugin_not_loaded()
         return
     for part, trace in plugin.FAILURES.items():
         yield Finding(
@@ -133,6 +137,12 @@ def check_registration() -> Iterator[Finding]:
             yield ok(name, known)
         elif name not in plugin.FAILURES:
             yield Finding(name, MISSING, f"{known or 'none'}: not registered with veRL", SETUP)
+
+
+def _plugin_not_loaded() -> Finding:
+    policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto")
+    what = f"not loaded by `import verl` (VERL_USE_EXTERNAL_PLUGINS={policy})"
+    return Finding("plugin", MISSING, what, "unset VERL_USE_EXTERNAL_PLUGINS, or add rag_r1 to it")
 
 
 def check_driver() -> Iterator[Finding]:

@@ -54,7 +54,9 @@ class Reranker:
         from sentence_transformers import CrossEncoder
 
         try:
-            model = CrossEncoder(str(folder), device=self._device, local_files_only=True)
+            model = CrossEncoder(
+                str(folder), device=self._device, local_files_only=True, trust_remote_code=False
+            )
             labels = model.config.num_labels
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise EncoderError(

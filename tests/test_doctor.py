@@ -77,8 +77,9 @@ def test_this_environment_is_well_and_a_server_that_answers_is_named(server):
 
 
 @pytest.mark.slow
-def test_a_plugin_that_verl_did_not_load_is_missing():
-    status, text = run_doctor(VERL_USE_EXTERNAL_PLUGINS="none")
+@pytest.mark.parametrize("platform", ["", "cpu"])
+def test_a_plugin_that_verl_did_not_load_is_missing(platform):
+    status, text = run_doctor(VERL_USE_EXTERNAL_PLUGINS="none", VERL_PLATFORM=platform)
     assert status == 1
     assert "not loaded by `import verl`" in text
     assert "-> unset VERL_USE_EXTERNAL_PLUGINS" in text

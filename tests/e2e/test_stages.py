@@ -19,9 +19,11 @@ from rag_r1.demo.server import ROOT, build_index, retrieval_server
 from rag_r1.demo.unsearched import NAME, unsearched_tokenizer
 from rag_r1.demo.world import demo_protocol, write_demo
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(4000)]
 
 QUESTIONS, GROUP = 4, 4
+#: Two starts of veRL, each of several minutes on a busy machine.
+AT_MOST_S = 1800
 STEPS = {1: 1, 2: 3}
 SMALL = (
     f"data.train_batch_size={QUESTIONS}",
@@ -100,7 +102,7 @@ def test_two_stages_killed_in_the_second_go_on_and_end_with_a_model_that_loads(o
     out = tmp_path / "out"
     first = Stages(out, "first", overrides)
     try:
-        first.wait(lambda: saved(out, 2) >= 1, timeout_s=900)
+        first.wait(lambda: saved(out, 2) >= 1, timeout_s=AT_MOST_S)
     finally:
         first.kill()
     assert (out / "stage1" / "finished").exists() and not (out / "stage2" / "finished").exists()
@@ -108,7 +110,7 @@ def test_two_stages_killed_in_the_second_go_on_and_end_with_a_model_that_loads(o
 
     again = Stages(out, "again", overrides)
     try:
-        assert again.process.wait(900) == 0, again.tail()
+        assert again.process.wait(AT_MOST_S) == 0, again.tail()
     finally:
         if again.process.poll() is None:
             again.kill()
