@@ -104,14 +104,11 @@ def test_ids_of_whole_documents_are_the_tokenizers(name):
         assert QUICK[name].encode(text) == TOKENIZERS[name].encode(text, add_special_tokens=False)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(
     not CORPUS.is_file(), reason="left out: no HotpotQA corpus (RAG_R1_DATA names its folder)"
 )
-@pytest.mark.parametrize(
-    "cuts",
-    [pytest.param(False, id="as Qwen's"), pytest.param(True, id="as Llama 3's", marks=pytest.mark.full)],
-)
+@pytest.mark.parametrize("cuts", [False, True], ids=["as Qwen's", "as Llama 3's"])
 def test_ids_of_a_real_corpus_are_those_of_a_tokenizer_of_usual_size(cuts):
     with gzip.open(CORPUS, "rt", encoding="utf-8") as rows:
         texts = [json.loads(row)["contents"] for row in rows]

