@@ -82,7 +82,8 @@ fi
 export RAG_R1_PLATFORM=$platform
 # shellcheck source=scripts/setup_env.sh
 source "$root/scripts/setup_env.sh" --run
-rag-r1 doctor
+# Not the retriever: the preflight asks it, and reports it together with what is wrong in the configuration.
+env -u RETRIEVER_URL rag-r1 doctor
 
 if [ "$demo" = 1 ]; then
   exec python -m rag_r1.demo.run --recipe "$recipe" "$@"

@@ -77,6 +77,12 @@ def test_all_set_is_a_training_with_the_overrides_last(project: Path, door: str,
     )
 
 
+def test_a_dead_retriever_is_left_to_the_preflight_which_reports_all_problems_together(project: Path):
+    (project / "bin" / "rag-r1").write_text('#!/bin/sh\necho "$1 knows <$RETRIEVER_URL>"\n')
+    done = call(project, "train_grpo.sh", MODEL="m", DATA="d", RETRIEVER_URL="http://127.0.0.1:1")
+    assert done.stdout.splitlines()[1:] == ["doctor knows <>", "train knows <http://127.0.0.1:1>"]
+
+
 @pytest.mark.parametrize("given", [{"MODEL": "x"}, {"DATA": "x", "RETRIEVER_URL": "y"}])
 def test_partly_set_names_what_is_missing_and_installs_nothing(project: Path, given: dict[str, str]):
     done = call(project, "train_grpo.sh", **given)
