@@ -5,7 +5,7 @@ usage() {
 Usage: bash tests/run.sh [unit|full] [arguments of pytest]
 
   bash tests/run.sh                  style, boundaries, unit tests, slow tests, one real training of each kind (15 to 20 minutes)
-  bash tests/run.sh unit             style, boundaries and unit tests only (about two minutes)
+  bash tests/run.sh unit             style, boundaries and unit tests only (a minute and a half)
   bash tests/run.sh full             also the trainings that are killed and resumed, whole corpora, larger property tests
   bash tests/run.sh tests/agent -x   only what the arguments of pytest name
 
