@@ -145,4 +145,5 @@ def test_a_manifest_names_no_file_outside_its_folder(copy, bm25_index, name):
     edit_manifest(folder, lambda data: data["files"].update({name: {"bytes": 1, "sha256": "0" * 64}}))
     with pytest.raises(IndexFolderError, match="not the path of a file in this folder") as caught:
         Retriever.open(folder)
-    assert "13" not in str(caught.value)  # the size of the file that it named
+    said = str(caught.value).replace(str(folder), "")
+    assert "13" not in said  # the size of the file that it named
