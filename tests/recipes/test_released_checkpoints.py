@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 from composed_recipes import composed
-from golden_tables import FOLDER
 from omegaconf import OmegaConf
 
 from rag_r1.config import RagR1Config
@@ -20,7 +18,6 @@ PRESETS = sorted(path.stem for path in (RECIPES / "checkpoints" / "released").gl
 #: One of each kind; Search-R1's others differ from it in name and model only.
 KINDS = [name for name in PRESETS if not name.startswith("search_r1")] + ["search_r1_7b_ppo"]
 QUESTION = "Which river flows through Paris?"
-PROMPTS = FOLDER / "prompts.jsonl"
 
 pytestmark = pytest.mark.slow  # a composed recipe takes most of a second
 
@@ -81,20 +78,6 @@ def test_the_prompt_puts_the_question_in_the_checkpoints_form(name: str):
     else:
         assert (protocol.prompt_form, roles, protocol.opening) == ("chat", ["user"], "")
         assert text.endswith(f"Question: {QUESTION}\n")
-
-
-def test_every_rendered_prompt_is_the_golden_one():
-    """Rows of `prompts.jsonl`: `checkpoint`, `prompt` (the published words with {question}), `question`, and
-    `rendered`, the messages' contents in a row with the opening of the first turn."""
-    if not PROMPTS.is_file():
-        pytest.skip(f"no golden prompts: {PROMPTS.name} is not in the folder golden of $RAG_R1_DATA")
-    from rag_r1.protocols import load_protocol
-
-    for line in PROMPTS.read_text(encoding="utf-8").splitlines():
-        case = json.loads(line)
-        protocol = load_protocol(settings_of(case["checkpoint"]).protocol.name, case["prompt"])
-        contents = [message["content"] for message in protocol.messages(case["question"])]
-        assert "".join(contents) + protocol.opening == case["rendered"], case["checkpoint"]
 
 
 def test_the_table_lists_every_preset_with_its_values():
