@@ -2,27 +2,37 @@
 
 from rag_r1.agent.budget import Budget
 from rag_r1.agent.codec import TokenizerCodec
+from rag_r1.agent.events import Event, Observer
 from rag_r1.agent.failures import KINDS, FailureNote, FailurePolicy
-from rag_r1.agent.ledger import Ledger, TrainingRow
+from rag_r1.agent.ledger import Capacity, Ledger, RowFull, Span, TrainingRow
 from rag_r1.agent.loop import Episode
-from rag_r1.agent.parts import Codec, Engine, Generation, Searcher, UnknownToken
-from rag_r1.agent.trajectory import STATUSES, Trajectory, Turn
+from rag_r1.agent.parts import Codec, Engine, Generation, Searcher, SearchTool, Tool, UnknownToken, searching
+from rag_r1.agent.trajectory import STATUSES, CallRecord, Trajectory, Turn
 
 __all__ = [
     "KINDS",
     "STATUSES",
     "Budget",
+    "CallRecord",
+    "Capacity",
     "Codec",
     "Engine",
     "Episode",
+    "Event",
     "FailureNote",
     "FailurePolicy",
     "Generation",
     "Ledger",
+    "Observer",
+    "RowFull",
+    "SearchTool",
     "Searcher",
+    "Span",
     "TokenizerCodec",
+    "Tool",
     "TrainingRow",
     "Trajectory",
     "Turn",
     "UnknownToken",
+    "searching",
 ]

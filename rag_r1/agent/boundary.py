@@ -1,7 +1,7 @@
 """What an episode lets in from its parts (parts.py): calls bounded in time, and answers that are checked.
 
-Engine, searcher and codec are foreign code. Nothing of what they return is used before it has passed here:
-token ids are whole numbers from 0, log-probs are finite and as many, there is a result for each query, and
+Engine, tools and codec are foreign code. Nothing of what they return is used before it has passed here:
+token ids are whole numbers from 0, log-probs are finite and as many, there is a result for each call, and
 results hold documents. What does not fit raises; loop.py, the only caller, types it.
 
 An engine that returns more tokens than it was asked for has not failed: the beginning of a sample is what
@@ -22,15 +22,23 @@ from math import isfinite
 from typing import Any, TypeVar
 
 from rag_r1.agent.parts import Generation
-from rag_r1.protocols import Document, Failure
+from rag_r1.protocols import SEARCH, Document, Failure
 from rag_r1.protocols.actions import well_formed
 
 #: What the policy reads when a search failed. Fixed: a tool's own words may be hostile.
 NO_ANSWER = "The search engine did not answer. Try another query, or answer with what is known."
 TIMED_OUT = "The search did not answer in time. Try another query, or answer with what is known."
 
-_SEARCH_KINDS = ("retriever", "tool")
+_NO_TOOL = "The tool {name} did not answer. Try another call, or answer with what is known."
+_TOOL_KINDS = ("retriever", "tool")
 T = TypeVar("T")
+
+
+def no_answer(tool: str, late: bool = False) -> str:
+    """What the policy reads when a call of this tool failed, or (`late`) took too long."""
+    if tool != SEARCH:
+        return _NO_TOOL.format(name=tool)
+    return TIMED_OUT if late else NO_ANSWER
 
 
 class Late(Exception):
@@ -112,25 +120,25 @@ def checked_generation(out: Any, most: int) -> Generation:
     return Generation(ids[:most], logprobs, bool(out.aborted), str(out.detail))
 
 
-def checked_results(results: Any, count: int) -> list[list[Document] | Failure]:
-    """What a searcher returned for `count` queries; a result that is no list of documents becomes a Failure.
-    Raises TypeError or ValueError unless there is one for each query."""
+def checked_results(results: Any, count: int, shown: str = NO_ANSWER) -> list[list[Document] | Failure]:
+    """What a tool returned for `count` calls; a result that is no list of documents becomes a Failure,
+    of which the policy reads `shown`. Raises TypeError or ValueError unless there is one for each call."""
     if not isinstance(results, Sequence):
-        raise TypeError(f"the searcher returned {type(results).__name__} instead of a list")
+        raise TypeError(f"the tool returned {type(results).__name__} instead of a list")
     if len(results) != count:
-        raise ValueError(f"{len(results)} results for {count} queries")
-    return [_checked_result(result) for result in results]
+        raise ValueError(f"{len(results)} results for {count} calls")
+    return [_checked_result(result, shown) for result in results]
 
 
-def _checked_result(result: Any) -> list[Document] | Failure:
+def _checked_result(result: Any, shown: str) -> list[Document] | Failure:
     if isinstance(result, Failure):
-        return result if result.kind in _SEARCH_KINDS else replace(result, kind="tool")
+        return result if result.kind in _TOOL_KINDS else replace(result, kind="tool")
     try:
         if not isinstance(result, Sequence) or not all(isinstance(item, Document) for item in result):
             raise TypeError("a result must be a list of Document, or a Failure")
         return [_with_plain_score(document) for document in result]
     except Exception as error:
-        return Failure(NO_ANSWER, "tool", reason(error))
+        return Failure(shown, "tool", reason(error))
 
 
 def _with_plain_score(document: Document) -> Document:

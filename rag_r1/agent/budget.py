@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from rag_r1.agent.ledger import Capacity
+
 #: What the trainer's rows and the engine can hold; they are no keys of `rag_r1.agent`.
 _TRAINERS = {"max_response_tokens", "max_prompt_tokens", "max_context_tokens"}
 
@@ -28,11 +30,14 @@ class Budget:
     max_observation_tokens: int | None = None
     #: Room that an observation must leave for the turn after it.
     min_turn_tokens: int = 16
-    #: Generated and observed tokens together.
+    #: Generated and observed tokens of the whole episode; None: what its training rows hold. Only a protocol
+    #: that rewrites its context has more than one row.
+    max_episode_tokens: int | None = None
+    #: Generated and observed tokens in one training row.
     max_response_tokens: int = 4096
     #: Tokens of the prompt; None: as many as the context holds.
     max_prompt_tokens: int | None = None
-    #: Prompt, generated and observed tokens together, as the engine's context holds them; None: no limit.
+    #: Prompt, generated and observed tokens of a row, as the engine's context holds them; None: no limit.
     max_context_tokens: int | None = None
 
     def __post_init__(self) -> None:
@@ -56,11 +61,10 @@ class Budget:
         limits = (self.max_prompt_tokens, self.max_context_tokens and self.max_context_tokens - 1)
         return min((limit for limit in limits if limit is not None), default=None)
 
-    def response_tokens(self, prompt_tokens: int) -> int:
-        """Generated and observed tokens that may follow a prompt."""
-        if self.max_context_tokens is None:
-            return self.max_response_tokens
-        return min(self.max_response_tokens, self.max_context_tokens - prompt_tokens)
+    @property
+    def row_capacity(self) -> Capacity:
+        """What one training row can hold."""
+        return Capacity(self.max_response_tokens, self.max_context_tokens)
 
     @classmethod
     def from_config(cls, config: dict, max_response_tokens: int) -> Budget:

@@ -1,16 +1,17 @@
 """The turn loop: one question, from prompt to answer, as one coroutine.
 
-    generate -> parse -> search -> observe -> generate -> ... -> answer
+    generate -> parse -> call -> observe -> generate -> ... -> answer
 
-Nothing here knows veRL, torch or HTTP: the engine, the searcher and the tokenizer come in through the three
-small interfaces of parts.py. Each trajectory is its own coroutine and waits for nobody else; all queries of a
-turn go to the searcher at once. Everything that the policy sees goes through the ledger, so the training row
-is the context.
+Nothing here knows veRL, torch or HTTP: the engine, the tools and the tokenizer come in through the small
+interfaces of parts.py. Each trajectory is a coroutine of its own and does not wait for others; all calls of a
+turn are made at once. What a turn does is looked up by its action's kind, in one table; no protocol is known
+here by its name. Everything that the policy sees goes through the ledger, so the training row is the context.
 
 An episode always ends with a status (see trajectory.STATUSES), whatever its parts do: raise, hang, or return
-what does not fit (boundary.py looks). Here, and nowhere else, each failure is typed, tried again and recorded
-as failures.py tells; unless it is to be masked, a failed search is shown to the policy as a short error and
-the episode goes on. Only a cancellation of the episode itself comes out of it.
+what does not fit (boundary.py looks). Here and in guard.py, which makes the calls, and nowhere else, each
+failure is typed, tried again and recorded as failures.py tells; unless it is to be masked, a failed call is
+shown to the policy as a short error and the episode goes on. Only a cancellation of the episode itself comes
+out of it.
 """
 
 from __future__ import annotations
@@ -18,48 +19,58 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from inspect import isawaitable
+from typing import Any
 
-from rag_r1.agent.boundary import (
-    NO_ANSWER,
-    TIMED_OUT,
-    Late,
-    checked_generation,
-    checked_ids,
-    checked_results,
-    reason,
-    within,
-)
+from rag_r1.agent.boundary import checked_generation, checked_ids, reason, within
 from rag_r1.agent.budget import Budget
+from rag_r1.agent.events import Event, Guarded, Observer
 from rag_r1.agent.failures import FailurePolicy
+from rag_r1.agent.guard import ToolGuard
 from rag_r1.agent.ledger import Ledger
 from rag_r1.agent.packing import fit_observation
-from rag_r1.agent.parts import Codec, Engine, Generation, Searcher, UnknownToken
-from rag_r1.agent.trajectory import Trajectory, Turn, query_key
-from rag_r1.protocols import Action, Answer, Document, Failure, Invalid, Protocol, Search
+from rag_r1.agent.parts import Codec, Engine, Generation, Tool, UnknownToken
+from rag_r1.agent.trajectory import CallRecord, Trajectory, Turn, query_key
+from rag_r1.protocols import Action, Answer, Calls, Failure, Invalid, Plan, Protocol, Search, Summary, Think
 
 logger = logging.getLogger(__name__)
 
 
 class Episode:
-    """Runs one question. After `run`, `ledger` holds the tokens and the returned trajectory the record."""
+    """Runs one question. After `run`, `ledger` holds the tokens and the returned trajectory the record.
+
+    `tools` by name; the built-in search calls `search` (parts.searching). `observer` is given the events of
+    events.py while the episode runs.
+    """
 
     def __init__(
         self,
         protocol: Protocol,
         budget: Budget,
         engine: Engine,
-        searcher: Searcher,
+        tools: Mapping[str, Tool],
         codec: Codec,
         failures: FailurePolicy | None = None,
+        observer: Observer | None = None,
     ):
         self.protocol, self.budget = protocol, budget
-        self.engine, self.searcher, self.codec = engine, searcher, codec
+        self.engine, self.tools, self.codec = engine, tools, codec
         self.failures = failures or FailurePolicy()
+        self.observer = Guarded(observer) if observer else None
         self.ledger = Ledger([])
         self._asked: set[str] = set()
+        #: What a turn does, by its action. Each returns None, or the status with which the episode ends.
+        self._does = {
+            Search.kind: self._call,
+            Calls.kind: self._call,
+            Answer.kind: self._answer,
+            Plan.kind: self._go_on,
+            Think.kind: self._go_on,
+            Summary.kind: self._rewrite,
+            Invalid.kind: self._hint,
+        }
 
     async def run(
         self, trajectory_id: str, question: str, prompt_ids: Sequence[int] | Awaitable[Sequence[int]]
@@ -73,26 +84,28 @@ class Episode:
         problem = await self._begin(question, prompt_ids)
         started = time.perf_counter()
         question = question if isinstance(question, str) else ""
-        tokens = len(self.ledger.prompt_ids)
+        tokens = len(self.ledger.first_prompt)
         record = Trajectory(trajectory_id, question, self.protocol.name, prompt_tokens=tokens)
         if problem:
             logger.warning("trajectory %s cannot be played: %s", trajectory_id, problem)
             record.status = "bad_row"
-            record.failed("row", problem)
+            self._failed(record, "row", problem)
         else:
             try:
                 record.status = await self._play(record)
             except Exception as error:  # the codec's, or a fault of our own
                 logger.exception("trajectory %s", trajectory_id)
                 record.status = "error"
-                record.failed("error", reason(error))
+                self._failed(record, "error", reason(error))
         if record.status in ("turn_limit", "token_limit", "no_action") and record.n_tool_failures:
             record.status = "tool_failure"
         elif record.status in ("turn_limit", "token_limit"):
-            record.failed("budget", record.status)
-        record.generated_tokens = sum(self.ledger.mask)
-        record.observed_tokens = len(self.ledger.mask) - record.generated_tokens
+            self._failed(record, "budget", record.status)
+        record.generated_tokens = self.ledger.generated_tokens
+        record.observed_tokens = self.ledger.observed_tokens
         record.seconds = time.perf_counter() - started
+        if self.observer:
+            self._tell(record, "ended", **record.to_dict())
         return record
 
     async def _begin(self, question: str, prompt: Sequence[int] | Awaitable[Sequence[int]]) -> str | None:
@@ -106,7 +119,7 @@ class Episode:
             return "no question"
         if not ids or (most is not None and len(ids) > most):
             return f"{len(ids)} prompt tokens" + ("" if most is None else f" (at most {most})")
-        self.ledger = Ledger(ids)
+        self.ledger = Ledger(ids, self.budget.row_capacity)
         return None
 
     async def _play(self, record: Trajectory) -> str:
@@ -115,30 +128,29 @@ class Episode:
             room = min(self.budget.max_turn_tokens, self._room())
             if room < 1:
                 return "token_limit"
-            turn = Turn("", Invalid.kind, status="invalid")  # in the record before anything of it can fail
+            # In the record before anything of it can fail.
+            turn = Turn("", Invalid.kind, status="invalid", row=self.ledger.row_number)
             record.turns.append(turn)
+            self._tell(record, "turn", room=room)
             action, out = await self._generate(record, turn, room)
             if out.aborted:
-                record.failed("engine", out.detail)
+                self._failed(record, "engine", out.detail)
                 return "engine_failure"
-            if isinstance(action, Answer):
-                record.answer = action.text
-                return "answered"
-            if left == 0:
+            self._tell(record, "tokens", text=turn.text, tokens=turn.generated_tokens, status=turn.status)
+            if left == 0 and not isinstance(action, Answer):
                 return "turn_limit"
-            if isinstance(action, Search):
-                ended = await self._look_up(record, turn, action.queries)
-            elif self.protocol.invalid_hint is None:
-                ended = "token_limit" if turn.status == "truncated" else "no_action"
-            else:
-                ended = self._hint(turn)
-            if ended:
+            if ended := await self._does[action.kind](record, turn, action):
                 return ended
         return "turn_limit"
 
     def _room(self) -> int:
-        """Tokens that may still come."""
-        return self.budget.response_tokens(len(self.ledger.prompt_ids)) - len(self.ledger.response_ids)
+        """Tokens that may still come: in the open row, and in the episode."""
+        room = self.ledger.room
+        assert room is not None  # a Budget always limits a row's response
+        if self.budget.max_episode_tokens is None:
+            return room
+        used = self.ledger.generated_tokens + self.ledger.observed_tokens
+        return min(room, self.budget.max_episode_tokens - used)
 
     async def _generate(self, record: Trajectory, turn: Turn, room: int) -> tuple[Action, Generation]:
         started = time.perf_counter()
@@ -149,7 +161,7 @@ class Episode:
             await self._wait(record, attempt)
             out, text = await self._continue(room)
         action = self.protocol.parse(text)
-        self.ledger.generated(out.token_ids, out.logprobs)
+        self.ledger.generated(out.token_ids, out.logprobs, len(record.turns) - 1)
         turn.text, turn.action, turn.generated_tokens = text, action.kind, len(out.token_ids)
         turn.generate_s = time.perf_counter() - started
         if not isinstance(action, Invalid):
@@ -179,69 +191,74 @@ class Episode:
         logger.warning("a generation failed: %s", reason(error))
         return Generation([], aborted=True, detail=reason(error)), ""
 
-    async def _look_up(self, record: Trajectory, turn: Turn, queries: tuple[str, ...]) -> str | None:
-        """Search, and show what was found; or the status with which the episode ends: the search failed and
-        that is to be masked, or there is no room for an observation and a turn after it."""
+    async def _answer(self, record: Trajectory, turn: Turn, action: Answer) -> str:
+        record.answer = action.text
+        self._tell(record, "answer", text=action.text)
+        return "answered"
+
+    async def _call(self, record: Trajectory, turn: Turn, action: Search | Calls) -> str | None:
+        """Make the calls and show what they gave; or the status with which the episode ends: a call failed
+        and that is to be masked, or there is no room for an observation and a turn after it."""
         total = self._room() - self.budget.min_turn_tokens
         total = min(total, self.budget.max_observation_tokens or total)
         if total < 1:
             return "token_limit"
-        turn.queries = list(queries)
-        turn.repeated_queries = self._repeated(queries)
+        calls = action.calls
+        turn.calls = [CallRecord(call.tool, dict(call.arguments)) for call in calls]
+        turn.repeated_queries = self._repeated(turn.queries)
+        if self.observer:
+            self._tell(
+                record, "calls", calls=[{"tool": c.tool, "arguments": c.arguments} for c in turn.calls]
+            )
         started = time.perf_counter()
-        results = await self._search(record, queries)
+        guard = ToolGuard(self.tools, self.failures, partial(self._wait, record))
+        results = await guard.call(turn.calls)
         turn.tool_s = time.perf_counter() - started
         if failed := [result for result in results if isinstance(result, Failure)]:
             turn.status = "tool_failure"
             first = min(failed, key=lambda failure: failure.kind not in self.failures.mask)
-            record.failed(first.kind, first.detail)
+            self._failed(record, first.kind, first.detail)
             if record.masked(self.failures.mask):
                 return "tool_failure"
         per_query = self.budget.max_query_observation_tokens
-        fitted = fit_observation(self.protocol, queries, results, self.codec.encode, per_query, total)
+        words = [call.words for call in calls]
+        fitted = fit_observation(self.protocol, words, results, self.codec.encode, per_query, total)
         if fitted is None:
             return "token_limit"
         ids, documents = fitted
-        self._observe(turn, checked_ids(ids))
-        turn.documents = documents
+        self._observe(record, turn, checked_ids(ids))
+        for call, shown in zip(turn.calls, documents, strict=True):
+            call.documents = shown
+        if self.observer:
+            self._tell(record, "documents", calls=[call.to_dict() for call in turn.calls])
         return None
 
-    async def _search(self, record: Trajectory, queries: Sequence[str]) -> list[list[Document] | Failure]:
-        """One result a query; what failed, and only that, is asked again."""
-        results = await self._ask(queries)
-        for attempt in range(self.failures.retries):
-            failed = [i for i, result in enumerate(results) if isinstance(result, Failure)]
-            if not failed:
-                break
-            await self._wait(record, attempt)
-            again = await self._ask([queries[i] for i in failed])
-            for i, result in zip(failed, again, strict=True):
-                results[i] = result
-        return results
+    async def _go_on(self, record: Trajectory, turn: Turn, action: Action) -> None:
+        """Nothing answers to it: the next turn follows."""
 
-    async def _ask(self, queries: Sequence[str]) -> list[list[Document] | Failure]:
-        call = partial(self.searcher.search, queries)
-        try:
-            return checked_results(await within(self.failures.tool_timeout_s, call), len(queries))
-        except Exception as error:
-            logger.warning("a search failed: %s", reason(error))
-            shown = TIMED_OUT if isinstance(error, Late) else NO_ANSWER
-            return [Failure(shown, "tool", reason(error))] * len(queries)
+    async def _rewrite(self, record: Trajectory, turn: Turn, action: Action) -> str | None:
+        """The context becomes the prompt and this turn, with the tokens that it was generated in; or the
+        status, if that leaves no room for a turn."""
+        ids = [*self.ledger.first_prompt, *self.ledger.context()[-turn.generated_tokens :]]
+        room = self.ledger.capacity.room(len(ids))
+        if room is not None and room < self.budget.min_turn_tokens:
+            return "token_limit"
+        self.ledger.rewrite(ids)
+        self._tell(record, "rewrite", tokens=len(ids))
+        return None
 
-    async def _wait(self, record: Trajectory, attempt: int) -> None:
-        record.retries += 1
-        await asyncio.sleep(self.failures.wait_s * 2**attempt)
-
-    def _hint(self, turn: Turn) -> str | None:
+    async def _hint(self, record: Trajectory, turn: Turn, action: Action) -> str | None:
         """Tell the policy what a turn should be; or the status with which the episode ends."""
-        ids = checked_ids(self.codec.encode(self.protocol.invalid_hint or ""))
+        if self.protocol.invalid_hint is None:
+            return "token_limit" if turn.status == "truncated" else "no_action"
+        ids = checked_ids(self.codec.encode(self.protocol.invalid_hint))
         if len(ids) > self._room() - self.budget.min_turn_tokens:
             return "token_limit"
-        self._observe(turn, ids)
+        self._observe(record, turn, ids)
         return None
 
-    def _observe(self, turn: Turn, ids: list[int]) -> None:
-        self.ledger.observed(ids)
+    def _observe(self, record: Trajectory, turn: Turn, ids: list[int]) -> None:
+        self.ledger.observed(ids, len(record.turns) - 1)
         turn.observed_tokens = len(ids)
 
     def _repeated(self, queries: Sequence[str]) -> int:
@@ -249,3 +266,16 @@ class Episode:
         before = len(self._asked)
         self._asked.update(map(query_key, queries))
         return len(queries) - (len(self._asked) - before)
+
+    async def _wait(self, record: Trajectory, attempt: int) -> None:
+        """Before a failed call is made again."""
+        record.retries += 1
+        await asyncio.sleep(self.failures.wait_s * 2**attempt)
+
+    def _failed(self, record: Trajectory, kind: str, detail: str) -> None:
+        record.failed(kind, detail)
+        self._tell(record, "failure", kind=kind, detail=detail)
+
+    def _tell(self, record: Trajectory, what: str, /, **data: Any) -> None:
+        if self.observer:
+            self.observer(Event(record.id, what, max(len(record.turns) - 1, 0), data))

@@ -1,4 +1,4 @@
-"""The parts that an episode is given: an engine, a searcher, a codec, as interfaces.
+"""The parts that an episode is given: an engine, tools, a codec, as interfaces.
 
 This is what they promise. They are foreign code and may break it: boundary.py checks what they return, and
 loop.py types what goes wrong.
@@ -6,11 +6,12 @@ loop.py types what goes wrong.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from typing import Protocol as Interface
 
-from rag_r1.protocols import Document, Failure
+from rag_r1.protocols import SEARCH, Document, Failure
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,55 @@ class Searcher(Interface):
     """Answers all queries of a turn, aligned with them. A failed search is a Failure, never an exception."""
 
     async def search(self, queries: Sequence[str]) -> Sequence[Sequence[Document] | Failure]: ...
+
+
+class Tool(Interface):
+    """Something that the policy can call.
+
+    `parameters` is the JSON schema of the arguments, an object. `call` answers all calls of a turn at once,
+    aligned with them; `fault` says what is wrong with arguments, for the policy to read, or None.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+    def fault(self, arguments: Mapping[str, Any]) -> str | None: ...
+
+    async def call(
+        self, arguments: Sequence[Mapping[str, Any]]
+    ) -> Sequence[Sequence[Document] | Failure]: ...
+
+
+class SearchTool:
+    """The built-in tool `search`, around a Searcher."""
+
+    name = SEARCH
+    description = "Searches a collection of passages for a query and returns the best ones."
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {"query": {"type": "string", "description": "what to look for"}},
+        "required": ["query"],
+        "additionalProperties": False,
+    }
+
+    def __init__(self, searcher: Searcher):
+        self.searcher = searcher
+
+    def fault(self, arguments: Mapping[str, Any]) -> str | None:
+        """A search has one argument, a text `query`."""
+        if set(arguments) == {"query"} and isinstance(arguments["query"], str):
+            return None
+        return "a search needs one argument, `query`, a text"
+
+    async def call(self, arguments: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Document] | Failure]:
+        """One search for all queries."""
+        return await self.searcher.search([one["query"] for one in arguments])
+
+
+def searching(searcher: Searcher) -> dict[str, Tool]:
+    """The tools of an episode that can search and nothing else."""
+    return {SEARCH: SearchTool(searcher)}
 
 
 class Codec(Interface):

@@ -8,12 +8,12 @@ that `to_dict` and JSON lose nothing. The prompt and the observations' text are 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rag_r1.agent.failures import KINDS, FailureNote
-from rag_r1.protocols import Document
+from rag_r1.protocols import SEARCH, Document, Search
 
 #: How an episode can end. `answered` is the only one with an answer.
 #: turn_limit: no answer in the last turn; token_limit: no room for another turn; no_action: a turn without
@@ -40,30 +40,88 @@ def query_key(query: str) -> str:
     return " ".join(_NO_WORD.sub(" ", query.casefold()).split()) or query
 
 
+def _copied(value: Any) -> Any:
+    """JSON values that share nothing with these."""
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list) else value
+
+
+@dataclass
+class CallRecord:
+    """One call of a tool and what it gave. `documents`: as shown to the policy, None if nothing was shown;
+    `seconds`: wall time of the turn's calls of this tool, which are made together, retries included."""
+
+    tool: str
+    arguments: dict[str, Any]
+    documents: list[Document] | None = None
+    seconds: float = 0.0
+    status: str = "ok"  # ok | failed (no answer) | refused (no such tool, or wrong arguments)
+
+    @property
+    def query(self) -> str | None:
+        """What is searched for, if this is a search."""
+        return str(self.arguments.get("query", "")) if self.tool == SEARCH else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types, none of them shared with the record."""
+        shown = None if self.documents is None else [dict(vars(document)) for document in self.documents]
+        return {**vars(self), "arguments": _copied(self.arguments), "documents": shown}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> CallRecord:
+        """The inverse of `to_dict`. Raises TypeError on unknown keys."""
+        shown = data.get("documents")
+        documents = None if shown is None else [Document(**document) for document in shown]
+        return cls(**{**data, "arguments": _copied(data["arguments"]), "documents": documents})
+
+
 @dataclass
 class Turn:
-    """One generation and what the environment answered to it."""
+    """One generation and what the environment answered to it. `row`: the training row that it is part of."""
 
     text: str
-    action: str  # search | answer | invalid
-    queries: list[str] = field(default_factory=list)
-    documents: list[list[Document]] = field(default_factory=list)  # as shown to the policy, one list a query
+    action: str  # search | call | answer | plan | think | summary | invalid
+    calls: list[CallRecord] = field(default_factory=list)
     generated_tokens: int = 0
     observed_tokens: int = 0
     generate_s: float = 0.0
     tool_s: float = 0.0
     status: str = "ok"  # ok | invalid | truncated | tool_failure
     repeated_queries: int = 0  # how many of the queries had been asked before
+    row: int = 0
+
+    @classmethod
+    def searched(
+        cls, text: str, queries: Sequence[str], documents: Sequence[Sequence[Document]] = (), **fields: Any
+    ) -> Turn:
+        """A turn with a search: `documents` are those shown for each query, or nothing if none were."""
+        shown = list(documents) or [None] * len(queries)
+        calls = [
+            CallRecord(SEARCH, {"query": query}, None if found is None else list(found))
+            for query, found in zip(queries, shown, strict=True)
+        ]
+        return cls(text, Search.kind, calls, **fields)
+
+    @property
+    def queries(self) -> list[str]:
+        """What was searched for."""
+        return [query for call in self.calls if (query := call.query) is not None]
+
+    @property
+    def documents(self) -> list[list[Document]]:
+        """The documents shown to the policy, one list a query; none if nothing was shown."""
+        shown = (call.documents for call in self.calls if call.query is not None)
+        return [documents for documents in shown if documents is not None]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, none of them shared with the turn."""
-        documents = [[dict(vars(document)) for document in found] for found in self.documents]
-        return {**vars(self), "queries": list(self.queries), "documents": documents}
+        return {**vars(self), "calls": [call.to_dict() for call in self.calls]}
 
 
 @dataclass
 class Trajectory:
-    """One episode. Token counts are of this episode's row; `seconds` is wall time from prompt to end."""
+    """One episode. Token counts are of all its training rows; `seconds` is wall time from prompt to end."""
 
     id: str
     question: str
@@ -77,7 +135,7 @@ class Trajectory:
     seconds: float = 0.0
     rewards: dict[str, float | None] = field(default_factory=dict)
     failures: list[FailureNote] = field(default_factory=list)  # those that no retry mended
-    retries: int = 0  # calls of the engine or of the searcher that were made again
+    retries: int = 0  # calls of the engine or of a tool that were made again
 
     @property
     def generated_text(self) -> str:
@@ -119,8 +177,9 @@ class Trajectory:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Trajectory:
         """The inverse of `to_dict`. Raises TypeError on unknown keys."""
-        turns = [Turn(**turn) for turn in data.get("turns", [])]
-        for turn in turns:
-            turn.documents = [[Document(**document) for document in found] for found in turn.documents]
+        turns = [
+            Turn(**{**turn, "calls": [CallRecord.from_dict(call) for call in turn.get("calls", [])]})
+            for turn in data.get("turns", [])
+        ]
         failures = [FailureNote(**failure) for failure in data.get("failures", [])]
         return cls(**{**data, "turns": turns, "failures": failures})

@@ -1,22 +1,46 @@
 """Protocols: prompts, tags, query syntax and observation formats as data. How they work: `protocol.py`."""
 
-from rag_r1.protocols.actions import Action, Answer, Document, Failure, Invalid, Search
+from rag_r1.protocols.actions import (
+    SEARCH,
+    Action,
+    Answer,
+    Call,
+    Calls,
+    Document,
+    Failure,
+    Invalid,
+    Plan,
+    Search,
+    Summary,
+    Think,
+    in_words,
+)
+from rag_r1.protocols.blocks import Block, CallFormat, Tag, Tags
 from rag_r1.protocols.loading import ProtocolError, load_protocol, protocol_names
 from rag_r1.protocols.neutralise import control_tokens
-from rag_r1.protocols.protocol import Protocol, Tag, Tags
+from rag_r1.protocols.protocol import Protocol
 
 __all__ = [
+    "SEARCH",
     "Action",
     "Answer",
+    "Block",
+    "Call",
+    "CallFormat",
+    "Calls",
     "Document",
     "Failure",
     "Invalid",
+    "Plan",
     "Protocol",
     "ProtocolError",
     "Search",
+    "Summary",
     "Tag",
     "Tags",
+    "Think",
     "control_tokens",
+    "in_words",
     "load_protocol",
     "protocol_names",
 ]

@@ -1,9 +1,19 @@
-"""What a turn can be: the typed results of parsing one generated turn, and the documents of a search."""
+"""What a turn can be: the typed results of parsing one generated turn, and what its calls give.
+
+A turn is one action. `Search` and `Calls` ask tools for something: `calls` lists what, each a tool's name and
+its arguments. `Search` is the built-in one, for the tool `search`; a turn that calls nothing else is a
+`Search` however its protocol writes it.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
+
+#: The built-in tool. Its arguments are `{"query": text}`.
+SEARCH = "search"
 
 
 def well_formed(text: str) -> str:
@@ -52,11 +62,47 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Call:
+    """One call of a tool. `arguments` are JSON values by name."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+
+    @property
+    def is_search(self) -> bool:
+        """Is it the built-in search, with a query and nothing else?"""
+        query = self.arguments.get("query")
+        return self.tool == SEARCH and isinstance(query, str) and len(self.arguments) == 1
+
+    @property
+    def words(self) -> str:
+        """What is asked, in one text: the query of a search, else the arguments as JSON."""
+        query = self.arguments.get("query")
+        if isinstance(query, str) and len(self.arguments) == 1:
+            return query
+        return well_formed(json.dumps(dict(self.arguments), ensure_ascii=False, default=str))
+
+
+@dataclass(frozen=True)
 class Search:
     """Ask the search engine: one query or more, all different. `dropped` counts those beyond the limit."""
 
     kind: ClassVar[str] = "search"
     queries: tuple[str, ...]
+    dropped: int = 0
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The same as calls of the tool `search`."""
+        return tuple(Call(SEARCH, {"query": query}) for query in self.queries)
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Call tools, of which not all are the search engine. `dropped`: as in Search."""
+
+    kind: ClassVar[str] = "call"
+    calls: tuple[Call, ...]
     dropped: int = 0
 
 
@@ -69,6 +115,30 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Plan:
+    """A plan for the turns to come; nothing answers to it."""
+
+    kind: ClassVar[str] = "plan"
+    text: str
+
+
+@dataclass(frozen=True)
+class Think:
+    """A thought that is a turn of its own; nothing answers to it."""
+
+    kind: ClassVar[str] = "think"
+    text: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is worth keeping: the context is rewritten to the prompt and the turn that wrote this."""
+
+    kind: ClassVar[str] = "summary"
+    text: str
+
+
+@dataclass(frozen=True)
 class Invalid:
     """A turn without an action, or with one that cannot be carried out."""
 
@@ -76,4 +146,17 @@ class Invalid:
     reason: str
 
 
-Action = Search | Answer | Invalid
+Action = Search | Calls | Answer | Plan | Think | Summary | Invalid
+
+
+def calls_action(calls: Sequence[Call], most: int) -> Search | Calls:
+    """The action that makes at most `most` of these calls: a Search if all of them are searches."""
+    made, dropped = tuple(calls[:most]), max(0, len(calls) - most)
+    if all(call.is_search for call in made):
+        return Search(tuple(call.arguments["query"] for call in made), dropped)
+    return Calls(made, dropped)
+
+
+def in_words(tool: str, text: str) -> list[Document]:
+    """A tool's answer in words, as its result; shown as it stands (but neutralised, as all data is)."""
+    return [Document(tool, text, verbatim=True)]

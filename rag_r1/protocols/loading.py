@@ -3,6 +3,15 @@
 A file that says `extends: NAME` (a shipped protocol, or the path of a YAML file, seen from its own folder) is
 that protocol with the keys that it gives itself; mappings are merged key by key, and a key set to null counts
 as not given. So a second prompt for the same dialect is a name and a prompt.
+
+`tags:` gives the four blocks that every protocol has: think, search, information, answer. Further ones stand
+under `blocks:`, by name:
+
+    blocks:
+      plan: {tags: ["<plan>", "</plan>"], role: plan}
+      calculate: {tags: ["<calc>", "</calc>"], role: call, tool: calculator, syntax: json}
+
+What the roles mean stands in blocks.py, the syntaxes in parsing.py (`read_calls`).
 """
 
 from __future__ import annotations
@@ -13,12 +22,15 @@ from typing import Any
 
 import yaml
 
-from rag_r1.protocols.parsing import QueryFormat
-from rag_r1.protocols.protocol import ObservationFormat, Protocol, Tag, Tags
+from rag_r1.protocols.actions import SEARCH
+from rag_r1.protocols.blocks import ACTING, ROLES, SYNTAXES, Block, CallFormat
+from rag_r1.protocols.protocol import ObservationFormat, Protocol
 
 _HERE = Path(__file__).parent
 #: Files that may extend one another in a row; more are taken for a circle.
 _DEEPEST = 8
+#: The blocks under `tags:`, and their roles.
+_ALWAYS = {"think": "think", "search": "call", "information": "observation", "answer": "answer"}
 
 
 class ProtocolError(ValueError):
@@ -93,6 +105,18 @@ def _from_dict(data: dict[str, Any], where: str) -> Protocol:
     prompt = _Keys(top.take("prompt", dict), where, "prompt.")
     tags = _Keys(top.take("tags", dict), where, "tags.")
     observation = _Keys(top.take("observation", dict), where, "observation.")
+    form = CallFormat(
+        syntax=top.take("query_syntax", str, one_of=SYNTAXES),
+        most=top.take("max_queries", int),
+        delete=top.take("query_delete", str, default=""),
+        fold=top.take("query_white_space", str, default="keep", one_of=("keep", "fold")) == "fold",
+    )
+    blocks = [
+        Block(*tags.take_tag(name), name, role, role in ACTING, form if role == "call" else None)
+        for name, role in _ALWAYS.items()
+    ]
+    for name, keys in top.take("blocks", dict, default={}).items():
+        blocks.append(_block(str(name), keys, where, form))
     protocol = Protocol(
         name=top.take("name", str),
         source=top.take("source", str, default=""),
@@ -100,13 +124,7 @@ def _from_dict(data: dict[str, Any], where: str) -> Protocol:
         user_prompt=prompt.take("user", str, contains=("{question}",)),
         prompt_form=prompt.take("form", str, default="chat", one_of=("chat", "text")),
         opening=prompt.take("opening", str, default=""),
-        tags=Tags(**{name: tags.take_tag(name) for name in ("think", "search", "information", "answer")}),
-        queries=QueryFormat(
-            syntax=top.take("query_syntax", str, one_of=("single", "list")),
-            most=top.take("max_queries", int),
-            delete=top.take("query_delete", str, default=""),
-            fold=top.take("query_white_space", str, default="keep", one_of=("keep", "fold")) == "fold",
-        ),
+        blocks=tuple(blocks),
         answer_opening=top.take("answer_opening", str, default="first", one_of=("first", "last")),
         format=ObservationFormat(
             template=observation.take("template", str, contains=("{body}",)),
@@ -121,7 +139,35 @@ def _from_dict(data: dict[str, Any], where: str) -> Protocol:
     )
     for keys in (top, prompt, tags, observation):
         keys.finish()
-    strings = [string for tag in vars(protocol.tags).values() for string in (tag.open, tag.close)]
+    _check(protocol, where)
+    return protocol
+
+
+def _block(name: str, given: Any, where: str, form: CallFormat) -> Block:
+    """A block of one's own. Its calls are made of what the search block has: the number of them in a turn and
+    how a query is cleaned."""
+    if not isinstance(given, dict):
+        raise ProtocolError(f"{where}: blocks.{name} must be {{tags, role, ...}}, not {given!r}")
+    if name in _ALWAYS:
+        raise ProtocolError(f"{where}: blocks.{name}: the name stands under `tags` already; choose another")
+    keys = _Keys(given, where, f"blocks.{name}.")
+    pair = keys.take_tag("tags")
+    role = keys.take("role", str, one_of=tuple(role for role in ROLES if role != "observation"))
+    stop = keys.take("stop", bool, default=role in ACTING)
+    if role in ACTING and not stop:
+        raise ProtocolError(f"{where}: blocks.{name}.stop: a generation always ends after a {role}")
+    call = None
+    if role == "call":
+        syntax = keys.take("syntax", str, default="single", one_of=SYNTAXES)
+        most = 1 if syntax == "single" else form.most
+        call = replace(form, syntax=syntax, most=most, tool=keys.take("tool", str, default=SEARCH))
+    keys.finish()
+    return Block(*pair, name, role, stop, call)
+
+
+def _check(protocol: Protocol, where: str) -> None:
+    """What one key cannot show by itself. Raises ProtocolError."""
+    strings = [string for block in protocol.blocks for string in (block.open, block.close)]
     for string in strings:
         if strings.count(string) > 1:
             raise ProtocolError(f"{where}: tags: {string!r} stands for two things")
@@ -136,9 +182,8 @@ def _from_dict(data: dict[str, Any], where: str) -> Protocol:
         raise ProtocolError(
             f"{where}: max_queries is {protocol.max_queries}; `single` takes 1, `list` 1 or more"
         )
-    if any(tag.close in protocol.opening for tag in (protocol.tags.search, protocol.tags.answer)):
+    if any(block.close in protocol.opening for block in protocol.acting):
         raise ProtocolError(f"{where}: prompt.opening must not hold an action: the policy has to write it")
-    return protocol
 
 
 class _Keys:
@@ -163,11 +208,11 @@ class _Keys:
             raise ProtocolError(f"{name} must contain {' or '.join(contains)}")
         return value
 
-    def take_tag(self, key: str) -> Tag:
+    def take_tag(self, key: str) -> tuple[str, str]:
         pair = self.take(key, list)
         if len(pair) != 2 or not all(isinstance(part, str) and part.strip() for part in pair):
             raise ProtocolError(f"{self.where}: {self.prefix}{key} must be [opening, closing], not {pair!r}")
-        return Tag(*pair)
+        return pair[0], pair[1]
 
     def finish(self) -> None:
         if self.data:

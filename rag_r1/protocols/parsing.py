@@ -1,10 +1,10 @@
 """From the text of one generated turn to an action.
 
 Only text that the policy itself wrote is ever parsed, so a prompt's example or a document cannot become an
-action. Generation stops at the closing tag of a search or an answer; should an engine run past it, the first
-closed block is the action and the rest is ignored.
+action. Generation stops at the closing tag of a block that acts (a call, an answer, ...); should an engine
+run past it, the first closed block is the action and the rest is ignored.
 
-Where a block was opened more than once, a search begins at its last opening tag: in `<search> a <search> b
+Where a block was opened more than once, it begins at its last opening tag: in `<search> a <search> b
 </search>` the query is `b`, as a model that starts over means it. An answer begins where the published scorer
 begins to read it (`answer_opening`): in Search-R1 and RAG-R1 at the first opening tag, so that `<answer> a
 <answer> b </answer>` is not a right answer to a question whose gold is `b`; in R1-Searcher at the last.
@@ -14,64 +14,117 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from rag_r1.protocols.actions import Action, Answer, Invalid, Search, well_formed
+from rag_r1.protocols.actions import (
+    Action,
+    Answer,
+    Call,
+    Invalid,
+    Plan,
+    Summary,
+    Think,
+    calls_action,
+    well_formed,
+)
+from rag_r1.protocols.blocks import Block, CallFormat
 
 # A comma between digits belongs to a number when just three follow: "1,000" is one query, "1999,2001" two.
 _SEPARATOR = re.compile(r"(?<!\d),|,(?!\d{3}(?!\d))")
 _QUOTED = re.compile(r'\s*"([^"]*)"\s*(?:,|$)')
+# `[Wiki_RAG]: key words`, as Agentic RAG-R1 writes a call.
+_NAMED = re.compile(r"\[([^\[\]\n]+)\]\s*:?(.*)", re.DOTALL)
+
+_TEXTS: dict[str, Callable[[str], Action]] = {
+    "answer": Answer,
+    "plan": Plan,
+    "think": Think,
+    "summary": Summary,
+}
 
 
-@dataclass(frozen=True)
-class QueryFormat:
-    """How queries stand in a search block. `syntax`: see `split_queries`; `most`: queries a turn; `delete`:
-    characters that are left out of a query; `fold`: white space inside becomes single blanks."""
-
-    syntax: str
-    most: int
-    delete: str = ""
-    fold: bool = False
-
-
-def parse_turn(
-    text: str, search: tuple[str, str], answer: tuple[str, str], queries: QueryFormat, answer_opening: str
-) -> Action:
-    """The action of one turn. `search`, `answer`: (opening, closing) tags; `answer_opening`: `first` or
-    `last`."""
-    closings = [(text.find(close), open_, close) for open_, close in (search, answer) if close in text]
-    if not closings:
+def parse_turn(text: str, acting: Sequence[Block], answer_opening: str) -> Action:
+    """The action of one turn. `acting`: the blocks at whose closing tag a generation stops;
+    `answer_opening`: `first` or `last`."""
+    ends = [(end, i) for i, block in enumerate(acting) if (end := text.find(block.close)) >= 0]
+    if not ends:
         return Invalid("no closed search or answer")
-    end, open_, close = min(closings)
-    first = close == answer[1] and answer_opening == "first"
-    start = text.find(open_, 0, end) if first else text.rfind(open_, 0, end)
+    end, i = min(ends)
+    block = acting[i]
+    first = block.role == "answer" and answer_opening == "first"
+    start = text.find(block.open, 0, end) if first else text.rfind(block.open, 0, end)
     if start < 0:
-        return Invalid(f"{close} without {open_}")
-    body = text[start + len(open_) : end].strip()
-    if close == answer[1]:
-        return Answer(body)
-    asked = split_queries(body, queries)
-    if not asked:
-        return Invalid("empty query")
-    return Search(asked[: queries.most], dropped=max(0, len(asked) - queries.most))
+        return Invalid(f"{block.close} without {block.open}")
+    body = text[start + len(block.open) : end].strip()
+    if block.call is None:
+        return _TEXTS[block.role](body)
+    try:
+        calls = read_calls(body, block.call)
+    except ValueError as error:
+        return Invalid(str(error))
+    return calls_action(calls, block.call.most) if calls else Invalid("empty query")
 
 
-def split_queries(body: str, queries: QueryFormat) -> tuple[str, ...]:
+def read_calls(body: str, form: CallFormat) -> list[Call]:
+    """The calls in the body of a block, as `form.syntax` writes them. Raises ValueError if they cannot be
+    read.
+
+    `single`, `list`: queries to the tool `form.tool`. `named`: `[tool]: query`. `json`: an object (or a list
+    of objects) with `name` and `arguments`, Hermes' form, which Qwen's chat templates ask for.
+    """
+    if form.syntax == "json":
+        return _json_calls(body)
+    tool = form.tool
+    if form.syntax == "named":
+        named = _NAMED.fullmatch(body)
+        if named is None:
+            raise ValueError("a call must begin with the name of a tool, as in [name]: words")
+        tool, body = well_formed(named[1]).strip(), named[2].strip()
+    return [Call(tool, {"query": query}) for query in split_queries(body, form)]
+
+
+def _json_calls(body: str) -> list[Call]:
+    try:
+        read = json.loads(body)
+    except (ValueError, RecursionError):  # hostile nesting exhausts the JSON reader's stack
+        raise ValueError("a call must be JSON with a name and arguments") from None
+    calls: list[Call] = []
+    for item in read if isinstance(read, list) else [read]:
+        name, arguments = (item.get("name"), item.get("arguments", {})) if isinstance(item, dict) else (0, 0)
+        if not isinstance(name, str) or not name.strip() or not isinstance(arguments, dict):
+            raise ValueError("a call must be JSON with a name and arguments")
+        call = Call(well_formed(name).strip(), _well_formed(arguments))
+        if call not in calls:
+            calls.append(call)
+    return calls
+
+
+def _well_formed(value: Any) -> Any:
+    """JSON values without lone surrogates."""
+    if isinstance(value, str):
+        return well_formed(value)
+    if isinstance(value, dict):
+        return {well_formed(key): _well_formed(item) for key, item in value.items()}
+    return [_well_formed(item) for item in value] if isinstance(value, list) else value
+
+
+def split_queries(body: str, form: CallFormat) -> tuple[str, ...]:
     """The queries of a search block, without the empty ones and the repeats (in other letter case or white
     space too).
 
-    `single`: the whole block is one query. `list`: RAG-R1's comma form; a query with a comma is written in
-    double quotes, or the block is a JSON list of strings.
+    `single` (and `named`): the whole body is one query. `list`: RAG-R1's comma form; a query with a comma is
+    written in double quotes, or the block is a JSON list of strings.
     """
-    raw = [body] if queries.syntax == "single" else _json_list(body)
+    raw = _json_list(body) if form.syntax == "list" else [body]
     if raw is None:
         raw = _comma_list(body)
-    deleted = dict.fromkeys(map(ord, queries.delete))
+    deleted = dict.fromkeys(map(ord, form.delete))
     unique: dict[str, str] = {}
     for query in (well_formed(item).translate(deleted).strip() for item in raw):
         folded = " ".join(query.split())
         if query:
-            unique.setdefault(folded.casefold(), folded if queries.fold else query)
+            unique.setdefault(folded.casefold(), folded if form.fold else query)
     return tuple(unique.values())
 
 

@@ -1,7 +1,7 @@
 """A protocol: the dialect in which a policy and its environment talk.
 
 Everything that differs between Search-R1, RAG-R1, R1-Searcher and their relatives is data: a YAML file
-beside this module with the prompt, the tags, the query syntax and the observation template (`loading.py`
+beside this module with the prompt, the blocks, the syntax of calls and the observation template (`loading.py`
 reads it). A protocol has five verbs: `messages` (question -> chat messages), `prompt_ids` (these -> tokens),
 `parse` (one generated turn -> action), `observation` (search results -> text) and `invalid_hint`. Data
 processing, rollout, rewards, evaluation and serving all use the same object.
@@ -21,26 +21,9 @@ from functools import cached_property
 from typing import Any
 
 from rag_r1.protocols.actions import Action, Document, Failure
+from rag_r1.protocols.blocks import Block, CallFormat, Tags
 from rag_r1.protocols.neutralise import Neutraliser, with_question
-from rag_r1.protocols.parsing import QueryFormat, parse_turn
-
-
-@dataclass(frozen=True)
-class Tag:
-    """An opening and a closing string, e.g. `<search>` and `</search>`."""
-
-    open: str
-    close: str
-
-
-@dataclass(frozen=True)
-class Tags:
-    """The blocks of a trajectory: the policy writes think, search, answer; the environment, information."""
-
-    think: Tag
-    search: Tag
-    information: Tag
-    answer: Tag
+from rag_r1.protocols.parsing import parse_turn
 
 
 @dataclass(frozen=True)
@@ -69,15 +52,15 @@ class Protocol:
     `prompt_form`: `chat` (the model's chat template) or `text` (the bare words, for a base model). `opening`
     is what the prompt has already written of the policy's first turn, e.g. `<think>`. `invalid_hint` is what
     the policy reads after a turn without an action; None (in a file: empty): such a turn ends the episode.
-    `answer_opening` says which opening tag begins an answer, the `first` of the turn or the `last`.
+    `answer_opening` says which opening tag begins an answer, the `first` of the turn or the `last`. `blocks`
+    holds at least one block of each of the roles think, call, observation and answer.
     """
 
     name: str
     source: str
     system_prompt: str | None
     user_prompt: str
-    tags: Tags
-    queries: QueryFormat
+    blocks: tuple[Block, ...]
     format: ObservationFormat
     invalid_hint: str | None
     special_tokens: tuple[str, ...] = field(default=())
@@ -85,15 +68,40 @@ class Protocol:
     opening: str = ""
     answer_opening: str = "first"
 
-    @property
-    def max_queries(self) -> int:
-        """Queries in one turn, at most."""
-        return self.queries.most
+    @cached_property
+    def tags(self) -> Tags:
+        """The tags of the first block of each role that every protocol has."""
+        return Tags(*(self._first(role) for role in ("think", "call", "observation", "answer")))
 
     @property
-    def stop(self) -> tuple[str, str]:
+    def queries(self) -> CallFormat:
+        """How the first call block is written: that of the search engine."""
+        call = self._first("call").call
+        assert call is not None
+        return call
+
+    @property
+    def max_queries(self) -> int:
+        """Calls in one turn, at most."""
+        return self.queries.most
+
+    @cached_property
+    def acting(self) -> tuple[Block, ...]:
+        """The blocks at whose closing tag a generation stops."""
+        return tuple(block for block in self.blocks if block.stop)
+
+    @cached_property
+    def stop(self) -> tuple[str, ...]:
         """Strings at which generation ends; they stay in the output, so that nothing trails a closing tag."""
-        return (self.tags.search.close, self.tags.answer.close)
+        return tuple(block.close for block in self.acting)
+
+    @property
+    def rewrites_context(self) -> bool:
+        """Can a turn rewrite the context? Then a trajectory may be several training rows."""
+        return any(block.role == "summary" for block in self.blocks)
+
+    def _first(self, role: str) -> Block:
+        return next(block for block in self.blocks if block.role == role)
 
     def messages(self, question: str) -> list[dict[str, str]]:
         """Chat messages that put the question."""
@@ -124,17 +132,11 @@ class Protocol:
 
     def parse(self, text: str) -> Action:
         """The action in the text of one generated turn."""
-        search, answer = self.tags.search, self.tags.answer
-        return parse_turn(
-            text,
-            (search.open, search.close),
-            (answer.open, answer.close),
-            self.queries,
-            self.answer_opening,
-        )
+        return parse_turn(text, self.acting, self.answer_opening)
 
     def observation(self, queries: Sequence[str], results: Sequence[Sequence[Document] | Failure]) -> str:
-        """The text that answers a search. `results` are aligned with `queries`; documents are neutralised."""
+        """The text that answers calls. `results` are aligned with `queries` (of a call to another tool: its
+        `words`); documents are neutralised."""
         if len(queries) != len(results):
             raise ValueError(f"{len(queries)} queries but {len(results)} results")
         if self.format.nothing_found is not None and not any(map(_shows, results)):
@@ -161,6 +163,8 @@ class Protocol:
         return self.neutralise(text)
 
     def _fill(self, rank: int, document: Document) -> str:
+        if document.verbatim:
+            return document.contents
         if self.format.trim == "starts":
             document = replace(document, contents=document.contents.lstrip())
         contents = {"title": document.title, "text": document.text, "contents": document.contents}
@@ -179,7 +183,7 @@ class Protocol:
 
     @cached_property
     def _neutralise(self) -> Neutraliser:
-        tags = [s for tag in vars(self.tags).values() for s in (tag.open, tag.close)]
+        tags = [string for block in self.blocks for string in (block.open, block.close)]
         return Neutraliser(tags, self.special_tokens)
 
 
