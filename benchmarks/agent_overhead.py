@@ -37,6 +37,7 @@ from rag_r1.demo.policy import policy_path
 from rag_r1.demo.report import read_records
 from rag_r1.demo.world import demo_protocol, make_world
 from rag_r1.protocols import Document, Protocol, control_tokens
+from rag_r1.tools import searching
 
 PROTOCOL = "rag_r1_mq"
 TOPK = 3
@@ -139,7 +140,7 @@ async def core(material: Material, turns: int, repeated: float) -> tuple[int, fl
 
 async def play(material: Material, turns: int, codec: TimedCodec, prompt: list[int], ready: Ready) -> int:
     """One episode, its row and its record; tokens."""
-    episode = Episode(material.protocol, material.budget(turns), ready, ready, codec)
+    episode = Episode(material.protocol, material.budget(turns), ready, searching(ready), codec)
     record = await episode.run("id", "Where?", prompt)
     row = episode.ledger.row()
     record.to_dict()
@@ -202,7 +203,9 @@ def repeated_share(steps: Iterable[Sequence[dict[str, Any]]]) -> float:
     for records in steps:
         known: set[str] = set()
         for turn in (turn for record in records for turn in record["turns"] if turn["observed_tokens"]):
-            observation = json.dumps([turn["queries"], turn["documents"]], sort_keys=True)
+            observation = json.dumps(
+                [[c["arguments"], c["documents"]] for c in turn["calls"]], sort_keys=True
+            )
             shown, repeated = shown + 1, repeated + (observation in known)
             known.add(observation)
     return repeated / shown if shown else 0.0

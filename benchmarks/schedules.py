@@ -21,8 +21,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from rag_r1.agent import Budget, Codec, Engine, Episode, Generation, Searcher, Trajectory
+from rag_r1.agent import Budget, Codec, Engine, Episode, Generation, Trajectory
 from rag_r1.protocols import Document, Failure, Protocol
+from rag_r1.tools import Searcher, searching
 
 NAMES = ("async", "lockstep", "serial")
 #: Queries in one request of the lock-step schedule.
@@ -213,7 +214,7 @@ async def play(
     async def one(job: Job, own_searcher: PacedSearcher) -> Trajectory:
         engine = MeteredEngine(job.engine, meter, barrier)
         try:
-            episode = Episode(protocol, budget, engine, own_searcher, codec)
+            episode = Episode(protocol, budget, engine, searching(own_searcher), codec)
             return await episode.run(job.id, job.question, job.prompt_ids)
         finally:
             if barrier:

@@ -22,6 +22,7 @@ _KEYS = (
     "validation_agent",
     "retriever",
     "validation_retriever",
+    "tools",
     "reward",
     "failures",
     "trajectory_dir",
@@ -42,6 +43,7 @@ class RagR1Config:
     validation_agent: dict[str, Any]
     retriever: dict[str, Any]
     validation_retriever: dict[str, Any]
+    tools: dict[str, Any]
     reward: tuple[dict[str, Any], ...]
     failures: FailurePolicy
     trajectory_dir: str | None
@@ -75,7 +77,7 @@ class RagR1Config:
             if key not in _KEYS
         ]
         sections: dict[str, dict[str, Any]] = {}
-        for key in ("agent", "validation_agent", "retriever", "validation_retriever", "failures"):
+        for key in ("agent", "validation_agent", "retriever", "validation_retriever", "tools", "failures"):
             sections[key] = _take(lambda key=key: _mapping(config, key), {}, faults)
         for key, build in (
             ("agent", lambda options: Budget.from_config(options, max_response_tokens=1)),
@@ -98,6 +100,7 @@ class RagR1Config:
             validation_agent=validation_agent,
             retriever=sections["retriever"],
             validation_retriever={**sections["retriever"], **sections["validation_retriever"]},
+            tools=sections["tools"],
             reward=_take(lambda: _reward(config), (), faults),
             failures=FailurePolicy.from_config(sections["failures"]),
             trajectory_dir=_take(lambda: _trajectory_dir(config), None, faults),

@@ -6,7 +6,7 @@ from rag_r1.agent.events import Event, Observer
 from rag_r1.agent.failures import KINDS, FailureNote, FailurePolicy
 from rag_r1.agent.ledger import Capacity, Ledger, RowFull, Span, TrainingRow
 from rag_r1.agent.loop import Episode
-from rag_r1.agent.parts import Codec, Engine, Generation, Searcher, SearchTool, Tool, UnknownToken, searching
+from rag_r1.agent.parts import Codec, Engine, Generation, Tool, UnknownToken
 from rag_r1.agent.trajectory import STATUSES, CallRecord, Trajectory, Turn
 
 __all__ = [
@@ -25,8 +25,6 @@ __all__ = [
     "Ledger",
     "Observer",
     "RowFull",
-    "SearchTool",
-    "Searcher",
     "Span",
     "TokenizerCodec",
     "Tool",
@@ -34,5 +32,4 @@ __all__ = [
     "Trajectory",
     "Turn",
     "UnknownToken",
-    "searching",
 ]

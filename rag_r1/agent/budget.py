@@ -30,15 +30,15 @@ class Budget:
     max_observation_tokens: int | None = None
     #: Room that an observation must leave for the turn after it.
     min_turn_tokens: int = 16
-    #: Generated and observed tokens of the whole episode; None: what its training rows hold. Only a protocol
-    #: that rewrites its context has more than one row.
-    max_episode_tokens: int | None = None
     #: Generated and observed tokens in one training row.
     max_response_tokens: int = 4096
     #: Tokens of the prompt; None: as many as the context holds.
     max_prompt_tokens: int | None = None
     #: Prompt, generated and observed tokens of a row, as the engine's context holds them; None: no limit.
     max_context_tokens: int | None = None
+    #: Generated and observed tokens of the whole episode; None: what its training rows hold. Only a protocol
+    #: that rewrites its context has more than one row.
+    max_episode_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for spec in fields(self):

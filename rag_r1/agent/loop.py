@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 class Episode:
     """Runs one question. After `run`, `ledger` holds the tokens and the returned trajectory the record.
 
-    `tools` by name; the built-in search calls `search` (parts.searching). `observer` is given the events of
-    events.py while the episode runs.
+    `tools` by name; the built-in search calls `search` (rag_r1.tools.searching). `observer` is given the
+    events of events.py while the episode runs.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from typing import Protocol as Interface
 
-from rag_r1.protocols import SEARCH, Document, Failure
+from rag_r1.protocols import Document, Failure
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,6 @@ class Engine(Interface):
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation: ...
 
 
-class Searcher(Interface):
-    """Answers all queries of a turn, aligned with them. A failed search is a Failure, never an exception."""
-
-    async def search(self, queries: Sequence[str]) -> Sequence[Sequence[Document] | Failure]: ...
-
-
 class Tool(Interface):
     """Something that the policy can call.
 
@@ -57,37 +51,6 @@ class Tool(Interface):
     async def call(
         self, arguments: Sequence[Mapping[str, Any]]
     ) -> Sequence[Sequence[Document] | Failure]: ...
-
-
-class SearchTool:
-    """The built-in tool `search`, around a Searcher."""
-
-    name = SEARCH
-    description = "Searches a collection of passages for a query and returns the best ones."
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {"query": {"type": "string", "description": "what to look for"}},
-        "required": ["query"],
-        "additionalProperties": False,
-    }
-
-    def __init__(self, searcher: Searcher):
-        self.searcher = searcher
-
-    def fault(self, arguments: Mapping[str, Any]) -> str | None:
-        """A search has one argument, a text `query`."""
-        if set(arguments) == {"query"} and isinstance(arguments["query"], str):
-            return None
-        return "a search needs one argument, `query`, a text"
-
-    async def call(self, arguments: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Document] | Failure]:
-        """One search for all queries."""
-        return await self.searcher.search([one["query"] for one in arguments])
-
-
-def searching(searcher: Searcher) -> dict[str, Tool]:
-    """The tools of an episode that can search and nothing else."""
-    return {SEARCH: SearchTool(searcher)}
 
 
 class Codec(Interface):

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 from transformers import PreTrainedTokenizerBase as TokenizerBase
 
+from rag_r1.agent import Budget, TokenizerCodec
+from rag_r1.agent_setup import AgentSetup, chat_template
 from rag_r1.demo import world
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.tokenizer import make_tokenizer
 from rag_r1.demo.traces import Segment, write_trace
-from rag_r1.protocols import Protocol
+from rag_r1.protocols import Protocol, control_tokens
+from rag_r1.tools import searching
 
 PROTOCOLS = ("rag_r1_sq", "rag_r1_mq")
 POLICIES = Path(__file__).parent / "policy"
@@ -54,7 +58,7 @@ def demo_tokenizer() -> TokenizerBase:
         texts += [word, f" {word}"]
     for name in PROTOCOLS:
         protocol = world.demo_protocol(name)
-        whole += [text for tag in vars(protocol.tags).values() for text in (tag.open, tag.close)]
+        whole += [text for block in protocol.blocks for text in (block.open, block.close)]
         texts.append(protocol.invalid_hint or "")
         for seed in range(8):
             small = world.make_world(seed, "train", people=20, places=10, words=12)
@@ -105,16 +109,22 @@ def load_policy(folder: Path | str) -> tuple[Qwen2ForCausalLM, TokenizerBase]:
     )
 
 
+def demo_setup(
+    tokenizer: TokenizerBase, protocol: Protocol, budget: Budget, search: WorldSearch
+) -> AgentSetup:
+    """The agent of the demo: it searches a world."""
+    return AgentSetup(
+        protocol=protocol.with_special_tokens(control_tokens(tokenizer)),
+        codec=TokenizerCodec(tokenizer),
+        budget=budget,
+        tools=partial(searching, search),
+        chat=chat_template(tokenizer),
+    )
+
+
 def prompt_ids(tokenizer: TokenizerBase, protocol: Protocol, messages: Sequence[dict[str, str]]) -> list[int]:
     """Token ids of a prompt, up to where the policy's first turn begins."""
-
-    def chat(given: Sequence[dict[str, str]]) -> list[int]:
-        return tokenizer.apply_chat_template(given, add_generation_prompt=True, return_dict=False)
-
-    def encode(text: str) -> list[int]:
-        return tokenizer(text, add_special_tokens=False).input_ids
-
-    return protocol.prompt_ids(messages, chat, encode)
+    return protocol.prompt_ids(messages, chat_template(tokenizer), TokenizerCodec(tokenizer).encode)
 
 
 def encode_trace(

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.demo.world import KINDS
+from rag_r1.protocols import SEARCH
 
 #: Rows of the table after the kinds: label and how a record gives the number. No times: the validation before
 #: training includes the engine's first compilation, so a time before and one after are not alike.
 _MEASURES = (
-    ("searches a question", lambda r: sum(len(turn["queries"]) for turn in r["turns"])),
+    ("searches a question", lambda r: sum(c["tool"] == SEARCH for t in r["turns"] for c in t["calls"])),
     ("turns a question", lambda r: len(r["turns"])),
 )
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import torch
 from transformers import DynamicCache, Qwen2ForCausalLM
 
-from rag_r1.agent import Budget, Episode, Generation, TokenizerCodec, TrainingRow, Trajectory
-from rag_r1.demo.policy import TokenizerBase, prompt_ids
+from rag_r1.agent import Budget, Generation, TrainingRow, Trajectory
+from rag_r1.demo.policy import TokenizerBase, demo_setup
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import Question
 from rag_r1.protocols import Protocol
@@ -111,18 +111,13 @@ def roll_out(
 ) -> list[Rollout]:
     """One trajectory for each question, in order."""
     engine = TorchEngine(model, tokenizer, temperature)
-    codec = TokenizerCodec(tokenizer)
-    episodes = [Episode(protocol, budget, engine, search, codec) for _ in questions]
+    setup = demo_setup(tokenizer, protocol, budget, search)
+    episodes = []
 
     async def play() -> list[Trajectory]:
+        episodes.extend(setup.episode(engine) for _ in questions)
         tasks = [
-            asyncio.ensure_future(
-                episode.run(
-                    question.id,
-                    question.text,
-                    prompt_ids(tokenizer, protocol, protocol.messages(question.text)),
-                )
-            )
+            asyncio.ensure_future(episode.run(question.id, question.text, setup.prompt_ids(question.text)))
             for episode, question in zip(episodes, questions, strict=True)
         ]
         while not all(task.done() for task in tasks):

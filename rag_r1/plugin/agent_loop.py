@@ -1,9 +1,9 @@
 """veRL's agent loop `search_agent`: the agent core behind veRL's interface.
 
 veRL makes one SearchAgentLoop for each trajectory and awaits `run`. The loop turns the row into prompt
-tokens, plays an `Episode` against veRL's own generation client, and hands back the ledger's row.
-Trajectories share one retrieval client and one codec per process. The trajectory record travels to the
-reward manager in `extra_fields`, and no further (`SearchOutput`).
+tokens, plays an `Episode` against veRL's own generation client, and hands back the ledger's rows.
+Trajectories share their tools and one codec per process (agent_setup.py). The trajectory record travels to
+the reward manager in `extra_fields`, and no further (`SearchOutput`).
 
 Whatever goes wrong with one trajectory costs that trajectory and not the run, and the episode types it
 (agent/loop.py): also a prompt or a tool that cannot be made, for both are made within it.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any
@@ -26,13 +26,9 @@ from transformers import AutoConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
-from rag_r1.agent import Budget, Episode, Generation, Ledger, TokenizerCodec, Trajectory
+from rag_r1.agent import Codec, Generation, Ledger, TrainingRow, Trajectory
+from rag_r1.agent_setup import AgentSetup, RowLimits
 from rag_r1.config import RagR1Config
-from rag_r1.protocols import control_tokens
-from rag_r1.tools import shared_searcher
-
-#: Longer prompts are not even encoded: the longest tokens of common vocabularies are runs of 128 blanks.
-_MOST_CHARS_A_TOKEN = 128
 
 
 class VerlEngine:
@@ -47,7 +43,7 @@ class VerlEngine:
     writes on. `_until_stop` cuts there.
     """
 
-    def __init__(self, client: Any, sampling_params: dict[str, Any], codec: TokenizerCodec):
+    def __init__(self, client: Any, sampling_params: dict[str, Any], codec: Codec):
         self.client, self.sampling_params, self.codec = client, sampling_params, codec
         self.resumes = isinstance(client, FullyAsyncLLMServerClient)
         self.request_id = uuid4().hex
@@ -115,32 +111,18 @@ class SearchOutput(AgentLoopOutput):
 
 
 class _Settings:
-    """The checked configuration of a process; made once, since veRL makes a loop for each trajectory."""
+    """The agent of a process, for training and for validation; made once, since veRL makes a loop for each
+    trajectory."""
 
     _made: tuple[DictConfig, _Settings] | None = None
 
     def __init__(self, config: DictConfig, tokenizer: Any):
-        self.rag_r1 = RagR1Config.from_config(_plain(config.get("rag_r1")))
-        self.protocol = self.rag_r1.protocol.with_special_tokens(control_tokens(tokenizer))
-        self.codec = TokenizerCodec(tokenizer, vocabulary_size=_vocabulary_size(config))
+        settings = RagR1Config.from_config(_plain(config.get("rag_r1")))
         rollout = config.actor_rollout_ref.rollout
-        self.budget, self.validation_budget = (
-            self._within(rollout, self.rag_r1.budget(rollout.response_length, validation=validation))
-            for validation in (False, True)
-        )
-
-    @staticmethod
-    def _within(rollout: Any, budget: Budget) -> Budget:
-        """The budget with what the engine's context can hold."""
-        return replace(
-            budget,
-            max_prompt_tokens=rollout.prompt_length,
-            # The engine refuses a prompt that its context cannot hold; no shorter one is refused before it.
-            max_context_tokens=max(
-                rollout.max_model_len or rollout.prompt_length + rollout.response_length,
-                rollout.prompt_length + 1,
-            ),
-        )
+        limits = RowLimits(rollout.prompt_length, rollout.response_length, rollout.max_model_len)
+        vocabulary = _vocabulary_size(config)
+        self.training = AgentSetup.of(settings, tokenizer, limits, vocabulary_size=vocabulary)
+        self.validation = self.training.for_validation(settings, limits)
 
     @classmethod
     def of(cls, config: DictConfig, tokenizer: Any) -> _Settings:
@@ -157,71 +139,80 @@ class SearchAgentLoop(AgentLoopBase):
         super().__init__(*args, **kwargs)
         self.settings = _Settings.of(self.config, self.tokenizer)
 
-    async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
-        """Play one row of the data set; `row` holds its columns. Returns the training row and the record."""
-        settings = self.settings
+    async def run(
+        self, sampling_params: dict[str, Any], **row: Any
+    ) -> AgentLoopOutput | list[AgentLoopOutput]:
+        """Play one row of the data set; `row` holds its columns. Returns the training row with the record; a
+        list of rows where the context was rewritten, the record in the last."""
         info = row.get("extra_info")
         info = info if isinstance(info, Mapping) else {}
         question = _text(info.get("question"))
         record_id = f"{_text(info.get('id', row.get('uid')))}#{row.get('session_id', 0)}"
-        codec = settings.codec
-        engine = VerlEngine(self.server_manager, sampling_params, codec)
         training = str(info.get("split", "train")) == "train"
-        ours = settings.rag_r1
-        searcher = shared_searcher(ours.retriever if training else ours.validation_retriever)
+        setup = self.settings.training if training else self.settings.validation
+        engine = VerlEngine(self.server_manager, sampling_params, setup.codec)
+        episode = setup.episode(engine)
+        record = await episode.run(record_id, question, self._prompt_ids(setup, row, question))
+        outputs = self._outputs(episode.ledger, record, engine, row, setup.failures.mask)
+        return outputs[0] if len(outputs) == 1 else outputs
 
-        budget = settings.budget if training else settings.validation_budget
-        episode = Episode(settings.protocol, budget, engine, searcher, codec, ours.failures)
-        record = await episode.run(record_id, question, self._prompt_ids(row, question))
-        return self._output(episode.ledger, record, engine, row)
-
-    async def _prompt_ids(self, row: dict[str, Any], question: str) -> list[int]:
-        own = self.settings.rag_r1.own_prompt
-        protocol, codec = self.settings.protocol, self.settings.codec
-        messages = protocol.messages(question) if own else list(row["raw_prompt"])
-        most = _MOST_CHARS_A_TOKEN * self.config.actor_rollout_ref.rollout.prompt_length
-        if sum(len(str(message["content"])) for message in messages) > most:
-            raise ValueError(f"a prompt of more than {most} characters")
-        messages = protocol.harmless(messages, question)
+    async def _prompt_ids(self, setup: AgentSetup, row: dict[str, Any], question: str) -> list[int]:
         # Not ct_build_initial_tokens, which cuts a long prompt on the left (_cap_text_prompt_length).
         chat = self.continuous_token_builder.build_initial_tokens
-        arguments = (protocol.prompt_ids, messages, chat, codec.encode, codec.start)
-        return list(await asyncio.get_running_loop().run_in_executor(None, *arguments))
+        given = None if setup.own_prompt else list(row["raw_prompt"])
+        return await asyncio.get_running_loop().run_in_executor(None, setup.prompt_ids, question, given, chat)
 
-    def _output(
-        self, ledger: Ledger, record: Trajectory, engine: VerlEngine, row: dict[str, Any]
-    ) -> AgentLoopOutput:
-        # veRL's tensors need one token of each; masked, it trains nothing.
-        if not ledger.response_ids:
-            ledger.observed([self.tokenizer.eos_token_id])
-        training = ledger.row()
-        masked = record.masked(self.settings.rag_r1.failures.mask)
+    def _outputs(
+        self,
+        ledger: Ledger,
+        record: Trajectory,
+        engine: VerlEngine,
+        row: dict[str, Any],
+        mask: Collection[str],
+    ) -> list[AgentLoopOutput]:
+        """veRL's outputs, one for each training row. veRL scores the last and copies its score to the others;
+        so the record is there, and so are the trajectory's metrics, which would count twice elsewhere."""
         # Not the zeros of a row without generations if the other rows of its batch have none.
         wanted = engine.sampling_params.get("logprobs")
+        masked = record.masked(mask)
         # veRL's trainer takes no row without versions (trainer_base.py, `_compute_metrics`). Where no engine
         # has told one, it is that of the step: the weights of step n are those that step n - 1 made.
         version = max(int(row.get("global_steps", 0)) - 1, 0)
         span = {name: engine.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps")}
-        return SearchOutput(
-            prompt_ids=training.prompt_ids or [self.tokenizer.eos_token_id],
-            response_ids=training.response_ids,
-            response_mask=[0] * len(training.response_mask) if masked else training.response_mask,
-            response_logprobs=training.response_logprobs if wanted else None,
-            # veRL counts messages: the user's, one for each generation, one for each observation.
-            num_turns=1 + len(record.turns) + sum(turn.observed_tokens > 0 for turn in record.turns),
-            metrics=AgentLoopMetrics(
-                generate_sequences=sum(turn.generate_s for turn in record.turns),
-                tool_calls=sum(turn.tool_s for turn in record.turns),
-                num_preempted=engine.preempted,
-            ),
-            extra_fields={
-                "turn_scores": [],
-                "tool_rewards": [],
-                **engine.extra_fields,
-                **{name: version if known is None else known for name, known in span.items()},
-                "trajectory": record.to_dict(),
-            },
+        fields = {
+            "turn_scores": [],
+            "tool_rewards": [],
+            **engine.extra_fields,
+            **{name: version if known is None else known for name, known in span.items()},
+        }
+        metrics = AgentLoopMetrics(
+            generate_sequences=sum(turn.generate_s for turn in record.turns),
+            tool_calls=sum(turn.tool_s for turn in record.turns),
+            num_preempted=engine.preempted,
         )
+        rows = [self._not_empty(training) for training in ledger.rows()]
+        last = len(rows) - 1
+        return [
+            SearchOutput(
+                prompt_ids=training.prompt_ids,
+                response_ids=training.response_ids,
+                response_mask=[0] * len(training.response_mask) if masked else training.response_mask,
+                response_logprobs=training.response_logprobs if wanted else None,
+                # veRL counts messages: the user's, one for each generation, one for each observation.
+                num_turns=1 + len(record.turns) + sum(turn.observed_tokens > 0 for turn in record.turns),
+                metrics=metrics if i == last else AgentLoopMetrics(),
+                extra_fields={**fields, **({"trajectory": record.to_dict()} if i == last else {})},
+            )
+            for i, training in enumerate(rows)
+        ]
+
+    def _not_empty(self, row: TrainingRow) -> TrainingRow:
+        """The row with at least one token of prompt and response, which veRL's tensors need; what is added is
+        masked and trains nothing."""
+        eos = self.tokenizer.eos_token_id
+        if not row.response_ids:
+            row = TrainingRow(row.prompt_ids, [eos], [0], [0.0])
+        return row if row.prompt_ids else replace(row, prompt_ids=[eos])
 
 
 def _vocabulary_size(config: DictConfig) -> int | None:

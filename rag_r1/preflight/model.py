@@ -45,10 +45,10 @@ def check_model(config: DictConfig) -> tuple[Any | None, list[Problem]]:
 def check_tags(settings: RagR1Config, tokenizer: Any) -> list[Problem]:
     """The tokenizer keeps every tag visible: one that it holds as a special token would vanish from turns."""
     codec, problems = TokenizerCodec(tokenizer), []
-    for name, tag in vars(settings.protocol.tags).items():
-        for text in (tag.open, tag.close):
+    for block in settings.protocol.blocks:
+        for text in (block.open, block.close):
             if text not in codec.decode(codec.encode(f"a {text} b")):
-                what = f"the tokenizer does not give back {text!r} (the protocol's {name} tag)"
+                what = f"the tokenizer does not give back {text!r} (the protocol's {block.name} tag)"
                 remedy = "register the tag as an ordinary added token, or use a protocol with other tags"
                 problems.append(error("actor_rollout_ref.model.path", what, remedy))
     return problems

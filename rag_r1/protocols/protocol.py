@@ -100,6 +100,12 @@ class Protocol:
         """Can a turn rewrite the context? Then a trajectory may be several training rows."""
         return any(block.role == "summary" for block in self.blocks)
 
+    @property
+    def tools_called(self) -> list[str]:
+        """The tools that blocks call by themselves; where a call names its tool, it is not known before."""
+        calls = (block.call for block in self.blocks if block.call is not None)
+        return list(dict.fromkeys(call.tool for call in calls if call.syntax in ("single", "list")))
+
     def _first(self, role: str) -> Block:
         return next(block for block in self.blocks if block.role == role)
 

@@ -1,7 +1,20 @@
-"""Tools: what an action of the agent calls. See `retrieval.py` for the client and `registry.py` for your
-own."""
+"""Tools: what an action of the agent calls. See `registry.py` for the ways in for your own,
+`function_tool.py` for a tool out of a function, and `retrieval.py` for the client of the retrieval server."""
 
-from rag_r1.tools.registry import make_searcher, shared_searcher
+from rag_r1.tools.function_tool import FunctionTool, Searcher, SearcherTool, searching, tool
+from rag_r1.tools.registry import make_searcher, make_tool, shared_searcher, shared_tools
 from rag_r1.tools.retrieval import RetrievalClient, RetrieverConfig
 
-__all__ = ["RetrievalClient", "RetrieverConfig", "make_searcher", "shared_searcher"]
+__all__ = [
+    "FunctionTool",
+    "RetrievalClient",
+    "RetrieverConfig",
+    "Searcher",
+    "SearcherTool",
+    "make_searcher",
+    "make_tool",
+    "searching",
+    "shared_searcher",
+    "shared_tools",
+    "tool",
+]

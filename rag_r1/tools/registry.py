@@ -1,27 +1,39 @@
-"""Which tool answers a search.
+"""Which tools a policy can call.
 
-A tool is a factory that takes the options under `rag_r1.retriever` (all but `tool`) and returns an object
-with one coroutine, `search(queries) -> [documents or Failure, one entry a query]` (the agent core's
-`Searcher`). The shipped one is `retrieval`; your own is named by its import path:
+**The search engine** is the tool `search`, and `rag_r1.retriever` are its options. What answers it is a
+factory that takes these options (all but `tool`) and returns an object with one coroutine, `search(queries)
+-> [documents or Failure, one entry a query]` (the agent core's `Searcher`). The shipped one is `retrieval`;
+your own is named by its import path:
 
     rag_r1.retriever.tool: my_package.my_tool:make_searcher
 
-One searcher is made for each event loop and configuration and shared by all trajectories there, so it may
-hold connections and caches. It is made by the first search: whatever the factory or the searcher does wrong
-then happens within that search, and the episode, which calls it, types it (agent/loop.py). A factory that
-raised is asked again by the next search.
+**Further tools** stand under `rag_r1.tools`, by the names with which the policy calls them:
+
+    rag_r1:
+      tools:
+        calculator: my_package.my_tools:calculator
+        wiki: {tool: "my_package.my_tools:make_wiki", language: fr}
+
+The import path leads to a tool (`@tool`, see function_tool.py), or to a factory that takes the other options
+and returns a tool or a Searcher. How a policy writes a call is the protocol's (protocols/blocks.py).
+
+A tool is made once for each event loop and configuration and shared by all trajectories there, so it may hold
+connections and caches. It is made by its first call: whatever goes wrong in it then happens within that call,
+and the episode's guard, which makes the call, types it (agent/guard.py). A factory that raised is asked again
+by the next call.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from rag_r1.import_path import ImportPathError, imported
-from rag_r1.protocols import Document, Failure
+from rag_r1.protocols import SEARCH, Document, Failure
+from rag_r1.tools.function_tool import SearcherTool, searching
 from rag_r1.tools.retrieval import RetrievalClient, RetrieverConfig
 
 DEFAULT_TOOL = "retrieval"
@@ -30,6 +42,9 @@ _tools: dict[str, Callable[[dict[str, Any]], Any]] = {
     DEFAULT_TOOL: lambda options: RetrievalClient(RetrieverConfig.from_config(options)),
 }
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Any]] = WeakKeyDictionary()
+
+#: An import path, or a mapping with `tool` and the options of a factory.
+ToolEntry = str | Mapping[str, Any]
 
 
 def make_searcher(config: dict[str, Any]) -> Any:
@@ -48,6 +63,74 @@ def shared_searcher(config: dict[str, Any]) -> Any:
     if key not in searchers:
         searchers[key] = _MadeWhenAsked(config)
     return searchers[key]
+
+
+def make_tool(name: str, entry: ToolEntry) -> Any:
+    """A new tool from an entry of `rag_r1.tools`. Raises ValueError naming the key, and what a factory
+    raises."""
+    key = f"rag_r1.tools.{name}"
+    if name == SEARCH:
+        raise ValueError(f"{key}: the name is the search engine's; its options are rag_r1.retriever")
+    options = {"tool": entry} if isinstance(entry, str) else dict(entry)
+    path = options.pop("tool", None)
+    if not isinstance(path, str) or ":" not in path:
+        raise ValueError(f"{key}.tool must be an import path, `package.module:name`, not {path!r}")
+    try:
+        found = imported(path)
+    except ImportPathError as error:
+        raise ImportPathError(f"{key}: {error}", error.remedy) from error
+    if not _is_tool(found):
+        found = found(options)
+    elif options:
+        raise ValueError(f"{key}: {path!r} is a tool and takes no options; found {', '.join(options)}")
+    if hasattr(found, "search") and not _is_tool(found):
+        found = SearcherTool(name, found)
+    if not _is_tool(found):
+        raise ValueError(f"{key}: {path!r} gives neither a tool nor a searcher, but {type(found).__name__}")
+    return found
+
+
+def shared_tools(retriever: Mapping[str, Any], tools: Mapping[str, ToolEntry]) -> dict[str, Any]:
+    """The tools of the running event loop for this configuration, by name. Making them raises nothing."""
+    shared = _shared.setdefault(asyncio.get_running_loop(), {})
+    key = json.dumps([dict(retriever), dict(tools)], sort_keys=True, default=str)
+    if key not in shared:
+        made: dict[str, Any] = dict(searching(shared_searcher(dict(retriever))))
+        shared[key] = made | {name: _MadeWhenCalled(name, entry) for name, entry in tools.items()}
+    return shared[key]
+
+
+def _is_tool(thing: Any) -> bool:
+    return all(hasattr(thing, name) for name in ("call", "fault", "parameters")) and not isinstance(
+        thing, type
+    )
+
+
+class _MadeWhenCalled:
+    """A tool that is made by its first call."""
+
+    def __init__(self, name: str, entry: ToolEntry):
+        self.name, self.entry = name, entry
+        self.made: Any = None
+
+    def _tool(self) -> Any:
+        if self.made is None:
+            self.made = make_tool(self.name, self.entry)
+        return self.made
+
+    @property
+    def description(self) -> str:
+        return self._tool().description
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return self._tool().parameters
+
+    def fault(self, arguments: Mapping[str, Any]) -> str | None:
+        return self._tool().fault(arguments)
+
+    async def call(self, arguments: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Document] | Failure]:
+        return await self._tool().call(arguments)
 
 
 class _MadeWhenAsked:

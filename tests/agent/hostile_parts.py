@@ -23,6 +23,7 @@ from rag_r1.agent import (
     UnknownToken,
 )
 from rag_r1.protocols import Document, Failure, load_protocol
+from rag_r1.tools import searching
 
 PROTOCOLS = [load_protocol(name) for name in ("rag_r1_mq", "rag_r1_sq", "r1_searcher")]
 PROTOCOL = PROTOCOLS[0]
@@ -203,7 +204,7 @@ class Parts:
 def play(parts, codec=None, policy=QUICK, protocol=PROTOCOL, prompt=(1, 2), question="Q?", **budget):
     """(record, ledger) of an episode that must end by itself."""
     budget = Budget(**{**LIMITS, **budget})
-    episode = Episode(protocol, budget, parts, parts, codec or Codec(), policy)
+    episode = Episode(protocol, budget, parts, searching(parts), codec or Codec(), policy)
     record = virtual_time.run(asyncio.wait_for(episode.run("id", question, prompt), 60))
     check(record, episode)
     return record, episode.ledger
@@ -212,7 +213,11 @@ def play(parts, codec=None, policy=QUICK, protocol=PROTOCOL, prompt=(1, 2), ques
 def check(record, episode):
     """What holds for every episode."""
     ledger, budget = episode.ledger, episode.budget
-    ids, mask, logprobs = ledger.response_ids, ledger.mask, ledger.logprobs
+    ids, mask, logprobs = (
+        ledger.row().response_ids,
+        ledger.row().response_mask,
+        ledger.row().response_logprobs,
+    )
     assert record.status in STATUSES
     assert (record.status == "answered") == (record.answer is not None)
     assert len(ids) == len(mask) and (logprobs is None or len(logprobs) == len(ids))

@@ -7,6 +7,7 @@ import pytest
 
 from rag_r1.agent import Budget, Episode, Generation
 from rag_r1.protocols import Document, Failure, load_protocol
+from rag_r1.tools import searching
 
 SQ, MQ = load_protocol("rag_r1_sq"), load_protocol("rag_r1_mq")
 SEARCH, ANSWER = "<think> t </think> <search> q </search>", "<answer> Rome </answer>"
@@ -57,7 +58,7 @@ async def play(lines, protocol=SQ, searcher=None, aborted=False, **budget):
     """(record, ledger, what the engine saw) of an episode with the prompt "P"."""
     budget = Budget(**{"max_query_observation_tokens": 4000, "max_response_tokens": 10_000, **budget})
     engine = Engine(lines, aborted=aborted)
-    episode = Episode(protocol, budget, engine, searcher or Searcher(), Characters())
+    episode = Episode(protocol, budget, engine, searching(searcher or Searcher()), Characters())
     record = await episode.run("hotpot-1", "Which city?", [ord("P")])
     return record, episode.ledger, engine.contexts
 
@@ -148,7 +149,7 @@ async def test_an_aborted_generation_ends_the_episode(line):
 async def test_an_observation_that_cannot_fit_ends_the_episode_before_it_is_seen():
     room = len(SEARCH) + len("\n<information>\n\n</information>\n") + 16
     record, ledger, seen = await play([SEARCH, ANSWER], max_response_tokens=room - 1)
-    assert (record.status, len(seen), len(ledger.response_ids)) == ("token_limit", 1, len(SEARCH))
+    assert (record.status, len(seen), len(ledger.row().response_ids)) == ("token_limit", 1, len(SEARCH))
     # One token more, and the bare tags fit.
     record, ledger, seen = await play([SEARCH, ANSWER], max_response_tokens=room)
     assert seen[1].endswith("\n<information>\n\n</information>\n")
@@ -198,7 +199,7 @@ def untimed(record):
 async def test_many_trajectories_at_once_give_the_records_of_one_after_another():
     async def episode(seed):
         lines, result, pause = random_scene(seed)
-        loop = Episode(MQ, Budget(), Engine(lines, pause), Searcher(result, pause), Characters())
+        loop = Episode(MQ, Budget(), Engine(lines, pause), searching(Searcher(result, pause)), Characters())
         record = await loop.run(str(seed), "q", [seed])
         return untimed(record), loop.ledger.row()
 
@@ -209,9 +210,14 @@ async def test_many_trajectories_at_once_give_the_records_of_one_after_another()
 
 async def test_no_trajectory_waits_for_anothers_search():
     answered = asyncio.Event()
-    stuck = Episode(SQ, Budget(), Engine([SEARCH, ANSWER]), Searcher(pause=answered.wait), Characters())
+    stuck = Episode(
+        SQ, Budget(), Engine([SEARCH, ANSWER]), searching(Searcher(pause=answered.wait)), Characters()
+    )
     waiting = asyncio.create_task(stuck.run("stuck", "q", [1]))
-    others = [Episode(SQ, Budget(), Engine([SEARCH, ANSWER]), Searcher(), Characters()) for _ in range(20)]
+    others = [
+        Episode(SQ, Budget(), Engine([SEARCH, ANSWER]), searching(Searcher()), Characters())
+        for _ in range(20)
+    ]
     records = await asyncio.gather(*(other.run("free", "q", [1]) for other in others))
     assert {record.status for record in records} == {"answered"}
     assert not waiting.done()

@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerFast
 from rag_r1.agent import STATUSES, Budget, Episode, Generation, Trajectory
 from rag_r1.agent.trajectory import query_key
 from rag_r1.protocols import Document, Failure, Protocol, Tag, load_protocol
+from rag_r1.tools import searching
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 PROTOCOLS = [
@@ -244,7 +245,7 @@ class Played:
 def play(protocol, budget, codec, script):
     engine = ScriptedEngine(script, codec)
     searcher = ScriptedSearcher(engine)
-    episode = Episode(protocol, budget, engine, searcher, codec)
+    episode = Episode(protocol, budget, engine, searching(searcher), codec)
     prompt = codec.encode("<|im_start|>user\nQ? e.g. <answer> Beijing </answer>")
     record = asyncio.run(episode.run("id", "Q?", prompt))
     return Played(episode, record, engine, searcher, prompt)
@@ -316,7 +317,7 @@ def test_an_observation_is_whole_and_holds_no_tag_or_special_token_but_its_own(p
 @given(EPISODES)
 def test_no_budget_is_exceeded(played):
     budget, protocol, codec = played.episode.budget, played.episode.protocol, played.episode.codec
-    assert len(played.episode.ledger.response_ids) <= budget.max_response_tokens
+    assert len(played.episode.ledger.row().response_ids) <= budget.max_response_tokens
     assert len(played.record.turns) <= budget.max_turns + budget.final_turn
     for context, max_tokens, *_ in played.engine.calls:
         used = len(context) - len(played.prompt)

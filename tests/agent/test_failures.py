@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rag_r1.agent import Budget, Episode, FailureNote, FailurePolicy, Generation
 from rag_r1.protocols import Document, Failure, load_protocol
+from rag_r1.tools import searching
 
 PROTOCOL = load_protocol("rag_r1_mq")
 SEARCH, ANSWER = "<search> a, b </search>", "<answer> Rome </answer>"
@@ -61,7 +62,7 @@ class Searcher:
 
 
 def play(engine, searcher, policy=MASKING, **budget):
-    episode = Episode(PROTOCOL, Budget(**budget), engine, searcher, Characters(), policy)
+    episode = Episode(PROTOCOL, Budget(**budget), engine, searching(searcher), Characters(), policy)
     record = asyncio.run(asyncio.wait_for(episode.run("id", "Q?", [1]), 20))
     return record, episode.ledger.row()
 
@@ -156,7 +157,7 @@ def test_a_trajectory_suspended_in_a_search_goes_on_where_it_was():
                 return Generation(out.token_ids, [-float(version)] * len(out.token_ids))
 
         engine = Versioned([SEARCH, ANSWER])
-        episode = Episode(PROTOCOL, Budget(), engine, Slow(), Characters(), MASKING)
+        episode = Episode(PROTOCOL, Budget(), engine, searching(Slow()), Characters(), MASKING)
         task = asyncio.create_task(episode.run("id", "Q?", [1]))
         await asyncio.wait_for(asked.wait(), 5)
         version = 2

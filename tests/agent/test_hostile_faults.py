@@ -28,6 +28,7 @@ from hostile_parts import (
 from rag_r1.agent import Budget, Episode, FailureNote, FailurePolicy, TokenizerCodec, UnknownToken
 from rag_r1.agent.boundary import NO_ANSWER, TIMED_OUT
 from rag_r1.demo.tokenizer import make_tokenizer
+from rag_r1.tools import searching
 
 
 @pytest.mark.parametrize("fault", sorted(ENGINE_FAULTS))
@@ -41,7 +42,7 @@ def test_a_fault_of_the_engine_is_retried_and_then_its_failure(fault):
     assert (record.status, len(record.turns), record.retries) == ("engine_failure", 2, 1)
     assert [(note.kind, note.turn) for note in record.failures] == [("engine", 1)]
     kept = 3 if fault == "aborted" else 0  # an abort in good form has sampled what it has
-    assert record.turns[-1].generated_tokens == kept == sum(ledger.mask) - len(SEARCH)
+    assert record.turns[-1].generated_tokens == kept == sum(ledger.row().response_mask) - len(SEARCH)
 
 
 @pytest.mark.parametrize("fault", sorted(SEARCH_FAULTS))
@@ -53,14 +54,14 @@ def test_a_fault_of_the_searcher_is_retried_and_then_a_failed_search(fault):
     assert (record.status, record.answer, len(record.turns)) == ("tool_failure", None, 1)
     kind = "retriever" if fault == "failures" else "tool"
     assert [(note.kind, note.turn) for note in record.failures] == [(kind, 0)]
-    assert len(ledger.response_ids) == len(SEARCH)
+    assert len(ledger.row().response_ids) == len(SEARCH)
 
 
 @pytest.mark.parametrize("fault", sorted(SEARCH_FAULTS))
 def test_unless_it_is_masked_a_failed_search_is_shown_in_one_fixed_sentence(fault):
     record, ledger = play(Parts([SEARCH, ANSWER], [], [fault]), policy=replace(QUICK, retries=0, mask=()))
     assert (record.status, record.answer, record.turns[0].status) == ("answered", "Rome", "tool_failure")
-    shown = "".join(map(chr, ledger.response_ids))
+    shown = "".join(map(chr, ledger.row().response_ids))
     late = fault in ("hangs", "hangs on")
     sentence = "away" if fault.startswith("failures") else TIMED_OUT if late else NO_ANSWER
     assert sentence in shown and "gone" not in shown and len(record.failures) == 1
@@ -84,7 +85,7 @@ def test_a_codec_that_cannot_decode_is_a_fault_in_code_and_is_not_asked_again(fa
     record, ledger = play(Parts([SEARCH, ANSWER]), codec)
     assert (record.status, record.retries, codec.decoded) == ("error", 0, 2)
     assert [(note.kind, note.turn) for note in record.failures] == [("error", 1)]
-    assert sum(ledger.mask) == len(SEARCH), "what cannot be read is not trained on"
+    assert sum(ledger.row().response_mask) == len(SEARCH), "what cannot be read is not trained on"
 
 
 @pytest.mark.parametrize("line", [SEARCH, "hm"])
@@ -92,7 +93,7 @@ def test_a_codec_that_cannot_decode_is_a_fault_in_code_and_is_not_asked_again(fa
 def test_a_codec_that_cannot_encode_is_a_fault_in_code(fault, line):
     record, ledger = play(Parts([line, ANSWER]), Codec(encode_faults={0: fault}), max_turn_tokens=30)
     assert (record.status, record.failures[0].kind, len(record.failures)) == ("error", "error", 1)
-    assert len(ledger.response_ids) == len(line)
+    assert len(ledger.row().response_ids) == len(line)
 
 
 def test_the_engines_surplus_is_cut_with_its_log_probs_and_is_no_failure():
@@ -100,7 +101,11 @@ def test_the_engines_surplus_is_cut_with_its_log_probs_and_is_no_failure():
     assert [turn.generated_tokens for turn in record.turns] == [7, 7]
     assert [turn.text for turn in record.turns] == ["hmxxxxx"] * 2
     assert [turn.status for turn in record.turns] == ["truncated"] * 2
-    generated = [lp for lp, mine in zip(ledger.logprobs, ledger.mask, strict=True) if mine]
+    generated = [
+        lp
+        for lp, mine in zip(ledger.row().response_logprobs, ledger.row().response_mask, strict=True)
+        if mine
+    ]
     assert generated == [-float(i) for i in range(7)] * 2
     assert [note.kind for note in record.failures] == ["budget"]
 
@@ -172,7 +177,7 @@ def test_a_cancelled_episode_ends_as_cancelled_and_ends_what_it_waits_for(waits)
             parts.search = forever
         policy = FailurePolicy(retries=1, wait_s=1000.0, mask=MASKED)
         prompt = forever() if waits == "prompt" else [1]
-        episode = Episode(PROTOCOL, Budget(**LIMITS), parts, parts, Codec(), policy)
+        episode = Episode(PROTOCOL, Budget(**LIMITS), parts, searching(parts), Codec(), policy)
         task = asyncio.create_task(episode.run("id", "Q?", prompt))
         if waits == "retry":
             while not parts.asked:

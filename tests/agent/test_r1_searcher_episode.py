@@ -8,6 +8,7 @@ import pytest
 
 from rag_r1.agent import Budget, Episode, Generation
 from rag_r1.protocols import Document, Failure, load_protocol
+from rag_r1.tools import searching
 
 PROTOCOL = load_protocol("r1_searcher")
 QUESTION = "Which river does Ulm lie on?"
@@ -56,7 +57,7 @@ def play(lines, found=FOUND, **budget):
     """(record, episode, script); the prompt is in the ledger as `Assistant: <think>` leaves it."""
     script, codec = Scripted(lines, found), Characters()
     limits = Budget(**{"max_turns": 8, "max_turn_tokens": 512, "max_response_tokens": 20_000, **budget})
-    episode = Episode(PROTOCOL, limits, script, script, codec)
+    episode = Episode(PROTOCOL, limits, script, searching(script), codec)
     prompt = PROTOCOL.prompt_ids(PROTOCOL.messages(QUESTION), chat=list, encode=codec.encode)
     return asyncio.run(episode.run("id", QUESTION, prompt)), episode, script
 
@@ -94,7 +95,7 @@ def test_after_eight_retrievals_the_policy_may_still_answer():
 def test_a_turn_without_an_action_ends_the_episode_where_it_stands(line):
     record, episode, script = play([FIRST, line, LAST])
     assert (record.status, record.answer, record.failures) == ("no_action", None, [])
-    assert "".join(map(chr, episode.ledger.response_ids)) == FIRST + OBSERVED + line
+    assert "".join(map(chr, episode.ledger.row().response_ids)) == FIRST + OBSERVED + line
     assert record.turns[-1].status == "invalid"
 
 
@@ -111,6 +112,6 @@ def test_an_unanswered_episode_after_a_failed_search_is_a_tool_failure():
 
 def test_the_budget_is_kept_with_the_closing_tag_whole():
     record, episode, script = play([FIRST, LAST], max_observation_tokens=90)
-    shown = "".join(map(chr, episode.ledger.response_ids))[len(FIRST) : -len(LAST)]
+    shown = "".join(map(chr, episode.ledger.row().response_ids))[len(FIRST) : -len(LAST)]
     assert len(shown) <= 90 and shown.endswith("\n<|end_of_documents|>\n\n")
     assert len(record.turns[0].documents[0]) == 1

@@ -14,9 +14,8 @@ RECORD = Trajectory(
     question="Où?",
     protocol="rag_r1_mq",
     turns=[
-        Turn(
+        Turn.searched(
             "<search> a, b </search>",
-            "search",
             queries=["a", "b"],
             documents=[[Document("7", "Title\n<answer> no </answer> é", 0.25)], []],
             generated_tokens=9,
@@ -41,8 +40,9 @@ def test_its_data_have_every_field_and_share_nothing_with_it():
     record.failed("tool", "gone")
     data = record.to_dict()
     assert data == asdict(record)
-    data["turns"][0]["queries"].clear()
-    data["turns"][0]["documents"][0][0]["contents"] = ""
+    data["turns"][0]["calls"][0]["arguments"].clear()
+    data["turns"][0]["calls"][0]["documents"][0]["contents"] = ""
+    data["turns"][0]["calls"].pop()
     data["rewards"].clear()
     data["failures"][0]["detail"] = ""
     assert record.to_dict() == asdict(record) != data

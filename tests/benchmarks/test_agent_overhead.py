@@ -13,7 +13,8 @@ _spec.loader.exec_module(agent_overhead)
 
 
 def turn(query, *documents, observed=9):
-    return {"queries": [query], "documents": [[{"id": i} for i in documents]], "observed_tokens": observed}
+    call = {"tool": "search", "arguments": {"query": query}, "documents": [{"id": i} for i in documents]}
+    return {"calls": [call], "observed_tokens": observed}
 
 
 def test_what_another_trajectory_of_the_step_was_shown_counts_as_repeated():

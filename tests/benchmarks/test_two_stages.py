@@ -24,7 +24,7 @@ def record(step: int, *texts: str, f1: float | None = 0.0, number: int = 0) -> d
         {
             "text": text,
             "action": "search" if "query" in text else "answer",
-            "queries": ["Ulm"] if "query" in text else [],
+            "calls": [{"tool": "search", "arguments": {"query": "Ulm"}}] if "query" in text else [],
         }
         for text in texts
     ]

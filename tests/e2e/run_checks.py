@@ -124,8 +124,8 @@ def documents_in_the_context_came_from_the_corpus(run: Run) -> None:
         document
         for record in run.records("train")
         for turn in record["turns"]
-        for documents in turn["documents"]
-        for document in documents
+        for call in turn["calls"]
+        for document in call["documents"] or []
     ]
     assert shown and all(document["id"] in corpus for document in shown)
 

@@ -16,6 +16,7 @@ import pytest
 import run_checks
 from run_checks import CHECKS, Run
 
+from rag_r1.agent import Turn
 from rag_r1.demo import policy, traces, world
 from rag_r1.demo.search import WorldSearch
 
@@ -42,8 +43,11 @@ def written(tmp_path_factory) -> Run:
         rows.append({**row, "loss_mask": mask, "input_ids": ids})
         turns = [segment.text for segment in trace if segment.generated]
         asked = [PROTOCOL.parse(text).queries for text in turns[:-1]]
-        found = [[[vars(d) for d in documents] for documents in search.results(qs)] for qs in asked] + [[]]
-        turns = [{"text": text, "documents": docs} for text, docs in zip(turns, found, strict=True)]
+        found = [search.results(queries) for queries in asked]
+        turns = [
+            Turn.searched(text, queries, documents).to_dict()
+            for text, queries, documents in zip(turns, [*asked, ()], [*found, ()], strict=True)
+        ]
         step = 1 + i // SAMPLES
         record = {"id": f"q{i}#0", "step": step, "protocol": PROTOCOL.name, "turns": turns}
         records.append({**record, "rewards": {"score": 1.0}})
@@ -135,7 +139,7 @@ TAMPERINGS = {
     "the actor's context is another": (ACTOR, lambda rows: rows[0]["input_ids"].__setitem__(0, 7), OBSERVED),
     "nothing was searched": (ACTOR, unmask_everything, OBSERVED),
     "a document is not of the corpus": (
-        TRAIN, lambda r: r[0]["turns"][0]["documents"][0][0].update(id="elsewhere"), CORPUS,
+        TRAIN, lambda r: r[0]["turns"][0]["calls"][0]["documents"][0].update(id="elsewhere"), CORPUS,
     ),
     "a search failed": (METRICS, changes(**{"tool_failures": 1 / 8}), LOGGED),
     "a row was bad": (METRICS, changes(**{"bad_row": 1 / 8}), LOGGED),

@@ -71,8 +71,8 @@ def played(dialect: str, case: Case) -> Trajectory:
         action = protocol(dialect).parse(turn["text"])
         record.turns.append(Turn(turn["text"], action.kind))
         if isinstance(action, Search) and turn is not last:
-            record.turns[-1].queries = list(action.queries)
-            record.turns[-1].documents = [found(turn["documents"])]
+            documents = [found(turn["documents"])] + [[]] * (len(action.queries) - 1)
+            record.turns[-1] = Turn.searched(turn["text"], action.queries, documents)
         if isinstance(action, Answer):
             record.answer, record.status = action.text, "answered"
             break

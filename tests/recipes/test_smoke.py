@@ -16,12 +16,13 @@ from rag_r1.agent import Budget, Episode, Generation, Trajectory
 from rag_r1.demo.server import retrieval_server
 from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_verl
 from rag_r1.protocols import load_protocol
-from rag_r1.tools import RetrievalClient, RetrieverConfig
+from rag_r1.tools import RetrievalClient, RetrieverConfig, searching
 from rag_r1.train import Recipe, compose_recipe
 
 
 def record(status: str = "answered", documents: int = 3) -> dict[str, Any]:
-    return {"status": status, "turns": [{"documents": [[{"id": "1", "contents": "x"}] * documents]}]}
+    shown = [{"id": "1", "contents": "x"}] * documents
+    return {"status": status, "turns": [{"calls": [{"tool": "search", "documents": shown}]}]}
 
 
 def dump(folder: Path, **splits: list[dict[str, Any]]) -> Path:
@@ -111,7 +112,7 @@ async def ask(url: str, questions: list[str]) -> list[tuple[Trajectory, str]]:
 
     async def play(question: str):
         budget = Budget(max_query_observation_tokens=20_000, max_response_tokens=40_000)
-        episode = Episode(load_protocol("rag_r1_mq"), budget, Asks(question), searcher, CHARACTERS)
+        episode = Episode(load_protocol("rag_r1_mq"), budget, Asks(question), searching(searcher), CHARACTERS)
         record = await episode.run(question, question, [0])
         return record, CHARACTERS.decode(episode.ledger.row().response_ids)
 

@@ -36,7 +36,7 @@ def played(*texts: str, documents=(ULM,)) -> Trajectory:
         action = PROTOCOL.parse(text)
         turn = Turn(text, action.kind)
         if action.kind == "search" and i < len(texts) - 1:
-            turn.queries, turn.documents = list(action.queries), [list(documents)]
+            turn = Turn.searched(text, action.queries, [list(documents)])
         turns.append(turn)
     answer = action.text if action.kind == "answer" else None
     return Trajectory("t", "?", "r1_searcher", turns=turns, answer=answer)

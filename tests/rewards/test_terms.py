@@ -14,7 +14,7 @@ def test_of_two_right_trajectories_the_one_without_repeated_queries_scores_highe
     reward = RewardSum.from_config([{"term": "em"}, {"term": "repeat_cost", "weight": -0.1}])
 
     def asked(answer: str | None, repeated: int) -> float:
-        turns = [Turn("", "search", ["q"], repeated_queries=repeated), Turn("", "answer")]
+        turns = [Turn.searched("", ["q"], repeated_queries=repeated), Turn("", "answer")]
         return reward(Trajectory("t", "q", "rag_r1_mq", turns=turns, answer=answer), ["gold"])["score"]
 
     assert (asked("gold", 0), asked("gold", 2)) == (1.0, pytest.approx(0.8))

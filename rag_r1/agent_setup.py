@@ -1,0 +1,130 @@
+"""Everything that an episode needs but its engine and its question, made in one place.
+
+Training, evaluation, serving, the demo and the preflight create episodes from an `AgentSetup` and from
+nothing else, so what is measured is what was trained. `AgentSetup.of` makes one from the block `rag_r1:`; code that
+has its parts at hand, such as the demo, gives them to the constructor. It holds
+
+    protocol    which also neutralises the tokens of this tokenizer (documents and questions are data)
+    codec       text to tokens and back, shared by all episodes of a process
+    budget      with what the trainer's rows and the engine's context can hold
+    tools       made for the running event loop, each guarded by the episode
+    failures    what is tried again, and what is masked
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from rag_r1.agent import Budget, Codec, Engine, Episode, FailurePolicy, Observer, TokenizerCodec, Tool
+from rag_r1.config import RagR1Config
+from rag_r1.protocols import Protocol, control_tokens
+from rag_r1.tools import shared_tools
+
+Messages = Sequence[Mapping[str, Any]]
+#: Ids of messages under the model's chat template, with the beginning of an answer.
+Chat = Callable[[Messages], Sequence[int]]
+
+#: Longer prompts are not even encoded: the longest tokens of common vocabularies are runs of 128 blanks.
+_MOST_CHARS_A_TOKEN = 128
+
+
+@dataclass(frozen=True)
+class RowLimits:
+    """Tokens that the trainer's rows and the engine's context hold: of a prompt, of a row's response, of both
+    together."""
+
+    prompt_tokens: int
+    response_tokens: int
+    context_tokens: int | None = None
+
+    def within(self, budget: Budget) -> Budget:
+        """The budget with these limits."""
+        # The engine refuses a prompt that its context cannot hold; no shorter one is refused before it.
+        context = max(
+            self.context_tokens or self.prompt_tokens + self.response_tokens, self.prompt_tokens + 1
+        )
+        return replace(budget, max_prompt_tokens=self.prompt_tokens, max_context_tokens=context)
+
+
+@dataclass(frozen=True)
+class AgentSetup:
+    """See the module's paragraph. `tools` is called within the event loop of an episode. With `own_prompt`
+    the protocol's prompt is used even where a row of the data set brings messages."""
+
+    protocol: Protocol
+    codec: Codec
+    budget: Budget
+    tools: Callable[[], Mapping[str, Tool]]
+    chat: Chat
+    failures: FailurePolicy = field(default_factory=FailurePolicy)
+    own_prompt: bool = False
+    #: What a bare text begins with, e.g. a beginning-of-sequence token.
+    start: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        settings: RagR1Config,
+        tokenizer: Any,
+        limits: RowLimits,
+        *,
+        vocabulary_size: int | None = None,
+        chat: Chat | None = None,
+    ) -> AgentSetup:
+        """From the block `rag_r1:`, for training; `for_validation` has its changes. Raises ValueError."""
+        codec = TokenizerCodec(tokenizer, vocabulary_size=vocabulary_size)
+        return cls(
+            protocol=settings.protocol.with_special_tokens(control_tokens(tokenizer)),
+            codec=codec,
+            budget=limits.within(settings.budget(limits.response_tokens)),
+            tools=partial(shared_tools, settings.retriever, settings.tools),
+            chat=chat or chat_template(tokenizer),
+            failures=settings.failures,
+            own_prompt=settings.own_prompt,
+            start=tuple(codec.start),
+        )
+
+    def for_validation(self, settings: RagR1Config, limits: RowLimits) -> AgentSetup:
+        """The same with the validation's budget and retriever."""
+        return replace(
+            self,
+            budget=limits.within(settings.budget(limits.response_tokens, validation=True)),
+            tools=partial(shared_tools, settings.validation_retriever, settings.tools),
+        )
+
+    def prompt_ids(self, question: str, given: Messages | None = None, chat: Chat | None = None) -> list[int]:
+        """Token ids of the prompt that puts a question, up to where the policy's first turn begins.
+
+        `given`: the messages of a row of the data set, used unless `own_prompt` is set. The question in them
+        is neutralised. Raises ValueError for a prompt with more characters than `max_prompt_tokens` can
+        stand for, before it is encoded.
+        """
+        own = given is None or self.own_prompt
+        messages = self.protocol.messages(question) if own else list(given or ())
+        if self.budget.max_prompt_tokens is not None:
+            most = _MOST_CHARS_A_TOKEN * self.budget.max_prompt_tokens
+            if sum(len(str(message["content"])) for message in messages) > most:
+                raise ValueError(f"a prompt of more than {most} characters")
+        messages = self.protocol.harmless(messages, question)
+        made = chat or self.chat
+        return list(
+            self.protocol.prompt_ids(messages, lambda m: list(made(m)), self.codec.encode, self.start)
+        )
+
+    def episode(self, engine: Engine, observer: Observer | None = None) -> Episode:
+        """An episode with this engine. Call it within a running event loop."""
+        return Episode(self.protocol, self.budget, engine, self.tools(), self.codec, self.failures, observer)
+
+
+def chat_template(tokenizer: Any, **arguments: Any) -> Chat:
+    """A Hugging Face tokenizer's own chat template; `arguments` as apply_chat_template takes them."""
+
+    def ids(messages: Messages) -> Sequence[int]:
+        return tokenizer.apply_chat_template(
+            list(messages), add_generation_prompt=True, return_dict=False, **arguments
+        )
+
+    return ids

@@ -1,0 +1,125 @@
+"""A tool out of an async function, or out of a searcher.
+
+    @tool("Adds two numbers.", {"a": {"type": "number"}, "b": {"type": "number"}})
+    async def add(a: float, b: float) -> str:
+        return str(a + b)
+
+The second argument are the properties of a JSON schema, all of them required unless `required` says which;
+or a whole schema. Arguments are checked against it before the function is called, so a policy's mistake never
+reaches it. It returns a text, which is shown as it is (neutralised), or a list of Document, shown as the
+protocol shows documents. What it raises is a failure of that call alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+from typing import Protocol as Interface
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+
+from rag_r1.protocols import SEARCH, Document, Failure, in_words
+
+#: Characters of a text that a tool returns; the budget of an observation is what usually limits it.
+_MOST_CHARS = 20_000
+_QUERY = {"query": {"type": "string", "description": "what to look for"}}
+
+Function = Callable[..., Awaitable["str | Sequence[Document]"]]
+
+
+def schema_of(parameters: Mapping[str, Any], required: Sequence[str] | None = None) -> dict[str, Any]:
+    """The JSON schema of an object with these properties; a schema of an object as it is. Raises
+    jsonschema's SchemaError if it is none."""
+    if parameters.get("type") == "object":
+        schema = dict(parameters)
+    else:
+        names = list(parameters) if required is None else list(required)
+        schema = {"type": "object", "properties": dict(parameters), "required": names}
+        schema["additionalProperties"] = False
+    Draft202012Validator.check_schema(schema)
+    return schema
+
+
+def fault_of(validator: Draft202012Validator, arguments: Mapping[str, Any]) -> str | None:
+    """What is wrong with arguments, in a sentence for the policy, or None."""
+    error = best_match(validator.iter_errors(dict(arguments)))
+    if error is None:
+        return None
+    where = "".join(f"[{part!r}]" for part in error.absolute_path)
+    return f"Wrong arguments{' at ' + where if where else ''}: {error.message}"
+
+
+class FunctionTool:
+    """A tool around an async function; see the module's paragraph."""
+
+    def __init__(self, name: str, description: str, parameters: Mapping[str, Any], function: Function):
+        self.name, self.description, self.function = name, description, function
+        self.parameters = parameters
+        self._validator = Draft202012Validator(dict(parameters))
+
+    def fault(self, arguments: Mapping[str, Any]) -> str | None:
+        """What is wrong with arguments, or None."""
+        return fault_of(self._validator, arguments)
+
+    async def call(self, arguments: Sequence[Mapping[str, Any]]) -> list[list[Document] | Failure]:
+        """All calls side by side."""
+        return list(await asyncio.gather(*map(self._one, arguments)))
+
+    async def _one(self, arguments: Mapping[str, Any]) -> list[Document] | Failure:
+        try:
+            result = await self.function(**arguments)
+        except Exception as error:
+            shown = f"The tool {self.name} did not answer. Try another call, or answer with what is known."
+            return Failure(shown, "tool", f"{type(error).__name__}: {error}"[:200])
+        if isinstance(result, str):
+            return in_words(self.name, result[:_MOST_CHARS])
+        return result  # type: ignore[return-value]  # the episode's guard looks
+
+
+def tool(
+    description: str,
+    parameters: Mapping[str, Any],
+    *,
+    name: str | None = None,
+    required: Sequence[str] | None = None,
+) -> Callable[[Function], FunctionTool]:
+    """Decorator: make a tool of an async function. `name`: the function's own unless given."""
+    schema = schema_of(parameters, required)
+
+    def made(function: Function) -> FunctionTool:
+        return FunctionTool(name or function.__name__, description, schema, function)
+
+    return made
+
+
+class Searcher(Interface):
+    """Answers all queries of a turn, aligned with them. A failed search is a Failure, never an exception."""
+
+    async def search(self, queries: Sequence[str]) -> Sequence[Sequence[Document] | Failure]: ...
+
+
+class SearcherTool:
+    """A tool around an object with a coroutine `search(queries)`: one search for all calls of a turn."""
+
+    description = "Searches a collection of passages for a query and returns the best ones."
+
+    def __init__(self, name: str, searcher: Searcher):
+        self.name, self.searcher = name, searcher
+        self.parameters: Mapping[str, Any] = schema_of(_QUERY)
+
+    def fault(self, arguments: Mapping[str, Any]) -> str | None:
+        """A search has one argument, a text `query`."""
+        if len(arguments) == 1 and isinstance(arguments.get("query"), str):
+            return None
+        return "Wrong arguments: a search needs one, `query`, a text."
+
+    async def call(self, arguments: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Document] | Failure]:
+        """One search for all queries."""
+        return await self.searcher.search([one["query"] for one in arguments])
+
+
+def searching(searcher: Searcher) -> dict[str, SearcherTool]:
+    """The tools of an episode that can search and do nothing else."""
+    return {SEARCH: SearcherTool(SEARCH, searcher)}
