@@ -1,8 +1,8 @@
 """Everything that an episode needs but its engine and its question, made in one place.
 
 Training, evaluation, serving, the demo and the preflight create episodes from an `AgentSetup` and from
-nothing else, so what is measured is what was trained. `AgentSetup.of` makes one from the block `rag_r1:`; code that
-has its parts at hand, such as the demo, gives them to the constructor. It holds
+nothing else, so what is measured is what was trained. `AgentSetup.of` makes one from the block `rag_r1:`;
+code that has its parts at hand, such as the demo, gives them to the constructor. It holds
 
     protocol    which also neutralises the tokens of this tokenizer (documents and questions are data)
     codec       text to tokens and back, shared by all episodes of a process

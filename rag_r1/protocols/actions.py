@@ -23,11 +23,16 @@ def well_formed(text: str) -> str:
 
 @dataclass(frozen=True)
 class Document:
-    """One retrieved passage: the corpus's id, its text (FlashRAG: `"Title"\\ntext`) and its score."""
+    """One retrieved passage: the corpus's id, its text (FlashRAG: `"Title"\\ntext`) and its score.
+
+    `verbatim`: shown without the protocol's template for documents, as the words of a tool that is no search
+    engine are (`in_words`).
+    """
 
     id: str
     contents: str
     score: float | None = None
+    verbatim: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", well_formed(self.id))

@@ -145,7 +145,8 @@ def check(folder: Path, expected: dict[str, int]) -> dict[str, Any]:
     statuses = Counter(record["status"] for record in every)
     if FAILED & set(statuses):
         raise SmokeError(f"some trajectories failed: {dict(statuses)}; see train.log and server.log")
-    documents = [d for r in every for t in r["turns"] for call in t["calls"] for d in call["documents"] or []]
+    calls = [call for record in every for turn in record["turns"] for call in turn["calls"]]
+    documents = [document for call in calls for document in call["documents"] or []]
     if not documents:
         raise SmokeError("no search brought a passage, so retrieval was not tried")
     return {"trajectories": counted, "statuses": dict(statuses), "passages": len(documents)}

@@ -4,54 +4,13 @@ import asyncio
 from random import Random
 
 import pytest
+from scripted import ANSWER, FOUND, OBSERVED, SEARCH, Characters, Engine, Searcher, untimed
 
-from rag_r1.agent import Budget, Episode, Generation
+from rag_r1.agent import Budget, Episode
 from rag_r1.protocols import Document, Failure, load_protocol
 from rag_r1.tools import searching
 
 SQ, MQ = load_protocol("rag_r1_sq"), load_protocol("rag_r1_mq")
-SEARCH, ANSWER = "<think> t </think> <search> q </search>", "<answer> Rome </answer>"
-FOUND = Document("1", '"Rome"\nRome is a city.', 0.5)
-OBSERVED = '\n<information>\nDoc 1: "Rome"\nRome is a city.\n</information>\n'
-
-
-class Characters:
-    """A token is a character."""
-
-    def encode(self, text):
-        return [ord(character) for character in text]
-
-    def decode(self, ids):
-        return "".join(map(chr, ids))
-
-
-class Engine:
-    """Says its lines one after another, the last for ever; `pause` is awaited before each."""
-
-    def __init__(self, lines, pause=None, aborted=False):
-        self.lines, self.pause, self.aborted, self.contexts = lines, pause, aborted, []
-
-    async def generate(self, context, max_tokens, stop):
-        assert stop == ("</search>", "</answer>")
-        if self.pause:
-            await self.pause()
-        line = self.lines[min(len(self.contexts), len(self.lines) - 1)]
-        self.contexts.append("".join(map(chr, context)))
-        ids = [ord(character) for character in line][:max_tokens]
-        return Generation(ids, [-1.0] * len(ids), self.aborted)
-
-
-class Searcher:
-    """Finds the same for every query; `pause` is awaited before each search."""
-
-    def __init__(self, result=(FOUND,), pause=None):
-        self.result, self.pause, self.calls = result, pause, []
-
-    async def search(self, queries):
-        self.calls.append(list(queries))
-        if self.pause:
-            await self.pause()
-        return [self.result for _ in queries]
 
 
 async def play(lines, protocol=SQ, searcher=None, aborted=False, **budget):
@@ -187,13 +146,6 @@ def random_scene(seed):
             await asyncio.sleep(0)
 
     return lines, result, pause
-
-
-def untimed(record):
-    record.seconds = 0.0
-    for turn in record.turns:
-        turn.generate_s = turn.tool_s = 0.0
-    return record.to_dict()
 
 
 async def test_many_trajectories_at_once_give_the_records_of_one_after_another():

@@ -80,6 +80,8 @@ def untimed(record):
     record["seconds"] = 0.0
     for turn in record["turns"]:
         turn["generate_s"] = turn["tool_s"] = 0.0
+        for call in turn["calls"]:
+            call["seconds"] = 0.0
     return record
 
 

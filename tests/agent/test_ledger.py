@@ -1,8 +1,10 @@
 """The ledger keeps what it is given, in order, with its provenance."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rag_r1.agent import Ledger
+from rag_r1.agent import Capacity, Ledger, RowFull, TrainingRow
 
 
 def test_spans_are_appended_with_their_mask_and_log_probs():
@@ -56,3 +58,87 @@ def test_the_context_grows_in_place_and_leaves_the_prompt_alone():
     ledger.observed([3])
     assert ledger.context() is context and context == [1, 2, 3], "a copy a turn would cost tokens times turns"
     assert prompt == ledger.row().prompt_ids == [1]
+
+
+def test_a_rewritten_context_opens_a_row_of_its_own():
+    ledger = Ledger([1, 2])
+    ledger.generated([3], [-0.3], turn=0)
+    ledger.observed([4], turn=0)
+    ledger.generated([5], [-0.5], turn=1)
+    ledger.rewrite([1, 2, 5])
+    assert ledger.context() == [1, 2, 5] and ledger.first_prompt == [1, 2]
+    ledger.generated([6], [-0.6], turn=2)
+    first, second = ledger.rows()
+    assert first == TrainingRow([1, 2], [3, 4, 5], [1, 0, 1], [-0.3, 0.0, -0.5])
+    assert second == TrainingRow([1, 2, 5], [6], [1], [-0.6])
+    assert [(span.ids, span.generated, span.turn) for span in ledger.spans()] == [
+        ((3,), True, 0),
+        ((4,), False, 0),
+        ((5,), True, 1),
+        ((6,), True, 2),
+    ]
+    with pytest.raises(ValueError, match="there are 2 rows"):
+        ledger.row()
+
+
+def test_a_row_in_which_nothing_was_generated_is_not_trained_on():
+    ledger = Ledger([1])
+    ledger.generated([2])
+    ledger.rewrite([1, 2])
+    ledger.observed([3])
+    assert [row.response_ids for row in ledger.rows()] == [[2]]
+    untouched = Ledger([1])
+    assert untouched.rows() == [TrainingRow([1], [], [], [])], "unless there is no other"
+
+
+@pytest.mark.parametrize(
+    ("capacity", "room"), [(Capacity(3, None), 3), (Capacity(9, 4), 2), (Capacity(None, 4), 2)]
+)
+def test_a_row_takes_no_more_than_it_can_hold(capacity, room):
+    ledger = Ledger([1, 2], capacity)
+    assert ledger.room == room
+    with pytest.raises(RowFull):
+        ledger.observed([0] * (room + 1))
+    ledger.generated([0] * room)
+    assert (ledger.room, len(ledger.context())) == (0, 2 + room)
+    with pytest.raises(RowFull):
+        ledger.generated([0])
+    if capacity.context_tokens:
+        with pytest.raises(RowFull):
+            ledger.rewrite([0] * capacity.context_tokens)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("generated"), st.lists(st.integers(0, 99), max_size=4), st.booleans()),
+        st.tuples(st.just("observed"), st.lists(st.integers(0, 99), max_size=4), st.just(False)),
+        st.tuples(st.just("rewrite"), st.lists(st.integers(0, 99), min_size=1, max_size=3), st.just(False)),
+    ),
+    max_size=12,
+)
+
+
+@given(STEPS)
+def test_every_generated_token_is_trained_on_once_in_the_context_in_which_it_was_generated(steps):
+    ledger, sampled, contexts = Ledger([7]), [], []
+    for kind, ids, with_logprobs in steps:
+        if kind == "generated":
+            # Each token is told apart by its log-prob.
+            logprobs = [-float(len(sampled) + i) for i in range(len(ids))]
+            contexts += [[*ledger.context(), *ids[:i]] for i in range(len(ids))]
+            sampled += zip(ids, logprobs, strict=True)
+            ledger.generated(ids, logprobs if with_logprobs or ids else None)
+        else:
+            getattr(ledger, kind)(ids)
+    trained, seen = [], []
+    for row in ledger.rows():
+        assert len(row.response_ids) == len(row.response_mask) == len(row.response_logprobs)
+        for place, mine in enumerate(row.response_mask):
+            if mine:
+                trained.append((row.response_ids[place], row.response_logprobs[place]))
+                seen.append(row.prompt_ids + row.response_ids[:place])
+            else:
+                assert row.response_logprobs[place] == 0.0
+    assert trained == sampled and seen == contexts
+    assert ledger.generated_tokens == len(sampled) == sum(len(s.ids) for s in ledger.spans() if s.generated)
+    assert ledger.observed_tokens == sum(len(s.ids) for s in ledger.spans() if not s.generated)

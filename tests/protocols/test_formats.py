@@ -23,9 +23,7 @@ HINT = (
 )
 #: RAG-R1's parallel form of one query, with what was found in place of {}.
 ONE_IN_JSON = (
-    "\n<information>\n"
-    '{\n  "query": [\n    "q"\n  ],\n  "documents": [\n    "{}"\n  ]\n}'
-    "\n</information>\n"
+    '\n<information>\n{\n  "query": [\n    "q"\n  ],\n  "documents": [\n    "{}"\n  ]\n}\n</information>\n'
 )
 
 

@@ -106,7 +106,7 @@ def test_an_unknown_key_is_named(load, data, key):
         ("max_queries", "3", "max_queries must be int"),
         ("max_queries", True, "max_queries must be int"),
         ("max_queries", 0, "max_queries is 0"),
-        ("query_syntax", "commas", "query_syntax must be one of single, list, not 'commas'"),
+        ("query_syntax", "commas", "query_syntax must be one of single, list, named, json, not 'commas'"),
         ("query_syntax", "single", "max_queries is 3"),
         ("query_delete", 3, "query_delete must be str"),
         ("query_white_space", "drop", "query_white_space must be one of keep, fold, not 'drop'"),

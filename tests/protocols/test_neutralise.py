@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from rag_r1.protocols import Document, Failure, Tag, control_tokens, load_protocol
+from rag_r1.protocols import Document, Failure, control_tokens, load_protocol
 
 SPECIAL = [
     "<|im_start|>",
@@ -66,9 +66,16 @@ def test_a_special_token_of_one_character_or_of_blanks_cannot_hold_things_up():
 
 
 def test_tags_without_angle_brackets_are_broken_too():
-    tags = dataclasses.replace(MQ.tags, search=Tag("[search]", "[/search]"))
-    protocol = dataclasses.replace(MQ, tags=tags)
+    protocol = with_tag("search", "[search]", "[/search]")
     assert protocol.neutralise("a [search] [SEARCH] b") == "a [ search] [ SEARCH] b"
+
+
+def with_tag(name, opening, closing):
+    blocks = (
+        dataclasses.replace(block, open=opening, close=closing) if block.name == name else block
+        for block in MQ.blocks
+    )
+    return dataclasses.replace(MQ, blocks=tuple(blocks))
 
 
 def survivors(protocol, text):
@@ -248,8 +255,7 @@ def test_no_document_becomes_a_token_that_controls_the_model(protocol, name, tex
     ],
 )
 def test_marks_of_published_templates_are_harmless_for_every_tokenizer(text):
-    tags = dataclasses.replace(MQ.tags, think=Tag("<plan>", "</plan>"))
-    protocol = dataclasses.replace(MQ, tags=tags).with_special_tokens([])
+    protocol = with_tag("think", "<plan>", "</plan>").with_special_tokens([])
     changed = protocol.neutralise(f"x {text} y")
     assert text not in changed and changed.startswith("x ") and changed.endswith(" y")
 

@@ -1,0 +1,75 @@
+"""Four things that a user adds, each in a single file outside of the packages: a protocol with a new block, a
+tool with a schema, a reward for each turn, a retrieval back end."""
+
+import asyncio
+import sys
+
+import pytest
+from scripted import Characters, Engine
+
+from rag_r1.agent import Budget, Trajectory
+from rag_r1.agent_setup import AgentSetup
+from rag_r1.protocols import Plan, load_protocol
+from rag_r1.tools import make_tool, searching
+
+PROTOCOL = """\
+extends: rag_r1_sq
+name: planning
+blocks:
+  plan: {tags: ["<plan>", "</plan>"], role: plan, stop: true}
+  calculate: {tags: ["<calc>", "</calc>"], role: call, syntax: json}
+"""
+
+TOOL = """\
+from rag_r1.tools import tool
+
+
+@tool("Adds numbers.", {"numbers": {"type": "array", "items": {"type": "number"}}})
+async def add(numbers):
+    return f"{sum(numbers):g}"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in ("users_tool", "users_reward", "users_backend"):
+        sys.modules.pop(name, None)
+
+
+def play(protocol, tools, lines):
+    class NoSearch:
+        async def search(self, queries):
+            return [[] for _ in queries]
+
+    setup = AgentSetup(
+        protocol=protocol,
+        codec=Characters(),
+        budget=Budget(max_query_observation_tokens=2000, max_response_tokens=5000),
+        tools=lambda: {**searching(NoSearch()), **tools},
+        chat=lambda messages: [1],
+    )
+
+    async def run() -> Trajectory:
+        return await setup.episode(Engine(lines)).run("id", "What is 2 + 3?", setup.prompt_ids("2 + 3?"))
+
+    return asyncio.run(run())
+
+
+def test_a_protocol_with_a_new_block(folder):
+    (folder / "planning.yaml").write_text(PROTOCOL)
+    protocol = load_protocol(str(folder / "planning.yaml"))
+    assert protocol.parse("<plan> add them </plan>") == Plan("add them")
+    record = play(protocol, {}, ["<plan> add them </plan>", "<answer> 5 </answer>"])
+    assert ([turn.action for turn in record.turns], record.answer) == (["plan", "answer"], "5")
+
+
+def test_a_tool_with_a_schema(folder):
+    (folder / "planning.yaml").write_text(PROTOCOL)
+    (folder / "users_tool.py").write_text(TOOL)
+    protocol = load_protocol(str(folder / "planning.yaml"))
+    line = '<calc> {"name": "add", "arguments": {"numbers": [2, 3]}} </calc>'
+    record = play(protocol, {"add": make_tool("add", "users_tool:add")}, [line, "<answer> 5 </answer>"])
+    (call,) = record.turns[0].calls
+    assert (call.tool, call.documents[0].contents, record.answer) == ("add", "5", "5")

@@ -1,0 +1,120 @@
+"""A tool out of a function: a name, a description and a schema, against which arguments are checked."""
+
+import asyncio
+
+import pytest
+from jsonschema.exceptions import SchemaError
+
+from rag_r1.import_path import ImportPathError
+from rag_r1.protocols import Document, Failure
+from rag_r1.tools import make_tool, shared_tools, tool
+
+NUMBER = {"type": "number"}
+
+
+@tool("Divides one number by another.", {"a": NUMBER, "b": NUMBER})
+async def divide(a, b):
+    return f"{a / b:g}"
+
+
+@tool(
+    "Finds passages.",
+    {"words": {"type": "array", "items": {"type": "string"}}, "n": NUMBER},
+    required=["words"],
+)
+async def find(words, n=1):
+    return [Document(word, f"{word}\ntext") for word in words[: int(n)]]
+
+
+def make_wiki(options):
+    class Wiki:
+        async def search(self, queries):
+            return [[Document(options["language"], query)] for query in queries]
+
+    return Wiki()
+
+
+def make_nothing(options):
+    return 3
+
+
+def test_it_has_a_name_a_description_and_a_schema():
+    assert (divide.name, divide.description) == ("divide", "Divides one number by another.")
+    assert divide.parameters == {
+        "type": "object",
+        "properties": {"a": NUMBER, "b": NUMBER},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ({"a": 1, "b": 2}, None),
+        ({"a": 1}, "Wrong arguments: 'b' is a required property"),
+        ({"a": 1, "b": "2"}, "Wrong arguments at ['b']: '2' is not of type 'number'"),
+        ({"a": 1, "b": 2, "c": 3}, "Wrong arguments: Additional properties are not allowed"),
+    ],
+)
+def test_arguments_are_checked_against_the_schema(arguments, fault):
+    found = divide.fault(arguments)
+    assert found == fault if fault is None else found.startswith(fault)
+
+
+def test_a_schema_that_is_none_is_refused_when_the_tool_is_made():
+    with pytest.raises(SchemaError):
+        tool("Wrong.", {"a": {"type": "figure"}})
+
+
+async def test_calls_run_side_by_side_and_one_that_raises_costs_itself_alone():
+    good, bad = await divide.call([{"a": 1, "b": 2}, {"a": 1, "b": 0}])
+    assert good == [Document("divide", "0.5", verbatim=True)]
+    assert isinstance(bad, Failure) and "ZeroDivisionError" in bad.detail and "Zero" not in bad.reason
+    assert await find.call([{"words": ["x", "y"], "n": 2}]) == [
+        [Document("x", "x\ntext"), Document("y", "y\ntext")]
+    ]
+
+
+def test_a_tool_is_named_by_its_import_path():
+    assert make_tool("ratio", f"{__name__}:divide") is divide
+    wiki = make_tool("wiki", {"tool": f"{__name__}:make_wiki", "language": "fr"})
+    assert wiki.name == "wiki" and wiki.fault({"query": 3}) and not wiki.fault({"query": "x"})
+    assert asyncio.run(wiki.call([{"query": "x"}])) == [[Document("fr", "x")]]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("calculator", r"rag_r1.tools.x.tool must be an import path"),
+        ({"language": "fr"}, r"rag_r1.tools.x.tool must be an import path"),
+        (
+            {"tool": f"{__name__}:divide", "a": 1},
+            r"rag_r1.tools.x: .* is a tool and takes no options; found a",
+        ),
+        (f"{__name__}:make_nothing", r"rag_r1.tools.x: .* gives neither a tool nor a searcher, but int"),
+    ],
+)
+def test_a_wrong_entry_is_named(entry, message):
+    with pytest.raises(ValueError, match=message):
+        make_tool("x", entry)
+
+
+def test_a_module_that_is_not_there_is_named_with_a_remedy():
+    with pytest.raises(ImportPathError, match="rag_r1.tools.x"):
+        make_tool("x", "no_such_module:f")
+
+
+def test_the_name_of_the_search_engine_is_taken():
+    with pytest.raises(ValueError, match="rag_r1.tools.search: the name is the search engine's"):
+        make_tool("search", f"{__name__}:divide")
+
+
+async def test_tools_are_shared_by_configuration_and_made_by_their_first_call():
+    entry = {"wiki": {"tool": f"{__name__}:make_wiki", "language": "fr"}}
+    one, same, other = (shared_tools({"topk": n}, entry) for n in (3, 3, 4))
+    assert one is same and one is not other and list(one) == ["search", "wiki"]
+    assert await one["wiki"].call([{"query": "x"}]) == [[Document("fr", "x")]]
+    late = shared_tools({}, {"late": "no_such_module:f"})["late"]
+    with pytest.raises(ImportPathError):
+        late.fault({})
