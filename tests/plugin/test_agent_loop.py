@@ -171,7 +171,7 @@ def test_validation_rows_may_be_answered_by_another_number_of_documents(tokenize
     )
     row = {"extra_info": {"id": "q1", "question": "Who?", "split": split}}
     output, _ = play(tokenizer, ["<search> a </search>", "<answer> x </answer>"], cfg, **row)
-    assert len(output.extra_fields["trajectory"]["turns"][0]["documents"][0]) == shown
+    assert len(output.extra_fields["trajectory"]["turns"][0]["calls"][0]["documents"]) == shown
 
 
 @pytest.mark.parametrize(("split", "searches"), [("train", 1), ("val", 2)])
