@@ -118,7 +118,9 @@ class Material:
 
     def budget(self, turns: int) -> Budget:
         total = turns * self.turn_tokens * 4
-        return Budget(turns, False, self.turn_tokens, self.turn_tokens * 2, None, 1, total)
+        return Budget(
+            turns, False, self.turn_tokens, self.turn_tokens * 2, None, 1, max_response_tokens=total
+        )
 
 
 async def core(material: Material, turns: int, repeated: float) -> tuple[int, float, float]:

@@ -20,44 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from data_process.questions import DataError, Question, Source
 from data_process.same_question import IN_TEST, Repeat, fold, golds_key, question_key
 from rag_r1.protocols import Protocol
+from rag_r1.rows import QuestionRow, write_rows
 
 REPEATED = "repeated_questions.jsonl"
-AGENT_NAME = "search_agent"
-ABILITY = "fact-reasoning"
-
-#: One schema for every file, so that veRL can join files of several sources.
-SCHEMA = pa.schema(
-    [
-        ("data_source", pa.string()),
-        ("prompt", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
-        ("ability", pa.string()),
-        (
-            "reward_model",
-            pa.struct(
-                [("style", pa.string()), ("ground_truth", pa.struct([("target", pa.list_(pa.string()))]))]
-            ),
-        ),
-        (
-            "extra_info",
-            pa.struct(
-                [
-                    ("id", pa.string()),
-                    ("question", pa.string()),
-                    ("index", pa.int64()),
-                    ("split", pa.string()),
-                    ("protocol", pa.string()),
-                ]
-            ),
-        ),
-        ("agent_name", pa.string()),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -114,25 +82,21 @@ def make_splits(train: Source | None, test: Source | None) -> list[Split]:
 
 def make_rows(
     questions: list[Question], protocol: Protocol, source_name: str, split: str
-) -> list[dict[str, Any]]:
-    """veRL rows; `index` counts from 0 within the file."""
+) -> list[QuestionRow]:
+    """The rows of a file; `index` counts from 0 within it."""
     own_ids = Counter(question.id for question in questions)
     asked = Counter(question_key(question.question) for question in questions)
     return [
-        {
-            "data_source": source_name,
-            "prompt": protocol.messages(item.question),
-            "ability": ABILITY,
-            "reward_model": {"style": "rule", "ground_truth": {"target": list(item.golds)}},
-            "extra_info": {
-                "id": f"{source_name}/{split}/{_own_id(item, own_ids, asked)}",
-                "question": item.question,
-                "index": index,
-                "split": split,
-                "protocol": protocol.name,
-            },
-            "agent_name": AGENT_NAME,
-        }
+        QuestionRow(
+            item.question,
+            golds=item.golds,
+            prompt=tuple(protocol.messages(item.question)),
+            id=f"{source_name}/{split}/{_own_id(item, own_ids, asked)}",
+            split=split,
+            data_source=source_name,
+            protocol=protocol.name,
+            index=index,
+        )
         for index, item in enumerate(questions)
     ]
 
@@ -170,7 +134,7 @@ def write_splits(
     repeated = []
     for split in splits:
         rows = make_rows(split.questions, protocol, source_name, split.name)
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), folder / f"{split.name}.parquet")
+        write_rows(folder / f"{split.name}.parquet", rows)
         summary["splits"][split.name] = {
             "source": split.source.name,
             **split.counts,

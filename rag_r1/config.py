@@ -1,32 +1,68 @@
-"""The configuration under the key `rag_r1:`, next to veRL's own keys.
+"""The configuration under the key `rag_r1:`, next to veRL's own keys, and what veRL hands our sampler.
 
-`RagR1Config.read` checks everything when a run starts and gives every fault, each named with its full path,
-so that one look is enough to correct them all; `from_config` raises them. The defaults stand in
-`recipes/rag_r1_defaults.yaml`; here are only those that a hand-written YAML may leave out.
+Every key is declared once, with its type, limits and default: those of a section where it is used (the limits
+of an episode in agent/budget.py, the failure policy in agent/failures.py, the retrieval client's in
+tools/retrieval.py), the others here; options.py tells how. `RagR1Config.read` checks everything when a run
+starts and gives every fault, each named with its full path, so that one look is enough to correct them all;
+`from_config` raises them. `recipes/rag_r1_defaults.yaml` shows and explains the keys; the defaults there are
+the declared ones (tests/test_config.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Strict
 
 from rag_r1.agent import Budget, FailurePolicy
+from rag_r1.agent.budget import EpisodeLimits
+from rag_r1.agent.failures import FOR_TRAINING
+from rag_r1.options import (
+    Count,
+    Flag,
+    Must,
+    OptionsError,
+    PositiveCount,
+    Seconds,
+    Text,
+    options,
+    options_from,
+    read_options,
+)
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol
 
-_KEYS = (
-    "protocol",
-    "prompt",
-    "agent",
-    "validation_agent",
-    "retriever",
-    "validation_retriever",
-    "tools",
-    "reward",
-    "failures",
-    "trajectory_dir",
-)
+_REWARD = ({"term": "em", "weight": 1.0},)
+
+
+def _listed(value: Any) -> Any:
+    """A list of mappings as a tuple; the default for none."""
+    return tuple(value) if isinstance(value, list) and value else value or _REWARD
+
+
+Section = Annotated[dict, BeforeValidator(lambda value: {} if value is None else value), Must("a mapping")]
+Entries = Annotated[tuple[dict, ...], BeforeValidator(_listed), Must("a list of {term, weight, ...}")]
+
+
+@options("rag_r1")
+class _Block:
+    """The keys of the block. The sections are read one by one, and the list of rewards where it is used."""
+
+    #: Must be given.
+    protocol: Annotated[Text | None, Must("the name of a protocol")] = None
+    #: A text file.
+    prompt: Annotated[Text | None, Must("a file or null")] = None
+    agent: Section = field(default_factory=dict)
+    validation_agent: Section = field(default_factory=dict)
+    retriever: Section = field(default_factory=dict)
+    validation_retriever: Section = field(default_factory=dict)
+    #: Further tools, by name: an import path, or a mapping with `tool` and its options (tools/registry.py).
+    tools: Section = field(default_factory=dict)
+    reward: Entries = _REWARD
+    failures: Section = field(default_factory=dict)
+    trajectory_dir: Annotated[Text | None, Must("a folder or null")] = None
 
 
 @dataclass(frozen=True)
@@ -34,13 +70,13 @@ class RagR1Config:
     """What the plugin needs to know, checked. `agent` becomes a Budget once the row length is known.
 
     `validation_agent` and `validation_retriever` are all of `agent` and `retriever` with the keys that
-    validation changes.
+    validation changes. `retriever` holds the keys of the tool that it names, which knows them.
     """
 
     protocol: Protocol
     own_prompt: bool
-    agent: dict[str, Any]
-    validation_agent: dict[str, Any]
+    agent: EpisodeLimits
+    validation_agent: EpisodeLimits
     retriever: dict[str, Any]
     validation_retriever: dict[str, Any]
     tools: dict[str, Any]
@@ -65,111 +101,115 @@ class RagR1Config:
     def read(cls, config: Mapping[str, Any] | None) -> tuple[RagR1Config | None, list[Exception]]:
         """The settings and every fault, as an exception that names the key.
 
-        Where there are faults the settings are for further checks only: a wrong section has its defaults, and
-        a protocol that cannot be loaded is None. Without a block `rag_r1:` there are no settings.
+        Where there are faults the settings are for further checks only: what is wrong has its default, and a
+        protocol that cannot be loaded is None. Without a block `rag_r1:` there are no settings.
         """
         if not isinstance(config, Mapping):
             what = "the configuration has no mapping `rag_r1:`; build on one of the recipes"
             return None, [ValueError(what)]
-        faults: list[Exception] = [
-            ValueError(f"unknown key rag_r1.{key}: use one of {', '.join(_KEYS)}")
-            for key in config
-            if key not in _KEYS
-        ]
-        sections: dict[str, dict[str, Any]] = {}
-        for key in ("agent", "validation_agent", "retriever", "validation_retriever", "tools", "failures"):
-            sections[key] = _take(lambda key=key: _mapping(config, key), {}, faults)
-        for key, build in (
-            ("agent", lambda options: Budget.from_config(options, max_response_tokens=1)),
-            ("failures", FailurePolicy.from_config),
-        ):
-            if wrong := faults_of(build, sections[key]):
-                faults += wrong
-                sections[key] = {}
-        validation_agent = {**sections["agent"], **sections["validation_agent"]}
-        if wrong := faults_of(lambda options: Budget.from_config(options, 1), validation_agent):
-            # Of keys that `agent` does not have, or has right.
-            faults += [
-                ValueError(str(fault).replace("rag_r1.agent.", "rag_r1.validation_agent.")) for fault in wrong
-            ]
-            validation_agent = sections["agent"]
+        block, wrong = read_options(_Block, config)
+        faults: list[Exception] = list(wrong)
+        protocol = None
+        if "rag_r1.protocol" not in {fault.key for fault in wrong}:
+            try:
+                protocol = _protocol(block)
+            except ValueError as fault:
+                faults.append(fault)
+        agent, wrong = read_options(EpisodeLimits, block.agent)
+        faults += wrong
+        validation_agent, wrong = read_options(
+            EpisodeLimits, {**vars(agent), **block.validation_agent}, "rag_r1.validation_agent"
+        )
+        faults += wrong
+        failures, wrong = read_options(FailurePolicy, {**FOR_TRAINING, **block.failures})
+        faults += wrong
         settings = cls(
-            protocol=_take(lambda: _protocol(config), None, faults),
-            own_prompt=config.get("prompt") is not None,
-            agent=sections["agent"],
+            protocol=protocol,
+            own_prompt=block.prompt is not None,
+            agent=agent,
             validation_agent=validation_agent,
-            retriever=sections["retriever"],
-            validation_retriever={**sections["retriever"], **sections["validation_retriever"]},
-            tools=sections["tools"],
-            reward=_take(lambda: _reward(config), (), faults),
-            failures=FailurePolicy.from_config(sections["failures"]),
-            trajectory_dir=_take(lambda: _trajectory_dir(config), None, faults),
+            retriever=block.retriever,
+            validation_retriever={**block.retriever, **block.validation_retriever},
+            tools=block.tools,
+            reward=block.reward,
+            failures=failures,
+            trajectory_dir=block.trajectory_dir,
         )
         return settings, faults
 
     def budget(self, max_response_tokens: int, *, validation: bool = False) -> Budget:
         """The episode's limits when a row can hold `max_response_tokens`."""
-        return Budget.from_config(self.validation_agent if validation else self.agent, max_response_tokens)
+        limits = self.validation_agent if validation else self.agent
+        return Budget(**vars(limits), max_response_tokens=max_response_tokens)
+
+
+@options("algorithm.filter_groups", others="ignore")
+class FilterGroups:
+    """veRL's block `algorithm.filter_groups`, as far as our sampler reads it (veRL checks it itself)."""
+
+    enable: Flag = False
+    #: `reward`, or the name of a term; None: veRL's default.
+    metric: Text | None = None
+    #: Batches of prompts generated in a step at most; 0 or less: no limit.
+    max_num_gen_batches: Annotated[int, Strict(), Must("a whole number")] | None = None
+    #: Batches of prompts that wait or are generated at a time.
+    max_inflight_gen_batches: Count | None = None
+
+
+def _filter_groups(value: Any) -> Any:
+    value = {} if value is None else value
+    return options_from(FilterGroups, value) if isinstance(value, Mapping) else value
+
+
+@options("trainer.v1.sampler.sampler_kwargs")
+class SamplerOptions:
+    """The keys under `trainer.v1.sampler.sampler_kwargs`: our own, and those of veRL's settings that veRL
+    hands no sampler that is named in the configuration (plugin/sampler.py, plugin/group_filter.py)."""
+
+    #: Seconds between two looks for finished trajectories; None: veRL's default.
+    poll_interval: Seconds | None = None
+    #: How often a batch is generated anew of which failures have left nothing.
+    refills: Count = 5
+    #: Seconds before the first of them; doubles each time.
+    refill_wait_s: Seconds = 10.0
+    #: Trajectories that a group should have; None: not known.
+    group_size: PositiveCount | None = None
+    #: Prompts of a batch; None: not known.
+    train_batch_size: PositiveCount | None = None
+    filter_groups: Annotated[
+        FilterGroups, BeforeValidator(_filter_groups), Must("veRL's block algorithm.filter_groups")
+    ] = FilterGroups()
+    #: Whether groups of which nothing arrived are replaced.
+    sync_refill_failed_groups: Flag = False
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any] | None) -> SamplerOptions:
+        """From plain values. Raises OptionsError naming every unknown or wrong key."""
+        return options_from(cls, config or {})
 
 
 def faults_of(build: Callable[[dict[str, Any]], Any], options: Mapping[str, Any]) -> list[Exception]:
-    """What `build` says against `options`: against each key by itself, or, if each is right by itself,
-    against all of them together. For options that all have defaults."""
+    """What `build` says against `options`: every fault where it tells them apart, else the one that it
+    raises."""
     try:
         build(dict(options))
-        return []
+    except OptionsError as error:
+        return list(error.faults)
     except (ValueError, TypeError) as fault:
-        together: Exception = fault
-    alone: list[Exception] = []
-    for key, value in options.items():
-        try:
-            build({key: value})
-        except (ValueError, TypeError) as fault:
-            alone.append(fault)
-    return alone or [together]
+        return [fault]
+    return []
 
 
-def _take(read: Callable[[], Any], otherwise: Any, faults: list[Exception]) -> Any:
-    """What `read` gives; if it raises ValueError, that is one more of the faults and `otherwise` is given."""
-    try:
-        return read()
-    except ValueError as fault:
-        faults.append(fault)
-        return otherwise
-
-
-def _reward(config: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    reward = config.get("reward") or [{"term": "em", "weight": 1.0}]
-    if not isinstance(reward, list | tuple) or not all(isinstance(item, Mapping) for item in reward):
-        raise ValueError("rag_r1.reward must be a list of {term, weight, ...}")
-    return tuple(dict(item) for item in reward)
-
-
-def _trajectory_dir(config: Mapping[str, Any]) -> str | None:
-    folder = config.get("trajectory_dir")
-    if folder is not None and not isinstance(folder, str):
-        raise ValueError(f"rag_r1.trajectory_dir must be a folder or null, not {folder!r}")
-    return folder
-
-
-def _mapping(config: Mapping[str, Any], key: str) -> dict[str, Any]:
-    value = config.get(key)
-    if value is not None and not isinstance(value, Mapping):
-        raise ValueError(f"rag_r1.{key} must be a mapping, not {value!r}")
-    return dict(value or {})
-
-
-def _protocol(config: Mapping[str, Any]) -> Protocol:
-    name, path = config.get("protocol"), config.get("prompt")
-    if not isinstance(name, str):
-        raise ValueError(f"rag_r1.protocol must be the name of a protocol, not {name!r}")
+def _protocol(block: _Block) -> Protocol:
+    if block.protocol is None:
+        raise ValueError("rag_r1.protocol must be the name of a protocol, not None")
     prompt = None
-    if path is not None:
+    if block.prompt is not None:
         try:
-            prompt = Path(path).read_text(encoding="utf-8")
-        except (OSError, TypeError, UnicodeDecodeError) as error:
-            raise ValueError(f"rag_r1.prompt: cannot read {path!r}: {error}") from error
+            prompt = Path(block.prompt).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ValueError(f"rag_r1.prompt: cannot read {block.prompt!r}: {error}") from error
     try:
-        return load_protocol(name, prompt)
+        return load_protocol(block.protocol, prompt)
     except ProtocolError as error:
         raise ValueError(f"rag_r1.protocol: {error}") from error

@@ -1,9 +1,126 @@
-"""What a row of a data file must hold to be of use."""
+"""`QuestionRow`: a row of the data sets, as it is written to parquet and as it comes back.
+
+veRL asks for some columns by name and hands the others through: to the agent loop as keyword arguments, to
+the reward manager as its non-tensor batch. This module is the only one that knows what stands where:
+
+    data_source                          name under which veRL reports a validation
+    prompt                               chat messages (in veRL's hands: `raw_prompt`)
+    ability, agent_name                  veRL's; the agent loop that plays the row
+    reward_model.ground_truth.target     gold answers
+    extra_info                           id, question, index, split, protocol, and whatever else a source has
+
+Writing is strict: one schema for every file, so that veRL can join files of several sources. Reading takes
+what it finds: files of one's own leave parts out, and veRL makes numpy arrays of lists. What is not there is
+empty; `row_fault` says whether a row is of any use.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Columns that a file must have; `a.b` is the field `b` of the struct `a`.
+REQUIRED_COLUMNS = (
+    "prompt",
+    "data_source",
+    "reward_model.ground_truth",
+    "extra_info.id",
+    "extra_info.question",
+    "extra_info.protocol",
+)
+AGENT_NAME = "search_agent"
+_READ = ("data_source", "prompt", "ability", "reward_model", "extra_info")
+_OWN_INFO = ("id", "question", "index", "split", "protocol")
+
+
+@dataclass(frozen=True)
+class QuestionRow:
+    """One question with its gold answers; see the module's paragraph. Texts that are not known are empty."""
+
+    question: str
+    golds: tuple[str, ...]
+    #: Chat messages, `{"role", "content"}`.
+    prompt: tuple[dict[str, Any], ...] = ()
+    #: Unique in all files of a run.
+    id: str = ""
+    split: str = "train"
+    data_source: str = ""
+    #: Name of the protocol whose prompt this is.
+    protocol: str = ""
+    #: Place in the file, from 0.
+    index: int | None = None
+    ability: str = "fact-reasoning"
+    #: Further keys of `extra_info`; never None.
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_row(self) -> dict[str, Any]:
+        """veRL's columns."""
+        return {
+            "data_source": self.data_source,
+            "prompt": [dict(message) for message in self.prompt],
+            "ability": self.ability,
+            "reward_model": {"style": "rule", "ground_truth": {"target": list(self.golds)}},
+            "extra_info": {
+                "id": self.id,
+                "question": self.question,
+                "index": self.index,
+                "split": self.split,
+                "protocol": self.protocol,
+                **self.metadata,
+            },
+            "agent_name": AGENT_NAME,
+        }
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> QuestionRow:
+        """From a row of parquet, or what veRL makes of one (`raw_prompt`, numpy arrays, `uid`). Never raises
+        for what the row holds; a prompt that is not usable is empty."""
+        info = row.get("extra_info")
+        info = info if isinstance(info, Mapping) else {}
+        prompt = _plain(row.get("prompt", row.get("raw_prompt")))
+        index = info.get("index")
+        return cls(
+            question=_text(info.get("question")),
+            golds=tuple(golds_of(row.get("reward_model"))),
+            prompt=tuple(map(dict, prompt)) if usable_prompt(prompt) else (),
+            id=_text(info.get("id", row.get("uid"))),
+            split=_text(info.get("split")) or "train",
+            data_source=_text(row.get("data_source")),
+            protocol=_text(info.get("protocol")),
+            index=int(index) if isinstance(index, Integral) else None,
+            ability=_text(row.get("ability")),
+            metadata={
+                name: _plain(value)
+                for name, value in info.items()
+                if name not in _OWN_INFO and value is not None
+            },
+        )
+
+
+def as_golds(value: Any) -> list[str]:
+    """Gold answers as a list of strings.
+
+    From a string, a list, a tuple, a numpy array (as parquet gives it), a ground truth `{"target": ...}`, or
+    None (no golds). Lists may be nested (a list of aliases for each answer). Blank entries are left out;
+    numbers become text.
+    """
+    if isinstance(value, Mapping):
+        value = value.get("target")
+    value = _plain(value)
+    if isinstance(value, list | tuple):
+        return [gold for item in value for gold in as_golds(item)]
+    return [str(value)] if value is not None and str(value).strip() else []
+
+
+def golds_of(reward_model: Any) -> list[str]:
+    """Gold answers of a row: `reward_model.ground_truth`, or its `target`; empty if malformed."""
+    return as_golds(reward_model.get("ground_truth")) if isinstance(reward_model, Mapping) else []
 
 
 def row_fault(row: Mapping[str, Any]) -> str | None:
@@ -13,7 +130,7 @@ def row_fault(row: Mapping[str, Any]) -> str | None:
         return "extra_info.question is empty"
     reward_model = row.get("reward_model") or {}
     truth = reward_model.get("ground_truth")
-    target = truth.get("target") if isinstance(truth, Mapping) else truth
+    target = _plain(truth.get("target") if isinstance(truth, Mapping) else truth)
     golds = [target] if isinstance(target, str) else target
     if not golds or not all(isinstance(gold, str) and gold.strip() for gold in golds):
         return "reward_model.ground_truth.target is empty"
@@ -22,7 +139,61 @@ def row_fault(row: Mapping[str, Any]) -> str | None:
 
 def usable_prompt(prompt: Any) -> bool:
     """A list of messages with a role and a text. A row that has none is left out (`plugin/dataset.py`)."""
-    return bool(prompt) and all(
+    if not isinstance(prompt, list | tuple) or not prompt:
+        return False
+    return all(
         isinstance(m, Mapping) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
         for m in prompt
     )
+
+
+def write_rows(path: str | Path, rows: Iterable[QuestionRow]) -> None:
+    """Write a parquet file. The same rows give the same bytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = list(rows)
+    table = pa.Table.from_pylist([row.to_row() for row in rows], schema=_schema(rows))
+    pq.write_table(table, path)
+
+
+def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
+    """The rows of a parquet file of any size, for `row_fault` and `QuestionRow.from_row`: plain values, and
+    of the columns only those that are read there."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        there = [name for name in _READ if name in file.schema_arrow.names]
+        for batch in file.iter_batches(batch_size=1024, columns=there):
+            yield from batch.to_pylist()
+
+
+def _schema(rows: Sequence[QuestionRow]) -> pa.Schema:
+    """The columns, with the metadata of the rows in `extra_info`."""
+    import pyarrow as pa
+
+    text = pa.string()
+    message = pa.struct([("role", text), ("content", text)])
+    truth = pa.struct([("target", pa.list_(text))])
+    more = pa.array([dict(row.metadata) for row in rows]).type if rows else ()
+    own = [("id", text), ("question", text), ("index", pa.int64()), ("split", text), ("protocol", text)]
+    return pa.schema(
+        [
+            ("data_source", text),
+            ("prompt", pa.list_(message)),
+            ("ability", text),
+            ("reward_model", pa.struct([("style", text), ("ground_truth", truth)])),
+            ("extra_info", pa.struct([*own, *((of.name, of.type) for of in more)])),
+            ("agent_name", text),
+        ]
+    )
+
+
+def _plain(value: Any) -> Any:
+    """A numpy array or number as Python's."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _text(value: Any) -> str:
+    """A cell as text; an empty or a nested one as none."""
+    return str(value) if isinstance(value, str | Real) else ""

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.config import RagR1Config, faults_of
+from rag_r1.agent import FailurePolicy
+from rag_r1.agent.budget import EpisodeLimits
+from rag_r1.config import RagR1Config, SamplerOptions, faults_of
 from rag_r1.rewards import RewardError, RewardSum
+from rag_r1.tools.retrieval import RetrieverConfig
 
+DEFAULTS = yaml.safe_load(
+    (Path(__file__).parents[1] / "recipes" / "rag_r1_defaults.yaml").read_text(encoding="utf-8")
+)
 RIGHT = {"protocol": "rag_r1_mq", "agent": {"max_turns": 3}, "retriever": {"topk": 2}}
 #: A wrong entry for many keys; each must be named, whatever else is wrong.
 WRONG = {
@@ -62,6 +71,56 @@ def test_keys_that_are_right_alone_and_wrong_together_are_told_together():
 
 def test_faults_of_right_options_are_none():
     assert faults_of(lambda options: dict(**options), {"a": 1}) == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "declared", "left_open"),
+    [
+        (DEFAULTS["rag_r1"]["agent"], EpisodeLimits(), set()),
+        (DEFAULTS["rag_r1"]["failures"], FailurePolicy.from_config({}), set()),
+        (DEFAULTS["rag_r1"]["retriever"], RetrieverConfig(), {"tool", "url"}),
+        (
+            DEFAULTS["trainer"]["v1"]["sampler"]["sampler_kwargs"],
+            SamplerOptions(),
+            # Taken from veRL's own keys.
+            {"group_size", "train_batch_size", "filter_groups", "sync_refill_failed_groups"},
+        ),
+    ],
+)
+def test_the_defaults_that_the_recipes_show_are_the_declared_ones(shown, declared, left_open):
+    values = {name: value for name, value in shown.items() if name not in left_open}
+    told = {name: getattr(declared, name) for name in values}
+    assert values and values == {n: list(v) if isinstance(v, tuple) else v for n, v in told.items()}
+
+
+def test_the_shown_defaults_of_the_block_itself_are_the_declared_ones():
+    settings = RagR1Config.from_config({"protocol": "rag_r1_mq"})
+    assert list(settings.reward) == DEFAULTS["rag_r1"]["reward"]
+    assert settings.validation_agent == settings.agent and not settings.own_prompt
+
+
+def test_what_is_different_in_validation_is_read_on_top_of_the_training_and_named_as_its_own():
+    block = {**RIGHT, "validation_agent": {"max_turn_tokens": 9}}
+    settings = RagR1Config.from_config(block)
+    assert settings.budget(50) != (budget := settings.budget(60, validation=True))
+    assert (budget.max_turns, budget.max_turn_tokens, budget.max_response_tokens) == (3, 9, 60)
+    _, [fault] = RagR1Config.read({**RIGHT, "validation_agent": {"max_turn_tokens": 0}})
+    assert str(fault).startswith("rag_r1.validation_agent.max_turn_tokens must be a whole number")
+    _, faults = RagR1Config.read({**RIGHT, "agent": {"max_turns": -1}, "validation_agent": {"topk": 3}})
+    assert [fault.key for fault in faults] == ["rag_r1.agent.max_turns", "rag_r1.validation_agent.topk"]
+
+
+def test_a_wrong_key_of_the_sampler_is_named_and_verls_own_blocks_may_hold_more():
+    with pytest.raises(
+        ValueError, match=r"unknown key trainer.v1.sampler.sampler_kwargs.refils: .*refills\?"
+    ):
+        SamplerOptions.from_config({"refils": 3})
+    with pytest.raises(ValueError, match="algorithm.filter_groups.enable must be true or false, not 'yes'"):
+        SamplerOptions.from_config({"filter_groups": {"enable": "yes"}})
+    block = {"_target_": "verl.trainer.config.FilterGroupsConfig", "enable": True, "metric": "em"}
+    chosen = SamplerOptions.from_config({"filter_groups": block}).filter_groups
+    assert (chosen.enable, chosen.metric) == (True, "em")
+    assert SamplerOptions.from_config({"filter_groups": None}) == SamplerOptions.from_config(None)
 
 
 def test_all_wrong_terms_and_all_that_is_wrong_with_one_are_told():

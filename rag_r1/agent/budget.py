@@ -2,58 +2,57 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import model_validator
 
 from rag_r1.agent.ledger import Capacity
-
-#: What the trainer's rows and the engine can hold; they are no keys of `rag_r1.agent`.
-_TRAINERS = {"max_response_tokens", "max_prompt_tokens", "max_context_tokens"}
+from rag_r1.options import Count, Flag, PositiveCount, options, options_from
 
 
-@dataclass(frozen=True)
-class Budget:
-    """Limits per query, per turn and in total; `from_config` names the key that is wrong.
-
-    The totals are what the trainer's row and the engine's context can hold. When one is reached the episode
-    ends with the status `token_limit`; nothing is ever cut out of a context that the policy has seen.
-    """
+@options("rag_r1.agent")
+class EpisodeLimits:
+    """The keys under `rag_r1.agent`: limits per query and per turn."""
 
     #: Turns in which the policy may search (without `final_turn`, the last of them only answers).
-    max_turns: int = 4
+    max_turns: Count = 4
     #: One more turn at the end in which a search is not carried out (Search-R1's and RAG-R1's last rollout).
-    final_turn: bool = True
+    final_turn: Flag = True
     #: Generated tokens in a turn.
-    max_turn_tokens: int = 500
+    max_turn_tokens: PositiveCount = 500
     #: Document tokens shown for one query.
-    max_query_observation_tokens: int = 1000
+    max_query_observation_tokens: PositiveCount = 1000
     #: Tokens of one observation, tags included; None: only the total limits it.
-    max_observation_tokens: int | None = None
+    max_observation_tokens: PositiveCount | None = None
     #: Room that an observation must leave for the turn after it.
-    min_turn_tokens: int = 16
-    #: Generated and observed tokens in one training row.
-    max_response_tokens: int = 4096
-    #: Tokens of the prompt; None: as many as the context holds.
-    max_prompt_tokens: int | None = None
-    #: Prompt, generated and observed tokens of a row, as the engine's context holds them; None: no limit.
-    max_context_tokens: int | None = None
+    min_turn_tokens: PositiveCount = 16
     #: Generated and observed tokens of the whole episode; None: what its training rows hold. Only a protocol
     #: that rewrites its context has more than one row.
-    max_episode_tokens: int | None = None
+    max_episode_tokens: PositiveCount | None = None
 
-    def __post_init__(self) -> None:
-        for spec in fields(self):
-            value = getattr(self, spec.name)
-            if spec.name == "final_turn":
-                if not isinstance(value, bool):
-                    raise ValueError(f"final_turn must be true or false, not {value!r}")
-                continue
-            if value is None and spec.default is None:
-                continue
-            least = 0 if spec.name == "max_turns" else 1
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{spec.name} must be a whole number of at least {least}, not {value!r}")
+    @model_validator(mode="after")
+    def _a_turn_is_left(self) -> EpisodeLimits:
         if self.max_turns == 0 and not self.final_turn:
             raise ValueError("max_turns is 0 and final_turn is false: no turn is left")
+        return self
+
+
+@options("rag_r1.agent")
+class Budget(EpisodeLimits):
+    """The limits of an episode with the totals that the trainer's row and the engine's context can hold,
+    which are no keys of `rag_r1.agent`.
+
+    When a total is reached the episode ends with the status `token_limit`; nothing is ever cut out of a
+    context that the policy has seen.
+    """
+
+    #: Generated and observed tokens in one training row.
+    max_response_tokens: PositiveCount = 4096
+    #: Tokens of the prompt; None: as many as the context holds.
+    max_prompt_tokens: PositiveCount | None = None
+    #: Prompt, generated and observed tokens of a row, as the engine's context holds them; None: no limit.
+    max_context_tokens: PositiveCount | None = None
 
     @property
     def most_prompt_tokens(self) -> int | None:
@@ -67,13 +66,6 @@ class Budget:
         return Capacity(self.max_response_tokens, self.max_context_tokens)
 
     @classmethod
-    def from_config(cls, config: dict, max_response_tokens: int) -> Budget:
-        """From the keys under `rag_r1.agent`. Raises ValueError naming an unknown or wrong key."""
-        known = {spec.name for spec in fields(cls)} - _TRAINERS
-        for key in config:
-            if key not in known:
-                raise ValueError(f"unknown key rag_r1.agent.{key}: use one of {', '.join(sorted(known))}")
-        try:
-            return cls(**config, max_response_tokens=max_response_tokens)
-        except ValueError as error:
-            raise ValueError(f"rag_r1.agent.{error}") from None
+    def from_config(cls, config: Mapping[str, Any], max_response_tokens: int) -> Budget:
+        """From the keys under `rag_r1.agent`. Raises OptionsError naming every unknown or wrong key."""
+        return cls(**vars(options_from(EpisodeLimits, config)), max_response_tokens=max_response_tokens)

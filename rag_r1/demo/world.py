@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rag_r1.protocols import Protocol, load_protocol, protocol_names
+from rag_r1.rows import QuestionRow, write_rows
 
 KINDS = ("one_hop", "bridge", "comparison", "both")
 INDEPENDENT = ("comparison", "both")  # their facts can be looked up in one turn
@@ -194,23 +195,20 @@ def _ask(world: World, kind: str, rng: random.Random, id_: str) -> Question:
     return Question(id_, kind, text, gold, lookups)
 
 
-def to_row(question: Question, index: int, split: str, protocol: Protocol) -> dict:
-    """One row of veRL's training or validation parquet; `data_source` groups validation metrics by kind."""
-    return {
-        "data_source": f"demo/{question.kind}",
-        "prompt": protocol.messages(question.text),
-        "ability": "search",
-        "reward_model": {"style": "rule", "ground_truth": {"target": [question.gold]}},
-        "extra_info": {
-            "id": question.id,
-            "question": question.text,
-            "index": index,
-            "split": split,
-            "protocol": protocol.name,
-            "kind": question.kind,
-        },
-        "agent_name": "search_agent",
-    }
+def to_row(question: Question, index: int, split: str, protocol: Protocol) -> QuestionRow:
+    """A question as a row of the data set; `data_source` groups validation metrics by kind."""
+    return QuestionRow(
+        question.text,
+        golds=(question.gold,),
+        prompt=tuple(protocol.messages(question.text)),
+        id=question.id,
+        split=split,
+        data_source=f"demo/{question.kind}",
+        protocol=protocol.name,
+        index=index,
+        ability="search",
+        metadata={"kind": question.kind},
+    )
 
 
 @dataclass(frozen=True)
@@ -235,16 +233,13 @@ def demo_data(seed: int, train: int = 4000, val: int = 160) -> DemoData:
 
 def write_demo(out: Path, protocol: Protocol, seed: int, train: int = 4000, val: int = 160) -> DemoData:
     """Write `corpus.jsonl`, `train.parquet` and `val.parquet` into the folder `out`, and return the data."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     data = demo_data(seed, train, val)
     out.mkdir(parents=True, exist_ok=True)
     with open(out / "corpus.jsonl", "w", encoding="utf-8") as file:
         file.writelines(json.dumps(passage, ensure_ascii=False) + "\n" for passage in data.passages)
     for name, questions in (("train", data.train), ("val", data.val)):
-        rows = [to_row(question, index, name, protocol) for index, question in enumerate(questions)]
-        pq.write_table(pa.Table.from_pylist(rows), out / f"{name}.parquet")
+        rows = (to_row(question, index, name, protocol) for index, question in enumerate(questions))
+        write_rows(out / f"{name}.parquet", rows)
     return data
 
 

@@ -39,6 +39,8 @@ import transfer_queue as tq
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import FILTER_GROUPS_REWARD_METRIC
 
+from rag_r1.config import SamplerOptions
+
 logger = logging.getLogger(__name__)
 
 COUNTED = ("filtered_groups", "unusable_groups", "refilled_groups", "short_groups")
@@ -49,27 +51,22 @@ class NothingMoreComes(Exception):
 
 
 class GroupFilter:
-    """Mixin for veRL's ReplayBuffer and ReplayBufferAsync; see the module's paragraph.
-
-    Keys of `sampler_kwargs`: `filter_groups` (veRL's block `algorithm.filter_groups`), `train_batch_size`
-    (prompts), `sync_refill_failed_groups` and `group_size` (trajectories that a group should have).
-    """
+    """Mixin for veRL's ReplayBuffer and ReplayBufferAsync; see the module's paragraph."""
 
     def __init__(
         self,
         *args: Any,
-        sampler_kwargs: Any = None,
+        options: SamplerOptions,
         refill_fn: Callable[[int], Any] | None = None,
         **kwargs: Any,
     ):
-        options = dict(sampler_kwargs or {})
-        chosen = options.get("filter_groups") or {}
-        metric = (chosen.get("metric") or FILTER_GROUPS_REWARD_METRIC) if chosen.get("enable") else None
-        refills_failed = bool(options.get("sync_refill_failed_groups"))
-        if metric is not None and not options.get("train_batch_size"):
+        chosen = options.filter_groups
+        metric = (chosen.metric or FILTER_GROUPS_REWARD_METRIC) if chosen.enable else None
+        refills_failed = options.sync_refill_failed_groups
+        if metric is not None and options.train_batch_size is None:
             raise ValueError("filtering groups needs trainer.v1.sampler.sampler_kwargs.train_batch_size")
-        self.group_size = int(options["group_size"]) if options.get("group_size") else None
-        self.max_gen_batches = int(chosen.get("max_num_gen_batches") or 0)
+        self.group_size = options.group_size
+        self.max_gen_batches = chosen.max_num_gen_batches or 0
         self.replaces_groups = metric is not None or refills_failed
         self.dropped_infos: list[dict[str, Any]] = []  # of trajectories in dropped groups; for the metrics
         self._verl_refill = refill_fn
@@ -80,13 +77,12 @@ class GroupFilter:
         self._lost_at_most: int | None = None  # groups lost to failures that this step replaces
         super().__init__(
             *args,
-            sampler_kwargs=sampler_kwargs,
             refill_fn=self._refill if refill_fn is not None else None,
             filter_groups_metric=metric,
-            train_batch_size=options.get("train_batch_size"),
+            train_batch_size=options.train_batch_size,
             # veRL's loader gives prompts one by one as soon as either setting is on (`_init_dataloader`).
-            gen_batch_size=1 if self.replaces_groups else options.get("train_batch_size"),
-            max_inflight_gen_batches=int(chosen.get("max_inflight_gen_batches") or 1),
+            gen_batch_size=1 if self.replaces_groups else options.train_batch_size,
+            max_inflight_gen_batches=chosen.max_inflight_gen_batches or 1,
             sync_refill_failed_groups=refills_failed,
             **kwargs,
         )

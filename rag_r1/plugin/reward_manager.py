@@ -25,7 +25,8 @@ from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from rag_r1.agent import KINDS, Trajectory
 from rag_r1.config import RagR1Config
-from rag_r1.rewards import RewardSum, as_golds
+from rag_r1.rewards import RewardSum
+from rag_r1.rows import golds_of
 
 logger = logging.getLogger(__name__)
 
@@ -81,12 +82,6 @@ def on_grid(score: float) -> float:
     by the (equally tiny) deviation of the group, makes an advantage of up to 0.2 out of a tie.
     """
     return round(score * 65536) / 65536
-
-
-def golds_of(reward_model: Any) -> list[str]:
-    """Gold answers of a row: `reward_model.ground_truth`, or its `target`; empty if malformed."""
-    truth = reward_model.get("ground_truth") if isinstance(reward_model, dict) else None
-    return as_golds(truth.get("target") if isinstance(truth, dict) else truth)
 
 
 def summary(record: Trajectory) -> dict[str, float]:

@@ -22,6 +22,7 @@ ones included (their terms count as unknown).
 seconds (veRL looks for finished trajectories every 2 s, which is longer than a whole step of a small
 policy), and those of group_filter.py. Our own keys there: `refills`, `refill_wait_s` (seconds before the
 first, doubled each time), and `group_size`, with which trajectories that never arrived are counted.
+`rag_r1.config.SamplerOptions` declares them.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import transfer_queue as tq
+from omegaconf import OmegaConf
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
+from rag_r1.config import SamplerOptions
 from rag_r1.plugin.group_filter import GroupFilter, reward_info, session
 from rag_r1.plugin.validation_rows import without_masked
 
@@ -45,12 +48,11 @@ class _SearchSampling(GroupFilter):
     """Mixin: reads our keys of `sampler_kwargs`; leaves masked trajectories out; adds search metrics."""
 
     def __init__(self, *args: Any, sampler_kwargs: Any = None, **kwargs: Any):
-        options = dict(sampler_kwargs or {})
-        if options.get("poll_interval") is not None:
-            kwargs["poll_interval"] = float(options["poll_interval"])
-        self.refills = int(options.get("refills", 5))
-        self.refill_wait_s = float(options.get("refill_wait_s", 10.0))
-        super().__init__(*args, sampler_kwargs=sampler_kwargs, **kwargs)
+        options = SamplerOptions.from_config(_plain(sampler_kwargs))
+        if options.poll_interval is not None:
+            kwargs["poll_interval"] = options.poll_interval
+        self.refills, self.refill_wait_s = options.refills, options.refill_wait_s
+        super().__init__(*args, options=options, sampler_kwargs=sampler_kwargs, **kwargs)
 
     def sample(self, *args: Any, partition_id: str, batch_size: int, **kwargs: Any) -> tuple[Any, dict]:
         """veRL's batch of `batch_size` prompts, as the module's paragraph says. Raises RuntimeError if every
@@ -118,6 +120,10 @@ def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:
                 values[name].append(float(value))
     means = {f"search/{name}": sum(numbers) / len(numbers) for name, numbers in values.items()}
     return {**means, "search/samples": float(len(infos))}
+
+
+def _plain(config: Any) -> Any:
+    return OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config
 
 
 class SearchReplayBuffer(_SearchSampling, ReplayBuffer):

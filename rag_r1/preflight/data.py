@@ -12,6 +12,7 @@ from rag_r1.agent import TokenizerCodec
 from rag_r1.config import RagR1Config
 from rag_r1.preflight.parquet import column_problems, scan, scan_problems
 from rag_r1.preflight.problems import Problem, Report, error, plain, warning
+from rag_r1.rows import QuestionRow
 
 
 def check_data(
@@ -23,9 +24,8 @@ def check_data(
     """
     protocol = settings and settings.protocol
 
-    def messages(row: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        own = settings.own_prompt
-        return protocol.messages(row["extra_info"]["question"]) if own else row["prompt"]
+    def messages(row: QuestionRow) -> Sequence[Mapping[str, Any]]:
+        return protocol.messages(row.question) if settings.own_prompt else row.prompt
 
     codec = TokenizerCodec(tokenizer)
 

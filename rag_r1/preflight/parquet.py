@@ -1,15 +1,15 @@
 """Preflight of parquet rows: what can be wrong with them, found before a run.
 
-A file is read in batches and each row is looked at once, so size does not matter. `column_problems` reads the
-schema only; `scan` counts rows, names the faulty ones, and keeps the longest prompts. Counting tokens is what
-costs time, so only the `TOKENISED` longest prompts (by characters) of a file are tokenised: all of a
-small file, and of a large one those that could be too long.
+Each row is looked at once, as rag_r1/rows.py reads it in batches, so size does not matter. `column_problems`
+reads the schema only; `scan` counts rows, names the faulty ones, and keeps the longest prompts. Counting
+tokens is what costs time, so only the `TOKENISED` longest prompts (by characters) of a file are tokenised:
+all of a small file, and of a large one those that could be too long.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,21 +19,13 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from rag_r1.preflight.problems import Problem, error, warning
-from rag_r1.rows import row_fault, usable_prompt
+from rag_r1.rows import REQUIRED_COLUMNS, QuestionRow, read_rows, row_fault, usable_prompt
 
 #: Prompts of a file that are tokenised at most.
 TOKENISED = 4000
 #: Faulty rows of a file that are named.
 NAMED = 3
 
-_REQUIRED = (
-    "prompt",
-    "data_source",
-    "reward_model.ground_truth",
-    "extra_info.id",
-    "extra_info.question",
-    "extra_info.protocol",
-)
 _REMEDY = "make the file with a script in data_process/, or add the column"
 
 
@@ -89,7 +81,7 @@ def column_problems(path: str) -> list[Problem]:
                 "make it again with a script in data_process/",
             )
         ]
-    missing = [column for column in _REQUIRED if not _has(schema, column)]
+    missing = [column for column in REQUIRED_COLUMNS if not _has(schema, column)]
     return [error(path, f"has no column {column}", _REMEDY) for column in missing]
 
 
@@ -109,7 +101,7 @@ def _has(schema: pa.Schema, column: str) -> bool:
 def scan(
     path: str,
     protocol: str,
-    messages: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
+    messages: Callable[[QuestionRow], Sequence[Mapping[str, Any]]],
     count_tokens: Callable[[Sequence[Mapping[str, Any]]], int] | None,
     max_prompt_length: int,
 ) -> Scan:
@@ -120,7 +112,9 @@ def scan(
     """
     found = Scan()
     longest: list[tuple[int, int, Sequence[Mapping[str, Any]]]] = []
-    for number, row in enumerate(_rows(path)):
+    name, rows = Path(path).name, pq.read_metadata(path).num_rows
+    bar = tqdm(read_rows(path), total=rows, desc=f"{name}: rows", unit="row", leave=False)
+    for number, row in enumerate(bar):
         found.rows += 1
         fault = row_fault(row)
         if not usable_prompt(row.get("prompt")):
@@ -128,9 +122,10 @@ def scan(
         elif fault is not None:
             found.malformed.add(number, fault)
         else:
-            if row["extra_info"].get("protocol") != protocol:
-                found.other_protocol.add(number, repr(row["extra_info"].get("protocol")))
-            chat = messages(row)
+            question = QuestionRow.from_row(row)
+            if question.protocol != protocol:
+                found.other_protocol.add(number, repr(question.protocol or None))
+            chat = messages(question)
             # Minus the row number: of equals the first is kept, and chats are never compared.
             entry = (sum(len(message["content"]) for message in chat), -number, chat)
             if len(longest) < TOKENISED:
@@ -139,21 +134,11 @@ def scan(
                 heapq.heappushpop(longest, entry)
     if count_tokens is not None:
         longest.sort(key=lambda entry: -entry[1])
-        for _, number, chat in tqdm(longest, desc=f"{Path(path).name}: tokens", unit="prompt", leave=False):
+        for _, number, chat in tqdm(longest, desc=f"{name}: tokens", unit="prompt", leave=False):
             found.tokenised += 1
             if (length := count_tokens(chat)) > max_prompt_length:
                 found.overlong.add(-number, f"{length} tokens")
     return found
-
-
-def _rows(path: str) -> Iterator[dict[str, Any]]:
-    with pq.ParquetFile(path) as file:
-        columns = ["prompt", "reward_model", "extra_info"]
-        bar = tqdm(total=file.metadata.num_rows, desc=f"{Path(path).name}: rows", unit="row", leave=False)
-        with bar:
-            for batch in file.iter_batches(batch_size=1024, columns=columns):
-                yield from batch.to_pylist()
-                bar.update(batch.num_rows)
 
 
 def scan_problems(

@@ -31,6 +31,20 @@ def warning(where: str, what: str, remedy: str) -> Problem:
     return Problem("warning", where, what, remedy)
 
 
+def of_fault(fault: Exception) -> Problem:
+    """A fault of an option. Its message begins with the key, as `rag_r1.retriever.topk must be ...`, or with
+    `unknown key` and the key."""
+    what = str(fault)
+    words = [word.rstrip(":,") for word in what.split() if word.startswith("rag_r1")]
+    where = getattr(fault, "key", None) or (words[0] if words else "rag_r1")
+    remedy = getattr(fault, "remedy", "") or "correct the key; recipes/rag_r1_defaults.yaml explains each"
+    if what.startswith(f"unknown key {where}: "):
+        what, remedy = "there is no such key", what.removeprefix(f"unknown key {where}: ")
+    elif what.startswith(where):
+        what = what.removeprefix(where).lstrip(": ")
+    return error(where, what, remedy)
+
+
 @dataclass
 class Report:
     """What was found, and in `notes` what was looked at, in plain words."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import httpx
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.config import faults_of
+from rag_r1.options import read_options
 from rag_r1.preflight.problems import Report, error, first_line, not_given, plain, warning
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval import TOKEN_VARIABLE, RetrieverConfig, token_header
@@ -26,11 +26,9 @@ def check_retriever(config: DictConfig, report: Report) -> None:
     if another_tool or not_given(config, "rag_r1.retriever.url"):
         return
     # Wrong keys are named by check_ours; the server is asked with those that are right.
-    read = RetrieverConfig.from_config
-    right = {name: value for name, value in options.items() if not faults_of(read, {name: value})}
-    if "url" not in right:
+    settings, faults = read_options(RetrieverConfig, options)
+    if "rag_r1.retriever.url" in {fault.key for fault in faults}:
         return
-    settings = read(right)
     headers = token_header()
     if not all(value.isascii() and value.isprintable() for value in headers.values()):
         what = "holds characters that cannot stand in the header of a request"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.config import RagR1Config
-from rag_r1.preflight.problems import Problem, error, warning
+from rag_r1.config import RagR1Config, SamplerOptions, faults_of
+from rag_r1.preflight.problems import Problem, error, of_fault, plain, warning
 from rag_r1.rewards import RewardSum
 
 _SAMPLER = "trainer.v1.sampler.custom_sampler"
@@ -24,6 +24,14 @@ def check_sampler(config: DictConfig) -> list[Problem]:
         return []
     what = f"{sampler.name} does not fit trainer.v1.trainer_mode={mode}"
     return [error(f"{_SAMPLER}.name", what, f"add {_SAMPLER}.name={right}")]
+
+
+def check_sampler_options(config: DictConfig) -> list[Problem]:
+    """The sampler's own keys are known and right."""
+    options = plain(OmegaConf.select(config, _KWARGS))
+    return (
+        list(map(of_fault, faults_of(SamplerOptions.from_config, options or {}))) if _is_ours(config) else []
+    )
 
 
 def check_filtering(config: DictConfig, settings: RagR1Config | None) -> list[Problem]:

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.config import RagR1Config, faults_of
 from rag_r1.import_path import ImportPathError
-from rag_r1.preflight.problems import Problem, error, not_given, plain
+from rag_r1.preflight.problems import Problem, error, not_given, of_fault, plain
 from rag_r1.rewards import RewardSum
 from rag_r1.tools.registry import DEFAULT_TOOL, make_searcher
 
@@ -49,7 +49,7 @@ def check_ours(config: DictConfig) -> tuple[RagR1Config | None, list[Problem]]:
         if settings.reward:
             faults += RewardSum.read([dict(item) for item in settings.reward], settings.protocol)[1]
         faults += _tool_faults(settings)
-    return settings, [_problem(fault) for fault in faults]
+    return settings, [of_fault(fault) for fault in faults]
 
 
 def _tool_faults(settings: RagR1Config) -> list[Exception]:
@@ -130,17 +130,3 @@ def _positions(config: DictConfig) -> int | None:
         return value if isinstance(value, int) and "rope_scaling" not in node.override_config else None
     except (OSError, ValueError, AttributeError, TypeError):
         return None
-
-
-def _problem(fault: Exception) -> Problem:
-    """Our errors begin with the key, as `rag_r1.retriever.topk must be ...`, or with `unknown key` and the
-    key."""
-    what = str(fault)
-    words = [word.rstrip(":,") for word in what.split() if word.startswith("rag_r1")]
-    where = words[0] if words else "rag_r1"
-    remedy = getattr(fault, "remedy", "") or "correct the key; recipes/rag_r1_defaults.yaml explains each"
-    if what.startswith(f"unknown key {where}: "):
-        what, remedy = "there is no such key", what.removeprefix(f"unknown key {where}: ")
-    elif what.startswith(where):
-        what = what.removeprefix(where).lstrip(": ")
-    return error(where, what, remedy)

@@ -7,9 +7,10 @@ normalisers.
 
 from rag_r1.rewards import r1_searcher, search_r1, terms  # noqa: F401  (which registers their terms)
 from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match, token_f1
-from rag_r1.rewards.normalise import as_golds, normalise
+from rag_r1.rewards.normalise import normalise
 from rag_r1.rewards.registry import RewardError, register, term_names
 from rag_r1.rewards.reward_sum import RewardSum
+from rag_r1.rows import as_golds
 
 __all__ = [
     "RewardError",

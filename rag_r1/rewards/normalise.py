@@ -1,4 +1,4 @@
-"""Normalisers, for rewards and for evaluation, and the one way to read gold answers.
+"""Normalisers, for rewards and for evaluation (`rag_r1.rows.as_golds` reads gold answers).
 
 `squad`, the default, is SQuAD's, as Search-R1 and RAG-R1 use it: lower case, ASCII punctuation removed, the
 articles a / an / the removed, white space folded. `r1_searcher` is that of R1-Searcher's reward servers and
@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
+
+from rag_r1.rows import as_golds
 
 #: The names of the normalisers.
 NormaliserName = Literal["squad", "r1_searcher"]
@@ -43,22 +45,6 @@ NORMALISERS: dict[str, Callable[[str], str]] = {"squad": normalise, "r1_searcher
 def fold(text: str) -> str:
     """`text` in lower case with white space folded."""
     return " ".join(text.lower().split())
-
-
-def as_golds(value: Any) -> list[str]:
-    """Gold answers as a list of strings.
-
-    From a string, a list, a tuple, a numpy array (as parquet gives it), a ground truth `{"target": ...}`, or
-    None (no golds). Lists may be nested (a list of aliases for each answer). Blank entries are left out;
-    numbers become text.
-    """
-    if isinstance(value, Mapping):
-        value = value.get("target")
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [gold for item in value for gold in as_golds(item)]
-    return [str(value)] if value is not None and str(value).strip() else []
 
 
 def comparable(prediction: str | None, golds: Any, normaliser: str = "squad") -> Iterator[tuple[str, str]]:

@@ -25,8 +25,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol
-from rag_r1.rewards.normalise import as_golds
 from rag_r1.rewards.registry import RewardError, TermFunction, find_term
+from rag_r1.rows import as_golds
 
 _KEY = "rag_r1.reward"
 _TAKEN = ("score", "missing_terms")

@@ -20,14 +20,25 @@ import json
 import logging
 import os
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import aiohttp
 from cachetools import LRUCache
+from pydantic import AfterValidator
 
+from rag_r1.options import (
+    Count,
+    Must,
+    PositiveCount,
+    PositiveSeconds,
+    Seconds,
+    Text,
+    options,
+    options_from,
+)
 from rag_r1.protocols import Document, Failure
 from rag_r1.tools.wire import WIRES, Wire
 
@@ -45,61 +56,41 @@ _LONGEST_WAIT_S = 20.0
 Result = list[Document] | Failure
 
 
-@dataclass(frozen=True)
+def _http_address(url: str) -> str:
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise ValueError("not an http(s) address")
+    return url
+
+
+@options("rag_r1.retriever")
 class RetrieverConfig:
     """The keys under `rag_r1.retriever`."""
 
     #: Address of the retrieval server; a trailing `/retrieve` (Search-R1's habit) or `/queries` is left out.
-    url: str = "http://127.0.0.1:8000"
+    url: Annotated[Text, AfterValidator(_http_address), Must("an http(s) address")] = "http://127.0.0.1:8000"
     #: What the server speaks: `retrieve`, or `queries` (R1-Searcher's server); see wire.py.
-    wire: str = "retrieve"
+    wire: Literal[tuple(WIRES)] = "retrieve"
     #: Documents per query.
-    topk: int = 3
+    topk: PositiveCount = 3
     #: Seconds that one attempt may take, connecting included.
-    timeout_s: float = 30.0
+    timeout_s: PositiveSeconds = 30.0
     #: Attempts after the first.
-    retries: int = 4
+    retries: Count = 4
     #: Wait before the first retry in seconds; doubles each time, with jitter.
-    backoff_s: float = 0.5
+    backoff_s: Seconds = 0.5
     #: Queries remembered; 0 switches the cache off.
-    cache_size: int = 10_000
+    cache_size: Count = 10_000
     #: Connections to the server, per process.
-    max_connections: int = 64
+    max_connections: PositiveCount = 64
     #: Seconds for which a query waits for others to share its request; 0 sends each turn's at once.
-    gather_s: float = 0.002
+    gather_s: Seconds = 0.002
     #: Queries in a request, at most, unless one turn alone has more.
-    max_queries: int = 16
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.url, str) or urlsplit(self.url).scheme not in ("http", "https"):
-            raise ValueError(f"rag_r1.retriever.url must be an http(s) address, not {self.url!r}")
-        if self.wire not in WIRES:
-            raise ValueError(f"rag_r1.retriever.wire must be {' or '.join(WIRES)}, not {self.wire!r}")
-        whole = {"topk": 1, "retries": 0, "cache_size": 0, "max_connections": 1, "max_queries": 1}
-        for key, least in whole.items():
-            value = getattr(self, key)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(
-                    f"rag_r1.retriever.{key} must be a whole number of at least {least}, not {value!r}"
-                )
-        for key, positive in (("timeout_s", True), ("backoff_s", False), ("gather_s", False)):
-            value = getattr(self, key)
-            if (
-                not isinstance(value, int | float)
-                or isinstance(value, bool)
-                or value < 0
-                or (positive and not value)
-            ):
-                raise ValueError(f"rag_r1.retriever.{key} must be a number of seconds, not {value!r}")
+    max_queries: PositiveCount = 16
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> RetrieverConfig:
-        """From the keys under `rag_r1.retriever`. Raises ValueError naming an unknown or wrong key."""
-        known = [spec.name for spec in fields(cls)]
-        for key in config:
-            if key not in known:
-                raise ValueError(f"unknown key rag_r1.retriever.{key}: use one of {', '.join(known)}")
-        return cls(**config)
+    def from_config(cls, config: Mapping[str, Any]) -> RetrieverConfig:
+        """From the keys under `rag_r1.retriever`. Raises OptionsError naming every unknown or wrong key."""
+        return options_from(cls, config)
 
     @property
     def spoken(self) -> Wire:

@@ -68,7 +68,7 @@ def test_counts_add_up_and_the_splits_share_nothing(train_texts, test_texts):
 
 def test_a_row_has_verls_columns_and_the_protocols_prompt():
     [row] = make_rows([Question("Who?", ("Ada", "A. L."), "q1")], MQ, "hotpotqa", "train")
-    assert row == {
+    assert row.to_row() == {
         "data_source": "hotpotqa",
         "prompt": MQ.messages("Who?"),
         "ability": "fact-reasoning",
@@ -93,18 +93,15 @@ def test_ids_are_unique_across_splits_sources_and_repeated_source_ids():
         for split in ("train", "test")
         for row in make_rows(questions, SQ, name, split)
     ]
-    ids = [row["extra_info"]["id"] for row in rows]
+    ids = [row.id for row in rows]
     assert len(set(ids)) == len(ids) == 28
     assert "nq/test/own" in ids and not any(id_.endswith("/same") for id_ in ids)
 
 
 def test_a_question_has_the_same_id_under_every_protocol_and_at_every_place():
     questions = [Question("A?", ("x",)), Question("B?", ("x",))]
-    sq = {r["extra_info"]["question"]: r["extra_info"]["id"] for r in make_rows(questions, SQ, "s", "train")}
-    mq = {
-        r["extra_info"]["question"]: r["extra_info"]["id"]
-        for r in make_rows(questions[::-1], MQ, "s", "train")
-    }
+    sq = {r.question: r.id for r in make_rows(questions, SQ, "s", "train")}
+    mq = {r.question: r.id for r in make_rows(questions[::-1], MQ, "s", "train")}
     assert sq == mq
 
 
@@ -112,7 +109,7 @@ def test_what_is_written_is_read_back_and_scored_as_golds(tmp_path):
     made = source(Question("Who é?", ("Ada", "A, L")), Question("One?", ("1",)))
     write_splits(make_splits(made, source("Z?")), SQ, "made", tmp_path)
     rows = pq.read_table(tmp_path / "train.parquet").to_pylist()
-    assert rows == make_rows(made.questions, SQ, "made", "train")
+    assert rows == [row.to_row() for row in make_rows(made.questions, SQ, "made", "train")]
     frame = pq.read_table(tmp_path / "train.parquet").to_pandas()
     assert [as_golds(cell["ground_truth"]) for cell in frame["reward_model"]] == [["Ada", "A, L"], ["1"]]
 

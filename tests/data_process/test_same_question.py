@@ -131,9 +131,9 @@ def test_rows_with_the_same_question_and_other_answers_stay_and_are_named(tmp_pa
 
 def test_rows_that_differ_in_their_answers_alone_have_ids_of_their_own():
     without = [Question(q.question, q.golds) for q in GEORGE[:2]]
-    ids = [row["extra_info"]["id"] for row in make_rows(without, SQ, "made", "test")]
+    ids = [row.id for row in make_rows(without, SQ, "made", "test")]
     assert len(set(ids)) == 2
-    assert ids == [row["extra_info"]["id"] for row in make_rows(without[::-1], SQ, "made", "test")][::-1]
+    assert ids == [row.id for row in make_rows(without[::-1], SQ, "made", "test")][::-1]
 
 
 def test_a_row_of_train_that_stands_in_test_is_named_with_the_tests_row_whatever_its_answers(tmp_path):

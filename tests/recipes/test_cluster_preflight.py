@@ -14,7 +14,7 @@ from omegaconf import OmegaConf, open_dict
 
 from rag_r1.config import RagR1Config
 from rag_r1.preflight.cluster import check_engines, check_reach, check_sharing, is_loopback
-from rag_r1.preflight.sampling import check_filtering
+from rag_r1.preflight.sampling import check_filtering, check_sampler_options
 from rag_r1.preflight.settings import check_lengths
 from rag_r1.train import RECIPES, shipped
 
@@ -236,6 +236,15 @@ def filtering(*overrides: str, name: str = "recipes/rag_r1/grpo", **values):
 def test_filtering_with_the_recipes_is_well():
     assert filtering(*DAPO) == filtering(*DAPO, "algorithm.filter_groups.metric=em") == []
     assert filtering("trainer.v1.sampler.sync_refill_failed_groups=true") == []
+
+
+def test_a_wrong_key_of_the_samplers_is_named():
+    assert check_sampler_options(changed("recipes/rag_r1/grpo")) == []
+    (problem,) = check_sampler_options(
+        changed("recipes/rag_r1/grpo", trainer__v1__sampler__sampler_kwargs__refills=-1)
+    )
+    assert problem.where == "trainer.v1.sampler.sampler_kwargs.refills"
+    assert problem.what == "must be a whole number of at least 0, not -1"
 
 
 def test_a_recipe_that_does_not_tell_the_sampler_is_refused_for_it_would_filter_nothing():

@@ -53,7 +53,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> str:
 
 def problems_of(path: str, **options: Any) -> list[str]:
     settings = {"limit": 2048, "count_tokens": None, "filtered": False, **options}
-    messages = lambda record: record["prompt"]  # noqa: E731
+    messages = lambda record: record.prompt  # noqa: E731
     found = scan(path, "rag_r1_mq", messages, settings["count_tokens"], settings["limit"])
     return [str(p) for p in scan_problems(path, found, "rag_r1_mq", settings["limit"], settings["filtered"])]
 
@@ -168,7 +168,7 @@ def test_of_a_large_file_the_longest_prompts_are_tokenised(tmp_path: Path, monke
     rows[40] = row(40, question="why " * 400)
     path = write(tmp_path / "train.parquet", rows)
     count = lambda chat: sum(len(m["content"].split()) for m in chat)  # noqa: E731
-    found = scan(path, "rag_r1_mq", lambda record: record["prompt"], count, 300)
+    found = scan(path, "rag_r1_mq", lambda record: record.prompt, count, 300)
     assert (found.rows, found.tokenised, found.overlong.count) == (50, 3, 1)
     assert "row 40" in str(found.overlong)
 

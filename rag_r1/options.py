@@ -1,0 +1,185 @@
+"""How an option is declared: once, with its type, its limits and its default, in a frozen class.
+
+    @options("rag_r1.agent")
+    class Limits:
+        #: Turns in which the policy may search.
+        max_turns: Count = 4
+
+    read_options(Limits, {"max_turn": 3, "max_turns": True})[1]
+        unknown key rag_r1.agent.max_turn: use one of max_turns; did you mean max_turns?
+        rag_r1.agent.max_turns must be a whole number of at least 0, not True
+
+Such a class is a dataclass that pydantic validates whenever one is made (also by `dataclasses.replace`). The
+types below are strict: `true` is no number, and "3" is no 3. Every fault is found in one reading and told
+with the full key, the value and what it must be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import wraps
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import ConfigDict, Field, Strict, ValidationError
+from pydantic.dataclasses import dataclass as validated_dataclass
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Must:
+    """In an annotation: what a value must be, in the words of the message about another one."""
+
+    be: str
+
+
+Flag = Annotated[bool, Strict(), Must("true or false")]
+Text = Annotated[str, Strict(), Must("a text")]
+Count = Annotated[int, Strict(), Field(ge=0), Must("a whole number of at least 0")]
+PositiveCount = Annotated[int, Strict(), Field(ge=1), Must("a whole number of at least 1")]
+Seconds = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False), Must("a number of seconds")]
+PositiveSeconds = Annotated[
+    float, Strict(), Field(gt=0, allow_inf_nan=False), Must("a number of seconds above 0")
+]
+
+
+class OptionFault(ValueError):
+    """One wrong option: `key` is its full path, which stands in the message too."""
+
+    def __init__(self, key: str, message: str):
+        super().__init__(key, message)
+        self.key = key
+
+    def __str__(self) -> str:
+        return self.args[1]
+
+
+class OptionsError(ValueError):
+    """Wrong options; `faults` has each by itself."""
+
+    def __init__(self, faults: list[OptionFault]):
+        super().__init__(faults)
+        self.faults = faults
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.faults))
+
+
+def options(
+    key: str, *, others: Literal["forbid", "ignore"] = "forbid"
+) -> Callable[[type[Made]], type[Made]]:
+    """Class decorator: options that are read from the keys under `key`; see the module's paragraph.
+
+    `others`: what becomes of keys that are not declared; `ignore` is for blocks that are not ours. Making an
+    object with wrong values raises OptionsError.
+    """
+
+    def declare(cls: type[Made]) -> type[Made]:
+        made: Any = validated_dataclass(cls, frozen=True, config=ConfigDict(extra=others))
+        validate = made.__init__
+
+        @wraps(validate)
+        def __init__(self: Any, *values: Any, **named: Any) -> None:
+            try:
+                validate(self, *values, **named)
+            except ValidationError as error:
+                declared = option_names(made)
+                if len(values) > len(declared):
+                    raise TypeError(f"{cls.__name__} takes {len(declared)} values") from None
+                given = {**dict(zip(declared, values, strict=False)), **named}
+                raise OptionsError(_faults(error, made, given, key)) from None
+
+        made.__init__ = __init__
+        made.options_key = key
+        return made
+
+    return declare
+
+
+def option_names(cls: type) -> list[str]:
+    """The declared options, in order."""
+    return list(cls.__pydantic_fields__)
+
+
+def options_from(cls: type[Made], config: Mapping[str, Any], key: str | None = None) -> Made:
+    """The options from the keys under `key` (else the one declared). Raises OptionsError with every fault."""
+    made, faults = read_options(cls, config, key)
+    if faults:
+        raise OptionsError(faults)
+    return made
+
+
+def read_options(
+    cls: type[Made], config: Mapping[str, Any], key: str | None = None
+) -> tuple[Made, list[OptionFault]]:
+    """The options, and every fault. What is wrong is left out, so it has its default; of options that are
+    wrong together, the one with which the message begins. For options that all have defaults."""
+    key = key or cls.options_key
+    # Python takes nothing else than texts for the names of arguments; YAML does for keys.
+    faults = [_unknown(name, cls, key) for name in config if not isinstance(name, str)]
+    given = {name: value for name, value in config.items() if isinstance(name, str)}
+    try:
+        return cls(**given), faults
+    except OptionsError as error:
+        names = {fault.key.removeprefix(f"{cls.options_key}.") for fault in error.faults}
+        faults += [_under(fault, cls.options_key, key) for fault in error.faults]
+    try:
+        return cls(**{name: value for name, value in given.items() if name not in names}), faults
+    except OptionsError:
+        return cls(), faults
+
+
+def _under(fault: OptionFault, declared: str, key: str) -> OptionFault:
+    """The fault with the key under which the options stand, where that is not the declared one."""
+    if key == declared:
+        return fault
+    return OptionFault(fault.key.replace(declared, key, 1), str(fault).replace(f"{declared}.", f"{key}.", 1))
+
+
+def _faults(error: ValidationError, cls: type, given: Mapping[str, Any], key: str) -> list[OptionFault]:
+    """pydantic's errors as ours, one for each option that is wrong; first the keys that are not known."""
+    declared = cls.__pydantic_fields__
+    found: dict[str, OptionFault] = {}
+    for one in error.errors(include_url=False, include_input=False):
+        cause = one.get("ctx", {}).get("error")
+        if not one["loc"]:  # the check of several together; its message begins with the name of one
+            message = f"{key}.{cause}"
+            return [OptionFault(message.split()[0], message)]
+        name = one["loc"][0]
+        if isinstance(cause, OptionsError):  # of options within these
+            found.update({fault.key: fault for fault in cause.faults})
+            continue
+        if isinstance(name, int):  # given by its position
+            name = list(declared)[name]
+        if name not in declared:
+            found[name] = _unknown(name, cls, key)
+            continue
+        where, must = f"{key}.{name}", in_words(declared[name].annotation, declared[name].metadata)
+        message = f"must be {must}, not {given[name]!r}" if name in given else f"must be given: {must}"
+        found[name] = OptionFault(where, f"{where} {message}")
+    return sorted(found.values(), key=lambda fault: not str(fault).startswith("unknown key"))
+
+
+def _unknown(name: Any, cls: type, key: str) -> OptionFault:
+    known = option_names(cls)
+    near = get_close_matches(str(name), known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return OptionFault(f"{key}.{name}", f"unknown key {key}.{name}: use one of {', '.join(known)}{hint}")
+
+
+def in_words(annotation: Any, metadata: Any = ()) -> str:
+    """What a value of this type is: the words of its `Must`, or those that follow from the type."""
+    for item in reversed(tuple(metadata)):  # the last is the outermost
+        if isinstance(item, Must):
+            return item.be
+    arguments = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return in_words(arguments[0], arguments[1:])
+    if get_origin(annotation) in (Union, UnionType):
+        return " or ".join(map(in_words, arguments))
+    if get_origin(annotation) is Literal:
+        return " or ".join(map(str, arguments)) if len(arguments) < 3 else f"one of {', '.join(arguments)}"
+    return "null" if annotation is NoneType else getattr(annotation, "__name__", str(annotation))
