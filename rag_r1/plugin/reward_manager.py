@@ -46,7 +46,7 @@ class SearchRewardManager(RewardManagerBase):
         row = data[-1].non_tensor_batch
         record = Trajectory.from_dict(row["tool_extra_fields"]["trajectory"])
         golds = golds_of(row.get("reward_model"))
-        self._judge(record, golds)
+        await self._judge(record, golds)
         info = row.get("extra_info") or {}
         dumped = self.dump.write(
             record,
@@ -65,13 +65,16 @@ class SearchRewardManager(RewardManagerBase):
             },
         }
 
-    def _judge(self, record: Trajectory, golds: list[str]) -> None:
+    async def _judge(self, record: Trajectory, golds: list[str]) -> None:
         if not record.masked(self.mask):
-            record.rewards = dict(self.reward(record, golds))
-            if missing := [name for name, value in record.rewards.items() if value is None]:
-                record.failed("judge", f"no value for {', '.join(missing)}")
+            judgement = await self.reward.judge(record, golds)
+            record.rewards, record.turn_scores = judgement.rewards, judgement.turn_scores
+            if judgement.missing:
+                names = (f"{name} ({why})" if why else name for name, why in judgement.missing.items())
+                record.failed("judge", f"no value for {', '.join(names)}")
         if record.masked(self.mask):
             record.rewards = {**self.reward.unjudged(), **record.rewards, "score": None}
+            record.turn_scores = []
 
 
 def on_grid(score: float) -> float:
