@@ -9,9 +9,9 @@ are awaited; veRL's reward worker scores other trajectories meanwhile. A traject
 means, and `masked` tells the sampler to leave it out of the batch. With `rag_r1.trajectory_dir` set, every
 record is written there (rag_r1/records.py).
 
-The score of each turn stays in the record (`turn_scores`). veRL 0.9.1 takes nothing from a reward manager but
-the total and numbers to be averaged: a list among these would end a validation with several answers to a
-question.
+The score of each turn stays in the record (`turn_scores`). veRL 0.9.1 takes the total from a reward manager,
+and averages everything else in its validation (metric_utils.py, `process_validation_metrics`), which fails on
+lists of different lengths.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class RewardSum:
         answers = as_golds(golds)
         verdicts = {term.name: term(trajectory, answers) for term in self.terms if not term.is_async}
         waiting = {
-            term.name: asyncio.ensure_future(term.judge(trajectory, answers))
+            term.name: asyncio.create_task(term.judge(trajectory, answers))
             for term in self.terms
             if term.is_async
         }
