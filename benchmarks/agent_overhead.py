@@ -34,9 +34,9 @@ from typing import Any
 
 from rag_r1.agent import Budget, Episode, Generation, TokenizerCodec
 from rag_r1.demo.policy import policy_path
-from rag_r1.demo.report import read_records
 from rag_r1.demo.world import demo_protocol, make_world
 from rag_r1.protocols import Document, Protocol, control_tokens
+from rag_r1.records import records_by_step
 from rag_r1.tools import searching
 
 PROTOCOL = "rag_r1_mq"
@@ -228,7 +228,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--tokenizer", type=Path, metavar="DIR", help="a Hugging Face tokenizer (default: the demo's)")
     args = parser.parse_args(argv)
     if args.repeated_as:
-        records = read_records(args.repeated_as)
+        records = records_by_step(args.repeated_as)
         if not records:
             parser.error(f"--repeated-as: no step_*.jsonl with trajectories in {args.repeated_as}")
         args.repeated = repeated_share(records.values())

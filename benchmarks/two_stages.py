@@ -26,7 +26,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -34,15 +33,14 @@ from typing import Any
 
 import torch
 
-from rag_r1.agent import Trajectory
 from rag_r1.demo import unsearched
 from rag_r1.demo.policy import POLICIES, load_policy
-from rag_r1.demo.report import read_records
 from rag_r1.demo.run import DemoError, train
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.server import ROOT, build_index, retrieval_server
 from rag_r1.demo.simulate import roll_out
 from rag_r1.demo.world import demo_data, demo_protocol, write_demo
+from rag_r1.records import records_by_step, trajectory_of
 from rag_r1.rewards import RewardSum, token_f1
 from rag_r1.stages import exported_model, run_stages
 from rag_r1.train import Recipe
@@ -75,15 +73,11 @@ CONTROL = "control, stage 2 alone"
 #: What is told of every validation and of every training step.
 FIGURES = ("searched", "F1", "EM", "cover-EM")
 _SEARCHED = RewardSum.from_config([{"term": "r1_searcher_blocks", "least": 1}])
-_KEYS = {spec.name for spec in fields(Trajectory)}
 
 
 def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Shares of trajectories with a well-formed search and with a name noted first; mean F1, EM, cover-EM."""
-    searched = [
-        _SEARCHED(Trajectory.from_dict({k: v for k, v in record.items() if k in _KEYS}), [])["score"]
-        for record in records
-    ]
+    searched = [_SEARCHED(trajectory_of(record), [])["score"] for record in records]
     terms = {"F1": "f1", "EM": "em", "cover-EM": "cover_em"}
     scores = {name: [r["rewards"][term] for r in records] for name, term in terms.items()}
     known = {name: [value for value in values if value is not None] for name, values in scores.items()}
@@ -105,7 +99,7 @@ def curve(folders: Sequence[Path], split: str) -> dict[int, dict[str, float]]:
     points: dict[int, dict[str, float]] = {}
     before = 0
     for folder in folders:
-        found = read_records(folder / "trajectories" / split)
+        found = records_by_step(folder / "trajectories" / split)
         # A later stage is validated before its first step: that is the end of the stage before, once more.
         points |= {
             before + step: summarise(records)
@@ -191,7 +185,7 @@ def run(seed: int, out: Path, policy: Path, given: Sequence[str], timeout_s: flo
         results = {
             "seed": seed,
             "seconds": round(time.monotonic() - started),
-            "stage1_steps": max(read_records(arms["two stages"][0] / "trajectories" / "train")),
+            "stage1_steps": max(records_by_step(arms["two stages"][0] / "trajectories" / "train")),
             "held_out": {arm: curve(folders, "val") for arm, folders in arms.items()},
             "training": {arm: curve(folders, "train") for arm, folders in arms.items()},
             "sampled": {name: sampled_f1(model, seed) for name, model in models.items()},

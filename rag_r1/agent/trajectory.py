@@ -134,6 +134,7 @@ class Trajectory:
     observed_tokens: int = 0
     seconds: float = 0.0
     rewards: dict[str, float | None] = field(default_factory=dict)
+    turn_scores: list[float] = field(default_factory=list)  # one a turn; they sum to the score
     failures: list[FailureNote] = field(default_factory=list)  # those that no retry mended
     retries: int = 0  # calls of the engine or of a tool that were made again
 
@@ -172,7 +173,8 @@ class Trajectory:
         dataclasses in every value)."""
         turns = [turn.to_dict() for turn in self.turns]
         failures = [dict(vars(failure)) for failure in self.failures]
-        return {**vars(self), "turns": turns, "rewards": dict(self.rewards), "failures": failures}
+        lists = {"turns": turns, "turn_scores": list(self.turn_scores), "failures": failures}
+        return {**vars(self), **lists, "rewards": dict(self.rewards)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Trajectory:

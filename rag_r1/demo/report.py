@@ -16,6 +16,7 @@ from typing import Any
 
 from rag_r1.demo.world import KINDS
 from rag_r1.protocols import SEARCH
+from rag_r1.records import records_by_step
 
 #: Rows of the table after the kinds: label and how a record gives the number. No times: the validation before
 #: training includes the engine's first compilation, so a time before and one after are not alike.
@@ -23,20 +24,6 @@ _MEASURES = (
     ("searches a question", lambda r: sum(c["tool"] == SEARCH for t in r["turns"] for c in t["calls"])),
     ("turns a question", lambda r: len(r["turns"])),
 )
-
-
-def read_records(folder: Path) -> dict[int, list[dict[str, Any]]]:
-    """Trajectory records by training step. A half-written last line is left out, and what a run that was
-    killed and resumed has played a second time counts once, as it was played last."""
-    steps: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
-    for path in sorted(folder.glob("step_*.jsonl"), key=lambda path: path.stat().st_mtime_ns):
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            steps[int(record["step"])][record["id"]] = record
-    return {step: list(records.values()) for step, records in sorted(steps.items())}
 
 
 def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -56,8 +43,8 @@ def make_report(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
     `facts` (recipe, seed, seconds, ...) are kept with them. Raises ValueError if there is nothing to report.
     """
     validation, training = (
-        read_records(run / "trajectories" / "val"),
-        read_records(run / "trajectories" / "train"),
+        records_by_step(run / "trajectories" / "val"),
+        records_by_step(run / "trajectories" / "train"),
     )
     if len(validation) < 2:
         raise ValueError(

@@ -3,19 +3,19 @@ dumps it.
 
 It reads the record that the agent loop put into `extra_fields`, never the decoded sequence, so a prompt's
 example or a document cannot earn anything. The score of every term is returned under its own name, with how
-the episode went, so that veRL logs them for validation and the sampler for training. A trajectory with a
-failure that `rag_r1.failures.mask` names is not judged: its terms are None, which veRL's validation leaves
-out of its means, and `masked` tells the sampler to leave it out of the batch. With `rag_r1.trajectory_dir`
-set, every record is appended to `<dir>/<split>/step_<step>-<process>.jsonl`.
+the episode went, so that veRL logs them for validation and the sampler for training. Terms that ask a judge
+are awaited; veRL's reward worker scores other trajectories meanwhile. A trajectory with a failure that
+`rag_r1.failures.mask` names is not judged: its terms are None, which veRL's validation leaves out of its
+means, and `masked` tells the sampler to leave it out of the batch. With `rag_r1.trajectory_dir` set, every
+record is written there (rag_r1/records.py).
+
+The score of each turn stays in the record (`turn_scores`). veRL 0.9.1 takes the total from a reward manager,
+and averages everything else in its validation (metric_utils.py, `process_validation_metrics`), which fails on
+lists of different lengths.
 """
 
 from __future__ import annotations
 
-import errno
-import json
-import logging
-import os
-from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -23,12 +23,11 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
-from rag_r1.agent import KINDS, Trajectory
+from rag_r1.agent import Trajectory
 from rag_r1.config import RagR1Config
+from rag_r1.records import TrajectoryDump, summary
 from rag_r1.rewards import RewardSum
 from rag_r1.rows import golds_of
-
-logger = logging.getLogger(__name__)
 
 
 @register("search")
@@ -47,7 +46,7 @@ class SearchRewardManager(RewardManagerBase):
         row = data[-1].non_tensor_batch
         record = Trajectory.from_dict(row["tool_extra_fields"]["trajectory"])
         golds = golds_of(row.get("reward_model"))
-        self._judge(record, golds)
+        await self._judge(record, golds)
         info = row.get("extra_info") or {}
         dumped = self.dump.write(
             record,
@@ -66,13 +65,16 @@ class SearchRewardManager(RewardManagerBase):
             },
         }
 
-    def _judge(self, record: Trajectory, golds: list[str]) -> None:
+    async def _judge(self, record: Trajectory, golds: list[str]) -> None:
         if not record.masked(self.mask):
-            record.rewards = dict(self.reward(record, golds))
-            if missing := [name for name, value in record.rewards.items() if value is None]:
-                record.failed("judge", f"no value for {', '.join(missing)}")
+            judgement = await self.reward.judge(record, golds)
+            record.rewards, record.turn_scores = judgement.rewards, judgement.turn_scores
+            if judgement.missing:
+                names = (f"{name} ({why})" if why else name for name, why in judgement.missing.items())
+                record.failed("judge", f"no value for {', '.join(names)}")
         if record.masked(self.mask):
             record.rewards = {**self.reward.unjudged(), **record.rewards, "score": None}
+            record.turn_scores = []
 
 
 def on_grid(score: float) -> float:
@@ -82,57 +84,3 @@ def on_grid(score: float) -> float:
     by the (equally tiny) deviation of the group, makes an advantage of up to 0.2 out of a tie.
     """
     return round(score * 65536) / 65536
-
-
-def summary(record: Trajectory) -> dict[str, float]:
-    """How an episode went, in numbers; the same keys for every sample."""
-    return {
-        "turns": float(len(record.turns)),
-        "searches": float(record.n_searches),
-        "repeated_queries": float(record.n_repeated_queries),
-        "answered": float(record.status == "answered"),
-        "token_limit": float(record.status == "token_limit"),
-        "tool_failures": float(record.n_tool_failures),
-        "bad_row": float(record.status == "bad_row"),
-        "invalid_turns": float(sum(turn.action == "invalid" for turn in record.turns)),
-        "retries": float(record.retries),
-        "seconds": record.seconds,
-        **{f"failed_{kind}": float(record.masked((kind,))) for kind in KINDS},
-    }
-
-
-class TrajectoryDump:
-    """Appends records as JSON lines; one file for each split, step and process. None: dumps nothing."""
-
-    def __init__(self, folder: str | None):
-        self.folder = Path(folder) if folder else None
-
-    def write(self, record: Trajectory, *, step: int, split: str, **context: Any) -> bool:
-        """Append one record with its context. A full disk costs the record and not the run, and leaves no
-        half of a line behind; False then."""
-        if self.folder is None:
-            return True
-        name = "".join(c if c.isalnum() or c in "-_" else "_" for c in split) or "train"
-        path = self.folder / name / f"step_{step:06d}-{os.getpid()}.jsonl"
-        line = json.dumps({"step": step, "split": split, **context, **record.to_dict()}, ensure_ascii=False)
-        # surrogatepass: a policy can emit half of a character
-        data = (line + "\n").encode("utf-8", "surrogatepass")
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with open(path, "ab", buffering=0, opener=_for_its_owner) as file:
-                before = file.seek(0, os.SEEK_END)
-                try:
-                    if file.write(data) != len(data):  # what a full disk says first
-                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                except OSError:
-                    file.truncate(before)
-                    raise
-        except OSError as error:
-            logger.error("cannot write trajectory to %s: %s", path, error)
-            return False
-        return True
-
-
-def _for_its_owner(path: str, flags: int) -> int:
-    """Questions and what was retrieved may be confidential: on a shared machine they are nobody else's."""
-    return os.open(path, flags, 0o600)

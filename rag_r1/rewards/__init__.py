@@ -1,18 +1,21 @@
 """Rewards: scoring terms over a trajectory and its gold answers, and their weighted sum.
 
-`reward_sum.py` has the sum, `registry.py` the way in for a term of your own, `terms.py`, `search_r1.py` and
-`r1_searcher.py` the shipped terms, `answer_metrics.py` the metrics that evaluation shares, `normalise.py` the
-normalisers.
+`reward_sum.py` has the sum, `credit.py` what each turn has of it, `registry.py` the way in for a term of your
+own, `entries.py` reads what a configuration says of one, `judging.py` calls it. `terms.py`, `search_r1.py`
+and `r1_searcher.py` are the shipped terms, `answer_metrics.py` the metrics that evaluation shares,
+`normalise.py` the normalisers.
 """
 
 from rag_r1.rewards import r1_searcher, search_r1, terms  # noqa: F401  (which registers their terms)
 from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match, token_f1
 from rag_r1.rewards.normalise import normalise
-from rag_r1.rewards.registry import RewardError, register, term_names
-from rag_r1.rewards.reward_sum import RewardSum
+from rag_r1.rewards.registry import Refused, RewardError, register, term_names
+from rag_r1.rewards.reward_sum import Judgement, RewardSum
 from rag_r1.rows import as_golds
 
 __all__ = [
+    "Judgement",
+    "Refused",
     "RewardError",
     "RewardSum",
     "as_golds",

@@ -1,7 +1,7 @@
 """How a reward term gets its name: the one way in for a term of your own.
 
-A term is a plain function `(trajectory, golds, **options) -> float`; its options are keyword-only parameters,
-so the signature is their documentation and a wrong one is refused when a run starts. Write it where you like,
+A term is a function `(trajectory, golds, **options)`; its options are keyword-only parameters, so the
+signature is their documentation and a wrong one is refused when a run starts. Write it where you like,
 
     def short_answer(trajectory, golds, *, most_words: int = 5) -> float:
         return float(trajectory.answer is not None and len(trajectory.answer.split()) <= most_words)
@@ -13,8 +13,13 @@ and name it in the configuration by its import path:
         - {term: em, weight: 1.0}
         - {term: "my_package.my_rewards:short_answer", weight: 0.1, most_words: 3}
 
-Inside this package, `@register("name")` gives a short name. A term returns None (or a number that is not
-finite) for "could not be judged". A term with a keyword `protocol` is given the run's Protocol, for its tags.
+Inside this package, `@register("name")` gives a short name. A term with a keyword `protocol` is given the
+run's Protocol, for its tags.
+
+It returns one number, or a list with one number for each turn, which sum to its value (credit.py). For
+"could not be judged" it returns None (or a number that is not finite), or raises `Refused` with a reason. It
+may be `async def`, to ask a model or a server: then its entry may have `timeout_s`, the seconds that it has
+for one trajectory (judging.py). docs/rewards.md shows both.
 """
 
 from __future__ import annotations
@@ -24,7 +29,8 @@ from typing import Any
 
 from rag_r1.import_path import ImportPathError, imported
 
-TermFunction = Callable[..., "float | None"]
+#: Returns one number, one for each turn, or None; an async one an awaitable of these.
+TermFunction = Callable[..., Any]
 
 _terms: dict[str, TermFunction] = {}
 
@@ -36,6 +42,11 @@ class RewardError(ValueError):
     def __init__(self, message: str, remedy: str = ""):
         super().__init__(message)
         self.remedy = remedy
+
+
+class Refused(Exception):
+    """Raised by a term that could not judge a trajectory: the term is left out of that sample. The message
+    says why; it is kept in the trajectory's record."""
 
 
 def register(name: str) -> Callable[[TermFunction], TermFunction]:

@@ -6,26 +6,29 @@
         - {term: f1, weight: 0.5, name: partial}    # `name` is its key in the logs: the term by default
 
 Everything is checked when the list is read, and all faults of all entries are told at once, so a wrong entry
-costs no GPU second. Calling the sum gives one
-flat record with the same keys for every sample: `score` (the sum), every term's own value before its weight,
-and `missing_terms`.
+costs no GPU second. `await reward.judge(trajectory, golds)` gives a Judgement: one flat record with the same
+keys for every sample, namely `score` (the sum), every term's own value before its weight, and
+`missing_terms`; and the score of each turn, which sum to `score` (credit.py). All async terms of a trajectory
+run at the same time. A sum of plain terms can also be called, which gives the flat record.
 
-A term that could not be judged (it returned None, or a number that is not finite) is left out of the sum; its
-value is then None, which veRL's validation metrics leave out of their means, and `missing_terms` counts it. A
-term that raises ends the run with its name: that is a fault in code, and a reward of 0 would hide it.
+A term that could not be judged (judging.py says when) is left out of the sum, in every turn; its value is
+then None, which veRL's validation metrics leave out of their means, and `missing_terms` counts it. A term
+that fails in any other way ends the run with its name.
 """
 
 from __future__ import annotations
 
-import inspect
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol
-from rag_r1.rewards.registry import RewardError, TermFunction, find_term
+from rag_r1.rewards.credit import weighted_sum
+from rag_r1.rewards.entries import read_entry
+from rag_r1.rewards.judging import Term, Verdict
+from rag_r1.rewards.registry import RewardError
 from rag_r1.rows import as_golds
 
 _KEY = "rag_r1.reward"
@@ -33,24 +36,17 @@ _TAKEN = ("score", "missing_terms")
 
 
 @dataclass(frozen=True)
-class Term:
-    """One entry of the list: what it is called in the logs, what it weighs, and what computes it."""
+class Judgement:
+    """What the terms say of one trajectory.
 
-    name: str
-    weight: float
-    function: TermFunction
-    options: dict[str, Any] = field(default_factory=dict)
+    rewards: `{"score": sum, "<name>": value, ..., "missing_terms": count}`.
+    turn_scores: one number a turn, which sum to the score; empty for a trajectory without turns.
+    missing: the terms without a value, and why as far as it is known ("" if not).
+    """
 
-    def __call__(self, trajectory: Trajectory, golds: list[str]) -> float | None:
-        """The term's value, or None if it could not be judged. Raises RewardError if the function raises."""
-        try:
-            value = self.function(trajectory, golds, **self.options)
-            return float(value) if value is not None and math.isfinite(value) else None
-        except Exception as error:
-            what = f"{type(error).__name__}: {error}"
-            raise RewardError(
-                f"reward term {self.name!r} failed on trajectory {trajectory.id!r}: {what}"
-            ) from error
+    rewards: dict[str, float | None]
+    turn_scores: list[float]
+    missing: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ class RewardSum:
 
     @classmethod
     def from_config(cls, config: Sequence[Mapping[str, Any]], protocol: Protocol | None = None) -> RewardSum:
-        """From a list of `{term, weight, name?, ...options}`.
+        """From a list of `{term, weight, name?, timeout_s?, ...options}`.
 
         `protocol` is given to the terms that ask for it; needed there if it is not a shipped one. Raises
         RewardError naming every wrong key, e.g. `rag_r1.reward[1].weight`.
@@ -85,7 +81,7 @@ class RewardSum:
         faults: list[RewardError] = []
         for i, entry in enumerate(config):
             wrong: list[RewardError] = []
-            term = _read(entry, f"{_KEY}[{i}]", protocol, wrong)
+            term = read_entry(entry, f"{_KEY}[{i}]", protocol, wrong)
             if term is not None and term.name in (*_TAKEN, *(other.name for other in terms)):
                 what = f"{_KEY}[{i}]: the name {term.name!r} is taken; give it another `name`"
                 wrong.append(RewardError(what))
@@ -95,95 +91,46 @@ class RewardSum:
         return cls(tuple(terms)), faults
 
     def __call__(self, trajectory: Trajectory, golds: Any) -> dict[str, float | None]:
-        """`{"score": sum, "<name>": value, ..., "missing_terms": count}` for one trajectory."""
+        """The flat record of one trajectory, from plain terms. Raises RewardError if a term is async, and
+        what `judge` does."""
+        if waiting := [term.name for term in self.terms if term.is_async]:
+            raise RewardError(
+                f"{', '.join(waiting)}: an async term must be awaited; use `await reward.judge(...)`"
+            )
         answers = as_golds(golds)
-        values = {term.name: term(trajectory, answers) for term in self.terms}
-        known = [(term.weight, value) for term in self.terms if (value := values[term.name]) is not None]
-        score = sum((weight * value for weight, value in known), 0.0)
-        return {"score": score, **values, "missing_terms": float(len(values) - len(known))}
+        return self._judgement(trajectory, [term(trajectory, answers) for term in self.terms]).rewards
+
+    async def judge(self, trajectory: Trajectory, golds: Any) -> Judgement:
+        """The Judgement of one trajectory. Raises RewardError if a term fails, or the sum is not finite."""
+        answers = as_golds(golds)
+        verdicts = {term.name: term(trajectory, answers) for term in self.terms if not term.is_async}
+        waiting = {
+            term.name: asyncio.create_task(term.judge(trajectory, answers))
+            for term in self.terms
+            if term.is_async
+        }
+        try:
+            await asyncio.gather(*waiting.values())
+        finally:
+            for task in waiting.values():  # of which one may have failed
+                task.cancel()
+        verdicts |= {name: task.result() for name, task in waiting.items()}
+        return self._judgement(trajectory, [verdicts[term.name] for term in self.terms])
 
     def unjudged(self) -> dict[str, float | None]:
         """The record of a trajectory that is not to be judged: no term has a value."""
         values = {term.name: None for term in self.terms}
         return {"score": None, **values, "missing_terms": float(len(values))}
 
-
-def _read(entry: Any, key: str, protocol: Protocol | None, faults: list[RewardError]) -> Term | None:
-    """The entry's term; what is wrong with it is added to `faults`. None if nothing can be said of it."""
-
-    def wrong(message: str) -> None:
-        faults.append(RewardError(message))
-
-    if not isinstance(entry, Mapping):
-        wrong(f"{key} must be {{term, weight, ...}}, not {entry!r}")
-        return None
-    options = dict(entry)
-    path = options.pop("term", None)
-    weight = options.pop("weight", 1.0)
-    if not _is_number(weight):
-        wrong(f"{key}.weight must be a finite number, not {weight!r}")
-    if not isinstance(path, str):
-        wrong(f"{key}.term must name a reward term, not {path!r}")
-        return None
-    name = options.pop("name", path.rpartition(":")[2])
-    if not isinstance(name, str) or not name:
-        wrong(f"{key}.name must be a text, not {name!r}")
-    try:
-        function = find_term(path, f"{key}.term")
-    except RewardError as fault:
-        faults.append(fault)
-        return None
-    faults += map(RewardError, _option_faults(function, options, path, key))
-    if faults:
-        return None
-    if "protocol" in inspect.signature(function).parameters:
-        options["protocol"] = protocol
-    return Term(name, float(weight), function, options)
-
-
-def _option_faults(function: TermFunction, options: dict[str, Any], path: str, key: str) -> Iterator[str]:
-    """Options are the function's keyword-only parameters, have the type of their defaults, and are one of the
-    values of a `Literal` where they are annotated with one."""
-    if inspect.iscoroutinefunction(function):
-        yield f"{key}.term: {path!r} is `async`; a term is a plain function"
-        return
-    parameters = inspect.signature(function).parameters
-    known = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and n != "protocol"}
-    choices = _choices(function)
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    for name, value in options.items():
-        if name in known:
-            kind = _type_fault(value, known[name].default)
-            one_of = choices.get(name)
-            if kind is not None:
-                yield f"{key}.{name} must be {kind}, not {value!r}"
-            elif one_of is not None and value not in one_of:
-                yield f"{key}.{name} must be one of {', '.join(map(str, one_of))}, not {value!r}"
-        elif name in parameters or not takes_any:
-            yield f"{key}.{name}: {path!r} has no such option (its options: {', '.join(known) or 'none'})"
-    for name, parameter in known.items():
-        if parameter.default is parameter.empty and name not in options:
-            yield f"{key}.{name} is missing: {path!r} needs it"
-
-
-def _choices(function: TermFunction) -> dict[str, tuple]:
-    """The values of the parameters that are annotated with a Literal."""
-    try:
-        hints = get_type_hints(function)
-    except Exception:  # annotations of a term of one's own may name anything; they promise nothing then
-        return {}
-    return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
-
-
-def _type_fault(value: Any, default: Any) -> str | None:
-    """What the value must be and is not: a number for a number, a flag for a flag, a text for a text;
-    anything if the default says nothing."""
-    if isinstance(default, int | float) and not isinstance(default, bool):
-        return None if _is_number(value) else "a finite number"
-    if isinstance(default, bool | str) and not isinstance(value, type(default)):
-        return type(default).__name__
-    return None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    def _judgement(self, trajectory: Trajectory, verdicts: Sequence[Verdict]) -> Judgement:
+        """`verdicts` in the order of the terms."""
+        told = list(zip(self.terms, verdicts, strict=True))
+        known = [(term.weight, v.credit) for term, v in told if v.credit is not None]
+        try:
+            total = weighted_sum(known, len(trajectory.turns))
+        except (ValueError, OverflowError) as error:
+            raise RewardError(f"the score of trajectory {trajectory.id!r} cannot be: {error}") from error
+        values = {term.name: None if v.credit is None else v.credit.value for term, v in told}
+        missing = {term.name: v.reason for term, v in told if v.credit is None}
+        rewards = {"score": total.value, **values, "missing_terms": float(len(missing))}
+        return Judgement(rewards, list(total.turns), missing)

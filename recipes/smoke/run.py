@@ -8,7 +8,6 @@ the dumped trajectories are read back: as many as there must be, every one ended
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import signal
@@ -24,6 +23,7 @@ import yaml
 
 from rag_r1.demo.run import train
 from rag_r1.demo.server import ROOT, build_index, retrieval_server
+from rag_r1.records import read_records
 
 RECIPE = ROOT / "recipes" / "smoke" / "hotpotqa"
 POLICY = ROOT / "rag_r1" / "demo" / "policy" / "rag_r1_mq"
@@ -153,7 +153,7 @@ def check(folder: Path, expected: dict[str, int]) -> dict[str, Any]:
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in folder.glob("*.jsonl") for line in path.open(encoding="utf-8")]
+    return list(read_records(*folder.glob("*.jsonl")))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -28,7 +28,7 @@ from demo_training import GROUP, QUESTIONS, Training
 from transformers import AutoTokenizer
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.demo.report import read_records
+from rag_r1.records import records_by_step
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 
@@ -105,7 +105,7 @@ def test_trajectories_went_through_weight_updates_and_their_versions_say_so(trai
 
 def test_the_actor_is_trained_on_what_the_policy_wrote_and_on_no_row_twice(trained):
     tokenizer = AutoTokenizer.from_pretrained(policy_path("rag_r1_mq"))
-    records = read_records(trained.out / "trajectories" / "train")
+    records = records_by_step(trained.out / "trajectories" / "train")
     written = Counter(
         "".join(turn["text"] for turn in record["turns"]) for step in records.values() for record in step
     )

@@ -8,7 +8,7 @@ import resource
 from contextlib import contextmanager
 
 from rag_r1.agent import Trajectory
-from rag_r1.plugin.reward_manager import TrajectoryDump
+from rag_r1.records import TrajectoryDump
 
 
 @contextmanager

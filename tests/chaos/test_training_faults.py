@@ -13,13 +13,14 @@ import json
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from demo_training import GROUP, QUESTIONS, Training
 
-from rag_r1.demo.report import read_records
+from rag_r1.records import read_records, records_by_step
 
 # Bounded in time; generous, for a busy machine takes several times what a quiet one does.
 pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(2400)]
@@ -127,8 +128,8 @@ def test_each_life_goes_on_after_the_last_checkpoint_and_all_steps_are_done_once
 def test_a_step_that_was_cut_off_is_played_again_and_no_question_is_asked_in_two_steps(trained):
     folder = trained.out / "trajectories" / "train"
     cut_off, again = sorted(folder.glob("step_000002-*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
-    assert questions(lines(cut_off)) <= questions(lines(again))
-    records = read_records(folder)
+    assert questions(read_records(cut_off)) <= questions(read_records(again))
+    records = records_by_step(folder)
     asked = [question for step in records for question in questions(records[step])]
     assert len(asked) == len(set(asked))
 
@@ -155,7 +156,7 @@ def test_every_sample_is_finished_or_flagged_and_kept_out_of_the_batch(trained):
 
 
 def test_the_actor_is_trained_on_no_masked_trajectory_and_on_each_other_one_once(trained):
-    records = read_records(trained.out / "trajectories" / "train")
+    records = records_by_step(trained.out / "trajectories" / "train")
     by_step = {step: data for life in trained.lives for step, data in life.items()}
     rows = lines(trained.out / "actor.jsonl")
     trained_on = Counter(map(generated, rows))
@@ -168,7 +169,7 @@ def test_the_actor_is_trained_on_no_masked_trajectory_and_on_each_other_one_once
 
 
 def test_what_a_full_disk_costs_is_counted_and_the_rest_of_the_dump_is_whole(trained):
-    records = read_records(trained.out / "trajectories" / "train")
+    records = records_by_step(trained.out / "trajectories" / "train")
     steps = {step: data for life in trained.lives for step, data in life.items()}
     assert steps[4]["search/undumped"] == 1.0 and 4 not in records
     assert steps[3]["search/undumped"] == 0.0
@@ -185,11 +186,10 @@ def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def questions(records: list[dict]) -> set[str]:
+def questions(records: Iterable[dict]) -> set[str]:
     return {record["id"].rpartition("#")[0] for record in records}
 
 
 def all_records(out: Path) -> list[dict]:
     """Every record that was dumped, also of what was played twice."""
-    files = (out / "trajectories" / "train").glob("step_*.jsonl")
-    return [record for path in files for record in lines(path)]
+    return list(read_records(out / "trajectories" / "train"))

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from rag_r1.demo.report import read_records
 from rag_r1.protocols import load_protocol
+from rag_r1.records import read_records, records_by_step
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Run:
 
     def records(self, split: str) -> list[dict[str, Any]]:
         """The trajectories of a split that were dumped."""
-        return [r for played in read_records(self.out / "trajectories" / split).values() for r in played]
+        return [r for played in records_by_step(self.out / "trajectories" / split).values() for r in played]
 
 
 def tokens(row: dict, mask: int) -> list[int]:
@@ -74,11 +74,7 @@ def every_sample_is_scored_and_trained_on_once(run: Run) -> None:
     assert Counter(record["step"] for record in trained) == dict.fromkeys(
         range(1, run.steps + 1), run.samples
     )
-    dumped = Counter(
-        record["id"]
-        for path in (run.out / "trajectories" / "train").glob("*.jsonl")
-        for record in _json_lines(path)
-    )
+    dumped = Counter(record["id"] for record in read_records(run.out / "trajectories" / "train"))
     assert set(dumped.values()) == {1}
     assert all(isinstance(record["rewards"]["score"], float) for record in trained)
 

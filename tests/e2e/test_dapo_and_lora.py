@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.demo.report import read_records
 from rag_r1.demo.run import run_demo
+from rag_r1.records import records_by_step
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
@@ -49,7 +49,7 @@ def test_groups_with_one_reward_are_filtered_and_refilled(tmp_path: Path):
         "algorithm.filter_groups.metric=em",
         "algorithm.filter_groups.max_num_gen_batches=8",
     )
-    played = read_records(tmp_path / "trajectories" / "train")
+    played = records_by_step(tmp_path / "trajectories" / "train")
     for step, data in steps.items():
         groups = defaultdict(list)
         for record in played[step]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from rag_r1.records import read_records
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,6 +41,5 @@ def test_the_readmes_reward_is_trained_with_from_a_folder_of_ones_own(tmp_path):
         timeout=1100,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    files = sorted((tmp_path / "out" / "trajectories" / "train").glob("*.jsonl"))
-    records = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    records = list(read_records(tmp_path / "out" / "trajectories" / "train"))
     assert records and all("brevity" in record["rewards"] for record in records)

@@ -14,10 +14,10 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rag_r1.demo.policy import POLICIES, make_policy, save_policy
-from rag_r1.demo.report import read_records
 from rag_r1.demo.server import ROOT, build_index, retrieval_server
 from rag_r1.demo.unsearched import NAME, unsearched_tokenizer
 from rag_r1.demo.world import demo_protocol, write_demo
+from rag_r1.records import records_by_step
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(4000)]
 
@@ -117,7 +117,7 @@ def test_two_stages_killed_in_the_second_go_on_and_end_with_a_model_that_loads(o
     assert (out / "stage1" / "finished").stat().st_mtime_ns == trained_before
     assert saved(out, 2) == STEPS[2]
     for stage, steps in STEPS.items():
-        records = read_records(out / f"stage{stage}" / "trajectories" / "train")
+        records = records_by_step(out / f"stage{stage}" / "trajectories" / "train")
         assert sorted(records) == list(range(1, steps + 1))
         assert all(len(played) == QUESTIONS * GROUP for played in records.values())
 

@@ -29,9 +29,6 @@ def own_module(monkeypatch):
     def broken(trajectory, golds):
         raise ZeroDivisionError("division by zero")
 
-    async def later(trajectory, golds):
-        return 1.0
-
     def anything(trajectory, golds, **options):
         return options["value"]
 
@@ -39,9 +36,7 @@ def own_module(monkeypatch):
         return float(protocol is not None and protocol.max_queries)
 
     module = types.ModuleType("own_rewards")
-    vars(module).update(
-        length=length, judge=judge, broken=broken, later=later, anything=anything, knows=knows, number=3
-    )
+    vars(module).update(length=length, judge=judge, broken=broken, anything=anything, knows=knows, number=3)
     monkeypatch.setitem(sys.modules, "own_rewards", module)
 
 
@@ -92,7 +87,6 @@ def test_the_list_may_come_from_hydra():
         ([{"term": "own_rewards:nothing"}], r"rag_r1\.reward\[0\]\.term: cannot import"),
         ([{"term": "own_rewards:number"}], r"rag_r1\.reward\[0\]\.term: .* not a function"),
         ([{"term": ":f"}], r"rag_r1\.reward\[0\]\.term"),
-        ([{"term": "own_rewards:later"}], r"rag_r1\.reward\[0\]\.term: .*async"),
         ([{"term": "em", "weight": "1"}], r"rag_r1\.reward\[0\]\.weight"),
         ([{"term": "em", "weight": True}], r"rag_r1\.reward\[0\]\.weight"),
         ([{"term": "em", "weight": math.nan}], r"rag_r1\.reward\[0\]\.weight"),

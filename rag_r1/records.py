@@ -1,0 +1,141 @@
+"""Trajectory records on disk: written, read back, and told in numbers.
+
+A record is one JSON object on a line: the trajectory (`Trajectory.to_dict`), and of the run `step`, `split`,
+`data_source` and `golds`. One trajectory is one record, however many rows it was trained in. A run writes
+`<dir>/<split>/step_<step>-<process>.jsonl`, so no two processes share a file.
+
+Reading expects what writing can leave behind. The last line of a file is half a record if the process was
+killed in the middle of it, or is still writing: that line is left out. Texts may hold half of a character, as
+a policy can emit it, and line separators of Unicode: lines end at the newline byte and nowhere else. Any
+other line that is no record is an error, which names file and line.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from rag_r1.agent import KINDS, Trajectory
+
+logger = logging.getLogger(__name__)
+
+_FIELDS = frozenset(spec.name for spec in fields(Trajectory))
+
+
+class RecordError(ValueError):
+    """A line that is no record, a record that is no trajectory, or a path that is not there."""
+
+
+class TrajectoryDump:
+    """Appends records as JSON lines; one file for each split, step and process. None: dumps nothing."""
+
+    def __init__(self, folder: str | None):
+        self.folder = Path(folder) if folder else None
+
+    def write(self, record: Trajectory, *, step: int, split: str, **context: Any) -> bool:
+        """Append one record with its context. A full disk costs the record and not the run, and leaves no
+        half of a line behind; False then."""
+        if self.folder is None:
+            return True
+        name = "".join(c if c.isalnum() or c in "-_" else "_" for c in split) or "train"
+        path = self.folder / name / f"step_{step:06d}-{os.getpid()}.jsonl"
+        line = json.dumps({"step": step, "split": split, **context, **record.to_dict()}, ensure_ascii=False)
+        # surrogatepass: a policy can emit half of a character
+        data = (line + "\n").encode("utf-8", "surrogatepass")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(path, "ab", buffering=0, opener=_for_its_owner) as file:
+                before = file.seek(0, os.SEEK_END)
+                try:
+                    if file.write(data) != len(data):  # what a full disk says first
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                except OSError:
+                    file.truncate(before)
+                    raise
+        except OSError as error:
+            logger.error("cannot write trajectory to %s: %s", path, error)
+            return False
+        return True
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    """Questions and what was retrieved may be confidential: on a shared machine they are nobody else's."""
+    return os.open(path, flags, 0o600)
+
+
+def read_records(*paths: str | Path, skip_broken: bool = False) -> Iterator[dict[str, Any]]:
+    """The records of files, and of all `*.jsonl` files in folders and the folders in these, by name.
+
+    Raises RecordError, which names file and line, at a line that is no record (with `skip_broken` it is
+    logged and left out instead) and for a path that is not there.
+    """
+    for path in map(Path, paths):
+        if not path.exists():
+            raise RecordError(f"{path}: there is no such file or folder")
+        for file in sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]:
+            yield from _records_of(file, skip_broken)
+
+
+def _records_of(path: Path, skip_broken: bool) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line.decode("utf-8", "surrogatepass"))
+                if not isinstance(record, dict):
+                    raise ValueError("not a JSON object")
+            except (ValueError, RecursionError) as error:
+                if not line.endswith(b"\n"):
+                    return
+                what = f"{path}, line {number}: no trajectory record ({error})"
+                if not skip_broken:
+                    raise RecordError(what) from error
+                logger.warning("%s; it is left out", what)
+                continue
+            yield record
+
+
+def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
+    """The records of one split's folder by training step; {} if there are none.
+
+    What a run that was killed and resumed has played a second time counts once, as it was played last. Lines
+    that are no records are logged and left out.
+    """
+    files = sorted(Path(folder).glob("step_*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+    steps: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for record in read_records(*files, skip_broken=True):
+        steps[int(record["step"])][record["id"]] = record
+    return {step: list(records.values()) for step, records in sorted(steps.items())}
+
+
+def trajectory_of(record: dict[str, Any]) -> Trajectory:
+    """The trajectory of a record, without what it says of the run. Raises RecordError if it is none."""
+    try:
+        return Trajectory.from_dict({key: value for key, value in record.items() if key in _FIELDS})
+    except (TypeError, AttributeError) as error:
+        raise RecordError(f"the record {record.get('id')!r} is no trajectory: {error}") from error
+
+
+def summary(record: Trajectory) -> dict[str, float]:
+    """How one trajectory went, in numbers, however many rows it was trained in; the same keys for all."""
+    return {
+        "turns": float(len(record.turns)),
+        "searches": float(record.n_searches),
+        "repeated_queries": float(record.n_repeated_queries),
+        "answered": float(record.status == "answered"),
+        "token_limit": float(record.status == "token_limit"),
+        "tool_failures": float(record.n_tool_failures),
+        "bad_row": float(record.status == "bad_row"),
+        "invalid_turns": float(sum(turn.action == "invalid" for turn in record.turns)),
+        "retries": float(record.retries),
+        "seconds": record.seconds,
+        **{f"failed_{kind}": float(record.masked((kind,))) for kind in KINDS},
+    }

@@ -1,0 +1,78 @@
+"""What a term gives to a trajectory, and which of its turns has earned it: the law of sums.
+
+A term returns one number, or one number for each turn. Both are read here into a `Credit`, the value of the
+trajectory and what each turn has of it, and one law holds for every Credit: **its turns sum to its value**,
+exactly (`math.fsum`, which no order of the turns and no version of Python changes). A Credit that breaks it
+cannot be made, and the weighted sum of Credits is a Credit, so the law reaches from a term to the score.
+
+- One number is earned by the last turn. It judges how the episode came out, which only the last turn settles,
+  and the last token is where veRL puts the reward of a trajectory: with such terms alone, training on the
+  turns' scores is training on the trajectory's.
+- With one number a turn, the value is their sum.
+- A trajectory without turns has a value but no turn to credit: the policy has written nothing.
+
+A None, or a number that is not finite, among the turns leaves the whole term without a value: the sum of the
+others would be a judgement in which that turn counts as 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Credit:
+    """A trajectory's value and that of each of its turns. Raises ValueError unless the value is finite and
+    the turns, if there are any, sum to it."""
+
+    value: float
+    turns: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.value):
+            raise ValueError(f"{self.value} is not a finite number")
+        if self.turns and math.fsum(self.turns) != self.value:
+            raise ValueError(f"the turns {self.turns} do not sum to {self.value}")
+
+    @classmethod
+    def of_turns(cls, turns: Sequence[float]) -> Credit:
+        """Of what each turn has earned. Raises OverflowError if the sum is beyond all floats."""
+        return cls(math.fsum(turns), tuple(turns))
+
+    @classmethod
+    def of_last_turn(cls, value: float, n_turns: int) -> Credit:
+        """Of one number for a trajectory of `n_turns` turns."""
+        return cls(value, (*[0.0] * (n_turns - 1), value) if n_turns else ())
+
+
+def as_credit(given: Any, n_turns: int) -> Credit | None:
+    """What a term returned for a trajectory of `n_turns` turns; None if it could not be judged.
+
+    Read are a number, a sequence of numbers (a list, a tuple, an array of numpy or torch), one for each turn,
+    and None. Raises TypeError for anything else and ValueError for a wrong count.
+    """
+    if hasattr(given, "tolist"):
+        given = given.tolist()
+    if isinstance(given, Sequence) and not isinstance(given, str | bytes | bytearray):
+        if len(given) != n_turns:
+            raise ValueError(f"{len(given)} values for {n_turns} turns; return one number, or one for each")
+        turns = [_known(value) for value in given]
+        return None if any(value is None for value in turns) else Credit.of_turns(turns)
+    value = _known(given)
+    return None if value is None else Credit.of_last_turn(value, n_turns)
+
+
+def weighted_sum(weighted: Sequence[tuple[float, Credit]], n_turns: int) -> Credit:
+    """The Credit of (weight, Credit) pairs, summed in their order; 0 if there is none."""
+    if not n_turns:
+        return Credit(sum((weight * credit.value for weight, credit in weighted), 0.0), ())
+    return Credit.of_turns(
+        [sum((weight * credit.turns[turn] for weight, credit in weighted), 0.0) for turn in range(n_turns)]
+    )
+
+
+def _known(value: Any) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None

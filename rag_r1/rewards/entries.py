@@ -1,0 +1,103 @@
+"""Reading one entry of `rag_r1.reward`: `{term, weight, name?, timeout_s?, ...options}`.
+
+Options are the keyword-only parameters of the term's function, have the type of their defaults, and are one
+of the values of a `Literal` where they are annotated with one. Two keywords have a meaning of their own:
+`protocol` is the run's and cannot be set here, and `timeout_s` is an option of every async term (judging.py).
+A function with a keyword of that name is given the value.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from rag_r1.protocols import Protocol
+from rag_r1.rewards.judging import DEFAULT_TIMEOUT_S, Term, is_async
+from rag_r1.rewards.registry import RewardError, TermFunction, find_term
+
+
+def read_entry(entry: Any, key: str, protocol: Protocol | None, faults: list[RewardError]) -> Term | None:
+    """The entry's term; what is wrong with it is added to `faults`. None if nothing can be said of it."""
+
+    def wrong(message: str) -> None:
+        faults.append(RewardError(message))
+
+    if not isinstance(entry, Mapping):
+        wrong(f"{key} must be {{term, weight, ...}}, not {entry!r}")
+        return None
+    options = dict(entry)
+    path = options.pop("term", None)
+    weight = options.pop("weight", 1.0)
+    if not _is_number(weight):
+        wrong(f"{key}.weight must be a finite number, not {weight!r}")
+    if not isinstance(path, str):
+        wrong(f"{key}.term must name a reward term, not {path!r}")
+        return None
+    name = options.pop("name", path.rpartition(":")[2])
+    if not isinstance(name, str) or not name:
+        wrong(f"{key}.name must be a text, not {name!r}")
+    try:
+        function = find_term(path, f"{key}.term")
+    except RewardError as fault:
+        faults.append(fault)
+        return None
+    given: dict[str, Any] = {"protocol": protocol}
+    if is_async(function):
+        given["timeout_s"] = options.pop("timeout_s", DEFAULT_TIMEOUT_S)
+        if not (_is_number(given["timeout_s"]) and given["timeout_s"] > 0):
+            wrong(f"{key}.timeout_s must be a number of seconds above 0, not {given['timeout_s']!r}")
+    faults += map(RewardError, _option_faults(function, options, path, key, given))
+    if faults:
+        return None
+    parameters = inspect.signature(function).parameters
+    options |= {name: value for name, value in given.items() if name in parameters}
+    return Term(name, float(weight), function, options, float(given.get("timeout_s", DEFAULT_TIMEOUT_S)))
+
+
+def _option_faults(
+    function: TermFunction, options: dict[str, Any], path: str, key: str, given: Collection[str]
+) -> Iterator[str]:
+    """What is wrong with the options; `given` names the parameters that are not among them."""
+    parameters = inspect.signature(function).parameters
+    known = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and n not in given}
+    choices = _choices(function)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for name, value in options.items():
+        if name in known:
+            kind = _type_fault(value, known[name].default)
+            one_of = choices.get(name)
+            if kind is not None:
+                yield f"{key}.{name} must be {kind}, not {value!r}"
+            elif one_of is not None and value not in one_of:
+                yield f"{key}.{name} must be one of {', '.join(map(str, one_of))}, not {value!r}"
+        elif name in parameters or not takes_any:
+            there = [*known, *(["timeout_s"] if "timeout_s" in given else [])]
+            yield f"{key}.{name}: {path!r} has no such option (its options: {', '.join(there) or 'none'})"
+    for name, parameter in known.items():
+        if parameter.default is parameter.empty and name not in options:
+            yield f"{key}.{name} is missing: {path!r} needs it"
+
+
+def _choices(function: TermFunction) -> dict[str, tuple]:
+    """The values of the parameters that are annotated with a Literal."""
+    try:
+        hints = get_type_hints(function)
+    except Exception:  # annotations of a term of one's own may name anything; they promise nothing then
+        return {}
+    return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
+
+
+def _type_fault(value: Any, default: Any) -> str | None:
+    """What the value must be and is not: a number for a number, a flag for a flag, a text for a text;
+    anything if the default says nothing."""
+    if isinstance(default, int | float) and not isinstance(default, bool):
+        return None if _is_number(value) else "a finite number"
+    if isinstance(default, bool | str) and not isinstance(value, type(default)):
+        return type(default).__name__
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
