@@ -10,6 +10,7 @@ from scripted import Characters, Engine
 from rag_r1.agent import Budget, Trajectory
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.protocols import Plan, load_protocol
+from rag_r1.rewards import RewardSum
 from rag_r1.tools import make_tool, searching
 
 PROTOCOL = """\
@@ -27,6 +28,12 @@ from rag_r1.tools import tool
 @tool("Adds numbers.", {"numbers": {"type": "array", "items": {"type": "number"}}})
 async def add(numbers):
     return f"{sum(numbers):g}"
+"""
+
+
+REWARD = """\
+def short_turns(trajectory, golds, *, most_words: int = 5):
+    return [float(len(turn.text.split()) <= most_words) for turn in trajectory.turns]
 """
 
 
@@ -73,3 +80,14 @@ def test_a_tool_with_a_schema(folder):
     record = play(protocol, {"add": make_tool("add", "users_tool:add")}, [line, "<answer> 5 </answer>"])
     (call,) = record.turns[0].calls
     assert (call.tool, call.documents[0].contents, record.answer) == ("add", "5", "5")
+
+
+def test_a_reward_for_each_turn(folder):
+    (folder / "users_reward.py").write_text(REWARD)
+    reward = RewardSum.from_config(
+        [{"term": "em"}, {"term": "users_reward:short_turns", "weight": 0.5, "most_words": 3}]
+    )
+    lines = ["<search> who was born in Ulm </search>", "<answer> Rome </answer>"]
+    judgement = asyncio.run(reward.judge(play(load_protocol("rag_r1_sq"), {}, lines), ["Rome"]))
+    assert judgement.rewards == {"score": 1.5, "em": 1.0, "short_turns": 1.0, "missing_terms": 0.0}
+    assert judgement.turn_scores == [0.0, 1.5]
