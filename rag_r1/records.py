@@ -22,7 +22,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from rag_r1.agent import KINDS, Trajectory
+from rag_r1.agent import KINDS, Event, Trajectory
 
 logger = logging.getLogger(__name__)
 
@@ -46,23 +46,39 @@ class TrajectoryDump:
             return True
         name = "".join(c if c.isalnum() or c in "-_" else "_" for c in split) or "train"
         path = self.folder / name / f"step_{step:06d}-{os.getpid()}.jsonl"
-        line = json.dumps({"step": step, "split": split, **context, **record.to_dict()}, ensure_ascii=False)
-        # surrogatepass: a policy can emit half of a character
-        data = (line + "\n").encode("utf-8", "surrogatepass")
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with open(path, "ab", buffering=0, opener=_for_its_owner) as file:
-                before = file.seek(0, os.SEEK_END)
-                try:
-                    if file.write(data) != len(data):  # what a full disk says first
-                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                except OSError:
-                    file.truncate(before)
-                    raise
-        except OSError as error:
-            logger.error("cannot write trajectory to %s: %s", path, error)
-            return False
-        return True
+        return _append(path, {"step": step, "split": split, **context, **record.to_dict()})
+
+
+class EventLog:
+    """An observer of episodes (agent/events.py) that appends each event to a file, as a JSON line. One log may
+    serve all episodes of a process; each event names its trajectory."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+
+    def __call__(self, event: Event) -> None:
+        """Write the event; a full disk costs it and not the episode."""
+        _append(self.path, event.to_dict())
+
+
+def _append(path: Path, value: dict[str, Any]) -> bool:
+    """Append a line to a file of its owner's own, whole or not at all; False if it could not be written."""
+    # surrogatepass: a policy can emit half of a character
+    data = (json.dumps(value, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(path, "ab", buffering=0, opener=_for_its_owner) as file:
+            before = file.seek(0, os.SEEK_END)
+            try:
+                if file.write(data) != len(data):  # what a full disk says first
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                file.truncate(before)
+                raise
+    except OSError as error:
+        logger.error("cannot write trajectory to %s: %s", path, error)
+        return False
+    return True
 
 
 def _for_its_owner(path: str, flags: int) -> int:

@@ -8,6 +8,7 @@ from scripted import ANSWER, SEARCH, Characters, Engine, Searcher, untimed
 
 from rag_r1.agent import Budget, Episode
 from rag_r1.protocols import Failure, load_protocol
+from rag_r1.records import EventLog, read_records, trajectory_of
 from rag_r1.tools import searching
 
 MQ = load_protocol("rag_r1_mq")
@@ -56,3 +57,21 @@ def test_an_observer_that_raises_is_told_in_the_log_and_changes_nothing(caplog):
 @pytest.mark.parametrize("lines", [[SEARCH, ANSWER], ["hm"], [ANSWER]])
 def test_the_tokens_are_the_same_with_and_without_an_observer(lines):
     assert play(lines, lambda event: None)[1].rows() == play(lines)[1].rows()
+
+
+def test_events_are_logged_as_json_lines(tmp_path):
+    log, events = EventLog(tmp_path / "events" / "run.jsonl"), []
+
+    def both(event):
+        log(event)
+        events.append(event.to_dict())
+
+    record, _ = play([SEARCH, "half of a character: \ud800", ANSWER], both)
+    assert list(read_records(log.path)) == events
+    assert trajectory_of(events[-1]["data"]) == record
+
+
+def test_an_event_that_cannot_be_written_costs_no_episode(tmp_path):
+    (tmp_path / "file").write_text("")
+    record, _ = play([SEARCH, ANSWER], EventLog(tmp_path / "file" / "run.jsonl"))
+    assert record.status == "answered"
