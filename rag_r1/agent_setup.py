@@ -95,15 +95,20 @@ class AgentSetup:
             tools=partial(shared_tools, settings.validation_retriever, settings.tools),
         )
 
+    def messages(self, question: str, given: Messages | None = None) -> list[Any]:
+        """The chat messages that put a question: those given (a row of the data set) unless `own_prompt` is
+        set."""
+        if given is None or self.own_prompt:
+            return self.protocol.messages(question)
+        return list(given)
+
     def prompt_ids(self, question: str, given: Messages | None = None, chat: Chat | None = None) -> list[int]:
         """Token ids of the prompt that puts a question, up to where the policy's first turn begins.
 
-        `given`: the messages of a row of the data set, used unless `own_prompt` is set. The question in them
-        is neutralised. Raises ValueError for a prompt with more characters than `max_prompt_tokens` can
-        stand for, before it is encoded.
+        The question in the messages is neutralised. Raises ValueError for a prompt with more characters than
+        `max_prompt_tokens` can stand for, before it is encoded.
         """
-        own = given is None or self.own_prompt
-        messages = self.protocol.messages(question) if own else list(given or ())
+        messages = self.messages(question, given)
         if self.budget.max_prompt_tokens is not None:
             most = _MOST_CHARS_A_TOKEN * self.budget.max_prompt_tokens
             if sum(len(str(message["content"])) for message in messages) > most:

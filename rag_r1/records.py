@@ -50,8 +50,8 @@ class TrajectoryDump:
 
 
 class EventLog:
-    """An observer of episodes (agent/events.py) that appends each event to a file, as a JSON line. One log may
-    serve all episodes of a process; each event names its trajectory."""
+    """An observer of episodes (agent/events.py) that appends each event to a file, as a JSON line. One log
+    may serve all episodes of a process; each event names its trajectory."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 
-from rag_r1.agent import TokenizerCodec
+from rag_r1.agent_setup import AgentSetup, RowLimits
 from rag_r1.config import RagR1Config
 from rag_r1.preflight.parquet import column_problems, scan, scan_problems
 from rag_r1.preflight.problems import Problem, Report, error, plain, warning
 from rag_r1.rows import QuestionRow
+
+#: A prompt of so many tokens is still counted.
+_ANY_LENGTH = 1 << 40
 
 
 def check_data(
@@ -27,8 +30,6 @@ def check_data(
     def messages(row: QuestionRow) -> Sequence[Mapping[str, Any]]:
         return protocol.messages(row.question) if settings.own_prompt else row.prompt
 
-    codec = TokenizerCodec(tokenizer)
-
     def chat_ids(chat: Sequence[Mapping[str, Any]]) -> list[int]:
         from verl.utils.tokenizer import normalize_token_ids
 
@@ -36,10 +37,12 @@ def check_data(
         ids = tokenizer.apply_chat_template(list(chat), add_generation_prompt=True, tokenize=True, **extra)
         return normalize_token_ids(ids)
 
-    def count_tokens(chat: Sequence[Mapping[str, Any]]) -> int:
-        return len(protocol.prompt_ids(chat, chat_ids, codec.encode, codec.start))
-
     limit, filtered = config.data.max_prompt_length, bool(config.data.filter_overlong_prompts)
+    count_tokens = None
+    if protocol is not None and tokenizer is not None:
+        # Prompts that are longer than a row takes are counted too, to be named.
+        setup = AgentSetup.of(settings, tokenizer, RowLimits(_ANY_LENGTH, 1), chat=chat_ids)
+        count_tokens = _counter(setup)
     train_rows: int | None = 0
     for key in ("train_files", "val_files"):
         for path in _files(config.data, key):
@@ -49,11 +52,10 @@ def check_data(
                 continue
             problems = column_problems(path)
             if not problems and protocol is not None:
-                counter = count_tokens if tokenizer is not None else None
-                found = scan(path, protocol.name, messages, counter, limit)
+                found = scan(path, protocol.name, messages, count_tokens, limit)
                 problems = scan_problems(path, found, protocol.name, limit, filtered)
                 which = "all" if found.tokenised >= found.usable else "the longest by characters"
-                counted = f", prompt tokens counted for {found.tokenised} ({which})" if counter else ""
+                counted = f", prompt tokens counted for {found.tokenised} ({which})" if count_tokens else ""
                 report.notes.append(f"{path}: {found.rows} rows, {found.usable} usable{counted}")
                 if key == "train_files" and train_rows is not None:
                     dropped = found.overlong.count if filtered else 0
@@ -62,6 +64,11 @@ def check_data(
                 train_rows = None
             report.problems += problems
     return train_rows if _files(config.data, "train_files") else None
+
+
+def _counter(setup: AgentSetup) -> Callable[[QuestionRow], int]:
+    """Tokens of a row's prompt, as the agent makes it."""
+    return lambda row: len(setup.prompt_ids(row.question, row.prompt))
 
 
 def check_steps(config: DictConfig, train_rows: int) -> list[Problem]:

@@ -102,16 +102,16 @@ def scan(
     path: str,
     protocol: str,
     messages: Callable[[QuestionRow], Sequence[Mapping[str, Any]]],
-    count_tokens: Callable[[Sequence[Mapping[str, Any]]], int] | None,
+    count_tokens: Callable[[QuestionRow], int] | None,
     max_prompt_length: int,
 ) -> Scan:
     """Look at every row of a parquet file that has the columns.
 
-    `messages` gives the chat messages that the agent will send for a row, `count_tokens` their length
-    (None where no tokenizer could be loaded).
+    `messages` gives the chat messages that the agent will send for a row, `count_tokens` the length of its
+    prompt (None where no tokenizer could be loaded).
     """
     found = Scan()
-    longest: list[tuple[int, int, Sequence[Mapping[str, Any]]]] = []
+    longest: list[tuple[int, int, QuestionRow]] = []
     name, rows = Path(path).name, pq.read_metadata(path).num_rows
     bar = tqdm(read_rows(path), total=rows, desc=f"{name}: rows", unit="row", leave=False)
     for number, row in enumerate(bar):
@@ -125,18 +125,17 @@ def scan(
             question = QuestionRow.from_row(row)
             if question.protocol != protocol:
                 found.other_protocol.add(number, repr(question.protocol or None))
-            chat = messages(question)
-            # Minus the row number: of equals the first is kept, and chats are never compared.
-            entry = (sum(len(message["content"]) for message in chat), -number, chat)
+            # Minus the row number: of equals the first is kept, and rows are never compared.
+            entry = (sum(len(message["content"]) for message in messages(question)), -number, question)
             if len(longest) < TOKENISED:
                 heapq.heappush(longest, entry)
             else:
                 heapq.heappushpop(longest, entry)
     if count_tokens is not None:
         longest.sort(key=lambda entry: -entry[1])
-        for _, number, chat in tqdm(longest, desc=f"{name}: tokens", unit="prompt", leave=False):
+        for _, number, kept in tqdm(longest, desc=f"{name}: tokens", unit="prompt", leave=False):
             found.tokenised += 1
-            if (length := count_tokens(chat)) > max_prompt_length:
+            if (length := count_tokens(kept)) > max_prompt_length:
                 found.overlong.add(-number, f"{length} tokens")
     return found
 

@@ -14,8 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.config import RagR1Config, faults_of
 from rag_r1.import_path import ImportPathError
 from rag_r1.preflight.problems import Problem, error, not_given, of_fault, plain
+from rag_r1.protocols import SEARCH
 from rag_r1.rewards import RewardSum
-from rag_r1.tools.registry import DEFAULT_TOOL, make_searcher
+from rag_r1.tools.registry import DEFAULT_TOOL, make_searcher, make_tool
 
 _EXAMPLES = {
     "actor_rollout_ref.model.path": "a model folder, or a name on the Hugging Face Hub",
@@ -48,7 +49,7 @@ def check_ours(config: DictConfig) -> tuple[RagR1Config | None, list[Problem]]:
                     faults.append(fault)
         if settings.reward:
             faults += RewardSum.read([dict(item) for item in settings.reward], settings.protocol)[1]
-        faults += _tool_faults(settings)
+        faults += _tool_faults(settings) + _own_tool_faults(settings)
     return settings, [of_fault(fault) for fault in faults]
 
 
@@ -62,6 +63,25 @@ def _tool_faults(settings: RagR1Config) -> list[Exception]:
         for what in others
         if what not in known
     ]
+
+
+def _own_tool_faults(settings: RagR1Config) -> list[Exception]:
+    """What is wrong with the entries under `rag_r1.tools`, and the tools that the protocol's blocks call and
+    that are not there."""
+    faults: list[Exception] = []
+    for name, entry in settings.tools.items():
+        try:
+            make_tool(name, entry)
+        except (ImportPathError, ValueError) as fault:
+            faults.append(fault)
+        except Exception as fault:  # a factory of one's own may raise anything
+            faults.append(ValueError(f"rag_r1.tools.{name}: the factory raises {fault!r}"))
+    called = settings.protocol.tools_called if settings.protocol is not None else []
+    for name in called:
+        if name not in (SEARCH, *settings.tools):
+            what = f"rag_r1.tools.{name} must be given: the protocol {settings.protocol.name!r} calls it"
+            faults.append(ValueError(what))
+    return faults
 
 
 def _searcher_faults(options: dict[str, Any]) -> list[Exception]:

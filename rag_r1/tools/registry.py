@@ -71,6 +71,8 @@ def make_tool(name: str, entry: ToolEntry) -> Any:
     key = f"rag_r1.tools.{name}"
     if name == SEARCH:
         raise ValueError(f"{key}: the name is the search engine's; its options are rag_r1.retriever")
+    if not isinstance(entry, str | Mapping):
+        raise ValueError(f"{key} must be an import path or {{tool, ...options}}, not {entry!r}")
     options = {"tool": entry} if isinstance(entry, str) else dict(entry)
     path = options.pop("tool", None)
     if not isinstance(path, str) or ":" not in path:

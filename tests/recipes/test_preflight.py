@@ -155,7 +155,7 @@ def test_rows_of_another_protocol_are_named(tmp_path: Path):
 
 def test_overlong_prompt_is_named_by_row_unless_verl_drops_it(tmp_path: Path):
     path = write(tmp_path / "train.parquet", [row(0), row(1, question="why " * 400), row(2)])
-    words = lambda chat: sum(len(m["content"].split()) for m in chat)  # noqa: E731
+    words = lambda record: sum(len(m["content"].split()) for m in record.prompt)  # noqa: E731
     [problem] = problems_of(path, count_tokens=words, limit=300)
     assert problem.startswith("error: ") and "row 1: " in problem and "data.max_prompt_length=300" in problem
     [problem] = problems_of(path, count_tokens=words, limit=300, filtered=True)
@@ -167,7 +167,7 @@ def test_of_a_large_file_the_longest_prompts_are_tokenised(tmp_path: Path, monke
     rows = [row(i) for i in range(50)]
     rows[40] = row(40, question="why " * 400)
     path = write(tmp_path / "train.parquet", rows)
-    count = lambda chat: sum(len(m["content"].split()) for m in chat)  # noqa: E731
+    count = lambda record: sum(len(m["content"].split()) for m in record.prompt)  # noqa: E731
     found = scan(path, "rag_r1_mq", lambda record: record.prompt, count, 300)
     assert (found.rows, found.tokenised, found.overlong.count) == (50, 3, 1)
     assert "row 40" in str(found.overlong)
