@@ -31,7 +31,7 @@ TEXTS = st.text(st.characters() | st.sampled_from('\ud800\u2028\x85\n\r\\"é'))
 def trajectories(draw) -> Trajectory:
     scores = draw(st.lists(st.floats(-5, 5), max_size=3))
     turns = [
-        Turn(draw(TEXTS), "search", [draw(TEXTS)], [[Document("1", draw(TEXTS), 0.5)]], generated_tokens=3)
+        Turn.searched(draw(TEXTS), [draw(TEXTS)], [[Document("1", draw(TEXTS), 0.5)]], generated_tokens=3)
         for _ in scores
     ]
     record = Trajectory(draw(TEXTS), draw(TEXTS), "rag_r1_mq", turns, answer=draw(st.none() | TEXTS))
@@ -136,7 +136,7 @@ def test_a_record_that_is_no_trajectory_is_refused(broken):
 
 def test_the_summary_tells_how_an_episode_went_with_the_same_keys_for_all():
     turns = [
-        Turn("", "search", ["a", "b"], status="tool_failure", repeated_queries=1),
+        Turn.searched("", ["a", "b"], status="tool_failure", repeated_queries=1),
         Turn("", "invalid", status="invalid"),
         Turn("", "answer"),
     ]
