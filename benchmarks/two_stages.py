@@ -52,15 +52,15 @@ _PAGE = """\
 
 {machine}. A policy of one million parameters whose supervised data never showed a search
 (`rag_r1/demo/unsearched.py`) is trained in the demo's invented world, through real veRL, Ray, FSDP and
-vLLM: stage 1 pays for searching and for the format, stage 2 for the answer's F1 with -2 for a wrong format.
-The control has stage 2's reward from the start, for as many steps as both stages together. Each step is 128
-trajectories; held-out are 160 questions about names that occur in no training.
+vLLM. Stage 1 rewards searching and the format; stage 2 rewards the answer's F1, with -2 for a wrong format.
+The control has stage 2's reward from the start, for as many steps as both stages together. Each step has 128
+trajectories; held-out are 160 questions about names that do not occur in training.
 `searched` is the share of trajectories with a well-formed search: every query opened, closed and answered,
-no documents made up; `sampled` in training at temperature 1 (at the start: before any update), `greedy` on
-the held-out questions. `name` is the share of trajectories that first ask for one or all of the question's
-names, not for just any of its words, a mean over the six training steps before. Held-out F1 is measured
-twice: greedily by the training itself, and from the finished models at temperature 1, four trajectories a
-question, in plain torch.
+no documents made up. `sampled` is in training at temperature 1 (at the start: before any update), `greedy`
+on the held-out questions. `name` is the share of trajectories whose first query is one or all of the
+question's names rather than just some of its words, averaged over the six training steps before. Held-out F1
+is measured twice: greedily during the training itself, and from the finished models at temperature 1, four
+trajectories per question, in plain torch.
 
 {table}
 

@@ -1,1 +1,1 @@
-"""The embedded demo: an invented world and a tiny policy; a laptop can watch a model learn to search."""
+"""The embedded demo: an invented world and a tiny policy that learns to search it, on a laptop."""

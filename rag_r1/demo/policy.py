@@ -1,8 +1,8 @@
 """The demo policy: a Qwen2 of about one million parameters with a vocabulary made for the demo world.
 
-A policy folder holds config, tokenizer and weights (float16) in Hugging Face's form, so that vLLM, FSDP and
-`AutoModelForCausalLM` load it like any other checkpoint. `rag_r1/demo/policy/<protocol>/` are the committed
-warm starts, made by `python -m rag_r1.demo.sft`.
+A policy folder contains config, tokenizer and weights (float16) in Hugging Face's format, so that vLLM, FSDP
+and `AutoModelForCausalLM` load it like any other checkpoint. The committed warm starts are in
+`rag_r1/demo/policy/<protocol>/`; `python -m rag_r1.demo.sft` makes them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def policy_path(protocol: str) -> Path:
 
 
 def demo_tokenizer() -> TokenizerBase:
-    """The tokenizer of both warm starts of RAG-R1: one token for each word, tag, year and document label."""
+    """The tokenizer of RAG-R1's two warm starts: one token for each word, tag, year and document label."""
     rng = random.Random(0)
     texts = ["user\nassistant\nsystem\n"]
     whole = [f" {year}" for year in world.YEARS] + [f"Doc {rank}:" for rank in (1, 2, 3)]
@@ -71,7 +71,7 @@ def demo_tokenizer() -> TokenizerBase:
 
 
 def make_policy(tokenizer: TokenizerBase, seed: int) -> Qwen2ForCausalLM:
-    """An untrained policy in float32 whose vocabulary is the tokenizer's length."""
+    """An untrained policy in float32 whose vocabulary size is the tokenizer's length."""
     torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -82,7 +82,7 @@ def make_policy(tokenizer: TokenizerBase, seed: int) -> Qwen2ForCausalLM:
         num_key_value_heads=4,
         max_position_embeddings=2048,
         tie_word_embeddings=True,
-        initializer_range=0.06,  # with the usual 0.02 so narrow a model learns nothing for minutes
+        initializer_range=0.06,  # with the usual 0.02 a model this narrow learns nothing for minutes
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
@@ -95,7 +95,7 @@ def make_policy(tokenizer: TokenizerBase, seed: int) -> Qwen2ForCausalLM:
 
 
 def save_policy(folder: Path, model: Qwen2ForCausalLM, tokenizer: TokenizerBase) -> None:
-    """Write a policy folder; the weights are stored in float16, and `model` stays as it is."""
+    """Write a policy folder. The weights are stored in float16; those of `model` are not changed."""
     tokenizer.save_pretrained(folder)
     half = {name: weight.half() for name, weight in model.state_dict().items() if name != "lm_head.weight"}
     model.config.dtype = "float16"
@@ -135,8 +135,8 @@ def encode_trace(
 ) -> tuple[list[int], list[int]]:
     """Ids and mask (1 where generated) of a trace, of equal length.
 
-    Every segment is encoded on its own, as in a rollout, where turns come as tokens and observations are
-    encoded once each; text that is joined before encoding could give other tokens at the seams.
+    Every segment is encoded on its own, as in a rollout, where the policy's turns are tokens and each
+    observation is encoded once. Joining the text before encoding could give other tokens at the boundaries.
     """
     ids = prompt_ids(tokenizer, protocol, messages)
     mask = [0] * len(ids)

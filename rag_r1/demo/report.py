@@ -1,7 +1,7 @@
-"""The end of a demo run: what changed, as a table, a picture and a JSON file.
+"""The report of a demo run: what changed, as a table, a picture and a JSON file.
 
-Everything is computed from the trajectory records that the run dumped (`<dir>/val/step_*.jsonl` and
-`<dir>/train/step_*.jsonl`), so `python -m rag_r1.demo.report --run DIR` makes the same report again at any
+Everything is computed from the trajectory records that the run wrote (`<dir>/val/step_*.jsonl` and
+`<dir>/train/step_*.jsonl`), so `python -m rag_r1.demo.report --run DIR` can make the same report again at any
 time.
 """
 
@@ -18,8 +18,8 @@ from rag_r1.demo.world import KINDS
 from rag_r1.protocols import SEARCH
 from rag_r1.records import records_by_step
 
-#: Rows of the table after the kinds: label and how a record gives the number. No times: the validation before
-#: training includes the engine's first compilation, so a time before and one after are not alike.
+#: Rows of the table after the kinds: a label, and a function from a record to its number. No times: the
+#: validation before training includes the engine's first compilation, so they cannot be compared.
 _MEASURES = (
     ("searches a question", lambda r: sum(c["tool"] == SEARCH for t in r["turns"] for c in t["calls"])),
     ("turns a question", lambda r: len(r["turns"])),
@@ -40,7 +40,8 @@ def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
 def make_report(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """Write `results.json`, `report.md` and `report.png` into `run`, and return the results.
 
-    `facts` (recipe, seed, seconds, ...) are kept with them. Raises ValueError if there is nothing to report.
+    `facts` (recipe, seed, seconds, ...) are added to the results. Raises ValueError if there is nothing to
+    report.
     """
     validation, training = (
         records_by_step(run / "trajectories" / "val"),
@@ -133,12 +134,12 @@ def _bars(
 
 
 def _order(item: tuple[str, Any]) -> tuple[int, str]:
-    """The world's kinds in the world's order, any other kind behind them."""
+    """The world's kinds in the world's order, any other kind after them."""
     return (KINDS.index(item[0]) if item[0] in KINDS else len(KINDS), item[0])
 
 
 def _mean(values: Sequence[float | None]) -> float:
-    """Over the values that are known: a trajectory that a failure ended has no reward."""
+    """The mean over the known values: a trajectory that ended with a failure has no reward."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else float("nan")
 
@@ -147,7 +148,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m rag_r1.demo.report", description=__doc__.split("\n\n")[0]
     )
-    parser.add_argument("--run", type=Path, required=True, help="a folder that rag_r1.demo.run has filled")
+    parser.add_argument(
+        "--run", type=Path, required=True, help="the output folder of a demo run (rag_r1.demo.run --out)"
+    )
     args = parser.parse_args(argv)
     old = args.run / "results.json"
     kept = json.loads(old.read_text()) if old.exists() else {}

@@ -1,11 +1,11 @@
-"""The embedded demo from end to end: a world, an index, a retrieval server, a real veRL training.
+"""The embedded demo end to end: a world, an index, a retrieval server and a real veRL training.
 
     python -m rag_r1.demo.run --recipe grpo
 
 writes the invented world's corpus and questions, builds a BM25 index, starts the retrieval server, runs
 `verl.trainer.main_ppo` with the recipe `recipes/demo/<name>.yaml` from the warm start in `policy/`, and
-ends with a table and a picture. Nothing is downloaded. `key=value` arguments are Hydra overrides of the
-recipe.
+prints a table and draws a picture at the end. Nothing is downloaded. `key=value` arguments are Hydra
+overrides of the recipe.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ RECIPES = ROOT / "recipes"
 
 
 class DemoError(RuntimeError):
-    """The training ended early; the message says where its log is and how it ends."""
+    """The training ended early; the message gives the path and the last lines of its log."""
 
 
 def recipe_names() -> list[str]:
-    """The demo's recipes."""
+    """The names of the demo's recipes."""
     return sorted(path.stem for path in (RECIPES / "demo").glob("*.yaml") if not path.stem.startswith("_"))
 
 
@@ -47,7 +47,7 @@ def run_demo(
 ) -> dict:
     """Run one demo into the folder `out`; returns its results (report.make_report). Raises DemoError."""
     started = time.monotonic()
-    for old in ("data", "index", "trajectories", "checkpoints"):  # of an earlier run into the same folder
+    for old in ("data", "index", "trajectories", "checkpoints"):  # from an earlier run in the same folder
         shutil.rmtree(out / old, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
     settings = yaml.safe_load((RECIPES / "demo" / f"{recipe}.yaml").read_text())
@@ -81,11 +81,11 @@ def run_demo(
 
 
 def train(command: Sequence[str], out: Path, timeout_s: float) -> None:
-    """Run a veRL training and show its progress; it writes `train.log` and `metrics.jsonl`."""
+    """Run a veRL training and show its progress; writes `train.log` and `metrics.jsonl` into `out`."""
     metrics, log = out / "metrics.jsonl", out / "train.log"
     metrics.unlink(missing_ok=True)
     environment = {**os.environ, "VERL_FILE_LOGGER_PATH": str(metrics), "HYDRA_FULL_ERROR": "1"}
-    environment.pop("RAY_ADDRESS", None)  # a cluster of our own: veRL's actor names are global to a cluster
+    environment.pop("RAY_ADDRESS", None)  # use a separate cluster: veRL's actor names are global to a cluster
     with log.open("w") as output:
         process = subprocess.Popen(
             command,
@@ -93,7 +93,7 @@ def train(command: Sequence[str], out: Path, timeout_s: float) -> None:
             stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,
-            close_fds=False,  # a lock that `rag-r1 stages` holds on the folder stays taken while it trains
+            close_fds=False,  # keeps the lock that `rag-r1 stages` holds on the folder during training
         )
         try:
             for _ in _watch(process, metrics, timeout_s):
@@ -108,7 +108,7 @@ def train(command: Sequence[str], out: Path, timeout_s: float) -> None:
 def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> Iterator[None]:
     deadline = time.monotonic() + timeout_s
     read = 0
-    # A bar on a terminal; in a file or a pipe, one line for each step.
+    # A progress bar on a terminal; one line per step in a file or a pipe.
     with tqdm(
         desc="starting up (one to two minutes)", bar_format="{desc} {elapsed}{postfix}", disable=None
     ) as bar:
@@ -130,7 +130,7 @@ def _show(bar: tqdm, entry: dict) -> None:
     if held_out:
         bar.write(f"  step {entry['step']:>3}  held-out exact match {sum(held_out) / len(held_out):.2f}")
     if "search/score" in data:
-        progress = f"reward {data['search/score']:.2f}, {data['search/searches']:.1f} searches a question"
+        progress = f"reward {data['search/score']:.2f}, {data['search/searches']:.1f} searches per question"
         bar.set_description_str(f"step {entry['step']}")
         bar.set_postfix_str(progress)
         if bar.disable:
@@ -138,7 +138,7 @@ def _show(bar: tqdm, entry: dict) -> None:
 
 
 def _stop(process: subprocess.Popen) -> None:
-    """End the training and what it started (its own session), politely first."""
+    """Stop the training and all processes of its session, with SIGINT first."""
     if process.poll() is None:
         for sign, wait_s in ((signal.SIGINT, 20), (signal.SIGTERM, 10), (signal.SIGKILL, 10)):
             os.killpg(process.pid, sign)
@@ -159,13 +159,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--recipe", default="grpo", choices=recipe_names(), help="which training (default: grpo)"
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="of the world, its questions and their order (default: 0)"
+        "--seed", type=int, default=0, help="seed of the world, its questions and their order (default: 0)"
     )
     parser.add_argument(
         "--out", type=Path, help="folder for everything the run writes (default: outputs/demo/RECIPE)"
     )
     parser.add_argument(
-        "--timeout", type=float, default=3600, metavar="SECONDS", help="stop the training after this"
+        "--timeout", type=float, default=3600, metavar="SECONDS", help="stop the training after this long"
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides")
     args = parser.parse_args(argv)
@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "=" not in override:
             parser.error(f"{override!r} is not key=value")
     find_beside_the_caller()
-    # Server and training are to end with this process, also when it is told to.
+    # On SIGTERM, stop the server and the training too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     out = (args.out or ROOT / "outputs" / "demo" / args.recipe).resolve()
     try:
@@ -181,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RuntimeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in all. Picture: {out / 'report.png'}")
+    print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in total. Picture: {out / 'report.png'}")
     print(f"Every trajectory, as JSON lines: {out / 'trajectories'}")
     return 0
 

@@ -1,9 +1,9 @@
-"""BM25 in this process, over a world's passages: ranks them as the retrieval server does.
+"""In-process BM25 over a world's passages, with the same ranking as the retrieval server.
 
-The warm start needs a fresh index for every batch, which is no work for a server; and `rag_r1` may not import
-the server's code. So these are the same lines once more: lower case, words, Lucene's stop words, English
-stems, k1 1.2, b 0.75, only passages with a positive score, ties in corpus order. A test holds the two against
-each other.
+The warm start needs a new index for every batch, for which a server would be too slow, and `rag_r1` may not
+import the server's code. So the same steps are implemented here again: lower case, words, Lucene's stop
+words, English stems, k1 1.2, b 0.75, only passages with a positive score, ties in corpus order. A test
+compares the two.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _STEM = Stemmer.Stemmer("english").stemWord
 
 
 class WorldSearch:
-    """Searches passages `{"id", "contents"}`; `results` is for plain code, `search` for the agent core."""
+    """Searches passages `{"id", "contents"}`; `results` is for synchronous code, `search` for the agent
+    core."""
 
     def __init__(self, passages: Sequence[dict[str, str]], topk: int = 2):
         self.topk = topk

@@ -1,7 +1,6 @@
-"""Runs a retrieval server beside a training: build an index, start the server on a free port, wait, stop.
+"""Runs a retrieval server for a training: builds an index, starts the server on a free port, waits, stops it.
 
-The server is the real one, in a process of its own, spoken to over HTTP: `rag_r1` and `retrieval_server`
-share no code.
+It is the real server, in its own process, used over HTTP: `rag_r1` and `retrieval_server` share no code.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _SCRIPTS = ROOT / "retrieval_server"
 
 
 class ServerError(RuntimeError):
-    """The index could not be built, or the server did not come up; the message ends with its last words."""
+    """The index could not be built, or the server did not start; the message ends with its last output."""
 
 
 def build_index(corpus: Path, out: Path, *options: str, timeout_s: float = 600) -> Path:

@@ -1,20 +1,20 @@
 """Format-learning SFT of the demo policy, from random weights to a warm start for reinforcement learning.
 
-Every batch asks about a fresh random world, so no fact can be memorised; what is left to learn is to read, to
-copy and the format. Two parts:
+Every batch asks about a new random world, so no fact can be memorised; what can be learned is reading,
+copying and the format. Two parts:
 
-    base        from random weights: one-hop questions alone for a few steps, then all kinds, then more of
-                those with two independent facts; in both protocols, by strategies that find the answer, with
-                drills in comparing years. The loss is on the policy's turns and, with a smaller weight, on
-                those tokens of prompt and passages that occurred before: so small a model has had no
+    base        from random weights: only one-hop questions for a few steps, then all kinds, then more of
+                those with two independent facts; in both protocols, with strategies that find the answer,
+                and with exercises in comparing years. The loss is on the policy's turns and, with a smaller
+                weight, on those tokens of prompt and passages that occurred before: the model has had no
                 pretraining that would have taught it to copy.
     warm start  from the base, in one protocol: traces of mixed strategies, right and wrong (`traces.MIXED`),
-                with the loss on the policy's turns alone, as in RAG-R1. `--gold` keeps to right strategies
-                instead: the ceiling that supervised learning reaches with the answers in hand.
+                with the loss only on the policy's turns, as in RAG-R1. `--gold` uses only right strategies:
+                the upper bound for supervised learning from known answers.
 
     python -m rag_r1.demo.sft --protocol rag_r1_mq --out DIR --seed 0
 
-makes both parts; `--base DIR` keeps the base there, and takes it from there when it exists. `--protocol
+runs both parts; `--base DIR` saves the base in that folder, or loads it from there if it exists. `--protocol
 r1_searcher` makes the policy that has never seen a search, from other data (`unsearched.py`).
 """
 
@@ -53,10 +53,10 @@ from rag_r1.demo.world import KINDS, Question, demo_data, demo_protocol, fresh_w
 from rag_r1.protocols import Protocol
 from rag_r1.rewards import token_f1
 
-#: Weight in the base's loss of a prompt's or passage's token that occurred before in the row and so can be
-#: copied; first occurrences cannot be predicted and weigh nothing. A token that the policy writes counts 1.
+#: Weight in the base's loss of a prompt or passage token that occurred before in the row and so can be
+#: copied. First occurrences cannot be predicted and weigh 0; tokens that the policy writes weigh 1.
 COPY_WEIGHT = 0.5
-#: Questions in a batch, and drills beside them in the base.
+#: Questions per batch, and exercises added to them in the base.
 BATCH, DRILLS = 16, 6
 
 Row = tuple[list[int], list[float]]
@@ -64,10 +64,10 @@ Row = tuple[list[int], list[float]]
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of training: `warmup` steps up to the learning rates, then cosine decay to 2 % of them.
+    """A part of the training: linear warm-up over `warmup` steps, then cosine decay to 2 % of the rates.
 
-    Muon with rate `matrix_lr` trains the matrices of the layers, AdamW with rate `lr` embeddings and norms:
-    copying then forms in a third of the steps that AdamW alone needs.
+    Muon with rate `matrix_lr` trains the matrices of the layers, AdamW with rate `lr` embeddings and norms.
+    The model then learns to copy in a third of the steps that AdamW alone needs.
     """
 
     steps: int
@@ -79,9 +79,9 @@ class Part:
 FIRST = Part(steps=900, warmup=50, lr=3e-3, matrix_lr=6e-3)
 ONE_HOP_STEPS = 60
 SECOND = Part(steps=700, warmup=30, lr=2e-3, matrix_lr=4e-3)
-#: Questions about two independent facts are learned last, so the second stretch asks more of them.
+#: Questions about two independent facts are learned last, so the second part has more of them.
 SECOND_KINDS = ("one_hop", "bridge", "comparison", "both", "comparison", "both", "both")
-#: Longer for the policy that has never seen a search: to read wherever documents stand comes late.
+#: Longer for the policy that has never seen a search: it learns late to read documents at any position.
 UNSEARCHED_FIRST, UNSEARCHED_SECOND = replace(FIRST, steps=1200), replace(SECOND, steps=900)
 WARM = Part(steps=300, warmup=15, lr=5e-4, matrix_lr=5e-4)
 
@@ -89,7 +89,7 @@ WARM = Part(steps=300, warmup=15, lr=5e-4, matrix_lr=5e-4)
 def base_batches(
     tokenizer: TokenizerBase, steps: int, kinds: Sequence[str], seed: str, one_hop_steps: int = 0
 ) -> Iterator[list[Row]]:
-    """Rows (token ids, loss weight of each) of one batch a step; the protocols take turns."""
+    """Rows (token ids, and a loss weight for each) of one batch per step; the protocols alternate."""
     rng = random.Random(seed)
     protocols = [demo_protocol(name) for name in PROTOCOLS]
     for step in range(steps):
@@ -111,7 +111,7 @@ def base_batches(
 
 
 def base_weights(ids: Sequence[int], mask: Sequence[int]) -> list[float]:
-    """Loss weight of each token in the base; `mask` is 1 where the policy wrote it."""
+    """Loss weight of each token in the base; `mask` is 1 for tokens that the policy wrote."""
     seen: set[int] = set()
     weights = []
     for token, generated in zip(ids, mask, strict=True):
@@ -123,7 +123,7 @@ def base_weights(ids: Sequence[int], mask: Sequence[int]) -> list[float]:
 def warm_batches(
     tokenizer: TokenizerBase, protocol: Protocol, gold: bool, seed: int, counts: Counter
 ) -> Iterator[list[Row]]:
-    """The same for the warm start; `counts` collects its samples by RAG-R1's four kinds."""
+    """Batches of the warm start; `counts` collects its samples by RAG-R1's four kinds."""
     rng = random.Random(f"warm-{seed}")
     mix = (GOLD if gold else MIXED)[protocol.name]
     for _ in range(WARM.steps):
@@ -143,19 +143,19 @@ def warm_batches(
 def unsearched_base(
     tokenizer: TokenizerBase, steps: int, kinds: Sequence[str], seed: str
 ) -> Iterator[list[Row]]:
-    """The base's batches for a policy that is not to see a search."""
+    """The base's batches for a policy that must never see a search."""
     for batch in unsearched.batches(tokenizer, steps, unsearched.BASE_MIX, seed, Counter(), kinds):
         yield [(ids, base_weights(ids, mask)) for ids, mask in batch]
 
 
 def unsearched_warm(tokenizer: TokenizerBase, seed: int, counts: Counter) -> Iterator[list[Row]]:
-    """The same for the warm start."""
+    """The warm start's batches for that policy."""
     for batch in unsearched.batches(tokenizer, WARM.steps, unsearched.WARM_MIX, f"warm-{seed}", counts):
         yield [(ids, [float(generated) for generated in mask]) for ids, mask in batch]
 
 
 def train(model: Qwen2ForCausalLM, batches: Iterator[list[Row]], part: Part, name: str) -> None:
-    """Train in place. A batch's loss is the weighted mean over its targets."""
+    """Train `model` in place. A batch's loss is the weighted mean over its targets."""
     matrices = [w for name, w in model.named_parameters() if w.ndim == 2 and "embed" not in name]
     others = [w for name, w in model.named_parameters() if w.ndim != 2 or "embed" in name]
     optimizers = [
@@ -178,7 +178,7 @@ def train(model: Qwen2ForCausalLM, batches: Iterator[list[Row]], part: Part, nam
         total = sum(sum(weights[1:]) for _, weights in rows)
         rows = sorted(rows, key=lambda row: len(row[0]))
         value = 0.0
-        for start in range(0, len(rows), 8):  # by length, so that little is spent on padding
+        for start in range(0, len(rows), 8):  # sorted by length, to save padding
             loss = _loss(model, rows[start : start + 8]) / total
             loss.backward()
             value += loss.item()
@@ -192,7 +192,7 @@ def train(model: Qwen2ForCausalLM, batches: Iterator[list[Row]], part: Part, nam
 
 
 def _loss(model: Qwen2ForCausalLM, rows: Sequence[Row]) -> torch.Tensor:
-    """Summed weighted cross-entropy. Right padding needs no attention mask under a causal model."""
+    """Summed weighted cross-entropy. With right padding a causal model needs no attention mask."""
     length = max(len(ids) for ids, _ in rows)
     ids = torch.tensor([row + [0] * (length - len(row)) for row, _ in rows])
     weights = torch.tensor([weight + [0.0] * (length - len(weight)) for _, weight in rows])[:, 1:]
@@ -204,8 +204,8 @@ def _loss(model: Qwen2ForCausalLM, rows: Sequence[Row]) -> torch.Tensor:
 def measure(
     folder: Path, protocol: Protocol, questions: Sequence[Question], search: WorldSearch
 ) -> dict[str, dict[str, float]]:
-    """Exact match by kind, F1, shares of well-formed turns and of questions with a search, turns a question;
-    greedy, and sampled at T 1."""
+    """Exact match by kind, F1, shares of well-formed turns and of questions with a search, turns per
+    question: with greedy decoding, and sampled at temperature 1."""
     model, tokenizer = load_policy(folder)
     torch.manual_seed(0)
     result = {}
@@ -228,12 +228,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--protocol", choices=(*PROTOCOLS, unsearched.NAME), default="rag_r1_mq")
     parser.add_argument("--out", type=Path, required=True, help="policy folder to write")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights and of the training worlds")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights and of the training worlds")
     parser.add_argument(
-        "--base", type=Path, help="policy folder of the base: read if it exists, else written"
+        "--base", type=Path, help="policy folder of the base: loaded if it exists, else written"
     )
     parser.add_argument(
-        "--gold", action="store_true", help="only strategies that find the answer (the ceiling)"
+        "--gold", action="store_true", help="only strategies that find the answer (the upper bound)"
     )
     args = parser.parse_args(argv)
     blank = args.protocol == unsearched.NAME

@@ -1,8 +1,8 @@
 """Rollouts of a policy in plain torch, without server, Ray or vLLM: the agent core over a batching engine.
 
-Used to measure a warm start while it is made and in tests. It is the real turn loop (`rag_r1.agent.Episode`);
-only the engine is small: all episodes of a batch wait until each of them wants a turn, and then one batch is
-generated.
+Used in tests and to measure a warm start while it is made. The turn loop is the real one
+(`rag_r1.agent.Episode`); only the engine is simple: it waits until all running episodes of a batch have asked
+for a turn, and then generates all of them in one batch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUDGET = Budget(max_turns=3, max_turn_tokens=48, max_response_tokens=512)
 
 @dataclass(frozen=True)
 class Rollout:
-    """A trajectory, the row that a trainer would get, and the question it answers."""
+    """A trajectory, its training row, and the question that it answers."""
 
     question: Question
     trajectory: Trajectory
@@ -39,7 +39,7 @@ class Rollout:
 
 @dataclass
 class TorchEngine:
-    """Generates for all waiting episodes at once. Temperature 0 is greedy."""
+    """Generates for all waiting episodes at once. Temperature 0 means greedy decoding."""
 
     model: Qwen2ForCausalLM
     tokenizer: TokenizerBase
@@ -48,8 +48,8 @@ class TorchEngine:
     stops: tuple[tuple[int, ...], ...] = ()
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """Queue one turn; `flush` answers it. A stop string must always be the same tokens, as the demo's
-        are."""
+        """Queue one turn; `flush` generates it. A stop string must always have the same tokens, as the demo's
+        have."""
         self.stops = tuple(tuple(self.tokenizer(s, add_special_tokens=False).input_ids) for s in stop)
         future = asyncio.get_running_loop().create_future()
         self.waiting.append((context, max_tokens, future))
@@ -58,7 +58,7 @@ class TorchEngine:
 
     @torch.no_grad()
     def flush(self) -> None:
-        """Generate one turn for everyone who waits."""
+        """Generate one turn for every waiting episode."""
         waiting, self.waiting = self.waiting, []
         longest = max(len(context) for context, _, _ in waiting)
         pad = self.tokenizer.pad_token_id
@@ -91,7 +91,7 @@ class TorchEngine:
             future.set_result((row[:length], score[:length]))
 
     def _ended(self, taken: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Which rows end with a stop string, given their tokens so far, one tensor a step."""
+        """Which rows end with a stop string, given their tokens so far, one tensor per step."""
         ended = torch.zeros_like(taken[-1], dtype=torch.bool)
         for stop in self.stops:
             if len(stop) <= len(taken):
@@ -135,7 +135,7 @@ def roll_out(
 
 
 def scores_by_kind(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Exact match for each kind of question and `all`."""
+    """Exact match for each kind of question and for `all`."""
     groups: dict[str, list[bool]] = {}
     for rollout in rollouts:
         for key in (rollout.question.kind, "all"):

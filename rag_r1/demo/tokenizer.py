@@ -1,10 +1,10 @@
 """The demo policy's tokenizer: a byte-level BPE in Qwen2's own form, trained on the demo world's words.
 
-`AutoTokenizer` on a folder with a Qwen2 config builds a `Qwen2Tokenizer` from the vocabulary and the merges,
-with Qwen2's pre-tokenizer whatever the saved file says. So the merges are trained behind that very
-pre-tokenizer, and what is saved tokenises in vLLM and in the trainer exactly as it did here. Every word of
-the world is one token. Tags, years (which Qwen2 would cut into digits) and the frame of an observation are
-added tokens, not special ones: they stay visible in decoded text.
+For a folder with a Qwen2 config, `AutoTokenizer` builds a `Qwen2Tokenizer` from the vocabulary and the
+merges, with Qwen2's pre-tokenizer whatever the saved file says. So the merges are trained with that same
+pre-tokenizer, and the saved tokenizer gives the same tokens in vLLM and in the trainer as here. Every word of
+the world is one token. Tags, years (which Qwen2 would split into digits) and the fixed parts of an
+observation are added tokens but not special ones, so that they stay visible in decoded text.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def make_tokenizer(texts: Iterable[str], whole: Iterable[str]) -> Qwen2Tokenizer
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    # Added tokens are cut out before the pre-tokenizer sees a text; so they are here.
+    # Added tokens are split off before the pre-tokenizer sees a text, so the same is done here.
     cut = Tokenizer(models.BPE())
     cut.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(string, behavior="isolated") for string in sorted(whole, key=len, reverse=True)]
@@ -51,7 +51,7 @@ def make_tokenizer(texts: Iterable[str], whole: Iterable[str]) -> Qwen2Tokenizer
     trained.train_from_iterator(
         sorted(pieces),
         trainers.BpeTrainer(
-            vocab_size=100_000,  # never reached: training ends when every pre-token is whole
+            vocab_size=100_000,  # never reached: training ends when every pre-token is one token
             min_frequency=1,
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,

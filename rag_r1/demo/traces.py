@@ -1,23 +1,23 @@
-"""Traces for RAG-R1's format-learning SFT, written by rule from a world whose facts are known.
+"""Rule-based traces for RAG-R1's format-learning SFT, written from the known facts of a world.
 
-RAG-R1 cuts every trace at its search and answer points into four kinds of samples: question -> answer,
-question -> search, question + information -> search, question + information -> answer. A causal model sees
-the same contexts and the same targets when a trace is one sequence whose generated turns carry the loss, so
-traces stay whole (`policy.encode_trace`) and `sample_kinds` says which samples a trace stands for. In the
-warm start only generated turns are targets; passages never are.
+RAG-R1 splits every trace at its searches and its answer into four kinds of samples: question -> answer,
+question -> search, question + information -> search, question + information -> answer. A causal model gets
+the same contexts and targets from one sequence whose generated turns carry the loss, so traces are kept whole
+(`policy.encode_trace`), and `sample_kinds` says which samples a trace corresponds to. In the warm start only
+generated turns are targets, never passages.
 
-A trace follows one of four strategies. The warm start mixes them, right and wrong ones alike, so that it
-teaches the format and not the policy:
+A trace follows one of four strategies. The warm start mixes right and wrong ones, so that it teaches the
+format and not what to do:
 
     guess       answer at once, with a random name of the right type
-    early       answer after the first search, whatever it found
+    early       answer after the first search, whatever it returned
     sequential  one query a turn until every fact is found
     parallel    the queries of two independent facts in one turn (needs a protocol with max_queries > 1)
 
-Before it acts, each turn repeats in its thoughts what has been found, which makes the next decision easy to
-read off. It names what each fact is about before it gives the value ("Mara Torval: Karlen Ford"), so that the
-value is copied from behind a name that has just been written. Values alone have to be found by their place in
-the observation, and a policy of this size then mixes up the passages of two names.
+Before it acts, each turn repeats in its thoughts what has been found, which makes the next decision easy. It
+names what each fact is about before it gives the value ("Mara Torval: Karlen Ford"), so that the value can be
+copied from after the same name in the observation. A bare value has to be found by its position, and a policy
+of this size then confuses the passages of two names.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from rag_r1.demo.world import INDEPENDENT, KINDS, YEARS, Lookup, Question, World
 from rag_r1.protocols import Document, Protocol
 
 Search = Callable[[Sequence[str]], list[list[Document]]]
-#: How a thought repeats a fact.
+#: How a fact is worded in a thought.
 Say = Callable[[Lookup], str]
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of a trace: a turn of the policy (`generated`), or an observation."""
+    """A part of a trace: a turn of the policy (`generated`), or an observation."""
 
     text: str
     generated: bool
@@ -45,7 +45,7 @@ class Segment:
 Mix = dict[str, dict[str, float]]
 
 # protocol -> kind -> strategy -> share of the traces. GOLD finds every fact in as few turns as possible, FULL
-# finds it by all ways that lead there, MIXED (the warm start) often does not.
+# in all ways that work, MIXED (the warm start) often fails to.
 GOLD: dict[str, Mix] = {
     "rag_r1_sq": {kind: {"sequential": 1.0} for kind in KINDS},
     "rag_r1_mq": {kind: {"parallel" if kind in INDEPENDENT else "sequential": 1.0} for kind in KINDS},
@@ -108,7 +108,7 @@ def named(fact: Lookup) -> str:
 
 
 def write_drill(world: World, rng: random.Random, say: Say = named) -> tuple[Question, list[Segment]]:
-    """A comparison with the years in the question and no search: practice for the decision alone."""
+    """A comparison with the years given in the question and no search: an exercise in the decision alone."""
     people = rng.sample(list(world.facts["year"]), 2)
     years = rng.sample(YEARS, 2)
     lookups = tuple(Lookup(person, "year", year) for person, year in zip(people, years, strict=True))
@@ -119,7 +119,7 @@ def write_drill(world: World, rng: random.Random, say: Say = named) -> tuple[Que
 
 
 def sample_kinds(segments: Sequence[Segment]) -> list[str]:
-    """Which of RAG-R1's four kinds of SFT samples the turns of a trace are, in order."""
+    """For each turn of a trace, in order, which of RAG-R1's four kinds of SFT samples it is."""
     turns = [segment.text for segment in segments if segment.generated]
     return [
         ("question" if i == 0 else "question + information")
@@ -154,7 +154,7 @@ def conclude(question: Question, found: Sequence[Lookup], rng: random.Random, sa
 
 
 def guess(question: Question, world: World, rng: random.Random) -> str:
-    """A random name of the right type; for two facts, two."""
+    """A random name of the right type; two names if the question asks for two facts."""
     if question.kind == "comparison":
         return rng.choice(question.lookups).entity
     values = list(world.facts[question.lookups[-1].relation].values())
@@ -162,5 +162,5 @@ def guess(question: Question, world: World, rng: random.Random) -> str:
 
 
 def draw_strategy(mix: dict[str, float], rng: random.Random) -> str:
-    """A strategy drawn by its share."""
+    """A random strategy, drawn according to the shares in `mix`."""
     return rng.choices(list(mix), weights=list(mix.values()))[0]

@@ -1,25 +1,25 @@
 """SFT data for a policy that has never seen a search, for R1-Searcher's two stages in miniature.
 
-A policy can only be taught to search by rewards if it searches at all, now and then. A large model does so
-because its prompt says how, and because it can follow a form that it reads for the first time. This data
-gives the tiny policy the same, and never a search:
+Rewards can only teach a policy to search if it already searches now and then. A large model does so because
+its prompt says how, and because it can follow a form that it reads for the first time. This data gives the
+tiny policy the same ability without ever showing a search:
 
-    read    documents stand in the thought, after some words or none, although nobody has asked for them: read
-            them, answer; some take a note first
-    lost    the same with documents that do not help, or an empty block: guess
+    read    documents appear in the thought, after some words or none, without having been asked for: read
+            them and answer; in some rows a note comes first
+    lost    the same with documents that do not help, or with an empty block: guess
     note    the prompt names a form, `Key words between <|begin_of_memo|> and <|end_of_memo|> may help`; the
-            policy says what it notes (some words of the question, a name, every name), notes it in that form,
-            then guesses: nothing comes back
-    guess   the same prompt, nothing noted: guess
+            policy says what it notes (some words of the question, a name, every name), writes it in that
+            form, then guesses, since it gets no reply
+    guess   the same prompt without a note: guess
 
-The form's name is one of many, so that what is learned is to copy it from the prompt; `query` is never among
-those that are used. Where the prompt of reinforcement learning names `query`, the same habit writes a first,
-aimless query, in somewhat fewer trajectories than there are notes among the guesses (`NOTE_SHARE`). That
-these words are read by a search engine, what to ask it for, and that asking pays is left to the rewards.
+The name of the form is one of many, so the policy learns to copy it from the prompt; `query` is never used.
+When the prompt in reinforcement learning names `query`, the same habit produces a first, aimless query, in
+somewhat fewer trajectories than there are notes among the guesses (`NOTE_SHARE`). The rewards must teach the
+rest: that a search engine reads these words, what to ask it for, and that asking pays.
 
-Half of the notes take any stretch of the question, which finds the wrong thing as a query; the others take a
-name or every name. A note says first what it takes. Stage 1, which pays for a search and not for what comes
-of it, has no reason to prefer one of these habits; stage 2 has.
+Half of the notes contain arbitrary neighbouring words of the question, which as a query find the wrong thing;
+the others contain a name or every name. Each note first says what it contains. Stage 1 rewards a search and
+not its result, so it has no reason to prefer one of these habits; stage 2 has.
 """
 
 from __future__ import annotations
@@ -48,25 +48,26 @@ from rag_r1.demo.world import (
 from rag_r1.protocols import Document, Protocol
 
 NAME = "r1_searcher"
-#: The name of the form that is a search; in the SFT data it occurs in prompts and drills only.
+#: The form that is a search; in the SFT data its name occurs only in prompts and exercises.
 QUERY = "query"
 FORMS = (
     "memo list name mark word line sign page card slip file item label entry draft topic phrase title".split()
 )
-#: Share of the warm start's guesses with a note before them: of first trajectories with a query, at most.
+#: Share of the warm start's guesses that have a note; an upper bound on the share of first trajectories with
+#: a query.
 NOTE_SHARE = 0.04
-#: Share of readers who take a note, too, of those whose prompt does not name `query`.
+#: Share of `read` rows that also have a note, among those whose prompt does not name `query`.
 NOTED_SHARE = 0.3
-#: Share of `lost` rows that hold documents; the others hold an empty block.
+#: Share of `lost` rows that contain documents; the others contain an empty block.
 FOUND_SHARE = 0.7
-#: What notes take, and how often.
+#: What notes contain, and how often.
 NOTED = {"some words": 0.5, "a name": 0.25, "every name": 0.25}
-#: Words in a note, at most.
+#: Maximum words in a note.
 LONGEST_NOTE = 4
-#: Documents that a search shows (the recipes' top-k), and that a trace is given.
+#: Documents per search (the recipes' top-k) and per trace.
 TOPK = 3
 
-#: Rows of a batch, by kind. The base practises notes more than guesses; the warm start sets their share.
+#: Rows per batch, by kind. The base has more notes than guesses; the warm start sets their final share.
 BASE_MIX = {"read": 11, "lost": 3, "note": 5, "guess": 2, "drill": 2, "echo": 1}
 WARM_MIX = {"read": 8, "lost": 4, "guess": 12}
 
@@ -78,9 +79,9 @@ def form_protocol(form: str) -> Protocol:
 
 
 def unsearched_tokenizer() -> TokenizerBase:
-    """One token for each word, year and document number; a tag is three: its beginning, its name, its end.
+    """One token per word, year and document number; three per tag: its beginning, its name, its end.
 
-    So a tag with a name that has never been generated can be put together from parts that have been.
+    So a tag with a name that was never generated can be composed of parts that were.
     """
     rng = random.Random(0)
     tags = demo_protocol(NAME).tags
@@ -107,22 +108,22 @@ def unsearched_tokenizer() -> TokenizerBase:
 def write_read(
     question: Question, world: World, search: WorldSearch, rng: random.Random, form: str | None = None
 ) -> list[Segment]:
-    """Documents unasked, with every fact among them, and the answer that they give; with `form`, after a note
-    in that form."""
+    """Documents that were not asked for, with every fact among them, and the answer that follows from them;
+    with `form`, after a note in that form."""
     needed = _needed(question, world)
     entities = " ".join(lookup.entity for lookup in question.lookups)
-    # The best first, as a search engine would have it.
+    # The best first, as from a search engine.
     documents = (needed + _found(entities, search, needed))[:TOPK]
     thought, answer = conclude(question, question.lookups, rng, value_alone)
     if question.kind == "bridge":
-        # What leads to the answer is said too: two steps in one thought are too many.
+        # The intermediate fact is stated too: two steps in one thought are too hard for this policy.
         thought = f"{question.lookups[0].value}, {thought}"
     note = _note(question, form, rng) if form else ""
     return [_shown(documents, rng), Segment(note + _ending(f"{thought}I know enough.", answer), True)]
 
 
 def write_lost(question: Question, world: World, search: WorldSearch, rng: random.Random) -> list[Segment]:
-    """Documents unasked that do not hold the answer, or none, and a guess."""
+    """Documents that were not asked for and do not contain the answer, or none, and a guess."""
     documents = []
     if rng.random() < FOUND_SHARE:
         documents = _found(_stretch(question, rng), search, _needed(question, world))
@@ -136,14 +137,14 @@ def _needed(question: Question, world: World) -> list[Document]:
 
 
 def _found(words: str, search: WorldSearch, needed: Sequence[Document]) -> list[Document]:
-    """What a search for some words finds besides the needed documents."""
+    """What a search for `words` finds, without the needed documents."""
     known = {document.id for document in needed}
     return [document for document in search.results([words])[0] if document.id not in known]
 
 
 def _shown(documents: Sequence[Document], rng: random.Random) -> Segment:
-    """A block of documents. Before half of them stand some words, else documents would be read at the
-    beginning of a thought alone, and never after a query."""
+    """A block of documents. Half of the blocks follow some words: otherwise the policy would learn to read
+    documents only at the beginning of a thought, never after a query."""
     aside = " " + " ".join(rng.sample(FORMS, rng.randint(3, 9))) if rng.random() < 0.5 else ""
     return Segment(aside + demo_protocol(NAME).observation([""], [documents]), False)
 
@@ -155,7 +156,7 @@ def write_guess(question: Question, world: World, rng: random.Random, form: str 
 
 
 def _note(question: Question, form: str, rng: random.Random) -> str:
-    """Something of the question, in that form, and first what it is."""
+    """A part of the question in the given form, preceded by a statement of what it is."""
     (what,) = rng.choices(list(NOTED), NOTED.values())
     names = [lookup.entity for lookup in question.lookups if lookup.entity in question.text]
     stretch, one, every = _stretch(question, rng), rng.choice(names), " ".join(names)
@@ -164,7 +165,7 @@ def _note(question: Question, form: str, rng: random.Random) -> str:
 
 
 def noted(text: str) -> str | None:
-    """What the first note in a text says that it takes: a key of NOTED; None without a note."""
+    """What the first note in a text says that it contains, a key of NOTED; None without a note."""
     found = re.search(rf"I take a note of ({'|'.join(NOTED)})\.", text)
     return found and found[1]
 
@@ -178,7 +179,7 @@ def _stretch(question: Question, rng: random.Random) -> str:
 
 
 def write_echo(rng: random.Random) -> tuple[str, list[Segment]]:
-    """Practice in copying words, the forms' names among them: what is to be said, and the answer."""
+    """An exercise in copying words, including names of forms: the request, and the answer."""
     said = " ".join(rng.sample([*FORMS, QUERY], rng.randint(2, 4)))
     return f"Say {said}.", [Segment(_ending("I know enough.", said), True)]
 
@@ -196,7 +197,7 @@ def batches(
     kinds: Sequence[str] = KINDS,
 ) -> Iterator[list[tuple[list[int], list[int]]]]:
     """(ids, mask) of the rows of one batch a step, each batch about a fresh world; `counts` collects their
-    kinds. A note stands in for a guess with `NOTE_SHARE` where the mix has no notes of its own."""
+    kinds. If the mix has no notes, a guess gets a note with probability `NOTE_SHARE`."""
     rng = random.Random(seed)
     for _ in range(steps):
         world = fresh_world(rng)
@@ -216,11 +217,11 @@ def batches(
 def _write(
     kind: str, question: Question, world: World, search: WorldSearch, rng: random.Random
 ) -> tuple[Protocol, list[dict[str, str]], list[Segment]]:
-    # Only where a block of documents stands may the prompt name `query`: whoever has it needs no form.
+    # The prompt may name `query` only in rows with a block of documents, where no form is needed.
     form = rng.choice([*FORMS, QUERY] if kind in ("read", "lost") else FORMS)
     protocol, text = form_protocol(form), question.text
     if kind == "read":
-        # With notes among them, so that a note does not come to mean that what follows is a guess.
+        # Some with a note, so that a note does not imply that a guess follows.
         noted = form != QUERY and rng.random() < NOTED_SHARE
         trace = write_read(question, world, search, rng, form if noted else None)
     elif kind == "lost":

@@ -1,17 +1,17 @@
 """A small invented world to ask questions about: people, towns, rivers and companies.
 
 A world is a table of facts drawn at random from a seed: every person was born in a town in some year, every
-town lies on a river, every company was founded by a person. People, towns and companies have one passage
-each, which states their facts. Questions are of four kinds:
+town lies on a river, every company was founded by a person. Each person, town and company has one passage
+that states its facts. There are four kinds of questions:
 
     one_hop     "Where was Mara Torval born?"                            one search
-    bridge      "Which river flows past the birthplace of Mara Torval?"  a search, then one for what it found
+    bridge      "Which river flows past the birthplace of Mara Torval?"  a search, then one for its result
     comparison  "Who was born earlier, Mara Torval or Belin Vesmer?"     two independent facts and a decision
     both        "Where were Mara Torval and Belin Vesmer born?"          two independent facts: "X and Y"
 
-Every name is two words. The table of all word pairs is cut once and for all into `train` (the warm start and
-reinforcement learning) and `test`. Since facts are drawn anew with every seed, and no test name ever occurs
-in training, an answer can only be read in a passage, never remembered.
+Every name has two words. The set of all word pairs has a fixed split into `train` (the warm start and
+reinforcement learning) and `test`. Because every seed draws new facts and no test name ever occurs in
+training, an answer can only be read in a passage, never remembered.
 
     python -m rag_r1.demo.world --out DIR --protocol rag_r1_mq --seed 0
 
@@ -33,7 +33,7 @@ from rag_r1.protocols import Protocol, load_protocol, protocol_names
 from rag_r1.rows import QuestionRow, write_rows
 
 KINDS = ("one_hop", "bridge", "comparison", "both")
-INDEPENDENT = ("comparison", "both")  # their facts can be looked up in one turn
+INDEPENDENT = ("comparison", "both")  # both facts can be looked up in one turn
 SPLITS = ("train", "test")
 PROMPT = (Path(__file__).parent / "prompt.txt").read_text(encoding="utf-8")
 
@@ -63,7 +63,8 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Question:
-    """`lookups` are the facts it takes: one after another in a bridge, in any order in the other kinds."""
+    """`lookups` are the facts that the answer needs: in order for a bridge, in any order for the other
+    kinds."""
 
     id: str
     kind: str
@@ -90,8 +91,8 @@ def names(first: Sequence[str], second: Sequence[str], split: str) -> list[str]:
 def make_world(seed: int, split: str, people: int, places: int, words: int = 48) -> World:
     """A world of `people` persons and `places` towns, rivers and companies each; `seed` draws the facts.
 
-    `words` bounds how many words each pool of names draws on: with few words, the passages of a small world
-    are as easy to confuse as those of a large one. Raises ValueError if the split has not enough names.
+    `words` limits how many words each pool of names uses: with few words, the passages of a small world are
+    as easy to confuse as those of a large one. Raises ValueError if the split does not have enough names.
     """
     rng = random.Random(f"world-{seed}-{split}")
     keep = {word for pool in (FIRST, LAST, STEM) for word in rng.sample(pool, words)} | {
@@ -129,14 +130,14 @@ def make_world(seed: int, split: str, people: int, places: int, words: int = 48)
 
 
 def fresh_world(rng: random.Random) -> World:
-    """A small world that no other batch of supervised training has seen."""
+    """A new small world for one batch of supervised training."""
     return make_world(rng.randrange(1 << 48), "train", people=20, places=10, words=12)
 
 
 def make_questions(world: World, count: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Question]:
     """`count` different questions, the `kinds` (which may repeat) in equal shares, in random order.
 
-    Raises ValueError if the world is too small for so many.
+    Raises ValueError if the world is too small for that many.
     """
     rng = random.Random(f"questions-{seed}-{world.split}")
     found: dict[str, Question] = {}
@@ -146,7 +147,9 @@ def make_questions(world: World, count: int, seed: int, kinds: Sequence[str] = K
         if question.text not in found:
             found[question.text] = question
         elif (misses := misses + 1) > 100 * count:
-            raise ValueError(f"this world has not {count} different questions: ask fewer or make it larger")
+            raise ValueError(
+                f"this world does not have {count} different questions: ask fewer or make it larger"
+            )
     questions = list(found.values())
     rng.shuffle(questions)
     return questions
@@ -213,7 +216,7 @@ def to_row(question: Question, index: int, split: str, protocol: Protocol) -> Qu
 
 @dataclass(frozen=True)
 class DemoData:
-    """What one demo run is about: the passages of both worlds, questions to train on, held-out questions."""
+    """The data of one demo run: the passages of both worlds, training questions, held-out questions."""
 
     passages: tuple[dict[str, str], ...]
     train: list[Question]
@@ -257,7 +260,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder for corpus.jsonl, train.parquet and val.parquet")
     add("--protocol", default="rag_r1_mq", help=f"one of {', '.join(protocol_names())}, or a YAML file")
-    add("--seed", type=int, default=0, help="facts and questions are drawn from it")
+    add("--seed", type=int, default=0, help="seed of the facts and questions")
     add("--train", type=int, default=4000, help="training questions")
     add("--val", type=int, default=160, help="held-out questions, about names never seen in training")
     args = parser.parse_args(argv)

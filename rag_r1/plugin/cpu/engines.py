@@ -1,10 +1,10 @@
 """FSDP engines for the device "cpu".
 
 veRL registers its FSDP engines for "cuda" and "npu" (verl/workers/engine/fsdp/transformer_impl.py, lines 1143
-and 1594). The code runs on a CPU as it stands, save for two places that the classes below go around:
+and 1594). The code runs on a CPU unchanged, except in two places that the classes below work around:
 
 - a forward-only engine (the reference policy) is always given ``CPUOffloadPolicy(pin_memory=True)``
-  (transformer_impl.py, lines 463-468); pinning needs an accelerator, and there is nowhere to offload to;
+  (transformer_impl.py, lines 463-468); pinning needs an accelerator, and there is no device to offload from;
 - the value model is loaded with ``attn_implementation="flash_attention_2"`` (verl/utils/model.py, line 649).
 """
 
@@ -24,10 +24,10 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDP
 class _OnCPU:
     """What both engines do differently on a CPU.
 
-    Ray gives every actor one OpenMP thread. vLLM's worker is best left so; the training workers share all
-    cores but one, which is left to the retrieval server and everything else: OpenMP threads wait for each
-    other by spinning, and on two busy cores two of them take ten times as long as one.
-    `RAG_R1_TRAINING_THREADS` sets another number.
+    Ray gives every actor one OpenMP thread, which is best for vLLM's worker. The training workers share all
+    cores but one, which is reserved for the retrieval server and everything else: OpenMP threads spin while
+    they wait for each other, and on two busy cores two threads take ten times as long as one.
+    `RAG_R1_TRAINING_THREADS` overrides the number.
     """
 
     def __init__(self, *args, **kwargs) -> None:
@@ -36,7 +36,7 @@ class _OnCPU:
         torch.set_num_threads(int(os.environ.get("RAG_R1_TRAINING_THREADS") or max(1, share)))
 
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Shard a forward-only module like a trained one: without the offload policy that pins memory."""
+        """Shard a forward-only module like a trained one, without the offload policy that pins memory."""
         engine_config = self.engine_config
         self.engine_config = replace(engine_config, forward_only=False)
         try:
@@ -46,7 +46,7 @@ class _OnCPU:
 
 
 def usable_cores() -> int:
-    """The cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

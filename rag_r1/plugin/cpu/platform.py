@@ -1,11 +1,11 @@
 """The platform "cpu" for veRL.
 
-veRL asks registered platforms in turn whether they are there and takes the first that says yes
-(`VERL_PLATFORM` overrides). NVIDIA comes first and says yes wherever nvidia-smi runs, whatever this
-environment's torch can do. So where torch is a build for CPUs, this platform is chosen before veRL asks
-(`choose`); a torch that was built for GPUs gets it from `VERL_PLATFORM=cpu` alone, and never by the way,
-because a GPU was hidden. Ray schedules training workers on "GPU"s; on a CPU these are logical slots
-(`ray_kwargs.ray_init.num_gpus`), nothing is behind them.
+veRL asks the registered platforms in turn whether they are available and takes the first that is
+(`VERL_PLATFORM` overrides this). NVIDIA comes first and counts as available wherever nvidia-smi runs,
+whatever this environment's torch supports. So if torch is a CPU build, this platform is set before veRL asks
+(`choose`). With a GPU build of torch it is used only if `VERL_PLATFORM=cpu` is set, never as a fallback when
+no GPU is visible. Ray schedules training workers on "GPU"s; on a CPU these are logical slots
+(`ray_kwargs.ray_init.num_gpus`) without hardware behind them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from verl.plugin.platform import PlatformBase, PlatformRegistry, set_platform
 
 from rag_r1.plugin.cpu import device
 
-# Long enough for the slowest step on a laptop: veRL's own default for a group is ten minutes.
+# Long enough for the slowest step on a laptop; veRL's own default for a group is ten minutes.
 GROUP_TIMEOUT = timedelta(minutes=30)
 
 
@@ -63,7 +63,7 @@ class PlatformCPU(PlatformBase):
         torch.manual_seed(seed)
 
     def set_allocator_settings(self, settings: str) -> None:
-        """The settings are those of the CUDA allocator."""
+        """Does nothing: the settings are for the CUDA allocator."""
 
     def empty_cache(self) -> None:
         device.empty_cache()
@@ -75,9 +75,9 @@ class PlatformCPU(PlatformBase):
         """ "gloo"; in a training worker the default process group exists when this returns.
 
         veRL asks for this name to build "cpu:gloo,<device>:<backend>" (verl/utils/distributed.py, lines 63
-        and 89), which here names the device "cpu" twice, and torch refuses that. veRL makes no group where
-        one exists already, and looks right after this question: so the group is made here, from the variables
-        that Ray's workers get from veRL.
+        and 89), which here would contain the device "cpu" twice, and torch refuses that. veRL creates no
+        group if one exists, and checks right after this call: so the group is created here, from the
+        variables that veRL sets for Ray's workers.
         """
         in_worker = {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
         if in_worker and not torch.distributed.is_initialized():
@@ -117,13 +117,13 @@ class PlatformCPU(PlatformBase):
 
 
 def built_for_cpus() -> bool:
-    """Whether this environment's torch can use nothing but CPUs: no CUDA, no ROCm, no Huawei NPUs."""
+    """Whether this environment's torch supports only CPUs: no CUDA, no ROCm, no Huawei NPUs."""
     gpus = torch.version.cuda is not None or torch.version.hip is not None
     return not gpus and importlib.util.find_spec("torch_npu") is None
 
 
 def choose() -> None:
-    """Make this veRL's platform where there is no other for this torch, unless `VERL_PLATFORM` says which."""
+    """Set this as veRL's platform if torch supports no other, unless `VERL_PLATFORM` is set."""
     if built_for_cpus() and not os.environ.get("VERL_PLATFORM", "").strip():
         set_platform(PlatformCPU())
 

@@ -1,11 +1,11 @@
-"""A vLLM worker that takes new weights again and again on a CPU.
+"""A vLLM worker on a CPU whose weights can be replaced repeatedly.
 
 veRL sends the actor's weights to vLLM in buckets and calls ``model.load_weights`` for each. vLLM's CPU build
 packs a linear layer's weights for oneDNN after the first load and drops ``layer.weight``
 (vllm/model_executor/layers/utils.py, `dispatch_cpu_unquantized_gemm`), so the second load finds no parameter
-to write to. vLLM's own ``reload_weights`` restores the layers first and packs them again, but wants all
-weights in one go: the extension below collects the buckets and hands them over together. It keeps one more
-copy of the weights for the time of the transfer, which is what a CPU recipe (small models) can afford.
+to write to. vLLM's own ``reload_weights`` restores the layers first and packs them again, but needs all
+weights at once: the extension below collects the buckets and passes them on together. During the transfer it
+keeps one more copy of the weights, which is affordable for the small models of a CPU recipe.
 
 Chosen by ``actor_rollout_ref.rollout.engine_kwargs.vllm.worker_extension_cls``.
 """
@@ -17,7 +17,7 @@ from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 
 
 class CPUWorkerExtension(vLLMColocateWorkerExtension):
-    """veRL's worker extension with the weight transfer of a CPU.
+    """veRL's worker extension with weight transfer on a CPU.
 
     Raises:
         NotImplementedError: if LoRA adapters are sent; train full weights on a CPU

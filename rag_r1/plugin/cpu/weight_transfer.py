@@ -1,10 +1,10 @@
-"""Weights from a trainer to engines of their own, on a CPU: what `trainer_mode=separate_async` needs.
+"""Transfers weights from the trainer to separate engines on a CPU, for `trainer_mode=separate_async`.
 
-That mode asks for a checkpoint engine other than `naive` (trainer_separate_async.py, line 62), and those that
-veRL brings move weights over NCCL, RDMA or the like. This one sends them over TCP, with ZeroMQ as veRL's own
-do for their metadata: each engine's worker listens, the first trainer rank sends every tensor to all of them.
-A message is two frames, a JSON header (name, dtype, shape) and the tensor's bytes; a header without a name
-ends the transfer. It binds to the loopback address: a CPU run is one machine.
+That mode requires a checkpoint engine other than `naive` (trainer_separate_async.py, line 62), and veRL's own
+use NCCL, RDMA or similar. This one sends the weights over TCP with ZeroMQ, which veRL's engines use for their
+metadata: each engine's worker listens, and the first trainer rank sends every tensor to all of them. A
+message is two frames, a JSON header (name, dtype, shape) and the tensor's bytes; a header without a name ends
+the transfer. It binds to the loopback address: a CPU run is one machine.
 
 Chosen by ``actor_rollout_ref.rollout.checkpoint_engine.backend=tcp``; the CPU platform names this module as
 ``custom_backend_module``.
@@ -21,13 +21,13 @@ import torch
 import zmq
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-#: A peer that is silent for longer is gone; the run ends then instead of waiting for ever.
+#: A peer that is silent for longer is considered dead; the run then ends instead of waiting forever.
 TIMEOUT_MS = 600_000
 
 
 @CheckpointEngineRegistry.register("tcp")
 class TCPCheckpointEngine(CheckpointEngine):
-    """veRL's checkpoint engine over TCP on one machine. Both sides get an instance; `prepare` comes first."""
+    """veRL's checkpoint engine over TCP on one machine. Both sides have an instance; call `prepare` first."""
 
     def __init__(self, bucket_size: int, is_master: bool = False) -> None:
         self.is_master = is_master
@@ -36,7 +36,7 @@ class TCPCheckpointEngine(CheckpointEngine):
         self._outboxes: list[zmq.Socket] = []
 
     def prepare(self) -> str:
-        """Listen; returns the address."""
+        """Start listening; returns the address."""
         self._inbox = self._socket(zmq.PULL)
         return f"tcp://127.0.0.1:{self._inbox.bind_to_random_port('tcp://127.0.0.1')}"
 
@@ -52,7 +52,7 @@ class TCPCheckpointEngine(CheckpointEngine):
         )
 
     def init_process_group(self, receivers: list[str]) -> None:
-        """Connect to those who listen."""
+        """Connect to the listening workers."""
         for address in receivers:
             self._outboxes.append(self._socket(zmq.PUSH))
             self._outboxes[-1].connect(address)
@@ -75,7 +75,7 @@ class TCPCheckpointEngine(CheckpointEngine):
     async def receive_weights(
         self, global_steps: int | None = None
     ) -> AsyncGenerator[tuple[str, torch.Tensor], None]:
-        """The weights in the order in which they were sent."""
+        """Yield the weights in the order in which they were sent."""
         while True:
             header, data = await asyncio.to_thread(self._inbox.recv_multipart)
             about = json.loads(header)
@@ -103,5 +103,5 @@ def _pack(name: str, weight: torch.Tensor) -> tuple[bytes, Any]:
 def _unpack(about: dict[str, Any], data: bytes) -> torch.Tensor:
     dtype = getattr(torch, about["dtype"], None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"weight {about['name']!r} came with the unknown dtype {about['dtype']!r}")
+        raise ValueError(f"weight {about['name']!r} has the unknown dtype {about['dtype']!r}")
     return torch.frombuffer(bytearray(data), dtype=dtype).reshape(about["shape"])
