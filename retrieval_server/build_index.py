@@ -11,9 +11,9 @@ that was interrupted goes on where it stopped when the same command is given aga
 A dense index of millions of passages can be encoded in parts, by several processes or machines; a part that
 was killed goes on, too:
 
-    python retrieval_server/build_index.py passages --corpus wiki/ --shards work
-    python retrieval_server/build_index.py encode --shards work --shard 1/8 --encoder intfloat/e5-base-v2
-    python retrieval_server/build_index.py merge --shards work --out indexes/e5
+    python retrieval_server/build_index.py passages --corpus wiki/ --parts work
+    python retrieval_server/build_index.py encode --parts work --part 1/8 --encoder intfloat/e5-base-v2
+    python retrieval_server/build_index.py merge --parts work --out indexes/e5
 
 What was built elsewhere becomes an index folder, with its corpus and the encoder of its vectors:
 
@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from retrieval_server.manifest import Manifest
+    from retrieval_server.folder.manifest import Manifest
 
 if __package__ in (
     None,
@@ -49,9 +49,9 @@ from retrieval_server.import_flags import add_import_flags, check_import_flags
 
 _NEEDED = {
     "all": ("corpus", "out", "backend"),
-    "passages": ("corpus", "shards"),
-    "encode": ("shards", "shard", "encoder"),
-    "merge": ("shards", "out"),
+    "passages": ("corpus", "parts"),
+    "encode": ("parts", "part", "encoder"),
+    "merge": ("parts", "out"),
     "import": ("corpus", "out", "encoder"),
 }
 
@@ -83,10 +83,14 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "several indexes at once",
     )
     parser.add_argument(
-        "--shards", type=Path, metavar="DIR", help="passages, encode, merge: folder of the text and the parts"
+        "--parts",
+        "--shards",
+        type=Path,
+        metavar="DIR",
+        help="passages, encode, merge: folder of the text and the parts",
     )
     parser.add_argument(
-        "--shard", metavar="I/N", help="encode: which part, 1/8 to 8/8; N is the same for all"
+        "--part", "--shard", metavar="I/N", help="encode: which part, 1/8 to 8/8; N is the same for all"
     )
     parser.add_argument(
         "--skip-bad-rows",
@@ -96,7 +100,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace an index that is already there; encode: start the shard over",
+        help="replace an index that is already there; encode: start the part over",
     )
 
     dense = parser.add_argument_group("dense")
@@ -196,8 +200,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
             parser.error(f"{'a build' if args.step == 'all' else args.step} needs --{name}")
     if args.step != "all" and args.backend not in (None, "dense"):
         parser.error(f"{args.step} is a step of a dense index; {args.backend} is built in one go")
-    if args.step in ("all", "import") and (args.shards or args.shard):
-        parser.error("--shards and --shard belong to the steps: build_index.py passages|encode|merge ...")
+    if args.step in ("all", "import") and (args.parts or args.part):
+        parser.error("--parts and --part belong to the steps: build_index.py passages|encode|merge ...")
     check_import_flags(parser, args)
     if not args.k1 >= 0:
         parser.error("--k1 must not be negative")
@@ -222,9 +226,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _build(args: argparse.Namespace) -> None:
-    from retrieval_server.builder import BuildOptions, build_hybrid, build_index, merge_shards
-    from retrieval_server.manifest import BM25Section
-    from retrieval_server.processor import prefer_reproducible_products
+    from retrieval_server.encode.cpu import prefer_reproducible_products
+    from retrieval_server.folder.manifest import BM25Section
+    from retrieval_server.indexing.builder import build_hybrid, build_index, merge_parts
+    from retrieval_server.indexing.options import BuildOptions
 
     if args.backend == "hybrid":
         manifest = build_hybrid(args.of, args.out, k=args.rrf_k, depth=args.depth, overwrite=args.overwrite)
@@ -249,13 +254,13 @@ def _build(args: argparse.Namespace) -> None:
         overwrite=args.overwrite,
     )
     if args.step == "import":
-        from retrieval_server.importing import import_index
+        from retrieval_server.indexing.importing import import_index
 
         manifest = import_index(
             options, faiss_file=args.faiss, embeddings=args.embeddings or (), trust=args.trust
         )
     else:
-        manifest = merge_shards(options, args.shards) if args.step == "merge" else build_index(options)
+        manifest = merge_parts(options, args.parts) if args.step == "merge" else build_index(options)
     _say_how_to_serve(args.out, manifest)
 
 
@@ -265,34 +270,32 @@ def _say_how_to_serve(out: Path, manifest: Manifest) -> None:
 
 
 def _passages(args: argparse.Namespace) -> None:
-    from retrieval_server.corpus import CorpusReader
-    from retrieval_server.shards import prepare_corpus
+    from retrieval_server.folder.corpus import CorpusReader
+    from retrieval_server.indexing.parts import prepare_corpus
 
-    record = prepare_corpus(CorpusReader(args.corpus, skip_bad_rows=args.skip_bad_rows), args.shards)
-    print(f"{args.shards}: {record.count} passages{_skipped(record.corpus.skipped_rows)}. Encode them with:")
-    print(f"python retrieval_server/build_index.py encode --shards {args.shards} --shard 1/N --encoder NAME")
+    record = prepare_corpus(CorpusReader(args.corpus, skip_bad_rows=args.skip_bad_rows), args.parts)
+    print(f"{args.parts}: {record.count} passages{_skipped(record.corpus.skipped_rows)}. Encode them with:")
+    print(f"python retrieval_server/build_index.py encode --parts {args.parts} --part 1/N --encoder NAME")
 
 
 def _encode(args: argparse.Namespace) -> None:
-    from retrieval_server.shards import Shard, encode_shard, open_corpus
+    from retrieval_server.indexing.parts import Part, encode_part, open_corpus
 
-    shard = Shard.parse(args.shard)
-    open_corpus(args.shards)  # first: loading the encoder takes a while
+    part = Part.parse(args.part)
+    open_corpus(args.parts)  # first: loading the encoder takes a while
 
-    from retrieval_server.encoder import Encoder
-    from retrieval_server.processor import prefer_reproducible_products
+    from retrieval_server.encode.cpu import prefer_reproducible_products
+    from retrieval_server.encode.encoder import Encoder
 
-    prefer_reproducible_products()  # a shard that goes on ends in the bytes of one that was never stopped
+    prefer_reproducible_products()  # a part that goes on ends in the bytes of one that was never stopped
     encoder = Encoder.create(args.encoder, _encoder_options(args), args.device, args.dtype)
-    record = encode_shard(args.shards, shard, encoder, batch_size=args.batch_size, overwrite=args.overwrite)
-    print(
-        f"shard {shard}: {record.stop - record.start} passages are encoded. When all shards are, go on with:"
-    )
-    print(f"python retrieval_server/build_index.py merge --shards {args.shards} --out DIR")
+    record = encode_part(args.parts, part, encoder, batch_size=args.batch_size, overwrite=args.overwrite)
+    print(f"part {part}: {record.stop - record.start} passages are encoded. When all parts are, go on with:")
+    print(f"python retrieval_server/build_index.py merge --parts {args.parts} --out DIR")
 
 
 def _encoder_options(args: argparse.Namespace):
-    from retrieval_server.encoder_settings import EncoderOptions
+    from retrieval_server.encode.encoder_settings import EncoderOptions
 
     return EncoderOptions(
         pooling=args.pooling,

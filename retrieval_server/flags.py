@@ -6,11 +6,11 @@ import argparse
 import re
 from pathlib import Path
 
-from retrieval_server.batching import EngineOptions
-from retrieval_server.connections import ConnectionLimits
-from retrieval_server.ray_options import add_ray_flags
+from retrieval_server.cluster.ray_options import add_ray_flags
+from retrieval_server.engine.batching import EngineOptions
+from retrieval_server.server.connections import ConnectionLimits
+from retrieval_server.server.wire import DEFAULT_INDEX, Limits
 from retrieval_server.web.flags import add_web_flags, check_web_flags
-from retrieval_server.wire import DEFAULT_INDEX, Limits
 
 _NAMED = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
 

@@ -30,7 +30,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--shards", type=int, required=True, metavar="N", help="how many")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to make, of N indexes")
     args = parser.parse_args(argv)
-    from retrieval_server.split import read_shards, split_index
+    from retrieval_server.folder.shard_set import read_shards
+    from retrieval_server.indexing.split_index import split_index
 
     try:
         split_index(args.index, args.out, args.shards)

@@ -33,14 +33,14 @@ if __package__ in (
     _here = Path(__file__).resolve().parent
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
-from retrieval_server.backends import OpenOptions
-from retrieval_server.batching import EngineOptions
+from retrieval_server.cluster.ray_options import ray_options
+from retrieval_server.engine.batching import EngineOptions
 from retrieval_server.errors import CorpusError, IndexFolderError, RetrievalServerError
 from retrieval_server.flags import parse_args
-from retrieval_server.logs import set_up_logs
-from retrieval_server.ray_options import ray_options
+from retrieval_server.search.backends import OpenOptions
+from retrieval_server.server.logs import set_up_logs
+from retrieval_server.server.wire import Limits
 from retrieval_server.web.flags import WEB, open_web
-from retrieval_server.wire import Limits
 
 TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
 _NO_TOKEN = """\
@@ -64,24 +64,24 @@ def main(argv: list[str] | None = None) -> int:
 
     import uvicorn
 
-    from retrieval_server.memory import keep_giving_back
-    from retrieval_server.processor import prefer_reproducible_products, share_the_interpreter
+    from retrieval_server.encode.cpu import prefer_reproducible_products, share_the_interpreter
+    from retrieval_server.encode.malloc import keep_giving_back
 
     keep_giving_back()
     share_the_interpreter()
     prefer_reproducible_products()  # before anything imports torch or FAISS
 
-    from retrieval_server.app import create_app
-    from retrieval_server.connections import ConnectionLimits, limited
-    from retrieval_server.indexes import Loader
-    from retrieval_server.manifest import check_files
-    from retrieval_server.origins import HostNames, own_names
-    from retrieval_server.ray_serve import RayServe
-    from retrieval_server.reload import Place, Reloader
-    from retrieval_server.rerank import RerankedSource, Reranker
-    from retrieval_server.retriever import Retriever
+    from retrieval_server.cluster.ray_serve import RayServe
+    from retrieval_server.folder.manifest import check_files
+    from retrieval_server.folder.shard_set import read_shards
+    from retrieval_server.search.index_source import IndexSource
+    from retrieval_server.search.rerank import RerankedSource, Reranker
+    from retrieval_server.server.app import create_app
+    from retrieval_server.server.connections import ConnectionLimits, limited
+    from retrieval_server.server.indexes import Loader
+    from retrieval_server.server.origins import HostNames, own_names
+    from retrieval_server.server.reload import Place, Reloader
     from retrieval_server.sources import StagedSource
-    from retrieval_server.split import read_shards
 
     try:  # what can be known at once is said at once, before a port is open
         parts = {name: read_shards(folder) for name, folder in args.index.items()}
@@ -121,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
         if ray is not None:
             source = ray.open(place.path, opening, verify=args.verify, deadline_s=args.deadline)
         else:
-            source = Retriever.open(place.path, verify=args.verify, options=opening)
+            source = IndexSource.open(place.path, verify=args.verify, options=opening)
         if reranker is None:
             return source
         reranker.load()  # now: what is wrong with it ends the start

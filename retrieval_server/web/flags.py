@@ -30,8 +30,12 @@ def add_web_flags(parser: argparse.ArgumentParser) -> None:
         f"({keys}). Answers can be recorded, and a recorded run replayed at no cost and to the byte: "
         "--record run.jsonl the first time, --replay run.jsonl ever after.",
     )
-    web.add_argument("--web", choices=list(ENGINES), help="the engine, in place of --index; or beside it: a "
-        'request that says "index": "web" is answered by the engine')
+    web.add_argument(
+        "--web",
+        choices=list(ENGINES),
+        help="the engine, in place of --index; or beside it: a "
+        'request that says "index": "web" is answered by the engine',
+    )
     web.add_argument(
         "--record",
         type=Path,

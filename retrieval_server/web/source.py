@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from retrieval_server.errors import RecordingError, WebEngineError
-from retrieval_server.passages import Passage
+from retrieval_server.folder.passages import Passage
 from retrieval_server.sources import Description, RemoteSource, Retrieved, SearchFailed
 from retrieval_server.web.client import WebClient
 from retrieval_server.web.engines import ENGINES, WebEngine

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import demo_data
-from retrieval_server.bm25 import BM25Backend, build_bm25
-from retrieval_server.builder import BuildOptions
+from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.search.bm25 import BM25Backend, build_bm25
 
 
 def test_ranks_as_the_retrieval_server_with_its_default_settings(tmp_path):

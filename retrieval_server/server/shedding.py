@@ -1,0 +1,76 @@
+"""Refusing without reading, when there is no time even to read.
+
+A refusal costs about as much as an accepted request does outside the engine: its body is read, parsed and
+checked before anybody sees that it will not fit. At many times a server's capacity that work alone takes the
+processor from the searches. So when the event loop runs late, or a refusal is no exception any more, and the
+engine would refuse one more query anyway, a search is refused from its first line. Until then every request
+is read: what is in the cache, or under way already, is answered though the queue is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from retrieval_server.server.service import Refused
+
+#: How often the event loop is looked at, and how late it must run, in seconds.
+_EVERY_S, _LATE_S = 0.05, 0.1
+#: Refusals between two looks that are too many to read each request first: a hundred a second.
+_MANY = 5
+
+
+class LoopWatch:
+    """Whether there is no time to read what will be refused; ``watch`` runs in the event loop."""
+
+    def __init__(self) -> None:
+        #: Seconds by which the loop came back too late from its latest sleep.
+        self.late_s = 0.0
+        self._refusing, self._refused = False, 0
+
+    async def watch(self) -> None:
+        while True:
+            asleep = time.monotonic()
+            await asyncio.sleep(_EVERY_S)
+            self.late_s = time.monotonic() - asleep - _EVERY_S
+            self._refusing, self._refused = self._refused >= _MANY, 0
+
+    def would_refuse(self) -> None:
+        """Note a search that cannot be answered but from the cache."""
+        self._refused += 1
+
+    @property
+    def pressed(self) -> bool:
+        return self._refusing or self._refused >= _MANY or self.late_s > _LATE_S
+
+
+class Shed:
+    """Answers a search at once when the watch is pressed and ``refusal(path)`` gives what refuses it."""
+
+    def __init__(
+        self, app: ASGIApp, watch: LoopWatch, refusal: Callable[[str], Callable[[], Refused] | None]
+    ):
+        self._app, self._watch, self._refusal = app, watch, refusal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refuse = (
+            self._refusal(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        )
+        if refuse is not None:
+            self._watch.would_refuse()
+            if self._watch.pressed:
+                return await _send(refuse(), send)
+        await self._app(scope, receive, send)
+
+
+async def _send(refused: Refused, send: Send) -> None:
+    """What failures.error_answer would send, without the cost of its classes."""
+    body = json.dumps({"error": refused.error, "reason": refused.reason}).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body))} | (refused.headers or {})
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": refused.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})
