@@ -122,7 +122,7 @@ class RandomVectors:
 def write_vectors(parts: Path, encoder: Path) -> None:
     """The step between ``passages`` and ``merge``, with random vectors instead of the model's."""
     from retrieval_server.encode.encoder import Encoder
-    from retrieval_server.encode.encoder_settings import EncoderOptions
+    from retrieval_server.encode.options import EncoderOptions
     from retrieval_server.indexing.parts import Part, encode_part
 
     section = Encoder.create(str(encoder), EncoderOptions(pooling="mean"), "cpu").section

@@ -67,7 +67,11 @@ def main() -> int:
                 build_hybrid([args.work / "bm25", args.work / dense], out)
             elif not out.exists():
                 encoder = args.encoder if kind == dense else None
-                build_index(BuildOptions(args.corpus, out, backend, encoder=encoder, device=args.device))
+                build_index(
+                    BuildOptions(
+                        corpus=args.corpus, out=out, backend=backend, encoder=encoder, device=args.device
+                    )
+                )
             corpus = read_manifest(args.work / "bm25").corpus.sha256
             require_equal(f"{out}: corpus", corpus, read_manifest(out).corpus.sha256, "Empty --work.")
             retriever = IndexSource.open(out, device=args.device)

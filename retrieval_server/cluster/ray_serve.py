@@ -30,7 +30,7 @@ from retrieval_server.folder.manifest import EncoderSection, Manifest, check_fil
 from retrieval_server.folder.passages import Passage
 from retrieval_server.folder.shard_set import read_shards
 from retrieval_server.guarantee import Guarantee, Probe, together
-from retrieval_server.search.backends import OpenOptions
+from retrieval_server.search.options import OpenOptions
 from retrieval_server.sources import Description, Retrieved, SearchFailed, StagedSource
 
 log = logging.getLogger(__name__)

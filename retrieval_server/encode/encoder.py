@@ -16,21 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval_server.encode.encoder_settings import (
-    EncoderOptions,
-    choose_pooling,
-    find_family,
-    settle_settings,
-)
+from retrieval_server.encode.encoder_settings import choose_pooling, find_family, settle_settings
 from retrieval_server.encode.model_folder import hash_model, read_folder_settings, resolve_model
+from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import EncoderError
 from retrieval_server.folder.manifest import EncoderSection, require_equal
 from retrieval_server.guarantee import Guarantee, Probe, probe, weakest
 
 log = logging.getLogger(__name__)
-# What a model computes in. On a GPU the 16-bit types are several times as fast; on a CPU they are slower.
-FLOAT32 = "float32"
-DTYPES = (FLOAT32, "bfloat16", "float16")
 BUCKET = 8  # queries are padded to a multiple of this many tokens
 _QUERY_BATCH = 64  # queries of one bucket encoded at once
 
@@ -44,11 +37,11 @@ class Encoder:
 
     @classmethod
     def create(
-        cls, name: str, options: EncoderOptions, device: str | None = None, dtype: str = FLOAT32
+        cls, name: str, options: EncoderOptions, device: str | None = None, dtype: str = "float32"
     ) -> Encoder:
         """Load a model for a new index and settle every open setting.
 
-        ``dtype`` is one of DTYPES: what the model computes in. Vectors are float32 all the same.
+        ``dtype`` is what the model computes in: float32, bfloat16 or float16. Vectors are always float32.
         """
         kept_name, folder = resolve_model(name)
         own = read_folder_settings(folder)
@@ -73,7 +66,7 @@ class Encoder:
         section: EncoderSection,
         override: str | None = None,
         device: str | None = None,
-        dtype: str = FLOAT32,
+        dtype: str = "float32",
     ) -> Encoder:
         """Load the model of an existing index; ``override`` is another place of the same files.
 

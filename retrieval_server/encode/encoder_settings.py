@@ -13,23 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retrieval_server.encode.model_folder import FolderSettings
+from retrieval_server.encode.options import POOLINGS, EncoderOptions
 from retrieval_server.errors import EncoderError
 from retrieval_server.folder.manifest import EncoderSection
 
 MAX_LENGTH = 512  # tokens; the cap where a model's folder does not set one
-POOLINGS = ("cls", "mean", "max", "lasttoken")
-
-
-@dataclass(frozen=True)
-class EncoderOptions:
-    """What the user asked for; None leaves the setting to the model's folder or family."""
-
-    pooling: str | None = None
-    query_prefix: str | None = None
-    passage_prefix: str | None = None
-    normalize: bool | None = None
-    separator: str | None = None
-    max_length: int | None = None
 
 
 @dataclass(frozen=True)

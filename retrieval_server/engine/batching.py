@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -38,28 +37,6 @@ _LOOK_BACK = 4
 _PUT_OFF = 10
 #: Weight of the newest batch in the average of ``Pace``.
 _NEWEST = 0.2
-
-
-@dataclass(frozen=True)
-class EngineOptions:
-    """How queries are batched and bounded; the names are the flags of start_retrieval.py."""
-
-    #: Queries in a batch; 1 searches each alone.
-    max_batch: int = 64
-    #: How long a batch waits for somebody who is not there yet, in milliseconds.
-    max_wait_ms: float = 4.0
-    #: Whether one batch is encoded while another is searched; None: unless both happen on the processor.
-    overlap: bool | None = None
-    #: Queries accepted and not yet answered; a request that does not fit is refused.
-    max_queue: int = 4096
-    #: Seconds within which a request is answered or given up.
-    deadline_s: float = 60.0
-    #: Seconds until its answer, at the present pace, beyond which a request is refused; None: the deadline.
-    max_delay_s: float | None = None
-    #: Answers remembered; 0 switches the cache off.
-    cache_size: int = 10_000
-    #: Whether equal queries under way are computed once.
-    single_flight: bool = True
 
 
 class BatchFormer(Generic[Item]):

@@ -6,7 +6,6 @@ then, so that ``OUT`` is either a finished index or not there.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from retrieval_server.errors import BuildError
+from retrieval_server.folder.locking import held_alone
 from retrieval_server.folder.manifest import MANIFEST
 
 
@@ -34,21 +34,13 @@ def work_folder(out: Path, keep: Sequence[str] = ()) -> Iterator[Path]:
     out.parent.mkdir(parents=True, exist_ok=True)
     work = out.with_name(out.name + ".building")
     work.mkdir(exist_ok=True)
-    # The lock is on the folder itself: it leaves no file behind and falls with the process.
-    descriptor = os.open(work, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BuildError(f"{work}: another build of this index is running.") from None
+    with held_alone(work, f"{work}: another build of this index is running."):
         for left in work.iterdir():
             if left.is_dir():
                 shutil.rmtree(left)
             elif left.name not in keep:
                 left.unlink()
         yield work
-    finally:
-        os.close(descriptor)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

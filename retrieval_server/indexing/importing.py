@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import faiss
@@ -61,7 +60,8 @@ def import_index(
     settled = options
     if faiss_file is not None:
         _check_kind(faiss_file)  # at once: loading the encoder takes a while
-        settled = replace(options, nprobe=None, ef_search=None)  # these are for the file, not for --factory
+        # These are for the file, not for --factory.
+        settled = options.model_copy(update={"nprobe": None, "ef_search": None})
     encoder = open_encoder(settled)
     dimension = encoder.section.dimension
     vectors = None if faiss_file is not None else Embeddings(embeddings, dimension)

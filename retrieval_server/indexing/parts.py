@@ -13,12 +13,9 @@ Rows are divided at the borders of blocks, so that n parts hold the bytes that a
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +27,7 @@ from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.encoding import encode_rows
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.corpus import CorpusReader, write_passages
+from retrieval_server.folder.locking import held_alone
 from retrieval_server.folder.manifest import PASSAGES, CorpusSection, EncoderSection, sha256_of_file
 from retrieval_server.folder.passages import PassageStore
 
@@ -100,7 +98,7 @@ def prepare_corpus(reader: CorpusReader, folder: Path) -> CorpusRecord:
     if (folder / CORPUS).exists():
         raise BuildError(f"{folder / CORPUS} exists: this folder has its corpus. Choose another --parts.")
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder, f"{folder}: another process is writing the corpus of this folder."):
+    with held_alone(folder, f"{folder}: another process is writing the corpus of this folder."):
         corpus, count = write_passages(reader, folder / PASSAGES)
         record = CorpusRecord(corpus=corpus, count=count)
         _write(folder / CORPUS, record)
@@ -141,7 +139,7 @@ def encode_part(
     wanted = PartRecord(corpus_sha256=record.corpus.sha256, encoder=encoder.section, start=start, stop=stop)
     path = part.vectors(folder)
     path.touch()
-    with _locked(path, f"part {part}: another process is encoding it in {folder}."):
+    with held_alone(path, f"part {part}: another process is encoding it in {folder}."):
         if part.record(folder).exists() and not overwrite:
             there = _read(part.record(folder), PartRecord)
             if difference := _difference(there, wanted):
@@ -226,20 +224,6 @@ def _difference(there: PartRecord, wanted: PartRecord) -> str | None:
         (f"encoder ({key} {one[key]!r} instead of {other[key]!r})" for key in one if one[key] != other[key]),
         None,
     )
-
-
-@contextmanager
-def _locked(path: Path, refusal: str) -> Iterator[None]:
-    """Held by one process; the lock falls with it and leaves nothing behind."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BuildError(refusal) from None
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _write(path: Path, record: BaseModel) -> None:

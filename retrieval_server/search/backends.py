@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from retrieval_server.guarantee import Guarantee
 
@@ -24,27 +24,6 @@ class Hit:
 
     row: int
     score: float
-
-
-@dataclass(frozen=True)
-class OpenOptions:
-    """How an index is opened and searched; the names are the flags of start_retrieval.py."""
-
-    #: Where the index's encoder lies now, if it was moved; None: where the manifest says.
-    encoder: str | None = None
-    #: torch's device for the encoder; None: a GPU if torch sees one.
-    device: str | None = None
-    #: What the encoder computes in; see encoder.py.
-    dtype: str = "float32"
-    #: Cells of an IVF index looked into, and length of HNSW's candidate list; None: the manifest's.
-    nprobe: int | None = None
-    ef_search: int | None = None
-    #: Whether FAISS searches on GPUs: if it sees one, never, or else refuse to start.
-    gpu: Literal["auto", "off", "on"] = "auto"
-    #: Whether a GPU holds vectors in 16 bits.
-    gpu_fp16: bool = False
-    #: Whether FAISS works on the file where it lies instead of reading it into memory.
-    mmap: bool = False
 
 
 def nested(search: Callable[[int], list[Hit]], topk: int, total: int, first: int = 32) -> list[Hit]:

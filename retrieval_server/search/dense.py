@@ -14,10 +14,11 @@ import numpy as np
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.folder.manifest import DenseSection, SearchSection, require_equal
 from retrieval_server.guarantee import Guarantee
-from retrieval_server.search.backends import Backend, Hit, OpenOptions
+from retrieval_server.search.backends import Backend, Hit
 from retrieval_server.search.faiss_files import open_index
 from retrieval_server.search.faiss_search import GpuSearch, SearchParameters, open_search
 from retrieval_server.search.gpu import place
+from retrieval_server.search.options import OpenOptions
 
 
 class DenseBackend(Backend):

@@ -11,7 +11,7 @@ import logging
 import faiss
 
 from retrieval_server.errors import IndexFolderError
-from retrieval_server.search.backends import OpenOptions
+from retrieval_server.search.options import OpenOptions
 
 log = logging.getLogger(__name__)
 

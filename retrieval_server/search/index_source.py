@@ -17,7 +17,8 @@ from retrieval_server.folder.manifest import (
     require_equal,
 )
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.search.backends import Backend, OpenOptions
+from retrieval_server.search.backends import Backend
+from retrieval_server.search.options import OpenOptions
 from retrieval_server.sources import Description, Retrieved, StagedSource, rounded
 
 
@@ -47,7 +48,7 @@ class IndexSource(StagedSource):
         is loaded: ``find`` must be given vectors from elsewhere.
         Raises IndexFolderError or EncoderError, with the two values that differ and the remedy.
         """
-        options = options or OpenOptions(encoder, device)
+        options = options or OpenOptions(encoder=encoder, device=device)
         manifest = read_manifest(folder)
         check_files(folder, manifest, verify)
         passages = PassageStore(folder / PASSAGES)

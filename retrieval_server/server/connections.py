@@ -16,34 +16,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from retrieval_server.server.limits import ConnectionLimits
+
 #: Bytes of a request's line, headers and trailers. Browsers with many cookies send some 10,000.
 MAX_HEAD_BYTES = 64 * 2**10
 MAX_HEADERS = 100
-#: Files that the process keeps for other things than connections: indexes, logs, the recording.
-_OTHER_FILES = 128
-
-
-@dataclass(frozen=True)
-class ConnectionLimits:
-    """The names are the flags of start_retrieval.py."""
-
-    #: Seconds in which a request's headers, and again its body, must have arrived.
-    read_timeout_s: float = 30.0
-    #: Connections at once, idle ones included.
-    max_connections: int = field(default_factory=lambda: most_connections(4096))
-
-
-def most_connections(wanted: int) -> int:
-    """``wanted``, or as many as the process may have files open (``ulimit -n``)."""
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return wanted if files == resource.RLIM_INFINITY else max(16, min(wanted, files - _OTHER_FILES))
 
 
 def limited(limits: ConnectionLimits) -> type[LimitedHttp]:

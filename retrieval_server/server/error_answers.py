@@ -7,7 +7,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from retrieval_server.server.service import ClientGone, Refused
+from retrieval_server.server.refusals import ClientGone, Refused
 from retrieval_server.server.wire import Error
 
 

@@ -1,4 +1,4 @@
-"""The indexes of one server, each under its name, and how one is exchanged while it is served.
+"""The indexes of one server, each under its name, and how one is replaced while it is served.
 
 A new index is loaded and warmed in threads of its own, beside the one that answers. Then one assignment in
 the event loop switches: every search that began before it ends with the old index, every later one has the
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from retrieval_server.engine.batching import EngineOptions
 from retrieval_server.engine.engine import Engine
-from retrieval_server.engine.metrics import IndexMetrics
+from retrieval_server.engine.metrics import IndexMetrics, Metrics
+from retrieval_server.engine.options import EngineOptions
 from retrieval_server.guarantee import Guarantee
+from retrieval_server.server.refusals import Refusals
 from retrieval_server.sources import Source
 
 log = logging.getLogger(__name__)
@@ -92,3 +93,41 @@ class ServedIndex:
     async def _end(self, engine: Engine) -> None:
         await engine.stop()
         self._engines.discard(engine)
+
+
+class Indexes:
+    """All indexes of a server. The first of ``loaders`` is the one of requests that name none."""
+
+    def __init__(
+        self, loaders: Mapping[str, Loader], options: EngineOptions, metrics: Metrics, refusals: Refusals
+    ):
+        self.by_name = {name: ServedIndex(name, options, metrics.of(name)) for name in loaders}
+        self.default = next(iter(loaders))
+        #: Why the server could not load what it serves; from then on every search is refused.
+        self.failure: BaseException | None = None
+        self._loaders = dict(loaders)
+        self._refusals = refusals
+
+    async def load(self) -> None:
+        """Load one after the other, and warm each. Raises what a loader raises."""
+        for name, load in self._loaders.items():
+            await self.by_name[name].load(load)
+
+    async def stop(self) -> None:
+        for index in self.by_name.values():
+            await index.stop()
+
+    def require(self, name: str | None = None) -> tuple[ServedIndex, Serving]:
+        """The index of that name (None: the default) and what it serves now. Raises Refused."""
+        index = self.by_name.get(self.default if name is None else name)
+        refused = self._refusals.refused
+        if index is None:
+            known = ", ".join(self.by_name)
+            raise refused(404, "unknown_index", f"index: no such index; this server has: {known}")
+        if self.failure is not None:
+            reason = "the index could not be loaded; see the server's log"
+            raise refused(503, "not_ready", reason, index=index.name)
+        if index.serving is None:
+            reason = "the index is still loading"
+            raise refused(503, "not_ready", reason, index=index.name, retry_after=1)
+        return index, index.serving

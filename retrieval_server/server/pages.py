@@ -7,6 +7,7 @@ address stands in several lines, the first counts.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from array import array
@@ -16,6 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from retrieval_server.errors import CorpusError
+from retrieval_server.server.refusals import Refusals
 
 
 class PageStore:
@@ -66,6 +68,28 @@ class PageStore:
             if page["url"] == url:  # else another address of the same hash
                 return page
         return None
+
+
+class ServedPages:
+    """The pages of a server, once they are read; ``path`` is None where it has none."""
+
+    def __init__(self, path: Path | None, refusals: Refusals):
+        self._path, self._refusals = path, refusals
+        self._store: PageStore | None = None
+
+    async def load(self) -> None:
+        """Raises CorpusError."""
+        if self._path is not None:
+            self._store = await asyncio.to_thread(PageStore, self._path)
+
+    def require(self) -> PageStore:
+        """The pages. Raises Refused where there are none, or not yet."""
+        if self._path is None:
+            reason = "this server has no pages; it is started with --pages FILE"
+            raise self._refusals.refused(404, "no_pages", reason)
+        if self._store is None:
+            raise self._refusals.refused(503, "not_ready", "the pages are still being read", retry_after=1)
+        return self._store
 
 
 def _hash(url: str) -> int:

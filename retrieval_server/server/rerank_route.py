@@ -17,7 +17,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StrictBool, mod
 from pydantic_core import PydanticCustomError
 
 from retrieval_server.search.rerank import Reranker
-from retrieval_server.server.service import RetrievalService
+from retrieval_server.server.services import Services
 from retrieval_server.server.wire import Query, TopK
 
 MAX_PAIRS = 2048  # of a query and a document, in one request
@@ -99,7 +99,7 @@ class RerankResponse(BaseModel):
     results: list[Ranked] | None = None
 
 
-def add_rerank_route(app: APIRouter, service: RetrievalService, reranker: Reranker, errors: dict) -> None:
+def add_rerank_route(app: APIRouter, services: Services, reranker: Reranker, errors: dict) -> None:
     """Give the app ``/rerank``; a server without a reranker has no such path."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="rerank")
     waiting = 0
@@ -113,29 +113,32 @@ def add_rerank_route(app: APIRouter, service: RetrievalService, reranker: Rerank
     )
     async def rerank(body: RerankRequest, request: Request):
         nonlocal waiting
-        service.require_ready()
+        services.indexes.require()
         lists = body.lists()
-        _check(lists, service)
+        _check(lists, services)
         if waiting >= MAX_WAITING:
             reason = f"{waiting} rerank requests under way, at most {MAX_WAITING}"
-            raise service.refused(503, "overloaded", reason, retry_after=1)
+            raise services.refusals.refused(503, "overloaded", reason, retry_after=1)
         waiting += 1
         pairs = [(query, _text(given)) for query, documents in lists for given in documents]
         work = asyncio.get_running_loop().run_in_executor(thread, reranker.score, pairs)
         try:
-            scores = iter(await service.while_wanted(request, work))  # what still waits is taken back
+            scores = iter(await services.search.while_wanted(request, work))  # what still waits is taken back
         finally:
             waiting -= 1
         result = [_ranked([(given, next(scores)) for given in given_list], body) for _, given_list in lists]
         return JSONResponse({"result": result} if body.queries is not None else {"results": result[0]})
 
 
-def _check(lists: list[tuple[str, list[Given]]], service: RetrievalService) -> None:
-    pairs, most = sum(len(documents) for _, documents in lists), service.limits.max_query_chars
+def _check(lists: list[tuple[str, list[Given]]], services: Services) -> None:
+    refused, most = services.refusals.refused, services.search.limits.max_query_chars
+    pairs = sum(len(documents) for _, documents in lists)
     if pairs > MAX_PAIRS:
-        raise service.refused(413, "too_large", f"{pairs} documents; at most {MAX_PAIRS} in one request")
+        raise services.refusals.refused(
+            413, "too_large", f"{pairs} documents; at most {MAX_PAIRS} in one request"
+        )
     if any(len(query) > most for query, _ in lists):
-        raise service.refused(413, "too_large", f"a query of more than {most} characters")
+        raise refused(413, "too_large", f"a query of more than {most} characters")
 
 
 def _text(given: Given) -> str:

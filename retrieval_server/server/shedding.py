@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable
+from functools import partial
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from retrieval_server.server.service import Refused
+from retrieval_server.server.refusals import Refused
+from retrieval_server.server.services import Services
 
 #: How often the event loop is looked at, and how late it must run, in seconds.
 _EVERY_S, _LATE_S = 0.05, 0.1
+_SEARCH = re.compile(r"(?:/indexes/([^/]+))?/(?:retrieve|queries)")
 #: Refusals between two looks that are too many to read each request first: a hundred a second.
 _MANY = 5
 
@@ -48,18 +52,28 @@ class LoopWatch:
         return self._refusing or self._refused >= _MANY or self.late_s > _LATE_S
 
 
-class Shed:
-    """Answers a search at once when the watch is pressed and ``refusal(path)`` gives what refuses it."""
+def refusal_at(services: Services, path: str) -> Callable[[], Refused] | None:
+    """What refuses a search at this path whatever its body says; None if the body matters, or nothing would.
 
-    def __init__(
-        self, app: ASGIApp, watch: LoopWatch, refusal: Callable[[str], Callable[[], Refused] | None]
-    ):
-        self._app, self._watch, self._refusal = app, watch, refusal
+    Call it if the request is refused: that counts.
+    """
+    found = _SEARCH.fullmatch(path)
+    if found is None or (found[1] is None and len(services.indexes.by_name) > 1):
+        return None  # no search, or its body may name another index
+    overload = services.search.overload(found[1])
+    return overload and partial(services.search.refuse_overload, found[1], overload)
+
+
+class Shed:
+    """Answers a search at once when the watch is pressed and the engine would refuse it anyway."""
+
+    def __init__(self, app: ASGIApp, watch: LoopWatch, services: Services):
+        self._app, self._watch, self._services = app, watch, services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refuse = (
-            self._refusal(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        )
+        refuse = None
+        if scope["type"] == "http" and scope["method"] == "POST":
+            refuse = refusal_at(self._services, scope["path"])
         if refuse is not None:
             self._watch.would_refuse()
             if self._watch.pressed:
@@ -68,7 +82,7 @@ class Shed:
 
 
 async def _send(refused: Refused, send: Send) -> None:
-    """What failures.error_answer would send, without the cost of its classes."""
+    """What ``error_answer`` would send, without the cost of its classes."""
     body = json.dumps({"error": refused.error, "reason": refused.reason}).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body))} | (refused.headers or {})
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]

@@ -1,4 +1,4 @@
-"""The wire: request and response bodies, and the limits on a request.
+"""The wire: request and response bodies.
 
 ``/retrieve`` is the form of Search-R1, RAG-R1, SkyRL and ASearcher. As in their servers, ``return_scores``
 is false unless asked for: the result then holds the bare documents. One ``query`` in place of ``queries`` is
@@ -32,17 +32,6 @@ _QUESTIONS = ["Who wrote the novel The Trial?", "In which river's valley lies Ul
 
 def _example(body: dict) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": [body]})
-
-
-class Limits(BaseModel):
-    """The most that one request may ask for; above it the answer is 413."""
-
-    model_config = ConfigDict(frozen=True)
-
-    max_queries: int = 2048
-    max_query_chars: int = 8192
-    max_topk: int = 100
-    max_body_bytes: int = 16 * 2**20
 
 
 def _encodable(query: str) -> str:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.encode.encoder_settings import EncoderOptions
+from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.guarantee import Guarantee, Probe, probe, together, try_product, weakest
 from retrieval_server.search.index_source import IndexSource
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from retrieval_server.cluster.ray_options import RayOptions, ray_options
+from retrieval_server.cluster.ray_options import RayOptions
 from retrieval_server.cluster.ray_serve import ShardedSource
 from retrieval_server.folder.passages import Passage
 from retrieval_server.guarantee import Guarantee, Probe
@@ -36,12 +36,12 @@ needs_ray = pytest.mark.skipif(not HAS_RAY, reason="needs Ray Serve: pip install
 
 
 def test_replicas_are_a_number_or_a_range(monkeypatch):
-    from retrieval_server.flags import parse_args
+    from retrieval_server.serve_command import parse_args
 
     args = parse_args(
         "", ["--index", "i", "--serve", "ray", "--encoder-replicas", "1:4", "--shard-replicas", "2"]
     )
-    assert ray_options(args) == RayOptions(encoder_replicas=(1, 4), shard_replicas=(2, 2))
+    assert args.ray == RayOptions(encoder_replicas=(1, 4), shard_replicas=(2, 2))
     for wrong in ("0", "4:1", "x", "1:", ":2", "-1"):
         with pytest.raises(SystemExit):
             parse_args("", ["--index", "i", "--shard-replicas", wrong])

@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from retrieval_server.encode.encoder import BUCKET, Encoder
-from retrieval_server.encode.encoder_settings import EncoderOptions
 from retrieval_server.encode.model_folder import hash_model
+from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import IndexFolderError
 from retrieval_server.guarantee import Guarantee
 

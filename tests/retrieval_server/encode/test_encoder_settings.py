@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.encode.encoder_settings import EncoderOptions, find_family
+from retrieval_server.encode.encoder_settings import find_family
+from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import EncoderError
 
 

@@ -10,8 +10,8 @@ import shutil
 import pytest
 
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.encode.encoder_settings import EncoderOptions
 from retrieval_server.encode.model_folder import hash_model
+from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import EncoderError, IndexFolderError
 from retrieval_server.search.index_source import IndexSource
 

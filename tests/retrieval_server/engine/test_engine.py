@@ -6,10 +6,12 @@ import asyncio
 import threading
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from retrieval_server.engine.batching import EngineOptions
 from retrieval_server.engine.engine import Engine, Overloaded
 from retrieval_server.engine.metrics import Metrics
+from retrieval_server.engine.options import EngineOptions
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.sources import Description, StagedSource
 
@@ -189,6 +191,45 @@ def test_cache_and_single_flight_can_be_switched_off():
         assert metric("cache_hits_total") == metric("joined_total") == 0
 
     run(conversation, cache_size=0, single_flight=False)
+
+
+def test_the_least_recently_used_answer_is_forgotten_first():
+    async def conversation(engine, stepped, metric):
+        for query in ["a", "b", "a", "c", "b", "a", "c"]:
+            assert await engine.search([query], 1) == [(query,)]
+        assert [query for batch in stepped.prepared for query in batch] == ["a", "b", "c", "b", "a", "c"]
+        assert metric("cache_hits_total") == 1 and engine.cache_entries == 2
+
+    run(conversation, cache_size=2)
+
+
+def test_a_cache_of_size_0_remembers_nothing():
+    async def conversation(engine, stepped, metric):
+        await engine.search(["a"], 1)
+        assert engine.cache_entries == 0
+        await engine.search(["a"], 1)
+        assert stepped.prepared == [["a"], ["a"]] and metric("cache_hits_total") == 0
+
+    run(conversation, cache_size=0)
+
+
+@settings(max_examples=20)
+@given(size=st.integers(1, 4), queries=st.lists(st.sampled_from("abcdef"), max_size=20))
+def test_the_cache_holds_the_last_distinct_queries(size, queries):
+    async def conversation(engine, stepped, _):
+        for query in queries:
+            await engine.search([query], 1)
+        before = len(stepped.prepared)
+        last = list(dict.fromkeys(reversed(queries)))[:size]
+        for query in last:
+            await engine.search([query], 1)
+        assert len(stepped.prepared) == before
+        others = [query for query in "abcdef" if query not in last]
+        for query in others:
+            await engine.search([query], 1)
+        assert len(stepped.prepared) == before + len(others)
+
+    run(conversation, cache_size=size)
 
 
 def test_a_query_that_nobody_waits_for_any_more_is_not_computed():

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from retrieval_server.engine.batching import EngineOptions
 from retrieval_server.engine.engine import Engine
 from retrieval_server.engine.metrics import Metrics
+from retrieval_server.engine.options import EngineOptions
 from retrieval_server.folder.passages import Passage
 from retrieval_server.sources import Description, RemoteSource, Retrieved, SearchFailed
 

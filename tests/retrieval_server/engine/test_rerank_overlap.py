@@ -9,9 +9,9 @@ import threading
 import pytest
 
 from retrieval_server.cluster.ray_serve import ShardedSource
-from retrieval_server.engine.batching import EngineOptions
 from retrieval_server.engine.engine import Engine
 from retrieval_server.engine.metrics import Metrics
+from retrieval_server.engine.options import EngineOptions
 from retrieval_server.folder.passages import Passage
 from retrieval_server.guarantee import Guarantee, Probe
 from retrieval_server.search.rerank import RerankedSource, Reranker

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from retrieval_server.encode import encoding
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.encode.encoder_settings import EncoderOptions
+from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.corpus import CorpusReader
 from retrieval_server.folder.manifest import sha256_of_file

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from retrieval_server.errors import IndexFolderError
 from retrieval_server.indexing.faiss_build import make_index
-from retrieval_server.search.backends import Hit, OpenOptions, nested
+from retrieval_server.search.backends import Hit, nested
 from retrieval_server.search.faiss_search import (
     ApproximateSearch,
     FlatSearch,
@@ -21,6 +21,7 @@ from retrieval_server.search.faiss_search import (
     open_search,
 )
 from retrieval_server.search.gpu import place
+from retrieval_server.search.options import OpenOptions
 
 FACTORIES = [
     "Flat",

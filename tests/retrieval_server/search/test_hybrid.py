@@ -109,7 +109,8 @@ def test_the_folders_can_be_moved_together(bm25_index, dense_index, tmp_path):
 
 def test_indexes_of_different_corpora_are_refused_with_both_hashes(bm25_index, tmp_path):
     (tmp_path / "c.tsv").write_text("1\tulm\n")
-    other = build_index(BuildOptions(tmp_path / "c.tsv", tmp_path / "other", "bm25", progress=False))
+    asked = BuildOptions(corpus=tmp_path / "c.tsv", out=tmp_path / "other", backend="bm25", progress=False)
+    other = build_index(asked)
     with pytest.raises(BuildError, match=f"{other.corpus.sha256} and [0-9a-f]{{64}}"):
         build_hybrid([bm25_index, tmp_path / "other"], tmp_path / "both")
     assert not (tmp_path / "both").exists()

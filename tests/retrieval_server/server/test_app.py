@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from retrieval_server.search.index_source import IndexSource
-from retrieval_server.server.wire import Limits
+from retrieval_server.server.limits import Limits
 
 from ..same_answers import assert_same_answers
 

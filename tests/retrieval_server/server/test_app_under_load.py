@@ -9,7 +9,7 @@ import time
 
 import httpx
 
-from retrieval_server.engine.batching import EngineOptions
+from retrieval_server.engine.options import EngineOptions
 from retrieval_server.errors import IndexFolderError
 from retrieval_server.search.backends import Backend
 from retrieval_server.search.index_source import IndexSource
@@ -172,7 +172,7 @@ def test_when_the_loop_is_late_what_would_be_refused_is_refused_unread(bm25):
 
     async def conversation(client):
         await until(lambda: is_ready(client))
-        transport = httpx.ASGITransport(Shed(app, watch, app.state.service.refusal))
+        transport = httpx.ASGITransport(Shed(app, watch, app.state.services))
         behind = httpx.AsyncClient(transport=transport, base_url="http://server")
         gate.go.clear()
         taken = asyncio.create_task(client.post("/retrieve", json={"queries": ["Ulm", "Celle"]}))

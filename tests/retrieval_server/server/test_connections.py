@@ -11,7 +11,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 import uvicorn
 
-from retrieval_server.server.connections import MAX_HEAD_BYTES, MAX_HEADERS, ConnectionLimits, limited
+from retrieval_server.server.connections import MAX_HEAD_BYTES, MAX_HEADERS, limited
+from retrieval_server.server.limits import ConnectionLimits
 
 BIG = 8 * 2**20
 HEAD = b"POST /echo HTTP/1.1\r\nhost: x\r\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from retrieval_server.flags import parse_args
+from retrieval_server.serve_command import parse_args
 
 from ..test_scripts import wait_until_ready
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
     ],
 )
 def test_the_level_without_a_flag_of_its_own_is_the_one_at_which_requests_have_lines(flags, level):
-    assert parse_args("", ["--index", "i", *flags]).log_level == level
+    assert parse_args("", ["--index", "i", *flags]).logs.level == level
 
 
 @pytest.mark.parametrize("level", ["warning", "error"])

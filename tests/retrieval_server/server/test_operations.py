@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.server import wire
+from retrieval_server.server.limits import Limits
 from retrieval_server.server.logs import JsonLines, Text
 from retrieval_server.server.reload import Place, Reloader
-from retrieval_server.server.wire import Limits
 from retrieval_server.start_retrieval import main
 
 ROOT = Path(__file__).parents[3]

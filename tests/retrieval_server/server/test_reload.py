@@ -9,7 +9,7 @@ import os
 import httpx
 import pytest
 
-from retrieval_server.engine.batching import EngineOptions
+from retrieval_server.engine.options import EngineOptions
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
