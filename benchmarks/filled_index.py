@@ -28,9 +28,15 @@ def fill(source: Path, out: Path, passages: int, progress: bool = True) -> None:
     """Write ``out``, an index folder of ``passages`` passages that begins with those of ``source``."""
     import faiss
 
-    from retrieval_server.manifest import FAISS_INDEX, PASSAGES, describe_files, read_manifest, write_manifest
-    from retrieval_server.passages import Passage, PassageStore, PassageWriter
-    from retrieval_server.publishing import publish, refuse_target, work_folder
+    from retrieval_server.folder.manifest import (
+        FAISS_INDEX,
+        PASSAGES,
+        describe_files,
+        read_manifest,
+        write_manifest,
+    )
+    from retrieval_server.folder.passages import Passage, PassageStore, PassageWriter
+    from retrieval_server.folder.publishing import publish, refuse_target, work_folder
 
     manifest = read_manifest(source)
     if manifest.dense is None or manifest.dense.factory != "Flat" or not manifest.dense.encoder.normalize:

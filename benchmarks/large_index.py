@@ -119,14 +119,14 @@ class RandomVectors:
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def write_vectors(shards: Path, encoder: Path) -> None:
+def write_vectors(parts: Path, encoder: Path) -> None:
     """The step between ``passages`` and ``merge``, with random vectors instead of the model's."""
-    from retrieval_server.encoder import Encoder
-    from retrieval_server.encoder_settings import EncoderOptions
-    from retrieval_server.shards import Shard, encode_shard
+    from retrieval_server.encode.encoder import Encoder
+    from retrieval_server.encode.options import EncoderOptions
+    from retrieval_server.indexing.parts import Part, encode_part
 
     section = Encoder.create(str(encoder), EncoderOptions(pooling="mean"), "cpu").section
-    encode_shard(shards, Shard(1, 1), RandomVectors(section))
+    encode_part(parts, Part(1, 1), RandomVectors(section))
 
 
 def resident(pid: int, mapping: str) -> tuple[float, float]:
@@ -230,14 +230,14 @@ def main() -> int:
     parser.add_argument("--dimension", type=int, default=64, help="of the vectors (default %(default)s)")
     parser.add_argument("--keep", action="store_true", help="leave the files there")
     parser.add_argument("--step", choices=["encoder", "vectors"], help=argparse.SUPPRESS)
-    parser.add_argument("--shards", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--parts", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     corpus, encoder, index = (args.work / name for name in ("corpus", "encoder", "index"))
     if args.step == "encoder":
         write_encoder(encoder, args.dimension)
         return 0
     if args.step == "vectors":
-        write_vectors(args.shards, encoder)
+        write_vectors(args.parts, encoder)
         return 0
     if args.work.exists():
         parser.error(f"--work {args.work} is there already")
@@ -250,15 +250,13 @@ def main() -> int:
         steps = []
         quarter = ("quarter", args.passages // FILES, corpus / "0.jsonl")
         for name, share, source in (quarter, ("all", args.passages, corpus)):
-            shards = args.work / name
+            parts = args.work / name
             steps += [
-                measure(f"passages, {share:,}", build, "passages", "--corpus", source, "--shards", shards),
-                measure(f"encode, {share:,}", *own, "--step", "vectors", "--shards", shards),
+                measure(f"passages, {share:,}", build, "passages", "--corpus", source, "--parts", parts),
+                measure(f"encode, {share:,}", *own, "--step", "vectors", "--parts", parts),
             ]
         steps.append(
-            measure(
-                f"merge, {args.passages:,}", build, "merge", "--shards", args.work / "all", "--out", index
-            )
+            measure(f"merge, {args.passages:,}", build, "merge", "--parts", args.work / "all", "--out", index)
         )
         print("| step | wall s | processor s | peak MB |\n|---|---|---|---|")
         print("\n".join(step.row() for step in steps))

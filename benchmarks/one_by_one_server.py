@@ -19,7 +19,7 @@ from pathlib import Path
 _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
-from retrieval_server.wire import RetrieveRequest  # noqa: E402
+from retrieval_server.server.wire import RetrieveRequest  # noqa: E402
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -42,9 +42,9 @@ def main(argv: list[str] | None = None) -> int:
     import uvicorn
     from fastapi import FastAPI
 
-    from retrieval_server.encoder import Encoder
-    from retrieval_server.manifest import FAISS_INDEX, PASSAGES, read_manifest
-    from retrieval_server.passages import PassageStore
+    from retrieval_server.encode.encoder import Encoder
+    from retrieval_server.folder.manifest import FAISS_INDEX, PASSAGES, read_manifest
+    from retrieval_server.folder.passages import PassageStore
 
     manifest = read_manifest(args.index)
     if manifest.dense is None:
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     encoder = Encoder.open(manifest.dense.encoder, device=args.device)
     index = faiss.read_index(str(args.index / FAISS_INDEX))
     passages = PassageStore(args.index / PASSAGES)
-    from retrieval_server import faiss_search  # noqa: F401  (sets the threshold when it is imported)
+    from retrieval_server.search import faiss_search  # noqa: F401  (sets the threshold when it is imported)
 
     if not args.our_faiss_settings:
         faiss.cvar.distance_compute_blas_threshold = threshold

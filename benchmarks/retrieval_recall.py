@@ -41,14 +41,15 @@ def main() -> int:
     parser.add_argument("--lucene", action="store_true", help='needs the extra "lucene"')
     args = parser.parse_args()
 
-    from retrieval_server.processor import prefer_reproducible_products
+    from retrieval_server.encode.cpu import prefer_reproducible_products
 
     prefer_reproducible_products()
 
-    from retrieval_server.builder import BuildOptions, build_hybrid, build_index
     from retrieval_server.errors import RetrievalServerError
-    from retrieval_server.manifest import read_manifest, require_equal
-    from retrieval_server.retriever import Retriever
+    from retrieval_server.folder.manifest import read_manifest, require_equal
+    from retrieval_server.indexing.builder import build_hybrid, build_index
+    from retrieval_server.indexing.options import BuildOptions
+    from retrieval_server.search.index_source import IndexSource
 
     rows = [json.loads(line) for line in args.questions.open(encoding="utf-8")]
     rows = [row for row in rows if row["supporting_ids"]]
@@ -66,10 +67,14 @@ def main() -> int:
                 build_hybrid([args.work / "bm25", args.work / dense], out)
             elif not out.exists():
                 encoder = args.encoder if kind == dense else None
-                build_index(BuildOptions(args.corpus, out, backend, encoder=encoder, device=args.device))
+                build_index(
+                    BuildOptions(
+                        corpus=args.corpus, out=out, backend=backend, encoder=encoder, device=args.device
+                    )
+                )
             corpus = read_manifest(args.work / "bm25").corpus.sha256
             require_equal(f"{out}: corpus", corpus, read_manifest(out).corpus.sha256, "Empty --work.")
-            retriever = Retriever.open(out, device=args.device)
+            retriever = IndexSource.open(out, device=args.device)
             answers = retriever.search(questions, max(args.k))
             found[kind] = [[hit.passage.id for hit in hits] for hits in answers]
             retriever.close()

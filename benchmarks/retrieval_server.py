@@ -141,9 +141,9 @@ class InProcess:
         sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
         import faiss
 
-        from retrieval_server import faiss_search  # noqa: F401  (sets FAISS as our server does)
-        from retrieval_server.encoder import Encoder
-        from retrieval_server.manifest import FAISS_INDEX, read_manifest
+        from retrieval_server.encode.encoder import Encoder
+        from retrieval_server.folder.manifest import FAISS_INDEX, read_manifest
+        from retrieval_server.search import faiss_search  # noqa: F401  (sets FAISS as our server does)
 
         manifest = read_manifest(folder)
         if manifest.dense is None:

@@ -37,8 +37,8 @@ _SERVER = Path("search_r1") / "search" / "retrieval_server.py"
 
 def write_corpus(index: Path, path: Path) -> None:
     """The passages of an index folder as the JSONL that Search-R1's server reads."""
-    from retrieval_server.manifest import PASSAGES
-    from retrieval_server.passages import PassageStore
+    from retrieval_server.folder.manifest import PASSAGES
+    from retrieval_server.folder.passages import PassageStore
 
     with path.open("w", encoding="utf-8") as stream:
         for passage in PassageStore(index / PASSAGES):
@@ -90,9 +90,9 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     os.environ["TQDM_DISABLE"] = "1"  # looked at when tqdm is imported
 
+    from retrieval_server.encode.model_folder import resolve_model
     from retrieval_server.errors import RetrievalServerError
-    from retrieval_server.manifest import FAISS_INDEX, read_manifest
-    from retrieval_server.model_folder import resolve_model
+    from retrieval_server.folder.manifest import FAISS_INDEX, read_manifest
 
     server = args.checkout.resolve() / _SERVER
     try:

@@ -1,4 +1,4 @@
-"""One rule for rows that cannot be used, for every script here (retrieval_server/bad_rows.py has the same).
+"""One rule for rows that cannot be used, for every script here (as in retrieval_server/folder/bad_rows.py).
 
 A bad row is counted, and the first five are named with their place and the reason. Then nothing is written
 and the script ends with a status other than 0; with `--skip-bad-rows` these rows are left out, counted and

@@ -1,23 +1,33 @@
 """A retrieval server for search agents: one process that answers ``POST /retrieve``.
 
-An *index* is a folder that ``build_index.py`` makes and ``start_retrieval.py`` serves. How a question
-travels:
+An *index* is a folder that ``build_index.py`` makes and ``start_retrieval.py`` serves. The way of a question:
 
-    HTTP body --> wire.py (types) --> app.py --> service.py (limits, deadline) --> engine.py (batches, cache)
-                                                                                           |
-                                        retriever.py in two threads: prepare (encode), find (search)
-                                                                                           |
-      backends.py: dense.py (encoder.py + FAISS), bm25.py, lucene.py or hybrid.py --> row numbers and scores
-                                                                                           |
-                                            passages.py (memory-mapped text) --> documents
+    HTTP body --> server/wire.py (types) --> server/app.py --> server/service.py (limits, deadline)
+                                                                       |
+                                                engine/ (queue, batches, cache) in the event loop
+                                                                       |
+                        search/index_source.py in two threads: prepare (encode), find (search)
+                                                                       |
+          search/: dense.py (encode/ + FAISS), bm25.py, lucene.py or hybrid.py --> row numbers and scores
+                                                                       |
+                                      folder/passages.py (memory-mapped text) --> documents
 
-An index is one of two kinds of source (``sources.py``). The other, a web search engine (``web/``), is asked
-by the engine in the event loop, each query on its own.
+An index is one of two kinds of source (``sources.py``). The other kind is a web search engine (``web/``): the
+engine sends it each query on its own, from the event loop.
 
-One server holds several, each under its name (``indexes.py``), and exchanges one while it is served
-(``reload.py``). An index can be split (``split.py``) and searched on several machines (``ray_serve.py``).
+A server holds several sources, each under its name (``server/indexes.py``), and can replace one while it is
+served (``server/reload.py``). An index can be split into *shards* (``indexing/split_index.py``) and searched
+on several machines (``cluster/``).
 
-``batching.py`` decides when which batch runs; it knows no threads and no clock. ``manifest.py`` says what an
-index folder holds and refuses one that does not fit; ``builder.py`` makes it from the passages that
-``corpus.py`` reads. The package stands alone: it knows nothing of the trainer, only the wire format.
+Packages, each of which imports only those that stand below it (``pyproject.toml``, checked by
+``lint-imports``):
+
+    server | indexing            the HTTP service | builds index folders
+    engine | cluster | web       queue and batches | Ray Serve | web search engines
+    search                       back ends: dense, BM25, Lucene, hybrid; reranking
+    encode                       encoders; beside it ``sources.py``, what the engine can search
+    folder                       an index on disk
+    guarantee.py, errors.py
+
+The server knows nothing of the trainer, only the wire format.
 """

@@ -1,7 +1,7 @@
 """What an index guarantees of its answers at every load, and the probe that finds out.
 
 A query is encoded beside whichever others wait at the moment. Whether that shows depends on the library that
-multiplies matrices: Intel MKL in its strict mode (processor.py) computes a row alone as in a batch on
+multiplies matrices: Intel MKL in its strict mode (encode/cpu.py) computes a row alone as in a batch on
 Intel's processors, but not on AMD's; CUDA never promises it. So nothing is taken for granted: when a model
 has been loaded, its own linear layers multiply some rows alone and in batches, in the process that will
 encode. What comes of it is a ``Guarantee``, told by ``/ready`` and in the log.
@@ -10,7 +10,7 @@ The probe is evidence, not proof: it multiplies some two hundred rows a layer. A
 first, since libraries multiply one row (a matrix by a vector) in another way than several.
 
 What follows the encoder needs no probe: candidates of FAISS are scored again in float64, each query for
-itself (faiss_search.py), and BM25 adds up a query's own words.
+itself (search/faiss_search.py), and BM25 adds up a query's own words.
 """
 
 from __future__ import annotations

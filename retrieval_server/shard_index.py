@@ -8,33 +8,35 @@ The shards together answer exactly as the whole index does.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
+from typing import Annotated
 
-if __package__ in (
-    None,
-    "",
-):  # run as a script: find the package beside, and do not let its modules shadow others
+# Run as a script: find the package beside this file, and let no module here shadow one from elsewhere.
+if __package__ in (None, ""):
     _here = Path(__file__).resolve().parent
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
+from retrieval_server.command_line import Flag, Options, parse
 from retrieval_server.errors import RetrievalServerError
 
 
+class ShardCommand(Options):
+    """The options of this script."""
+
+    index: Annotated[Path, Flag("the whole index", metavar="DIR")]
+    shards: Annotated[int, Flag("how many", metavar="N")]
+    out: Annotated[Path, Flag("folder to make, of N indexes", metavar="DIR")]
+
+
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--index", type=Path, required=True, metavar="DIR", help="the whole index")
-    parser.add_argument("--shards", type=int, required=True, metavar="N", help="how many")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to make, of N indexes")
-    args = parser.parse_args(argv)
-    from retrieval_server.split import read_shards, split_index
+    command = parse(ShardCommand, __doc__, argv)
+    from retrieval_server.folder.shard_set import read_shards
+    from retrieval_server.indexing.split_index import split_index
 
     try:
-        split_index(args.index, args.out, args.shards)
-        for path, manifest in read_shards(args.out):
+        split_index(command.index, command.out, command.shards)
+        for path, manifest in read_shards(command.out):
             print(f"{path}: {manifest.count} passages, {manifest.backend}")
     except RetrievalServerError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """What the engine can search: the contract between it and whatever finds documents.
 
 There are two kinds. A ``StagedSource`` works in this process, on processor or GPU: the engine forms batches
-and runs its two stages in threads (``Retriever``, an index folder, is one). A
+and runs its two stages in threads (``IndexSource``, an index folder, is one). A
 ``RemoteSource`` waits for somebody else's answer, so batches would only make the fast wait for the slow: the
 engine hands it each query on its own, many at once, in the event loop. Queue, limits, deadline, cache and
 the merging of equal queries are the engine's, the same for both.
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from retrieval_server.folder.passages import Passage
 from retrieval_server.guarantee import Guarantee
-from retrieval_server.passages import Passage
 
 
 @dataclass(frozen=True)

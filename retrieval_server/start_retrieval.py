@@ -24,28 +24,64 @@ import ipaddress
 import os
 import signal
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-if __package__ in (
-    None,
-    "",
-):  # run as a script: find the package beside, and do not let its modules shadow others
+# Run as a script: find the package beside this file, and let no module here shadow one from elsewhere.
+if __package__ in (None, ""):
     _here = Path(__file__).resolve().parent
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
-from retrieval_server.backends import OpenOptions
-from retrieval_server.batching import EngineOptions
 from retrieval_server.errors import CorpusError, IndexFolderError, RetrievalServerError
-from retrieval_server.flags import parse_args
-from retrieval_server.logs import set_up_logs
-from retrieval_server.ray_options import ray_options
-from retrieval_server.web.flags import WEB, open_web
-from retrieval_server.wire import Limits
+from retrieval_server.serve_command import ServeCommand, parse_args
+from retrieval_server.server.logs import set_up_logs
+from retrieval_server.web.options import WEB
+
+if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
+
+    from retrieval_server.cluster.ray_serve import RayServe
+    from retrieval_server.folder.manifest import Manifest
+    from retrieval_server.search.rerank import Reranker
+    from retrieval_server.server.reload import Place
+    from retrieval_server.sources import StagedSource
+    from retrieval_server.web.source import WebSource
 
 TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
+#: Seconds that an unused connection stays open. Longer than clients keep one, so that they close it: a server
+#: that closes first meets, now and then, the request that is just being sent.
+_KEEP_ALIVE_S = 75
 _NO_TOKEN = """\
 WARNING: --host {host} and no RETRIEVAL_TOKEN: everybody who can reach this address can search the indexes and
 WARNING: reload them. Set the environment variable to a secret, or listen on 127.0.0.1."""
+
+
+@dataclass
+class Sources:
+    """What is served, checked as far as that is possible without loading it."""
+
+    shards: dict[str, list[tuple[Path, Manifest]]]
+    web: WebSource | None
+    ray: RayServe | None
+    reranker: Reranker | None
+
+
+def main(argv: list[str] | None = None) -> int:
+    command = parse_args(__doc__, argv)
+    set_up_logs(command.logs.log_format, command.logs.level)
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if not token and not _is_loopback(command.host):
+        print(_NO_TOKEN.format(host=command.host), file=sys.stderr, flush=True)
+    _set_up_process()
+    try:  # what can be known now is reported now, before a port is open
+        sources = check_sources(command)
+    except RetrievalServerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return serve(command, sources, token or None)
 
 
 def _is_loopback(host: str) -> bool:
@@ -55,158 +91,171 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = parse_args(__doc__, argv)
-    set_up_logs(args.log_format, args.log_level)
-    token = os.environ.get(TOKEN_VARIABLE, "").strip()
-    if not token and not _is_loopback(args.host):
-        print(_NO_TOKEN.format(host=args.host), file=sys.stderr, flush=True)
-
-    import uvicorn
-
-    from retrieval_server.memory import keep_giving_back
-    from retrieval_server.processor import prefer_reproducible_products, share_the_interpreter
+def _set_up_process() -> None:
+    """How this process uses processor and memory; before anything imports torch or FAISS."""
+    from retrieval_server.encode.cpu import prefer_reproducible_products, share_the_interpreter
+    from retrieval_server.encode.malloc import keep_giving_back
 
     keep_giving_back()
     share_the_interpreter()
-    prefer_reproducible_products()  # before anything imports torch or FAISS
+    prefer_reproducible_products()
 
-    from retrieval_server.app import create_app
-    from retrieval_server.connections import ConnectionLimits, limited
-    from retrieval_server.indexes import Loader
-    from retrieval_server.manifest import check_files
-    from retrieval_server.origins import HostNames, own_names
-    from retrieval_server.ray_serve import RayServe
-    from retrieval_server.reload import Place, Reloader
-    from retrieval_server.rerank import RerankedSource, Reranker
-    from retrieval_server.retriever import Retriever
-    from retrieval_server.sources import StagedSource
-    from retrieval_server.split import read_shards
 
-    try:  # what can be known at once is said at once, before a port is open
-        parts = {name: read_shards(folder) for name, folder in args.index.items()}
-        for name, folder in args.index.items():
-            for path, manifest in parts[name]:
-                check_files(path, manifest, verify=False)
-            if len(parts[name]) > 1 and args.serve != "ray":
-                raise IndexFolderError(f"{folder}: an index in shards; they are served with --serve ray.")
-        if args.pages is not None and not args.pages.is_file():
-            raise CorpusError(f"--pages {args.pages}: no such file.")
-        web = open_web(args) if args.web else None
-        ray = RayServe(ray_options(args), args.index.values()) if args.serve == "ray" else None
-    except RetrievalServerError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+def check_sources(command: ServeCommand) -> Sources:
+    """Read all manifests, and connect to whatever is elsewhere. Raises RetrievalServerError."""
+    from retrieval_server.cluster.ray_serve import RayServe
+    from retrieval_server.folder.manifest import check_files
+    from retrieval_server.folder.shard_set import read_shards
+    from retrieval_server.search.rerank import Reranker
+    from retrieval_server.web.source import open_web
+
+    shards = {name: read_shards(folder) for name, folder in command.folders.items()}
+    for name, folder in command.folders.items():
+        for path, manifest in shards[name]:
+            check_files(path, manifest, verify=False)
+        if len(shards[name]) > 1 and command.serve != "ray":
+            raise IndexFolderError(f"{folder}: an index in shards; they are served with --serve ray.")
+    if command.pages is not None and not command.pages.is_file():
+        raise CorpusError(f"--pages {command.pages}: no such file.")
+    web = open_web(command.web) if command.web.web else None
+    ray = RayServe(command.ray, list(command.folders.values())) if command.serve == "ray" else None
+    rerank = command.rerank.rerank
+    return Sources(shards, web, ray, Reranker(rerank, command.opening.device) if rerank else None)
+
+
+def serve(command: ServeCommand, sources: Sources, token: str | None) -> int:
+    """Serve until told to stop, or until the indexes turn out not to load; the process's status."""
+    import uvicorn
 
     failures: list[BaseException] = []
 
-    def stop(error: BaseException) -> None:
+    def fail(error: BaseException) -> None:
         failures.append(error)
         server.should_exit = True
 
-    reranker = Reranker(args.rerank, args.device) if args.rerank else None
+    def ready() -> None:
+        _report_guarantees(app, sources.reranker)
+        print(f"serving on http://{command.host}:{port}", flush=True)
 
-    def open_index(place: Place) -> StagedSource:
-        opening = OpenOptions(
-            place.encoder,
-            args.device,
-            args.dtype,
-            args.nprobe,
-            args.ef_search,
-            args.gpu,
-            args.gpu_fp16,
-            args.mmap,
-        )
-        source: StagedSource
-        if ray is not None:
-            source = ray.open(place.path, opening, verify=args.verify, deadline_s=args.deadline)
-        else:
-            source = Retriever.open(place.path, verify=args.verify, options=opening)
-        if reranker is None:
-            return source
-        reranker.load()  # now: what is wrong with it ends the start
-        return RerankedSource(source, reranker, args.rerank_depth) if args.rerank_depth else source
-
-    def say_ready() -> None:
-        for name, index in app.state.service.indexes.items():
-            if index.guarantee is not None:
-                print(f"{name} guarantees {index.guarantee}: {index.guarantee.meaning}", flush=True)
-        if reranker is not None:
-            print(f"/rerank guarantees {reranker.guarantee}: {reranker.guarantee.meaning}", flush=True)
-        print(f"serving on http://{args.host}:{port}", flush=True)
-
-    places = {name: Place(folder, args.encoder) for name, folder in args.index.items()}
-    reloader = Reloader(places, open_index, args.reload_root)
-    loaders: dict[str, Loader] = {name: reloader.loader(place) for name, place in places.items()}
-    if web is not None:
-        loaders[WEB] = lambda: web
-    app = create_app(
-        loaders,
-        topk=args.topk,
-        limits=Limits(
-            max_queries=args.max_queries, max_query_chars=args.max_query_chars, max_topk=args.max_topk
-        ),
-        options=EngineOptions(
-            max_batch=args.max_batch,
-            max_wait_ms=args.max_wait_ms,
-            overlap=args.overlap,
-            max_queue=args.max_queue,
-            deadline_s=args.deadline,
-            max_delay_s=args.max_delay,
-            cache_size=args.cache_size,
-            single_flight=args.single_flight,
-        ),
-        pages=args.pages,
-        reloader=reloader,
-        reranker=reranker,
-        token=token or None,
-        hosts=HostNames(own_names(args.host), args.allowed_host),
-        log_queries=args.log_queries,
-        on_ready=say_ready,
-        on_load_failure=stop,
-    )
-    config = uvicorn.Config(
-        app,
-        host=args.host,
-        port=args.port,
-        log_level=args.log_level,
-        log_config=None,
-        access_log=False,
-        http=limited(ConnectionLimits(args.read_timeout, args.max_connections)),
-        ws="none",
-        proxy_headers=False,  # neither the client's address nor the scheme is used here: nothing to forge
-        # Longer than clients keep a connection that they do not use, so that they close it: a server that
-        # closes first meets, now and then, the request that is just being sent.
-        timeout_keep_alive=75,
-    )
+    app = make_app(command, sources, token, on_ready=ready, on_load_failure=fail)
+    config = _configure(command, app)
     server = uvicorn.Server(config)
 
     def stop_gracefully(*_: object) -> None:
         server.should_exit = True
 
-    # uvicorn stops gracefully by itself: it closes the port, answers what it has taken, and then raises the
-    # signal once more. This handler receives that one, so that an ordered stop ends with status 0.
+    # uvicorn stops gracefully by itself: it closes the port, answers what it has accepted, and then raises
+    # the signal once more. This handler receives that one, so that an ordered stop ends with status 0.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop_gracefully)
     listener = config.bind_socket()  # a port that is taken ends the process here, before the index is loaded
     port = listener.getsockname()[1]
-    for name, folder in args.index.items():
-        first = parts[name][0][1]
-        what = f"{sum(manifest.count for _, manifest in parts[name])} passages, {first.backend}"
-        if first.dense is not None:  # the folder chooses the model: said before it is loaded
-            what += f", encoder {args.encoder or first.dense.encoder.name}"
-        print(f"loading {name}={folder}: {what}", flush=True)
-    if web is not None:
-        print(f"loading {WEB}={args.web}: {web.note}", flush=True)
+    _report_loading(command, sources)
     server.run(sockets=[listener])
-    for number in (signal.SIGTERM, signal.SIGINT):  # told twice, it ends with status 0 all the same
+    for number in (signal.SIGTERM, signal.SIGINT):  # a second signal does not change the status either
         signal.signal(number, signal.SIG_IGN)
-    if ray is not None:
-        ray.close()
+    if sources.ray is not None:
+        sources.ray.close()
     if failures:
         print(f"error: {failures[0]}", file=sys.stderr)
         return 2
     return 0
+
+
+def make_app(
+    command: ServeCommand,
+    sources: Sources,
+    token: str | None,
+    *,
+    on_ready: Callable[[], None],
+    on_load_failure: Callable[[BaseException], None],
+) -> FastAPI:
+    """The app; it loads the indexes when it is started."""
+    from retrieval_server.server.app import create_app
+    from retrieval_server.server.indexes import Loader
+    from retrieval_server.server.origins import HostNames, own_names
+    from retrieval_server.server.reload import Place, Reloader
+
+    places = {name: Place(folder, command.opening.encoder) for name, folder in command.folders.items()}
+    reloader = Reloader(places, _opener(command, sources), command.reload_root)
+    loaders: dict[str, Loader] = {name: reloader.loader(place) for name, place in places.items()}
+    if (web := sources.web) is not None:
+        loaders[WEB] = lambda: web
+    return create_app(
+        loaders,
+        topk=command.topk,
+        limits=command.limits,
+        options=command.engine,
+        pages=command.pages,
+        reloader=reloader,
+        reranker=sources.reranker,
+        token=token,
+        hosts=HostNames(own_names(command.host), command.allowed_host),
+        log_queries=command.logs.log_queries,
+        on_ready=on_ready,
+        on_load_failure=on_load_failure,
+    )
+
+
+def _opener(command: ServeCommand, sources: Sources) -> Callable[[Place], StagedSource]:
+    """What opens an index, at start and for each reload."""
+    from retrieval_server.search.index_source import IndexSource
+    from retrieval_server.search.rerank import RerankedSource
+
+    ray, reranker, depth = sources.ray, sources.reranker, command.rerank.rerank_depth
+
+    def open_index(place: Place) -> StagedSource:
+        options = command.opening.model_copy(update={"encoder": place.encoder})
+        source: StagedSource
+        if ray is not None:
+            deadline_s = command.engine.deadline_s
+            source = ray.open(place.path, options, verify=command.verify, deadline_s=deadline_s)
+        else:
+            source = IndexSource.open(place.path, verify=command.verify, options=options)
+        if reranker is None:
+            return source
+        reranker.load()  # now: a model that does not load ends the start
+        return RerankedSource(source, reranker, depth) if depth else source
+
+    return open_index
+
+
+def _configure(command: ServeCommand, app: FastAPI) -> uvicorn.Config:
+    import uvicorn
+
+    from retrieval_server.server.connections import limited
+
+    return uvicorn.Config(
+        app,
+        host=command.host,
+        port=command.port,
+        log_level=command.logs.level,
+        log_config=None,
+        access_log=False,
+        http=limited(command.connections),
+        ws="none",
+        proxy_headers=False,  # neither the client's address nor the scheme is used here: nothing to forge
+        timeout_keep_alive=_KEEP_ALIVE_S,
+    )
+
+
+def _report_loading(command: ServeCommand, sources: Sources) -> None:
+    for name, folder in command.folders.items():
+        first = sources.shards[name][0][1]
+        what = f"{sum(manifest.count for _, manifest in sources.shards[name])} passages, {first.backend}"
+        if first.dense is not None:  # the folder chooses the model: named before it is loaded
+            what += f", encoder {command.opening.encoder or first.dense.encoder.name}"
+        print(f"loading {name}={folder}: {what}", flush=True)
+    if sources.web is not None:
+        print(f"loading {WEB}={command.web.web}: {sources.web.note}", flush=True)
+
+
+def _report_guarantees(app: FastAPI, reranker: Reranker | None) -> None:
+    for name, index in app.state.services.indexes.by_name.items():
+        if index.guarantee is not None:
+            print(f"{name} guarantees {index.guarantee}: {index.guarantee.meaning}", flush=True)
+    if reranker is not None:
+        print(f"/rerank guarantees {reranker.guarantee}: {reranker.guarantee.meaning}", flush=True)
 
 
 if __name__ == "__main__":

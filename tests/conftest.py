@@ -15,7 +15,7 @@ import threading
 import pytest
 from hypothesis import settings
 
-from retrieval_server.processor import prefer_reproducible_products
+from retrieval_server.encode.cpu import prefer_reproducible_products
 
 prefer_reproducible_products()
 settings.register_profile("unhurried", deadline=None)

@@ -5,7 +5,7 @@
                                   --> WebEngine (engines.py): how this engine is asked, and read
                                           --> text.py: markup out, house convention in
 
-``flags.py`` has the flags of start_retrieval.py.
+``options.py`` declares the options of start_retrieval.py.
 
 A web engine is a ``RemoteSource`` (see sources.py): each query travels on its own. Keys are read from the
 environment only, travel in a header, and stand in no log, error or recording.

@@ -1,23 +1,98 @@
-"""What a user can choose about asking a web engine."""
+"""What a user can choose about a web search engine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+
+from retrieval_server.command_line import Flag, Group, Options
+from retrieval_server.web.engines import ENGINES
+
+#: The name under which a web engine is served.
+WEB = "web"
+_KEYS = ", ".join(f"{name}: {engine.key_variable or engine.url_variable}" for name, engine in ENGINES.items())
 
 
-@dataclass(frozen=True)
-class WebOptions:
-    """How an engine is asked; the names are those of the flags ``--web-*`` of start_retrieval.py."""
+class WebOptions(Options):
+    """How an engine is asked."""
 
-    #: Queries that are with the engine at one time.
-    concurrency: int = 16
-    #: Seconds for one attempt, from connecting to the last byte.
-    timeout_s: float = 10.0
-    #: Attempts after the first.
-    retries: int = 2
-    #: Seconds before the first retry, give or take half; doubles each time.
+    concurrency: Annotated[
+        int,
+        Field(ge=1),
+        Flag("queries sent to the engine at a time", names=("--web-concurrency",), metavar="N"),
+    ] = 16
+    #: From connecting to the last byte.
+    timeout_s: Annotated[
+        float,
+        Field(gt=0, allow_inf_nan=False),
+        Flag("for one attempt", names=("--web-timeout",), metavar="SECONDS"),
+    ] = 10.0
+    retries: Annotated[
+        int,
+        Field(ge=0),
+        Flag("further attempts after 429, 5xx or no answer", names=("--web-retries",), metavar="N"),
+    ] = 2
+    #: Seconds before the first retry, give or take half; doubled each time.
     backoff_s: float = 0.5
     #: More parameters of the engine's API, such as ``{"gl": "us"}``.
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = {}
+
+
+class WebChoice(Options):
+    """Which engine answers, and from or into which recording; ``web`` is None where there is no engine."""
+
+    group = Group(
+        "web search",
+        "Asks a search engine and answers in the same wire format. Keys come from the environment "
+        f"({_KEYS}). Answers can be recorded, and a recorded run replayed free of charge, byte for byte: "
+        "--record run.jsonl the first time, --replay run.jsonl from then on.",
+    )
+
+    web: Annotated[
+        str | None,
+        Flag(
+            "the engine, in place of --index; or beside it: it then answers the requests that say "
+            '"index": "web"',
+            choices=tuple(ENGINES),
+        ),
+    ] = None
+    record: Annotated[
+        Path | None,
+        Flag(
+            "append every answer to this new JSONL file; with --replay FILE the file may exist: what is in "
+            "it is used, the rest is asked for and recorded",
+            metavar="FILE",
+        ),
+    ] = None
+    replay: Annotated[
+        Path | None,
+        Flag(
+            "answer from this recording; without --record nothing is sent to the engine, no key is needed, "
+            "and a query that is not in it gets 404 not_recorded",
+            metavar="FILE",
+        ),
+    ] = None
+    asking: WebOptions = WebOptions()
+    web_param: Annotated[
+        tuple[str, ...],
+        Flag(
+            "a parameter of the engine's own API, such as gl=us (serper) or search_depth=advanced (tavily); "
+            "may be given several times; recorded answers are found by it too",
+            metavar="NAME=VALUE",
+        ),
+    ] = ()
+    web_url: Annotated[
+        str | None,
+        Flag("another address of the same API, such as a gateway; it is sent the key", metavar="URL"),
+    ] = None
+
+    @field_validator("web_param")
+    @classmethod
+    def _are_pairs(cls, pairs: tuple[str, ...]) -> tuple[str, ...]:
+        for pair in pairs:
+            if "=" not in pair.lstrip("="):
+                raise ValueError(f"--web-param {pair}: write NAME=VALUE")
+        return pairs

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from retrieval_server.errors import RecordingError, WebEngineError
-from retrieval_server.passages import Passage
+from retrieval_server.folder.passages import Passage
 from retrieval_server.sources import Description, RemoteSource, Retrieved, SearchFailed
 from retrieval_server.web.client import WebClient
 from retrieval_server.web.engines import ENGINES, WebEngine
-from retrieval_server.web.options import WebOptions
+from retrieval_server.web.options import WebChoice, WebOptions
 from retrieval_server.web.tape import Question, Tape
 
 
@@ -83,6 +85,25 @@ class WebSource(RemoteSource):
             await self._client.close()
         if self._tape is not None:
             self._tape.close()
+
+
+def open_web(choice: WebChoice) -> WebSource:
+    """The source that the options ask for. Raises WebEngineError or RecordingError."""
+    assert choice.web is not None
+    read = _json_or_text if ENGINES[choice.web].method == "POST" else str
+    params = {name: read(value) for name, _, value in (pair.partition("=") for pair in choice.web_param)}
+    options = choice.asking.model_copy(update={"params": params})
+    return WebSource.open(
+        choice.web, os.environ, options, url=choice.web_url, replay=choice.replay, record=choice.record
+    )
+
+
+def _json_or_text(value: str) -> object:
+    """In a JSON body ``true``, ``3`` and ``["a.org"]`` mean what they look like."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
 
 
 def _key(engine: WebEngine, environment: Mapping[str, str]) -> str | None:

@@ -13,7 +13,6 @@ file at a time.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -24,6 +23,8 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from filelock import lock_descriptor
 
 from retrieval_server.errors import RecordingError
 from retrieval_server.web.engines import WebDocument
@@ -129,11 +130,11 @@ class Tape:
     def _start_recording(self, path: Path, go_on: bool) -> None:
         descriptor = self._open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RecordingError(
-                f"{path}: another server is recording into it. Give each its own file."
-            ) from None
+            alone = lock_descriptor(descriptor, blocking=False)
+        except OSError as error:
+            raise RecordingError(f"{path}: cannot be locked ({error.strerror}).") from None
+        if not alone:
+            raise RecordingError(f"{path}: another server is recording into it. Give each its own file.")
         if not go_on and os.fstat(descriptor).st_size:
             raise RecordingError(
                 f"{path}: exists. To answer from it and record what it lacks, add --replay {path}; "

@@ -68,8 +68,8 @@ def test_whatever_a_benchmark_imports_anywhere_from_our_packages_is_there(script
 
 
 def test_the_check_of_imports_finds_a_name_that_has_moved():
-    assert "prefer_reproducible_products" in names_of(file_of("retrieval_server.processor"))
-    assert "prefer_reproducible_products" not in names_of(file_of("retrieval_server.encoder"))
+    assert "prefer_reproducible_products" in names_of(file_of("retrieval_server.encode.cpu"))
+    assert "prefer_reproducible_products" not in names_of(file_of("retrieval_server.encode.encoder"))
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +107,10 @@ def test_recall_of_words_vectors_and_both_is_printed(recall):
 
 @pytest.mark.full
 def test_an_index_is_filled_up_and_still_finds_its_own_passages(recall, tmp_path):
-    from retrieval_server.retriever import Retriever
+    from retrieval_server.search.index_source import IndexSource
 
     run("filled_index.py", "--index", recall[1] / "minilm", "--passages", "40", "--out", tmp_path / "filled")
-    retriever = Retriever.open(tmp_path / "filled", device="cpu")
+    retriever = IndexSource.open(tmp_path / "filled", device="cpu")
     try:
         [hits] = retriever.search(["Ulm is a town."], 40)
         assert len(hits) == 40 and hits[0].passage.id == "Ulm"

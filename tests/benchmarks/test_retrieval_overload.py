@@ -15,7 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from retrieval_server.builder import BuildOptions, build_index
+from retrieval_server.indexing.builder import build_index
+from retrieval_server.indexing.options import BuildOptions
 
 ROOT = Path(__file__).parents[2]
 spec = importlib.util.spec_from_file_location("overload", ROOT / "benchmarks" / "retrieval_overload.py")

@@ -17,7 +17,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from retrieval_server.builder import BuildOptions, build_index
+from retrieval_server.indexing.builder import build_index
+from retrieval_server.indexing.options import BuildOptions
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

@@ -15,7 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from retrieval_server.builder import BuildOptions, build_index
+from retrieval_server.indexing.builder import build_index
+from retrieval_server.indexing.options import BuildOptions
 
 ROOT = Path(__file__).parents[2]
 TOWNS = "Ulm Trier Kassel Bremen Passau Worms Jena Celle Halle Soest".split()
@@ -110,12 +111,12 @@ def test_search_r1s_own_server_finds_the_same(index):
     checkout = os.environ.get("SEARCH_R1_CHECKOUT")
     if not checkout:
         pytest.skip("no Search-R1 to compare with: set SEARCH_R1_CHECKOUT to a clone of it")
-    from retrieval_server.retriever import Retriever
+    from retrieval_server.search.index_source import IndexSource
 
     queries = [f"Where is {town}?" for town in TOWNS]
     with server(Path(checkout), index) as (url, _):
         theirs = [[hit["document"]["id"] for hit in hits] for hits in ask(url, queries, topk=3)]
-    ours = Retriever.open(index, device="cpu").search(queries, 3)
+    ours = IndexSource.open(index, device="cpu").search(queries, 3)
     assert theirs == [[hit.passage.id for hit in hits] for hits in ours]
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import data_process.bad_rows
-import retrieval_server.bad_rows
+import retrieval_server.folder.bad_rows
 from data_process.command import main as qa_main
 from data_process.r1_searcher import main as r1_main
 from data_process.split_kilt_to_100 import main as kilt_main
@@ -94,7 +94,7 @@ def test_kilt_refused_for_bad_lines_reads_a_repaired_file_and_skips_without_read
 
 def test_both_packages_refuse_in_the_same_words():
     refusals = []
-    for module in (data_process.bad_rows, retrieval_server.bad_rows):
+    for module in (data_process.bad_rows, retrieval_server.folder.bad_rows):
         bad = module.BadRows()
         for number in range(module.NAMED + 2):
             bad.add(f"c.jsonl, line {number}", "not JSON")

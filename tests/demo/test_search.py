@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import demo_data
-from retrieval_server.bm25 import BM25Backend, build_bm25
-from retrieval_server.builder import BuildOptions
+from retrieval_server.indexing.options import BM25Options
+from retrieval_server.search.bm25 import BM25Backend, build_bm25
 
 
 def test_ranks_as_the_retrieval_server_with_its_default_settings(tmp_path):
     data = demo_data(0, train=40, val=40)
     texts = [passage["contents"] for passage in data.passages]
-    section = BuildOptions.bm25
+    section = BM25Options().section()
     build_bm25(texts, section, tmp_path, progress=False)
     server = BM25Backend(tmp_path, section, len(texts))
     search = WorldSearch(data.passages, topk=3)

@@ -16,8 +16,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from retrieval_server.builder import BuildOptions, build_index
-from retrieval_server.retriever import Retriever
+from retrieval_server.indexing.builder import build_index
+from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.search.index_source import IndexSource
 
 ROOT = Path(__file__).parents[2]
 TOWNS = "Ulm Trier Kassel Lübeck Bremen Passau Worms Jena Celle Halle".split()
@@ -52,8 +53,8 @@ def bm25_index(corpus, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def bm25(bm25_index) -> Retriever:
-    return Retriever.open(bm25_index)
+def bm25(bm25_index) -> IndexSource:
+    return IndexSource.open(bm25_index)
 
 
 @pytest.fixture(scope="session")
@@ -154,11 +155,11 @@ def dense_index(corpus, tiny_bge, tmp_path_factory) -> Path:
 
 
 @contextmanager
-def serving(load: Callable[[], Retriever], **settings) -> Iterator:
+def serving(load: Callable[[], IndexSource], **settings) -> Iterator:
     """A TestClient of the app, when its index is loaded."""
     from fastapi.testclient import TestClient
 
-    from retrieval_server.app import create_app
+    from retrieval_server.server.app import create_app
 
     with TestClient(create_app(load, **settings), raise_server_exceptions=False) as client:
         for _ in range(3000):

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval_server.encoder import Encoder
-from retrieval_server.encoder_settings import EncoderOptions
+from retrieval_server.encode.encoder import Encoder
+from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.guarantee import Guarantee, Probe, probe, together, try_product, weakest
-from retrieval_server.retriever import Retriever
+from retrieval_server.search.index_source import IndexSource
 
 from .same_answers import assert_same_answers
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 BITS, ORDER, NONE = Guarantee
 WEIGHT = torch.randn(48, 384, generator=torch.Generator().manual_seed(1))
 ONE_PROBE = """
-from retrieval_server.processor import prefer_reproducible_products
+from retrieval_server.encode.cpu import prefer_reproducible_products
 prefer_reproducible_products()
 import os, torch
 from retrieval_server.guarantee import probe
@@ -141,9 +141,9 @@ def test_an_encoder_that_pads_to_the_longest_neighbour_guarantees_no_bits(tiny_b
 
 
 def test_ready_and_the_log_tell_the_guarantee(bm25, dense_index, serve, caplog):
-    caplog.set_level("INFO", "retrieval_server.indexes")
-    dense = Retriever.open(dense_index, device="cpu")
-    weak = Retriever.open(dense_index, device="cpu")
+    caplog.set_level("INFO", "retrieval_server.server.indexes")
+    dense = IndexSource.open(dense_index, device="cpu")
+    weak = IndexSource.open(dense_index, device="cpu")
     weak._backend.guarantee = ORDER
     with serve({"words": lambda: bm25, "dense": lambda: dense, "weak": lambda: weak}) as client:
         ready = client.get("/ready").json()

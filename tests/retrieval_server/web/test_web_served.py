@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from retrieval_server.batching import EngineOptions
+from retrieval_server.engine.options import EngineOptions
 from retrieval_server.web.engines import ENGINES
 from retrieval_server.web.options import WebOptions
 from retrieval_server.web.source import WebSource

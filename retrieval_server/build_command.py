@@ -1,0 +1,187 @@
+"""The options of ``build_index.py``: which step of a build, and what it works on.
+
+Validators refuse options that contradict each other or that a step lacks; ``command_line.py`` makes flags,
+help and errors of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import model_validator
+
+from retrieval_server.command_line import Flag, Group, Options, parse
+from retrieval_server.encode.options import EncoderOptions
+from retrieval_server.indexing.options import BM25Options, BuildOptions, Count, DenseOptions
+
+_NEEDED = {
+    "all": ("corpus", "out", "backend"),
+    "passages": ("corpus", "parts"),
+    "encode": ("parts", "part", "encoder"),
+    "merge": ("parts", "out"),
+    "import": ("corpus", "out", "encoder"),
+}
+
+
+class ImportOptions(Options):
+    """A ready-made index or ready-made vectors."""
+
+    group = Group("import", "what was built elsewhere; row i is passage i of --corpus")
+
+    faiss: Annotated[
+        Path | None,
+        Flag(
+            "an inner-product index of FAISS: Flat, HNSW, IVF, ...; linked, or copied where the file system "
+            "cannot link",
+            metavar="FILE",
+        ),
+    ] = None
+    embeddings: Annotated[
+        tuple[Path, ...] | None,
+        Flag(
+            "vectors: .npy, .fbin, or bare (.memmap, .f32, .raw); several files in their order. They become "
+            "an index of --factory; Flat needs no memory for it",
+            metavar="FILE",
+            in_a_row=True,
+        ),
+    ] = None
+    trust: Annotated[
+        bool,
+        Flag("accept ids that are not 0 to n - 1, and vectors unlike the encoder's (with a warning)"),
+    ] = False
+
+
+class HybridOptions(Options):
+    """Several indexes of one corpus, merged by rank."""
+
+    group = Group("hybrid")
+
+    of: Annotated[
+        tuple[Path, ...],
+        Flag("an index of the same corpus; give it twice or more", metavar="DIR"),
+    ] = ()
+    rrf_k: Annotated[Count, Flag("reciprocal rank fusion: a passage at this rank adds 1 / (k + rank)")] = 60
+    depth: Annotated[Count, Flag("passages asked of each index")] = 100
+
+
+class BuildCommand(Options):
+    """All options of ``build_index.py``."""
+
+    step: Annotated[
+        Literal["all", "passages", "encode", "merge", "import"],
+        Flag(
+            "all: from corpus to index; passages, encode, merge: the steps of an index that is encoded in "
+            "parts; import: an index or embeddings from elsewhere",
+            positional=True,
+        ),
+    ] = "all"
+    corpus: Annotated[
+        tuple[Path, ...] | None,
+        Flag(
+            ".jsonl or .tsv, plain or .gz, or .parquet; several files or a folder of them are one corpus",
+            metavar="PATH",
+            in_a_row=True,
+        ),
+    ] = None
+    out: Annotated[Path | None, Flag("index folder to make", metavar="DIR")] = None
+    backend: Annotated[
+        Literal["dense", "bm25", "lucene", "hybrid"] | None,
+        Flag(
+            "dense: vectors of an encoder; bm25: words; lucene: words, for tens of millions of passages "
+            "(needs Java); hybrid: several indexes at once"
+        ),
+    ] = None
+    parts: Annotated[
+        Path | None,
+        Flag(
+            "passages, encode, merge: folder of the text and of the encoded parts",
+            names=("--parts", "--shards"),
+            metavar="DIR",
+        ),
+    ] = None
+    part: Annotated[
+        str | None,
+        Flag(
+            "encode: which part, 1/8 to 8/8; N is the same for all",
+            names=("--part", "--shard"),
+            metavar="I/N",
+        ),
+    ] = None
+    skip_bad_rows: Annotated[
+        bool, Flag("leave rows that cannot be used out, and count them (default: such a row is an error)")
+    ] = False
+    overwrite: Annotated[
+        bool, Flag("replace an index that is already there; encode: start the part over")
+    ] = False
+    dense: DenseOptions = DenseOptions()
+    encoding: EncoderOptions = EncoderOptions()
+    ready: ImportOptions = ImportOptions()
+    bm25: BM25Options = BM25Options()
+    hybrid: HybridOptions = HybridOptions()
+
+    def build_options(self) -> BuildOptions:
+        """What the packages of the server read of it; ``out`` must be given."""
+        assert self.out is not None and self.backend != "hybrid"
+        return BuildOptions(
+            corpus=self.corpus or (),
+            out=self.out,
+            backend=self.backend or "dense",
+            encoder_options=self.encoding,
+            bm25=self.bm25.section(),
+            skip_bad_rows=self.skip_bad_rows,
+            overwrite=self.overwrite,
+            **dict(self.dense),
+        )
+
+    @model_validator(mode="after")
+    def _backend_and_step_fit(self) -> BuildCommand:
+        if self.backend == "hybrid":
+            if self.step != "all" or self.corpus or not self.hybrid.of or not self.out:
+                raise ValueError(
+                    "--backend hybrid needs --of DIR --of DIR and --out, and takes its text from those"
+                )
+            return self
+        if self.hybrid.of:
+            raise ValueError("--of belongs to --backend hybrid")
+        given = {**dict(self), "encoder": self.dense.encoder}
+        for name in _NEEDED[self.step]:
+            if given[name] is None:
+                raise ValueError(f"{'a build' if self.step == 'all' else self.step} needs --{name}")
+        if self.step != "all" and self.backend not in (None, "dense"):
+            raise ValueError(f"{self.step} is a step of a dense index; {self.backend} is built in one go")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_have_a_step(self) -> BuildCommand:
+        if self.step in ("all", "import") and (self.parts or self.part):
+            raise ValueError(
+                "--parts and --part belong to the steps: build_index.py passages|encode|merge ..."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _import_options_fit(self) -> BuildCommand:
+        ready = self.ready
+        if self.step != "import":
+            if ready.faiss or ready.embeddings or ready.trust:
+                raise ValueError("--faiss, --embeddings and --trust belong to: build_index.py import ...")
+            return self
+        if (ready.faiss is None) == (ready.embeddings is None):
+            raise ValueError("import needs either --faiss FILE or --embeddings FILE ...")
+        if self.skip_bad_rows:
+            raise ValueError(
+                "--skip-bad-rows: a row left out would shift all vectors behind it; repair the corpus"
+            )
+        dense = self.dense
+        if ready.faiss and (dense.factory != "Flat" or dense.recall_queries or dense.train_sample):
+            raise ValueError(
+                "--factory, --recall-queries, --train-sample: the index of --faiss is built already"
+            )
+        return self
+
+
+def parse_args(description: str | None, argv: Sequence[str] | None = None) -> BuildCommand:
+    """The options in ``argv`` (None: the process's own); ends the process where they do not fit."""
+    return parse(BuildCommand, description, argv)

@@ -1,0 +1,54 @@
+"""How an index is laid out on a Ray cluster. Imports nothing of Ray's."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from retrieval_server.command_line import Flag, Group, Options
+
+
+def _replicas(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([0-9]+)(?::([0-9]+))?", text)
+    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= least <= most:
+        raise ValueError(f"{text!r} is neither a number from 1 on, nor a range such as 1:4")
+    return least, most
+
+
+class RayOptions(Options):
+    """The cluster, and what each deployment gets of it."""
+
+    group = Group(
+        "several machines",
+        "With --serve ray the encoders and the shards of an index (shard_index.py makes them) run as Ray "
+        "Serve deployments; this process queues, batches and merges. Index folders must be at the same path "
+        "on every machine. Needs the extra rag-r1[ray].",
+    )
+
+    #: "local" starts a Ray on this machine that ends with the server.
+    ray_address: Annotated[
+        str,
+        Flag(
+            "local: a Ray of this server's own, on this machine; auto or HOST:PORT: a running cluster",
+            metavar="ADDRESS",
+        ),
+    ] = "local"
+    #: Replicas of each index's encoder and of each shard, fewest and most; Ray scales between them by load.
+    encoder_replicas: Annotated[
+        tuple[int, int],
+        Flag(
+            "replicas of each encoder; 1:4 lets Ray scale between one and four by load",
+            metavar="N[:MOST]",
+            read=_replicas,
+            default="1",
+        ),
+    ] = (1, 1)
+    shard_replicas: Annotated[
+        tuple[int, int],
+        Flag("replicas of each shard, likewise", metavar="N[:MOST]", read=_replicas, default="1"),
+    ] = (1, 1)
+    replica_cpus: Annotated[float, Flag("CPU cores that Ray reserves for a replica", metavar="CPUS")] = 1.0
+    encoder_gpus: Annotated[
+        float, Flag("GPUs for each replica of an encoder; 0.5: two share one", metavar="GPUS")
+    ] = 0.0

@@ -1,0 +1,292 @@
+"""Indexes on several machines: encoders and shards are Ray Serve deployments, the app in front is the same.
+
+    app, engine (this process) --> encoder replicas --> every shard --> merged by score --> documents
+
+Queue, batches, cache, limits and the wire stay where they are; of the two stages of a batch the first is a
+call to a replica of the encoder, the second a call to every shard. Each index has an application of its own
+for each of these, so that a reload deploys new ones beside the old and deletes the old when they are idle.
+There is no HTTP proxy of Ray's: it is called through handles only.
+
+A replica whose process dies is started again by Ray. Calls that it had, and calls that come meanwhile, are
+sent again until it is back or the server's deadline has passed: an index loses no request to a crash.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from retrieval_server.cluster.merging import merge
+from retrieval_server.cluster.ray_options import RayOptions
+from retrieval_server.encode.malloc import keep_giving_back
+from retrieval_server.errors import IndexFolderError, RayError
+from retrieval_server.folder.manifest import EncoderSection, Manifest, check_files
+from retrieval_server.folder.passages import Passage
+from retrieval_server.folder.shard_set import read_shards
+from retrieval_server.guarantee import Guarantee, Probe, together
+from retrieval_server.search.options import OpenOptions
+from retrieval_server.sources import Description, Retrieved, SearchFailed, StagedSource
+
+log = logging.getLogger(__name__)
+#: Seconds between two attempts at a replica that is gone: the first, doubled each time, up to the second.
+_WAITS = (0.05, 1.0)
+
+
+class QueryEncoder:
+    """A replica of an index's encoder."""
+
+    def __init__(self, section: dict, where: str | None, device: str | None, dtype: str):
+        from retrieval_server.encode.cpu import prefer_reproducible_products
+
+        prefer_reproducible_products()
+        keep_giving_back()
+        from retrieval_server.encode.encoder import Encoder
+
+        self._encoder = Encoder.open(EncoderSection.model_validate(section), where, device, dtype)
+        self._probed = self._encoder.probed
+
+    def call(self, queries: list[str]) -> tuple[Any, Probe]:
+        """The queries' vectors, (queries, dimension), and what the probe of this process found."""
+        return self._encoder.encode_queries(queries), self._probed
+
+
+class Shard:
+    """A replica of one shard: an index folder without its encoder. Answers with documents, not rows."""
+
+    def __init__(self, folder: str, verify: bool | None, options: OpenOptions):
+        from retrieval_server.search.index_source import IndexSource
+
+        keep_giving_back()
+        self._index = IndexSource.open(Path(folder), verify=verify, options=options, encodes=False)
+        self._dense = self._index.manifest.dense is not None
+
+    def call(self, prepared: Any, topks: list[int]) -> list[list[tuple[str, str, str | None, float]]]:
+        """For each query (a vector, else its text) id, contents, url and score (not rounded) of its hits."""
+        if not self._dense:
+            prepared = self._index.prepare(prepared)
+        return [
+            [(hit.passage.id, hit.passage.contents, hit.passage.url, hit.score) for hit in hits]
+            for hits in self._index.find_unrounded(prepared, topks)
+        ]
+
+
+class ShardedSource(StagedSource):
+    """An index whose stages run elsewhere. ``encoder`` is None where the shards take the queries' texts."""
+
+    def __init__(
+        self,
+        description: Description,
+        encoder: Any,
+        shards: Sequence[Any],
+        *,
+        deadline_s: float,
+        at_once: tuple[int, int] = (1, 1),
+        on_close: Callable[[], None] = lambda: None,
+    ):
+        self._description = description
+        self._encoder, self._shards = encoder, list(shards)
+        self._deadline_s = deadline_s
+        self.encoders, self.searchers = at_once
+        self._on_close = on_close
+        self._probes: set[Probe] = set()
+
+    @property
+    def description(self) -> Description:
+        """What this is. The guarantee is that of all encoder replicas that have answered so far."""
+        known = Guarantee.BITS if self._encoder is None else together(self._probes) if self._probes else None
+        return replace(self._description, guarantee=known)
+
+    def warm_up(self) -> None:
+        self.find(self.prepare(["warm"]), [1])
+
+    def prepare(self, queries: Sequence[str]) -> Any:
+        if self._encoder is None:
+            return list(queries)
+        ((vectors, probed),) = self._ask([self._encoder], list(queries))
+        self._probes.add(probed)
+        return vectors
+
+    def find(self, prepared: Any, topks: Sequence[int]) -> list[tuple[Retrieved, ...]]:
+        answers = self._ask(self._shards, prepared, list(topks))
+        return [
+            merge(
+                [
+                    [Retrieved(Passage(key, text, url), score) for key, text, url, score in answer[position]]
+                    for answer in answers
+                ],
+                topk,
+            )
+            for position, topk in enumerate(topks)
+        ]
+
+    def close(self) -> None:
+        self._on_close()
+
+    def _ask(self, handles: Sequence[Any], *arguments: Any) -> list[Any]:
+        """The answer of every handle, all asked at once. Raises SearchFailed when time is up."""
+        deadline = time.monotonic() + self._deadline_s
+        calls = [handle.call.remote(*arguments) for handle in handles]
+        return [
+            self._answer(handle, call, deadline, arguments)
+            for handle, call in zip(handles, calls, strict=True)
+        ]
+
+    def _answer(self, handle: Any, call: Any, deadline: float, arguments: tuple) -> Any:
+        from ray.exceptions import RayActorError
+        from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableError
+
+        wait, longest = _WAITS
+        while True:
+            try:
+                return call.result(timeout_s=max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                break
+            except (
+                RayActorError,
+                DeploymentUnavailableError,
+                ReplicaUnavailableError,
+                ConnectionError,
+            ) as error:
+                log.warning("%s is gone (%s); asking again", handle.deployment_name, type(error).__name__)
+                if time.monotonic() + wait >= deadline:
+                    break
+            time.sleep(wait)
+            wait = min(2 * wait, longest)
+            call = handle.call.remote(*arguments)
+        reason = f"{handle.deployment_name} of the index does not answer"
+        raise SearchFailed(503, "shard_unavailable", reason, retry_after=5)
+
+
+class RayServe:
+    """The connection to Ray, and the deployments of this server. Made and ended in the main thread."""
+
+    def __init__(self, options: RayOptions, folders: Sequence[Path]):
+        try:
+            import ray
+            from ray import serve
+        except ImportError as error:
+            raise RayError(
+                f"--serve ray needs Ray Serve, which is not installed ({error}): pip install 'rag-r1[ray]'"
+            ) from None
+        self._options = options
+        self._local = options.ray_address == "local"
+        settings: dict[str, Any] = {"address": options.ray_address, "log_to_driver": False}
+        if self._local:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            # Workers inherit the environment: they find this package where this process found it.
+            here = str(Path(__file__).resolve().parents[2])
+            known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+            os.environ["PYTHONPATH"] = os.pathsep.join(
+                [here, *(path for path in known if path and path != here)]
+            )
+            wanted = sum(self._most_replicas(folder) for folder in folders) * options.replica_cpus
+            # Twice, for a reload has old and new side by side.
+            settings |= {
+                "num_cpus": max(os.cpu_count() or 1, 1 + int(2 * wanted)),
+                "include_dashboard": False,
+            }
+        try:
+            ray.init(**settings, namespace="retrieval", logging_level=logging.WARNING)
+            serve.start(proxy_location="Disabled")
+        except Exception as error:  # a plain Exception where Ray's own processes do not come up in time
+            ray.shutdown()
+            where = "on this machine" if self._local else f"at {options.ray_address}"
+            raise RayError(f"--serve ray: Ray does not start {where} ({error}).") from error
+
+    def _most_replicas(self, folder: Path) -> int:
+        shards = read_shards(folder)
+        encoders = self._options.encoder_replicas[1] if shards[0][1].dense else 0
+        return encoders + len(shards) * self._options.shard_replicas[1]
+
+    def open(
+        self,
+        folder: Path,
+        opening: OpenOptions,
+        *,
+        verify: bool | None,
+        deadline_s: float,
+    ) -> ShardedSource:
+        """Deploy the index (or the shards) in ``folder`` and wait until all replicas have loaded.
+
+        Raises IndexFolderError for shards that do not fit, RayError if a replica does not start.
+        """
+        from ray import serve
+
+        shards = read_shards(folder)
+        for path, manifest in shards:
+            check_files(path, manifest, verify=False)
+        whole = shards[0][1]
+        if whole.backend not in ("dense", "bm25"):
+            raise IndexFolderError(f"{folder}: --serve ray serves dense and bm25, not {whole.backend}.")
+        name, options = f"retrieval-{uuid.uuid4().hex[:8]}", self._options
+        targets = []
+        if whole.dense is not None:
+            deployment = self._deployment(
+                QueryEncoder, "encoder", options.encoder_replicas, options.encoder_gpus
+            )
+            section = whole.dense.encoder.model_dump()
+            bound = deployment.bind(section, opening.encoder, opening.device, opening.dtype)
+            targets.append(serve.RunTarget(bound, name=f"{name}-encoder", route_prefix=None))
+        for number, (path, _) in enumerate(shards):
+            deployment = self._deployment(Shard, f"shard-{number}", options.shard_replicas, 0.0)
+            bound = deployment.bind(str(path.absolute()), verify, opening)
+            targets.append(serve.RunTarget(bound, name=f"{name}-shard-{number}", route_prefix=None))
+
+        def delete() -> None:
+            for target in targets:
+                serve.delete(target.name)
+
+        try:
+            handles = serve.run_many(targets)
+        except Exception as error:  # Ray raises RuntimeError for whatever went wrong in a replica
+            delete()
+            raise RayError(f"{folder}: a replica does not start ({error}). See the logs of Ray.") from error
+        return ShardedSource(
+            describe(shards),
+            handles[0] if whole.dense is not None else None,
+            handles[1:] if whole.dense is not None else handles,
+            deadline_s=deadline_s,
+            at_once=(options.encoder_replicas[1], options.shard_replicas[1]),
+            on_close=delete,
+        )
+
+    def close(self) -> None:
+        """Leave the cluster; end it, if it is this server's own."""
+        import ray
+        from ray import serve
+
+        if self._local:
+            serve.shutdown()
+        ray.shutdown()
+
+    def _deployment(self, kind: type, name: str, replicas: tuple[int, int], gpus: float) -> Any:
+        from ray import serve
+
+        least, most = replicas
+        # A replica works on one batch at a time; a second one that waits for it is a reason for another.
+        scaling = {"min_replicas": least, "max_replicas": most, "target_ongoing_requests": 1}
+        return serve.deployment(
+            kind,
+            name=name,
+            ray_actor_options={"num_cpus": self._options.replica_cpus, "num_gpus": gpus},
+            **({"autoscaling_config": scaling} if most > least else {"num_replicas": least}),
+        )
+
+
+def describe(shards: Sequence[tuple[Path, Manifest]]) -> Description:
+    """What /ready tells of the index as a whole."""
+    first = shards[0][1]
+    encoder = first.dense.encoder if first.dense else None
+    return Description(
+        backend=first.backend,
+        passages=sum(manifest.count for _, manifest in shards),
+        corpus_sha256=first.shard.whole_sha256 if first.shard else first.corpus.sha256,
+        encoder=encoder.name if encoder else None,
+        separator=encoder.separator if encoder else None,
+    )

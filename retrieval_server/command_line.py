@@ -1,0 +1,211 @@
+"""Command lines out of typed declarations: an option is a field of a pydantic model, and stands nowhere else.
+
+    class EngineOptions(Options):
+        group = Group("batching")
+        max_batch: Annotated[int, Field(ge=1), Flag("queries in a batch")] = 64
+
+gives the flag ``--max-batch``, its line in ``--help`` with the default, the refusal of 0, and the field that
+the engine reads. The type of a field decides how its flag is read: ``Literal`` makes choices, ``bool`` a flag
+without a value, ``tuple`` a flag that takes several values. A field that is a model adds the flags of that
+model under the title of its ``group``. A field without ``Flag`` is no option of the command line. Conditions
+between options are validators of the model that holds them.
+
+``parse`` reads ``sys.argv`` and nothing else: no environment variable, no file. What does not fit ends the
+process with status 2 and one sentence that names the flag.
+
+Why not a library: pydantic-settings (2.16) splits the values of a repeated flag at commas, so that a path or
+a ``--web-param`` with a comma in it becomes two, reads the word ``null`` as None, and gives the flags of a
+nested model a prefix or else no group. tyro reads a three-valued option such as ``--verify`` only with a
+value behind it. typer (click) has no option that takes a variable number of values, as ``--corpus A B`` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+
+
+@dataclass(frozen=True)
+class Group:
+    """A heading of ``--help``, and what it says below the heading."""
+
+    title: str
+    description: str | None = None
+
+
+@dataclass(frozen=True)
+class Flag:
+    """How a field appears on the command line; ``help`` is its text, to which the default is added."""
+
+    help: str
+    #: All spellings, the first one shown; none: the field's name, ``max_batch`` as ``--max-batch``.
+    names: tuple[str, ...] = ()
+    metavar: str | None = None
+    #: The values that are taken, where the type does not say.
+    choices: tuple[str, ...] | None = None
+    #: Turns the text into a value, where the type does not say how. Raises ValueError with the reason.
+    read: Callable[[str], Any] | None = None
+    #: For a tuple: all values behind one flag (``--corpus A B``), not a flag for each (``--of A --of B``).
+    in_a_row: bool = False
+    #: Without a dash: recognised by its place.
+    positional: bool = False
+    #: Under another heading than the other fields of its model.
+    group: Group | None = None
+    #: What ``--help`` shows as the default; None: the default itself, if it is a number or a word.
+    default: str | None = None
+
+
+class Options(BaseModel):
+    """Base of everything that a user can choose."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    group: ClassVar[Group | None] = None
+
+
+Model = TypeVar("Model", bound=Options)
+
+
+@dataclass(frozen=True)
+class _Option:
+    """One flag: the way to its field through nested models, the field, its declaration and its heading."""
+
+    path: tuple[str, ...]
+    field: FieldInfo
+    flag: Flag
+    group: Group | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.flag.names or ("--" + self.path[-1].replace("_", "-"),)
+
+    @property
+    def dest(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def default(self) -> Any:
+        return self.field.get_default(call_default_factory=True)
+
+    @property
+    def type(self) -> Any:
+        """The field's type, without its None."""
+        annotation = self.field.annotation
+        if get_origin(annotation) in (Union, types.UnionType):
+            (annotation,) = (kind for kind in get_args(annotation) if kind is not type(None))
+        return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def parse(model: type[Model], description: str | None, argv: Sequence[str] | None = None) -> Model:
+    """The options in ``argv`` (None: the process's own).
+
+    Ends the process, with status 2 where they do not fit and 0 after ``--help``.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options = list(_options(model))
+    groups: dict[Group | None, Any] = {None: parser}
+    for option in options:
+        if option.group not in groups:
+            assert option.group is not None
+            below = textwrap.fill(option.group.description, 90) if option.group.description else None
+            groups[option.group] = parser.add_argument_group(option.group.title, below)
+        _add(groups[option.group], option)
+    given = vars(parser.parse_args(argv))
+    values = _empty(model)
+    for option in options:
+        if (value := given[option.dest]) is not None:
+            at = values
+            for step in option.path[:-1]:
+                at = at[step]
+            at[option.path[-1]] = value
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        parser.error(_sentence(error, options))
+
+
+def _options(
+    model: type[Options], path: tuple[str, ...] = (), group: Group | None = None
+) -> Iterator[_Option]:
+    group = model.group or group
+    for name, field in model.model_fields.items():
+        if _is_model(field):
+            yield from _options(field.annotation, (*path, name), group)  # type: ignore[arg-type]
+            continue
+        flag = next((item for item in field.metadata if isinstance(item, Flag)), None)
+        if flag is not None:
+            yield _Option((*path, name), field, flag, flag.group or group)
+
+
+def _is_model(field: FieldInfo) -> bool:
+    return isinstance(field.annotation, type) and issubclass(field.annotation, Options)
+
+
+def _empty(model: type[Options]) -> dict[str, Any]:
+    """An empty dictionary for every nested model: each is made of its own defaults."""
+    return {
+        name: _empty(field.annotation)  # type: ignore[arg-type]
+        for name, field in model.model_fields.items()
+        if _is_model(field)
+    }
+
+
+def _add(parser: Any, option: _Option) -> None:
+    kind, flag = option.type, option.flag
+    settings: dict[str, Any] = {"help": _help(flag, option.default)}
+    if kind is bool:
+        settings["action"] = "store_true" if option.default is False else argparse.BooleanOptionalAction
+    else:
+        if get_origin(kind) is tuple and get_args(kind)[-1] is Ellipsis:
+            settings |= {"nargs": "+"} if flag.in_a_row else {"action": "append"}
+            kind = get_args(kind)[0]
+        settings["type"] = _reading(flag.read) if flag.read else kind if kind in (int, float, Path) else str
+        settings["choices"] = list(get_args(kind)) if get_origin(kind) is Literal else flag.choices
+        if not settings["choices"]:
+            settings["metavar"] = flag.metavar or option.path[-1].upper()
+    # None is "not given", for every flag: the model knows the defaults.
+    if flag.positional:
+        parser.add_argument(option.dest, nargs="?", **settings)
+    else:
+        required = {"required": True} if option.field.is_required() else {"default": None}
+        parser.add_argument(*option.names, dest=option.dest, **required, **settings)
+
+
+def _reading(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    def read_or_say_why(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read_or_say_why
+
+
+def _help(flag: Flag, default: Any) -> str:
+    shown = flag.default
+    if shown is None and isinstance(default, int | float | str) and not isinstance(default, bool):
+        shown = f"{default:g}" if isinstance(default, float) else str(default)
+    return (flag.help + (f" (default {shown})" if shown else "")).replace("%", "%%")
+
+
+def _sentence(error: ValidationError, options: Sequence[_Option]) -> str:
+    """The first fault. A validator's own sentence is taken as it is; a limit is told with its flag."""
+    fault = error.errors()[0]
+    if fault["type"] == "value_error":
+        return str(fault["ctx"]["error"])
+    option = next(option for option in options if option.path == fault["loc"][: len(option.path)])
+    limits = fault.get("ctx", {})
+    unit = " seconds" if option.flag.metavar == "SECONDS" else ""
+    for key, words in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below")):
+        if key in limits:
+            return f"{option.names[0]} must be {words} {limits[key]:g}{unit}"
+    return f"{option.names[0]}: {fault['msg']}"

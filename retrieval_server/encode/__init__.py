@@ -1,0 +1,1 @@
+"""Texts to vectors: the encoder, its settings and its model folder."""

@@ -1,0 +1,196 @@
+"""A loaded encoder: texts to vectors with a sentence-transformers model, under the manifest's settings.
+
+Queries are padded by their own length, in buckets, so that a query's vector does not depend on the queries
+beside it, as far as the processor's products do not: see guarantee.py.
+Passages are encoded in batches padded to their longest, which is faster for long texts of similar length.
+
+torch is imported when a model is loaded and not before, so that a BM25 server never needs it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from retrieval_server.encode.encoder_settings import choose_pooling, find_family, settle_settings
+from retrieval_server.encode.model_folder import hash_model, read_folder_settings, resolve_model
+from retrieval_server.encode.options import EncoderOptions
+from retrieval_server.errors import EncoderError
+from retrieval_server.folder.manifest import EncoderSection, require_equal
+from retrieval_server.guarantee import Guarantee, Probe, probe, weakest
+
+log = logging.getLogger(__name__)
+BUCKET = 8  # queries are padded to a multiple of this many tokens
+_QUERY_BATCH = 64  # queries of one bucket encoded at once
+
+
+class Encoder:
+    """A loaded model and its settings. Vectors are float32, (texts, dimension)."""
+
+    def __init__(self, model, section: EncoderSection):
+        self._model = model
+        self.section = section
+
+    @classmethod
+    def create(
+        cls, name: str, options: EncoderOptions, device: str | None = None, dtype: str = "float32"
+    ) -> Encoder:
+        """Load a model for a new index and settle every open setting.
+
+        ``dtype`` is what the model computes in: float32, bfloat16 or float16. Vectors are always float32.
+        """
+        kept_name, folder = resolve_model(name)
+        own = read_folder_settings(folder)
+        pooling = choose_pooling(name, options, own, find_family(kept_name))
+        model = _load(folder, pooling, bare=own.pooling is None, device=device, dtype=dtype)
+        section = settle_settings(
+            kept_name,
+            hash_model(folder),
+            own,
+            options,
+            pooling=pooling,
+            longest=model.max_seq_length,
+            separator_token=getattr(model.tokenizer, "sep_token", None),
+        )
+        model.max_seq_length = section.max_length
+        dimension = cls(model, section).encode_passages(["probe"]).shape[1]
+        return cls(model, section.model_copy(update={"dimension": dimension}))
+
+    @classmethod
+    def open(
+        cls,
+        section: EncoderSection,
+        override: str | None = None,
+        device: str | None = None,
+        dtype: str = "float32",
+    ) -> Encoder:
+        """Load the model of an existing index; ``override`` is another place of the same files.
+
+        Raises EncoderError if it is not there, IndexFolderError if it is not the model that the index was
+        built with.
+        """
+        _, folder = resolve_model(override or section.name)
+        log.info("loading the encoder %s from %s", section.name, folder)
+        remedy = (
+            "An index answers only to the encoder of its vectors: give that one with --encoder, "
+            "or build the index again with this one."
+        )
+        require_equal(f"{folder}: encoder sha256", section.sha256, hash_model(folder), remedy)
+        bare = read_folder_settings(folder).pooling is None
+        model = _load(folder, section.pooling, bare=bare, device=device, dtype=dtype)
+        model.max_seq_length = section.max_length
+        encoder = cls(model, section)
+        dimension = encoder.encode_queries(["probe"]).shape[1]
+        require_equal(f"{folder}: encoder dimension", section.dimension, dimension, remedy)
+        return encoder
+
+    def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
+        """The vectors of queries, (queries, dimension); ``probed`` says what holds in any company."""
+        texts = [self.section.query_prefix + query for query in queries]
+        if self._plain:
+            return self._encode_in_buckets(texts)
+        return self.encode_together(texts)
+
+    def encode_passages(self, passages: Sequence[str], batch_size: int = 64) -> np.ndarray:
+        return self.encode_together([self.section.passage_prefix + text for text in passages], batch_size)
+
+    @cached_property
+    def probed(self) -> Probe:
+        """What is guaranteed of ``encode_queries`` in this process; tried out when first asked for."""
+        found = probe(self._model)
+        if self._plain:
+            return found
+        # Padded to the longest of a batch: a vector's last digits depend on its neighbours' lengths.
+        return Probe(weakest([found.guarantee, Guarantee.ORDER]), found.fingerprint)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the model runs elsewhere than on the processor."""
+        return self._model.device.type != "cpu"
+
+    @property
+    def _plain(self) -> bool:
+        """Whether the model is the common kind: a Hugging Face tokenizer, a transformer, the whole vector."""
+        return callable(getattr(self._model.tokenizer, "pad", None)) and self._model.truncate_dim is None
+
+    def _encode_in_buckets(self, texts: list[str]) -> np.ndarray:
+        """Encode each text at a length of its own: its tokens, padded to the next multiple of BUCKET.
+
+        Padding to the longest of a batch, as is usual, changes the last digits of a vector with its
+        neighbours, and makes short queries pay for a long one. In buckets the shape of the computation is
+        the same for a text in every batch, up to the batch size; see guarantee.py.
+        """
+        import torch
+
+        if not texts:
+            return np.empty((0, self.section.dimension), dtype=np.float32)
+        tokenizer, longest = self._model.tokenizer, self.section.max_length
+        encoded = tokenizer(texts, truncation=True, max_length=longest)
+        buckets: dict[int, list[int]] = {}
+        for position, ids in enumerate(encoded["input_ids"]):
+            length = min(-(-len(ids) // BUCKET) * BUCKET, longest)
+            buckets.setdefault(length, []).append(position)
+        vectors: np.ndarray | None = None
+        for length, members in buckets.items():
+            for first in range(0, len(members), _QUERY_BATCH):
+                chunk = members[first : first + _QUERY_BATCH]
+                features = tokenizer.pad(
+                    {key: [rows[i] for i in chunk] for key, rows in encoded.items()},
+                    padding="max_length",
+                    max_length=length,
+                    return_tensors="pt",
+                )
+                with torch.inference_mode():
+                    features = {key: value.to(self._model.device) for key, value in features.items()}
+                    found = self._model(features)["sentence_embedding"].float()
+                    if self.section.normalize:
+                        found = torch.nn.functional.normalize(found, dim=-1)
+                if vectors is None:
+                    vectors = np.empty((len(texts), found.shape[1]), dtype=np.float32)
+                vectors[chunk] = found.cpu().numpy()
+        return vectors
+
+    def encode_together(self, texts: list[str], batch_size: int = 64) -> np.ndarray:
+        """Encode texts that have their prefix already, in batches padded to their longest."""
+        import torch
+
+        vectors = self._model.encode(
+            texts,
+            prompt="",  # ours are in the texts already; else the model's default prompt would come on top
+            batch_size=batch_size,
+            show_progress_bar=False,
+            convert_to_tensor=True,
+        ).float()
+        if self.section.normalize:
+            vectors = torch.nn.functional.normalize(vectors, dim=-1)
+        return np.ascontiguousarray(vectors.cpu().numpy())
+
+
+def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: str):
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    # Left out, the latter is a question on the terminal where a folder brings code of its own.
+    only_data = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        if not bare:
+            model = SentenceTransformer(str(folder), device=device, **only_data)
+            return model.to(getattr(torch, dtype))
+        transformer = Transformer(
+            str(folder),
+            model_kwargs=dict(only_data),
+            processor_kwargs=dict(only_data),
+            config_kwargs=dict(only_data),
+        )
+        pooler = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
+        model = SentenceTransformer(modules=[transformer, pooler], device=device, trust_remote_code=False)
+        return model.to(getattr(torch, dtype))
+    except Exception as error:  # whatever a damaged or hostile folder makes of three libraries
+        raise EncoderError(f"{folder}: the model does not load ({type(error).__name__}: {error}).") from error

@@ -1,0 +1,121 @@
+"""How an encoder is to be used: pooling, prefixes, normalisation, separator, length.
+
+Pooling decides whether a model works at all, so it is never guessed. A model folder with a
+sentence-transformers configuration is believed; known families (``FAMILIES``) give prefixes and, for a bare
+transformers folder, the pooling; flags can say both. Two sources that contradict each other are refused: BGE
+served mean-pooled, or E5 without its prefixes, still answers, only badly.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from retrieval_server.encode.model_folder import FolderSettings
+from retrieval_server.encode.options import POOLINGS, EncoderOptions
+from retrieval_server.errors import EncoderError
+from retrieval_server.folder.manifest import EncoderSection
+
+MAX_LENGTH = 512  # tokens; the cap where a model's folder does not set one
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a published family of encoders is meant to be used, recognised by the model's name."""
+
+    name: str
+    pattern: re.Pattern[str]
+    pooling: str
+    query_prefix: str
+    passage_prefix: str
+
+
+# From the model cards. Other members (bge-m3, *-instruct, e5-mistral) differ, and are left to their folders
+# and flags.
+FAMILIES = (
+    Family(
+        "BGE (English)",
+        re.compile(r"bge-(small|base|large)-en\b"),
+        "cls",
+        "Represent this sentence for searching relevant passages: ",
+        "",
+    ),
+    Family(
+        "E5",
+        re.compile(r"\be5-(small|base|large)(?!.*instruct)"),
+        "mean",
+        "query: ",
+        "passage: ",
+    ),
+)
+
+
+def find_family(name: str) -> Family | None:
+    """The family by the last part of the name: ``BAAI/bge-large-en-v1.5``, ``/models/e5-base-v2``."""
+    last = Path(name).name.lower().replace("_", "-")
+    return next((family for family in FAMILIES if family.pattern.search(last)), None)
+
+
+def choose_pooling(name: str, options: EncoderOptions, own: FolderSettings, family: Family | None) -> str:
+    """The pooling on which flag, folder and family agree.
+
+    Raises EncoderError if two of them differ, or none says anything.
+    """
+    sources = {
+        "--pooling": options.pooling,
+        "its sentence-transformers configuration": own.pooling,
+        f"the {family.name} family" if family else "": family.pooling if family else None,
+    }
+    said = {source: pooling for source, pooling in sources.items() if pooling is not None}
+    if not said:
+        raise EncoderError(
+            f"{name}: a bare transformers folder of no known family, so its pooling is unknown. "
+            f"Say it with --pooling {'|'.join(POOLINGS)} (the model's card tells)."
+        )
+    if len(set(said.values())) > 1:
+        both = ", ".join(f"{source} says {pooling!r}" for source, pooling in said.items())
+        raise EncoderError(
+            f"{name}: pooling is contradictory: {both}. A model answers badly under another pooling than it "
+            "was trained with: correct 1_Pooling/config.json in the folder, rename a folder that only looks "
+            "like that family, or drop the flag."
+        )
+    return next(iter(said.values()))
+
+
+def settle_settings(
+    name: str,
+    sha256: str,
+    own: FolderSettings,
+    options: EncoderOptions,
+    *,
+    pooling: str,
+    longest: int | None,
+    separator_token: str | None,
+) -> EncoderSection:
+    """Every setting of a new index, from flags, family and folder in this order; the dimension is still 0.
+
+    ``longest`` (tokens) and ``separator_token`` are the loaded model's own. Raises EncoderError if the flags
+    contradict the folder.
+    """
+    if options.normalize is False and own.normalize:
+        raise EncoderError(f"{name}: its own configuration normalises its vectors; drop --no-normalize.")
+    family = find_family(name)
+    return EncoderSection(
+        name=name,
+        sha256=sha256,
+        pooling=pooling,
+        query_prefix=_first(options.query_prefix, family and family.query_prefix, own.query_prefix, ""),
+        passage_prefix=_first(
+            options.passage_prefix, family and family.passage_prefix, own.passage_prefix, ""
+        ),
+        # If neither flag nor folder says, vectors are normalised: inner product is then the cosine.
+        normalize=_first(options.normalize, True if family else None, own.normalize, True),
+        separator=_first(options.separator, f" {separator_token} " if separator_token else " "),
+        max_length=options.max_length or min(longest or MAX_LENGTH, MAX_LENGTH),
+        dimension=0,
+    )
+
+
+def _first(*values):
+    return next(value for value in values if value is not None)

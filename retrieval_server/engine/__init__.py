@@ -1,0 +1,1 @@
+"""The queue: requests to batches, batches to a source, answers to requests."""

@@ -1,0 +1,161 @@
+"""When to start which batch: the decisions of dynamic batching, without threads, clocks or futures.
+
+Queries of all connections wait in one line. The encoder takes a batch whenever it is free and a batch is
+*due*:
+
+- as soon as a full batch is waiting, or as many queries as can be expected: the most that were waiting or
+  under way at once during the last few batches, less those under way now. So a client that is alone never
+  waits, and sixty-four that ask in step are served together;
+- or when no query has come for ``max_wait_s`` since the encoder became free, and after ten times that in any
+  case. So queries that came while it worked wait a moment for the clients that it has just answered and that
+  ask again. Without that moment the clients split into groups that take turns, and a batch of a third of the
+  queries costs half of what a whole one does.
+
+What is in a batch: half of it is for the request that has waited longest, the other half goes round all
+requests that wait, one query each in turn. So a request of two thousand queries delays a single one by a
+batch or two, not by thirty, and single queries, however many, at most halve the pace of the big request.
+Requests of one query each are simply served in order of arrival.
+
+Queries of a batch that failed come back as *suspects*: they go first and each alone, so that one query that
+breaks the backend cannot take others with it.
+
+``Pace`` follows how long batches take, from which come ``Retry-After`` and the refusal of requests that would
+be answered too late. Time is an argument everywhere, in seconds of any monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+#: Batches that are looked back on to guess how many queries are about to arrive.
+_LOOK_BACK = 4
+#: Waits without anybody new that a batch may be put off for, one after the other.
+_PUT_OFF = 10
+#: Weight of the newest batch in the average of ``Pace``.
+_NEWEST = 0.2
+
+
+class BatchFormer(Generic[Item]):
+    """The line of waiting queries. Items are compared by identity and must be hashable."""
+
+    def __init__(self, max_batch: int, max_wait_s: float):
+        self.max_batch = max_batch
+        self.max_wait_s = max_wait_s
+        self._line: dict[Item, tuple[Hashable, float]] = {}  # item -> its request, its arrival
+        self._requests: dict[Hashable, dict[Item, None]] = {}  # oldest first
+        self._turns: OrderedDict[Hashable, None] = OrderedDict()  # the same requests, next in turn first
+        self._suspects: dict[Item, None] = {}
+        self._newest = float("-inf")
+        self._recent: deque[int] = deque([1], maxlen=_LOOK_BACK)
+
+    def __len__(self) -> int:
+        return len(self._line) + len(self._suspects)
+
+    def add(self, item: Item, now: float, request: Hashable = None) -> None:
+        """Append a query at the end of the line; None: it is a request of its own."""
+        owner = item if request is None else request
+        self._line[item] = (owner, now)
+        self._newest = now
+        self._requests.setdefault(owner, {})[item] = None
+        self._turns.setdefault(owner)
+
+    def add_suspects(self, items: list[Item]) -> None:
+        """Take back the queries of a failed batch, to be tried one by one before all others."""
+        self._suspects.update(dict.fromkeys(items))
+
+    def remove(self, item: Item) -> bool:
+        """Forget a query that nobody wants any more; False if it does not wait (any more)."""
+        if item in self._line:
+            self._leave(item)
+            return True
+        waited = item in self._suspects
+        self._suspects.pop(item, None)
+        return waited
+
+    def saw(self, crowd: int) -> None:
+        """Note how many queries, waiting or under way, there were when a batch was done."""
+        self._recent.append(crowd)
+
+    def due_in(self, now: float, free_since: float = float("-inf"), under_way: int = 0) -> float | None:
+        """Seconds until a batch is due: 0.0 now, None if nobody waits.
+
+        ``free_since`` is when the encoder had nothing to do any more, ``under_way`` the number of queries
+        that are being worked on elsewhere, in the second stage for instance.
+        """
+        if self._suspects:
+            return 0.0
+        if not self._line:
+            return None
+        if len(self._line) >= min(self.max_batch, max(self._recent) - under_way):
+            return 0.0
+        _, arrived = next(iter(self._line.values()))
+        began = max(arrived, free_since)
+        due = min(max(self._newest, free_since) + self.max_wait_s, began + _PUT_OFF * self.max_wait_s)
+        return max(0.0, due - now)
+
+    def take(self) -> list[Item]:
+        """The batch to run now, removed from the line: one suspect, else up to ``max_batch`` queries."""
+        if self._suspects:
+            suspect = next(iter(self._suspects))
+            del self._suspects[suspect]
+            return [suspect]
+        oldest = next(iter(self._requests))
+        batch = [item for item, _ in zip(self._requests[oldest], range(self.max_batch // 2), strict=False)]
+        for item in batch:
+            self._leave(item)
+        while self._turns and len(batch) < self.max_batch:
+            request = next(iter(self._turns))
+            item = next(iter(self._requests[request]))
+            self._turns.move_to_end(request)
+            self._leave(item)
+            batch.append(item)
+        return batch
+
+    def _leave(self, item: Item) -> None:
+        request, _ = self._line.pop(item)
+        waiting = self._requests[request]
+        del waiting[item]
+        if not waiting:
+            del self._requests[request], self._turns[request]
+
+
+class Pace:
+    """How long work takes, from the latest batches: a part for each batch and a part for each query.
+
+    Both parts count. By the query alone, a server that has refused much, and so works in small batches, would
+    think itself slow and refuse still more; by the batch alone it could not tell how many more it may take.
+    They come from a line through the sizes and seconds of the batches, older ones weighing less; where all
+    were of about one size, half of their time is taken for the batch's.
+    """
+
+    def __init__(self, max_batch: int) -> None:
+        self._max_batch = max_batch
+        self._last_end = float("-inf")
+        self._queries = self._seconds = 0.0  # averages
+        self._variance = self._covariance = 0.0  # of the queries; of queries and seconds
+
+    def batch_done(self, queries: int, started: float, ended: float) -> None:
+        """Note a batch. Stages may overlap, so it took what passed since the batch before it ended."""
+        seconds = ended - max(started, self._last_end)
+        newest = _NEWEST if self._queries else 1.0
+        self._last_end = ended
+        more, longer = queries - self._queries, seconds - self._seconds
+        self._queries += newest * more
+        self._seconds += newest * longer
+        self._variance = (1 - newest) * (self._variance + newest * more * more)
+        self._covariance = (1 - newest) * (self._covariance + newest * more * longer)
+
+    def seconds_for(self, queries: int) -> float:
+        """How long this many queries will take, in batches as large as can be; 0.0 while nothing is known."""
+        if not (queries and self._queries):
+            return 0.0
+        average = self._seconds / self._queries
+        trust = (self._queries / 4) ** 2  # in the half, as a variance: it fades as sizes differ
+        slope = (self._covariance + trust * average / 2) / (self._variance + trust)
+        slope = min(max(slope, 0.0), average)
+        batches = -(-queries // self._max_batch)
+        return batches * (self._seconds - slope * self._queries) + queries * slope

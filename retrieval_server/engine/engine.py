@@ -1,0 +1,240 @@
+"""Batching across requests: the queries of all requests wait in one line and are searched together.
+
+    search() --> cached? --> same query under way? --> Line --> runner: threads, or the event loop
+       ^                                             (line.py)            (runners.py)
+       +------------------- futures <------------- deliver <-------------------+
+
+All bookkeeping happens in the event loop; threads only run the source's stages. The line is bounded: what
+does not fit is refused at once (``Overloaded``), never queued without end. A query whose askers have all
+gone (client closed, deadline) is taken out of the line; one that is being searched is finished, and cached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Sequence
+
+from cachetools import LRUCache
+
+from retrieval_server.engine.batching import Pace
+from retrieval_server.engine.jobs import Answer, Batch, Job, now
+from retrieval_server.engine.line import Line
+from retrieval_server.engine.metrics import IndexMetrics
+from retrieval_server.engine.options import EngineOptions
+from retrieval_server.engine.runners import RemoteRunner, StagedRunner, Stages
+from retrieval_server.sources import RemoteSource, Source, StagedSource
+
+log = logging.getLogger(__name__)
+#: How often an engine that is being drained looks whether it has finished.
+_LOOK_AGAIN_S = 0.02
+
+
+class Overloaded(Exception):
+    """The request was refused; ``retry_after`` is in whole seconds, ``reason`` a metrics label."""
+
+    def __init__(self, reason: str, message: str, retry_after: int):
+        super().__init__(message)
+        self.reason, self.retry_after = reason, retry_after
+
+
+class Engine:
+    """Answers queries from a source that it loads itself. Belongs to the event loop that runs ``load``."""
+
+    def __init__(self, options: EngineOptions, metrics: IndexMetrics):
+        self.options = options
+        self.source: Source | None = None
+        self._metrics = metrics
+        self._line: Line | None = None  # made by load: how long a batch may be depends on the source
+        self._pace: Pace | None = None
+        self._cache: LRUCache[tuple[str, int], Answer] = LRUCache(options.cache_size)
+        self._in_flight: dict[tuple[str, int], Job] = {}
+        self._stages = Stages()
+        self._tasks: list[asyncio.Task] = []
+        self._searches = 0
+
+    @property
+    def queue_length(self) -> int:
+        """Queries that wait for the encoder."""
+        return len(self._line) if self._line is not None else 0
+
+    @property
+    def outstanding(self) -> int:
+        """Queries accepted and not yet answered."""
+        return self._line.unanswered if self._line is not None else 0
+
+    @property
+    def cache_entries(self) -> int:
+        return len(self._cache)
+
+    async def load(self, load: Callable[[], Source]) -> None:
+        """Load and warm up in the thread that will encode, and start to work on the line."""
+        options = self.options
+        source = await self._stages.load(load)
+        runner: RemoteRunner | StagedRunner
+        if isinstance(source, RemoteSource):  # batches would make the fast wait for the slow
+            self._line, self._pace = Line(max_batch=1, max_wait_s=0.0), Pace(max_batch=1)
+            runner = RemoteRunner(source, self._line.next_batch, self._deliver)
+        else:
+            try:
+                await self._stages.load(source.warm_up)
+            except Exception:
+                source.close()
+                raise
+            self._line = Line(options.max_batch, options.max_wait_ms / 1000)
+            self._pace = Pace(options.max_batch)
+            overlap = source.overlaps if options.overlap is None else options.overlap
+            runner = StagedRunner(source, self._stages, self._line.next_batch, self._deliver, overlap)
+        self._tasks = [asyncio.create_task(coroutine) for coroutine in runner.work()]
+        self.source = source
+
+    async def drain(self) -> None:
+        """Returns when everything that was asked has been answered; the caller asks no more."""
+        while self._searches or self.outstanding:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def stop(self) -> None:
+        """End all work. What is still under way fails; the app has answered its requests before this."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if isinstance(self.source, RemoteSource):
+            await self.source.close()
+        self._stages.end()
+        if isinstance(self.source, StagedSource):
+            await asyncio.to_thread(self.source.close)
+
+    async def search(self, queries: Sequence[str], topk: int) -> list[Answer]:
+        """At most ``topk`` documents a query, in the queries' order; a blank query finds none.
+
+        Raises Overloaded at once where the line is full or too slow, and what the backend raised. Cancelling
+        takes back the queries that nobody else waits for.
+        """
+        self._searches += 1
+        try:
+            return await self._search(queries, topk)
+        finally:
+            self._searches -= 1
+
+    async def _search(self, queries: Sequence[str], topk: int) -> list[Answer]:
+        waits: list[Answer | Job] = []
+        joined: set[Job] = set()
+        fresh: list[Job] = []
+        asked = cached = 0
+        loop = asyncio.get_running_loop()
+        for query in queries:
+            if not query.strip():
+                waits.append(())
+                continue
+            asked += 1
+            key = (query, topk)
+            if (answer := self._cache.get(key)) is not None:
+                cached += 1
+                waits.append(answer)
+                continue
+            job = self._in_flight.get(key)
+            if job is None:
+                job = Job(query, topk, loop.create_future())
+                fresh.append(job)
+                if self.options.single_flight:
+                    self._in_flight[key] = job
+            joined.add(job)
+            waits.append(job)
+        try:
+            self._admit(len(fresh))
+        except Overloaded:
+            for job in fresh:
+                self._forget(job)
+            raise
+        self._metrics.queries.inc(asked)
+        self._metrics.cache_hits.inc(cached)
+        self._metrics.joined.inc(asked - cached - len(fresh))
+        await self._answered(fresh, joined)
+        return [wait.future.result() if isinstance(wait, Job) else wait for wait in waits]
+
+    async def _answered(self, fresh: list[Job], jobs: set[Job]) -> None:
+        """Returns when all ``jobs`` are answered; the ``fresh`` ones among them enter the line."""
+        assert self._line is not None
+        self._line.add(fresh)
+        for job in jobs:
+            job.askers += 1
+        try:
+            if jobs:
+                await asyncio.wait([job.future for job in jobs])
+        finally:
+            for job in jobs:
+                job.askers -= 1
+                if job.askers == 0 and not job.future.done() and self._line.withdraw(job):
+                    self._metrics.dropped.inc()
+                    self._forget(job)
+
+    def refuses(self) -> Overloaded | None:
+        """Why one more query would be refused at this moment, or None."""
+        try:
+            self._admit(1)
+        except Overloaded as error:
+            return error
+        return None
+
+    def _admit(self, queries: int) -> None:
+        if not queries:
+            return
+        assert self._pace is not None
+        outstanding, options = self.outstanding, self.options
+        total = outstanding + queries
+        retry_after = max(1, math.ceil(self._pace.seconds_for(outstanding)))
+        if total > options.max_queue:
+            message = f"{outstanding} queries under way, at most {options.max_queue}"
+            raise Overloaded("queue_full", message, retry_after)
+        if not outstanding:
+            return  # an idle server accepts a request however long it may take
+        seconds = self._pace.seconds_for(total)
+        if seconds > options.deadline_s:
+            message = f"the answer would take {seconds:.0f} s; the deadline is {options.deadline_s:g} s"
+            raise Overloaded("deadline", message, retry_after)
+        most = options.max_delay_s
+        if most is not None and seconds > most:
+            message = f"the answer would take {seconds:.1f} s; a request takes {most:g} s at most"
+            raise Overloaded("delay", message, retry_after)
+
+    def _deliver(self, batch: Batch) -> None:
+        """Give the jobs of a finished batch their answers, or their error."""
+        self._metrics.batch_size.observe(len(batch.jobs))
+        for job in batch.jobs:
+            self._metrics.stage_seconds["queue"].observe(batch.started - job.arrived)
+        for stage, seconds in batch.seconds.items():
+            self._metrics.stage_seconds[stage].observe(seconds)
+        if batch.answers is not None:
+            self._succeed(batch, batch.answers)
+        else:
+            assert batch.error is not None
+            self._fail(batch, batch.error)
+
+    def _succeed(self, batch: Batch, answers: Sequence[Answer]) -> None:
+        assert self._line is not None and self._pace is not None
+        self._pace.batch_done(len(batch.jobs), batch.started, now())
+        self._line.batch_done()
+        for job, answer in zip(batch.jobs, answers, strict=True):
+            if self._cache.maxsize:
+                self._cache[job.query, job.topk] = answer
+            self._line.job_done()
+            self._forget(job)
+            job.future.set_result(answer)
+
+    def _fail(self, batch: Batch, error: Exception) -> None:
+        assert self._line is not None
+        if len(batch.jobs) > 1:
+            log.warning("a batch of %d queries failed; trying each alone", len(batch.jobs), exc_info=error)
+            self._line.retry_alone(batch.jobs)
+            return
+        (job,) = batch.jobs
+        self._line.job_done()
+        self._forget(job)
+        job.future.set_exception(error)
+        job.future.exception()  # mark as seen: its askers may all have gone
+
+    def _forget(self, job: Job) -> None:
+        key = (job.query, job.topk)
+        if self._in_flight.get(key) is job:
+            del self._in_flight[key]

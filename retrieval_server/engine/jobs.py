@@ -1,0 +1,40 @@
+"""What goes through the engine: a job for each query, and the batches that jobs form."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from retrieval_server.sources import Retrieved
+
+#: The engine's clock, in seconds.
+now = time.monotonic
+#: The documents found for one query, best first.
+Answer = Sequence[Retrieved]
+
+
+class Job:
+    """One query in the engine; compared by identity. ``askers`` counts the requests that wait for it."""
+
+    __slots__ = ("query", "topk", "future", "arrived", "askers")
+
+    def __init__(self, query: str, topk: int, future: asyncio.Future[Answer]):
+        self.query, self.topk, self.future = query, topk, future
+        self.arrived = now()
+        self.askers = 0
+
+
+@dataclass
+class Batch:
+    """Jobs that are searched together, and what became of them: ``answers``, one for each job, or ``error``.
+
+    ``seconds`` is the time spent in each stage that was completed.
+    """
+
+    jobs: list[Job]
+    started: float
+    answers: Sequence[Answer] | None = None
+    error: Exception | None = None
+    seconds: dict[str, float] = field(default_factory=dict)

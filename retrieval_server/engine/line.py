@@ -1,0 +1,98 @@
+"""The line of waiting jobs: who adds to it does not wait, who takes from it waits until a batch is due.
+
+When a batch is due, and which jobs are in it, is decided by ``batching.py``; here are the event loop's clock
+and the count of jobs that are not answered yet, on which that decision depends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from retrieval_server.engine.batching import BatchFormer
+from retrieval_server.engine.jobs import Batch, Job, now
+
+#: Turns of the event loop within which a request that has arrived at the socket reaches the line.
+_TURNS_TO_READ = 3
+
+
+class Line:
+    """Belongs to one event loop."""
+
+    def __init__(self, max_batch: int, max_wait_s: float):
+        self._former: BatchFormer[Job] = BatchFormer(max_batch, max_wait_s)
+        self._wakes: set[asyncio.Future[None]] = set()
+        self._unanswered = 0
+
+    def __len__(self) -> int:
+        """Jobs that wait."""
+        return len(self._former)
+
+    @property
+    def unanswered(self) -> int:
+        """Jobs that wait, or are in a batch that is not finished."""
+        return self._unanswered
+
+    def add(self, jobs: Sequence[Job]) -> None:
+        """Append the jobs of one request."""
+        request = object()
+        for job in jobs:
+            self._former.add(job, job.arrived, request)
+        self._unanswered += len(jobs)
+        self._wake()
+
+    def withdraw(self, job: Job) -> bool:
+        """Take a job out; False if it no longer waits."""
+        if not self._former.remove(job):
+            return False
+        self._unanswered -= 1
+        return True
+
+    def retry_alone(self, jobs: Sequence[Job]) -> None:
+        """Put the jobs of a failed batch back, to be tried one at a time before all others."""
+        self._former.add_suspects(list(jobs))
+        self._wake()
+
+    def batch_done(self) -> None:
+        """Note how busy it was, for the next batches; called while the batch's jobs still count."""
+        self._former.saw(self._unanswered)
+
+    def job_done(self) -> None:
+        """A job that was taken has its answer, or its error."""
+        self._unanswered -= 1
+
+    async def next_batch(self) -> Batch:
+        """The next batch, when it is due. Several callers may wait; each batch goes to one of them."""
+        await self._until_due()
+        return Batch(self._former.take(), now())
+
+    async def _until_due(self) -> None:
+        loop = asyncio.get_running_loop()
+        free_since = now()
+        while True:
+            seconds = self._due_in(free_since)
+            if seconds == 0.0:
+                # The loop may have been busy with answers while others asked: read before the batch is cut.
+                for _ in range(_TURNS_TO_READ):
+                    await asyncio.sleep(0)
+                if self._due_in(free_since) == 0.0:
+                    return
+                continue
+            wake = loop.create_future()
+            self._wakes.add(wake)
+            timer = None if seconds is None else loop.call_later(seconds, self._wake)
+            try:
+                await wake
+            finally:
+                self._wakes.discard(wake)
+                if timer is not None:
+                    timer.cancel()
+
+    def _due_in(self, free_since: float) -> float | None:
+        under_way = self._unanswered - len(self._former)
+        return self._former.due_in(now(), free_since, under_way)
+
+    def _wake(self) -> None:
+        for wake in self._wakes:
+            if not wake.done():
+                wake.set_result(None)

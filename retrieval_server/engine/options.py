@@ -1,0 +1,67 @@
+"""How queries are batched and bounded."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from retrieval_server.command_line import Flag, Group, Options
+
+
+class EngineOptions(Options):
+    """One engine, that is, one index. Times are in seconds, but for ``max_wait_ms``."""
+
+    group = Group("batching", "The queries of all requests are encoded and searched together.")
+
+    max_batch: Annotated[int, Field(ge=1), Flag("queries in a batch; 1: each alone")] = 64
+    max_wait_ms: Annotated[
+        float,
+        Field(ge=0),
+        Flag(
+            "milliseconds without a new query after which a batch starts although it could be larger; a "
+            "client that is alone never waits",
+        ),
+    ] = 4.0
+    #: None: unless both happen on the CPU.
+    overlap: Annotated[
+        bool | None,
+        Flag(
+            "encode one batch while another is searched (default: yes, unless both run on the CPU, where "
+            "they would take the cores from each other)"
+        ),
+    ] = None
+    cache_size: Annotated[
+        int, Field(ge=0), Flag("answers to remember; the least recently used go first; 0: none")
+    ] = 10_000
+    single_flight: Annotated[
+        bool, Flag("compute equal queries that are under way only once (default: yes)")
+    ] = True
+    max_queue: Annotated[
+        int,
+        Flag(
+            "queries accepted and not yet answered; a request that does not fit gets 503 with Retry-After at "
+            "once; at least --max-queries"
+        ),
+    ] = 4096
+    deadline_s: Annotated[
+        float,
+        Field(gt=0),
+        Flag(
+            "a request that is not answered within this time gets 504; one that could not be gets 503 at "
+            "once",
+            names=("--deadline",),
+            metavar="SECONDS",
+        ),
+    ] = 60.0
+    #: None: the deadline.
+    max_delay_s: Annotated[
+        float | None,
+        Field(gt=0),
+        Flag(
+            "a request that, at the present pace, would be answered later than this gets 503 with "
+            "Retry-After at once, unless nothing else is under way (default: as --deadline)",
+            names=("--max-delay",),
+            metavar="SECONDS",
+        ),
+    ] = None

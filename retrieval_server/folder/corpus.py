@@ -1,0 +1,183 @@
+"""Reads a corpus row by row: one file, several, or a folder of them, never a file whole.
+
+The format is known by the file's name: ``.jsonl`` and ``.tsv`` (each also with ``.gz`` behind it) and
+``.parquet``; corpus_rows.py tells what a row is. The files are read in the order given, those of a folder in
+the order of their names, and together they are one corpus: an id may stand in one of them only.
+
+Rows that do not fit are all counted, and the first of them named, with file, line and fault; then the corpus
+is refused, or with ``skip_bad_rows`` taken without them (bad_rows.py). A line beyond MAX_LINE_BYTES is such a
+row: a few hundred kilobytes of gzip can be gigabytes of one. Lines are split at ``\\n`` only: other line
+separators of Unicode may stand inside a text.
+"""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tqdm import tqdm
+
+from retrieval_server.errors import CorpusError
+from retrieval_server.folder.bad_rows import NAMED, BadRows
+from retrieval_server.folder.corpus_rows import BadRow, parse_jsonl_row, parse_tsv_row, passage_of
+from retrieval_server.folder.manifest import CorpusSection
+from retrieval_server.folder.passages import Passage, PassageWriter
+
+log = logging.getLogger(__name__)
+MAX_LINE_BYTES = 16 * 2**20  # of one row, unpacked; a whole article of Wikipedia stays far below it
+_LINES: dict[str, Callable[[str], Passage]] = {".jsonl": parse_jsonl_row, ".tsv": parse_tsv_row}
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".parquet")
+_COLUMNS = ("id", "contents", "title", "text", "url")
+_AT_ONCE = 1024  # rows of a parquet file in memory
+
+
+def corpus_files(corpus: Path | Sequence[Path]) -> list[Path]:
+    """The files of a corpus, in reading order. Raises CorpusError if one is missing or of no known format."""
+    files: list[Path] = []
+    for path in [corpus] if isinstance(corpus, Path) else corpus:
+        if path.is_dir():
+            inside = sorted(p for p in path.iterdir() if p.is_file() and _known(p))
+            if not inside:
+                raise CorpusError(f"{path}: no file in this folder ends in one of {', '.join(_SUFFIXES)}.")
+            files += inside
+        elif not _known(path):
+            raise CorpusError(
+                f"{path}: the file's name must end in one of {', '.join(_SUFFIXES)}; that tells the format."
+            )
+        elif not path.is_file():
+            raise CorpusError(f"{path}: no such file. Give the corpus with --corpus FILE.")
+        else:
+            files.append(path)
+    return files
+
+
+def _known(path: Path) -> bool:
+    return path.name.lower().endswith(_SUFFIXES) and not path.name.startswith(".")
+
+
+class CorpusReader:
+    """Iterates over ``(place, Passage)``; ``bad`` has the malformed rows, which are left out. Unless they are
+    to be skipped, the iteration ends with a CorpusError that names the first of them.
+
+    A place is the number of a line or row, from 1, counted on from file to file; ``where`` gives its name.
+    """
+
+    def __init__(self, corpus: Path | Sequence[Path], *, skip_bad_rows: bool = False, progress: bool = True):
+        self.files = corpus_files(corpus)
+        self.skip_bad_rows = skip_bad_rows
+        self.progress = progress
+        self.bad = BadRows()
+        self._before: list[int] = []  # for each file begun, how many places lie before it
+
+    @property
+    def skipped(self) -> int:
+        """How many malformed rows were left out."""
+        return self.bad.count
+
+    @property
+    def source(self) -> str:
+        """The corpus's name, for people."""
+        names = [path.name for path in self.files]
+        return names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]} ({len(names)} files)"
+
+    def where(self, place: int) -> str:
+        """``FILE, line N`` of a place that has been read."""
+        file = bisect_right(self._before, place - 1) - 1
+        unit = "row" if self.files[file].name.lower().endswith(".parquet") else "line"
+        return f"{self.files[file]}, {unit} {place - self._before[file]}"
+
+    def __iter__(self) -> Iterator[tuple[int, Passage]]:
+        self._before, self.bad = [], BadRows()
+        place = 0
+        # Progress is counted in bytes on disk: their number is known, that of the rows is not.
+        sizes = [path.stat().st_size for path in self.files]
+        with tqdm(
+            total=sum(sizes), unit="B", unit_scale=True, desc="reading corpus", disable=not self.progress
+        ) as bar:
+            for number, path in enumerate(self.files):
+                self._before.append(place)
+                rows = _parquet_rows if path.name.lower().endswith(".parquet") else _line_rows
+                for found in rows(path, bar):
+                    place += 1
+                    if isinstance(found, BadRow):
+                        self._bad(place, str(found))
+                    elif found is not None:
+                        yield place, found
+                bar.update(sum(sizes[: number + 1]) - bar.n)
+        if self.bad.count > NAMED:
+            log.warning("%d bad rows in all", self.bad.count)
+        if self.bad.count and not self.skip_bad_rows:
+            raise CorpusError(self.bad.refusal())
+
+    def _bad(self, place: int, fault: str) -> None:
+        self.bad.add(self.where(place), fault)
+        if self.bad.count <= NAMED:  # at once: the end of a large corpus may be minutes away
+            log.warning("bad row: %s: %s", self.where(place), fault)
+
+
+def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRow | None]:
+    """What each line holds; None is a blank line."""
+    name = path.name.lower()
+    parse = next(parse for suffix, parse in _LINES.items() if name.removesuffix(".gz").endswith(suffix))
+    with path.open("rb") as raw:
+        stream = gzip.open(raw) if name.endswith(".gz") else raw
+        counted = 0
+        try:
+            for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES + 1), b"")):
+                if number % 1000 == 0:
+                    bar.update(raw.tell() - counted)
+                    counted = raw.tell()
+                if len(line) > MAX_LINE_BYTES:
+                    yield BadRow(f"longer than {MAX_LINE_BYTES} bytes")
+                    while line and not line.endswith(b"\n"):  # to where the next row begins
+                        line = stream.readline(MAX_LINE_BYTES)
+                    continue
+                try:
+                    text = line.decode("utf-8-sig" if number == 0 else "utf-8").rstrip("\r\n")
+                    yield parse(text) if text.strip() else None
+                except UnicodeDecodeError as error:
+                    yield BadRow(f"not UTF-8 ({error.reason} at byte {error.start})")
+                except BadRow as fault:
+                    yield fault
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise CorpusError(f"{path}: broken gzip file ({error}). Fetch it again.") from error
+
+
+def _parquet_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRow]:
+    """What each row holds. Of the file, a thousand rows and the open pages of its columns are in memory."""
+    try:
+        with pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
+            columns = [name for name in _COLUMNS if name in file.schema_arrow.names]
+            share = path.stat().st_size / max(file.metadata.num_rows, 1)
+            for batch in file.iter_batches(_AT_ONCE, columns=columns, use_threads=False):
+                for row in batch.to_pylist():
+                    try:
+                        yield passage_of(row)
+                    except BadRow as fault:
+                        yield fault
+                bar.update(int(share * batch.num_rows))
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise CorpusError(f"{path}: not a readable parquet file ({error}). Fetch it again.") from error
+
+
+def write_passages(reader: CorpusReader, path: Path) -> tuple[CorpusSection, int]:
+    """Write the corpus's text to ``path``: what it is, and the number of passages.
+
+    Raises CorpusError for a malformed row, an empty corpus and for equal ids.
+    """
+    with PassageWriter(path) as writer:
+        for place, passage in reader:
+            writer.add(passage, place)
+    if writer.count == 0:
+        skipped = f" ({reader.skipped} malformed rows were skipped)" if reader.skipped else ""
+        raise CorpusError(f"{reader.source}: no passage in it{skipped}. An index needs at least one.")
+    writer.refuse_duplicate_ids(reader.where)
+    section = CorpusSection(source=reader.source, sha256=writer.sha256, skipped_rows=reader.skipped)
+    return section, writer.count

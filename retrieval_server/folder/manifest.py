@@ -1,0 +1,238 @@
+"""``manifest.json``: what an index folder holds, and the checks that refuse a folder whose parts do not fit.
+
+The manifest is written last, into a folder that gets its final name only then: a folder without one is not an
+index. Everything that changes an embedding stands in it (pooling, prefixes, normalisation, length, the hash
+of the encoder's files), because an index searched with another encoder answers nonsense without any error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from tqdm import tqdm
+
+from retrieval_server.errors import IndexFolderError
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+PASSAGES = "passages.arrow"
+FAISS_INDEX = "faiss.index"
+BM25_FOLDER = "bm25"
+LUCENE_FOLDER = "lucene"
+VERIFY_UP_TO = 2**30  # bytes; a larger folder's contents are hashed only on request
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CorpusSection(_Section):
+    """The corpus: its file's name (for people), the hash of its ids and contents, the rows left out."""
+
+    source: str
+    sha256: str
+    skipped_rows: int = 0
+
+
+class EncoderSection(_Section):
+    """All that fixes an embedding. ``sha256`` is over the model folder's files; lengths are in tokens."""
+
+    name: str
+    sha256: str
+    pooling: str
+    query_prefix: str
+    passage_prefix: str
+    normalize: bool
+    separator: str
+    max_length: int
+    dimension: int
+
+
+class SearchSection(_Section):
+    """The settings of an approximate index that a server uses unless told otherwise."""
+
+    nprobe: int | None = None
+    ef_search: int | None = None
+
+
+class RecallRow(SearchSection):
+    """Share of exact search's results that a setting finds, and its milliseconds a query when built."""
+
+    recall: float
+    ms: float
+
+
+class RecallSection(_Section):
+    """Recall@k of an approximate index, over ``queries`` queries from ``source``."""
+
+    k: int
+    queries: int
+    source: str
+    rows: tuple[RecallRow, ...]
+
+
+class DenseSection(_Section):
+    """A FAISS index and the encoder of its vectors. ``search`` and ``recall`` of approximate ones."""
+
+    encoder: EncoderSection
+    metric: Literal["inner_product"]
+    factory: str
+    search: SearchSection | None = None
+    recall: RecallSection | None = None
+
+
+class BM25Section(_Section):
+    """A BM25 index: the text analysis and the two constants of the formula (Lucene's variant)."""
+
+    stemmer: Literal["english", "none"]
+    stopwords: Literal["english", "none"]
+    k1: float
+    b: float
+
+
+class ShardSection(_Section):
+    """Which part of which index this is: rows from ``first_row`` on, of ``whole_count`` in ``of`` shards."""
+
+    number: int
+    of: int
+    first_row: int
+    whole_count: int
+    whole_sha256: str
+
+
+class HybridSection(_Section):
+    """Other index folders of the same corpus, by paths from this one; reciprocal rank fusion's constants."""
+
+    of: tuple[str, ...]
+    k: int
+    depth: int
+
+
+class FileEntry(_Section):
+    """Size and hash of one file of the folder."""
+
+    bytes: int
+    sha256: str
+
+
+class Manifest(_Section):
+    """The whole of ``manifest.json``. The section that ``backend`` names is there.
+
+    A hybrid also has the dense section of the dense index in it, if there is one.
+    """
+
+    format_version: int
+    backend: Literal["dense", "bm25", "lucene", "hybrid"]
+    count: int
+    corpus: CorpusSection
+    dense: DenseSection | None = None
+    bm25: BM25Section | None = None
+    shard: ShardSection | None = None
+    lucene: BM25Section | None = None
+    hybrid: HybridSection | None = None
+    files: dict[str, FileEntry]
+    built_with: dict[str, str]
+
+    @field_validator("files")
+    @classmethod
+    def _inside(cls, files: dict[str, FileEntry]) -> dict[str, FileEntry]:
+        # A file's size and hash stand in the message that refuses it: no other folder's may be named.
+        for name in files:
+            path = PurePosixPath(name)
+            if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
+                raise ValueError(f"{name[:100]!r} is not the path of a file in this folder")
+        return files
+
+
+def sha256_of_file(path: Path, read: Callable[[int], object] = lambda size: None) -> str:
+    """The file's hash, in hexadecimal; ``read`` is told the bytes of each block."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(2**20):
+            digest.update(chunk)
+            read(len(chunk))
+    return digest.hexdigest()
+
+
+def describe_files(folder: Path, progress: bool = False) -> dict[str, FileEntry]:
+    """Size and hash of every file below the folder except the manifest, by relative path.
+
+    ``progress`` shows a bar where there is more to read than VERIFY_UP_TO.
+    """
+    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
+    sizes = [p.stat().st_size for p in paths]
+    quiet = not progress or sum(sizes) <= VERIFY_UP_TO
+    with tqdm(total=sum(sizes), desc="hashing", unit="B", unit_scale=True, disable=quiet) as bar:
+        return {
+            p.relative_to(folder).as_posix(): FileEntry(bytes=size, sha256=sha256_of_file(p, bar.update))
+            for p, size in zip(paths, sizes, strict=True)
+        }
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    with (folder / MANIFEST).open("w", encoding="utf-8") as stream:
+        json.dump(manifest.model_dump(exclude_none=True), stream, indent=2, ensure_ascii=False)
+        stream.write("\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The folder's manifest. Raises IndexFolderError if it is not a finished index of this format."""
+    path = folder / MANIFEST
+    rebuild = "Build one with: python retrieval_server/build_index.py --corpus FILE --out DIR --backend bm25"
+    if not folder.is_dir():
+        raise IndexFolderError(f"{folder}: no such folder. {rebuild}")
+    if not path.is_file():
+        raise IndexFolderError(f"{folder}: no {MANIFEST}, so this is no finished index. {rebuild}")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise IndexFolderError(f"{path}: cannot be read ({error.strerror}).") from None
+    except (ValueError, RecursionError) as error:
+        raise IndexFolderError(f"{path}: not JSON ({error}). {rebuild}") from None
+    version = data.get("format_version") if isinstance(data, dict) else None
+    if version != FORMAT_VERSION:
+        raise IndexFolderError(
+            f"{path}: format version {version}, this server reads {FORMAT_VERSION}. Build the index again."
+        )
+    try:
+        manifest = Manifest.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise IndexFolderError(f"{path}: {where}: {first['msg']}. Build the index again.") from None
+    if getattr(manifest, manifest.backend) is None:
+        raise IndexFolderError(
+            f"{path}: backend {manifest.backend!r} without its section. Build the index again."
+        )
+    return manifest
+
+
+def require_equal(what: str, in_manifest: object, found: object, remedy: str) -> None:
+    """Refuse a mismatch, with both values and the remedy."""
+    if in_manifest != found:
+        raise IndexFolderError(f"{what}: the manifest says {in_manifest!r}, found {found!r}. {remedy}")
+
+
+def check_files(folder: Path, manifest: Manifest, verify: bool | None = None) -> None:
+    """Compare the folder's files with the manifest: sizes always, hashes if ``verify``.
+
+    ``verify=None`` hashes folders of up to 1 GiB: seconds there, minutes for the index of a whole Wikipedia.
+    """
+    remedy = "The folder was changed after its build; copy it again or build it again."
+    if verify is None:
+        verify = sum(entry.bytes for entry in manifest.files.values()) <= VERIFY_UP_TO
+    for name, entry in manifest.files.items():
+        path = folder / name
+        if not path.is_file():
+            raise IndexFolderError(f"{path}: the manifest names this file, but it is missing. {remedy}")
+        require_equal(f"{path}: size in bytes", entry.bytes, path.stat().st_size, remedy)
+        if verify:
+            require_equal(f"{path}: sha256", entry.sha256, sha256_of_file(path), remedy)

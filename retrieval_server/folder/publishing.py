@@ -1,0 +1,61 @@
+"""How a folder becomes an index, all at once.
+
+All work is done in ``OUT.building`` beside the target; the manifest is written last and the folder renamed
+then, so that ``OUT`` is either a finished index or not there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from retrieval_server.errors import BuildError
+from retrieval_server.folder.locking import held_alone
+from retrieval_server.folder.manifest import MANIFEST
+
+
+def refuse_target(out: Path, *, overwrite: bool) -> None:
+    """Raise BuildError if ``out`` must not be written: it exists, or is something else than an index."""
+    if out.exists() and not overwrite:
+        raise BuildError(f"{out} exists. Choose another --out, or replace it with --overwrite.")
+    if out.exists() and not (out / MANIFEST).is_file():
+        raise BuildError(f"{out} is not an index, so --overwrite does not touch it. Choose another --out.")
+
+
+@contextmanager
+def work_folder(out: Path, keep: Sequence[str] = ()) -> Iterator[Path]:
+    """``OUT.building``, held by one process: a second build of the same target is refused.
+
+    What a killed build left in it is removed, but for the files named in ``keep``.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    work = out.with_name(out.name + ".building")
+    work.mkdir(exist_ok=True)
+    with held_alone(work, f"{work}: another build of this index is running."):
+        for left in work.iterdir():
+            if left.is_dir():
+                shutil.rmtree(left)
+            elif left.name not in keep:
+                left.unlink()
+        yield work
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """A second name for a file that never changes; a copy where the file system has no such thing."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def publish(work: Path, out: Path) -> None:
+    """Give the finished folder its name. An old index is moved aside first: no moment shows half of one."""
+    aside = out.with_name(out.name + ".replaced")
+    if out.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+        out.rename(aside)
+    work.rename(out)
+    shutil.rmtree(aside, ignore_errors=True)

@@ -1,0 +1,45 @@
+"""The shards of one index, side by side in a folder: ``shard-0-of-3``, ``shard-1-of-3``, ...
+
+Each is an index folder of its own whose manifest says which rows of which index it holds, so that a set with
+a missing shard, or with a shard of another index, is refused when it is opened.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from retrieval_server.errors import IndexFolderError
+from retrieval_server.folder.manifest import MANIFEST, Manifest, read_manifest, require_equal
+
+
+def shard_folder(out: Path, number: int, of: int) -> Path:
+    return out / f"shard-{number}-of-{of}"
+
+
+def read_shards(folder: Path) -> list[tuple[Path, Manifest]]:
+    """The shards below ``folder`` in row order, or the one index that it is.
+
+    Raises IndexFolderError if they are not all there, or not all of one index.
+    """
+    if (folder / MANIFEST).is_file() or not folder.is_dir():
+        return [(folder, read_manifest(folder))]
+    found = [(path, read_manifest(path)) for path in sorted(folder.glob("shard-*-of-*"))]
+    if not found:
+        return [(folder, read_manifest(folder))]  # which says what is missing
+    remedy = "Split the index again with shard_index.py."
+    sections = []
+    for path, manifest in found:
+        if manifest.shard is None:
+            raise IndexFolderError(f"{path}: no shard, but an index of its own. {remedy}")
+        sections.append((manifest.shard, path, manifest))
+    sections.sort(key=lambda item: item[0].number)
+    first = sections[0][0]
+    numbers = [section.number for section, _, _ in sections]
+    require_equal(f"{folder}: shards", list(range(first.of)), numbers, remedy)
+    row = 0
+    for section, path, manifest in sections:
+        require_equal(f"{path}: whole corpus", first.whole_sha256, section.whole_sha256, remedy)
+        require_equal(f"{path}: first row", row, section.first_row, remedy)
+        row += manifest.count
+    require_equal(f"{folder}: passages", first.whole_count, row, remedy)
+    return [(path, manifest) for _, path, manifest in sections]

@@ -1,0 +1,194 @@
+"""Builds an index folder from a corpus in one go (parts.py: in several processes or on several machines).
+
+All work is done in ``OUT.building`` beside the target; the manifest is written last and the folder renamed
+then, so that ``OUT`` is either a finished index or not there. A build that was killed leaves
+``OUT.building``; the same command goes on from the vectors in it, if corpus and encoder are still the same
+(``progress.json`` tells), else starts over.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from retrieval_server.errors import BuildError
+from retrieval_server.folder.corpus import CorpusReader, write_passages
+from retrieval_server.folder.manifest import (
+    BM25_FOLDER,
+    FORMAT_VERSION,
+    LUCENE_FOLDER,
+    PASSAGES,
+    BM25Section,
+    CorpusSection,
+    DenseSection,
+    Manifest,
+    describe_files,
+    write_manifest,
+)
+from retrieval_server.folder.passages import PassageStore
+from retrieval_server.folder.publishing import link_or_copy, publish, refuse_target, work_folder
+from retrieval_server.indexing.options import BuildOptions
+
+_VECTORS = "vectors.f32"
+_PROGRESS = "progress.json"
+_LIBRARIES = {
+    "dense": ("faiss-cpu", "sentence-transformers", "torch"),
+    "bm25": ("bm25s",),
+    "lucene": ("pyserini",),
+}
+
+
+def build_index(options: BuildOptions) -> Manifest:
+    """Build the index and return its manifest.
+
+    Raises a RetrievalServerError that names the remedy; ``out`` is then as it was before.
+    """
+    out = options.out
+    refuse_target(out, overwrite=options.overwrite)
+    encoder = None
+    if options.backend == "dense":
+        encoder = open_encoder(options)  # first: a wrong encoder shows before the corpus is read
+    with work_folder(out, keep=(_VECTORS, _PROGRESS)) as work:
+        reader = CorpusReader(options.corpus, skip_bad_rows=options.skip_bad_rows, progress=options.progress)
+        corpus, _ = write_passages(reader, work / PASSAGES)
+        store = PassageStore(work / PASSAGES)
+        sections: dict[str, BM25Section | DenseSection] = {}
+        if encoder is not None:
+            from retrieval_server.encode.encoding import Vectors, encode_rows
+            from retrieval_server.indexing.dense_build import make_dense
+
+            _keep_or_drop_vectors(work, {"corpus": corpus.sha256, "encoder": encoder.section.model_dump()})
+            encode_rows(
+                store, encoder, work / _VECTORS, batch_size=options.batch_size, progress=options.progress
+            )
+            vectors = Vectors([work / _VECTORS], encoder.section.dimension)
+            sections["dense"] = make_dense(options, work, store, encoder.section, vectors, lambda: encoder)
+        elif options.backend == "lucene":
+            from retrieval_server.search.lucene import build_lucene
+
+            sections["lucene"] = options.bm25
+            texts, folder = store.iter_contents(), work / LUCENE_FOLDER
+            build_lucene(texts, options.bm25, folder, total=len(store), progress=options.progress)
+        else:
+            from retrieval_server.search.bm25 import build_bm25
+
+            sections["bm25"] = options.bm25
+            build_bm25(store.iter_contents(), options.bm25, work / BM25_FOLDER, progress=options.progress)
+        for name in (_VECTORS, _PROGRESS):
+            (work / name).unlink(missing_ok=True)
+        return finish_index(options, work, corpus, len(store), sections)
+
+
+def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
+    """Build a dense index of vectors that were encoded in parts; ``options.corpus`` is not looked at.
+
+    Raises BuildError naming the part that does not belong, is not finished or is missing.
+    """
+    from retrieval_server.encode.encoder import Encoder
+    from retrieval_server.encode.encoding import Vectors
+    from retrieval_server.indexing.dense_build import check_options, make_dense
+    from retrieval_server.indexing.parts import check_parts, open_corpus
+
+    refuse_target(options.out, overwrite=options.overwrite)
+    record, _ = open_corpus(parts)
+    encoder, files = check_parts(parts, progress=options.progress)
+    check_options(options, encoder.dimension)
+    with work_folder(options.out) as work:
+        link_or_copy(parts / PASSAGES, work / PASSAGES)
+        vectors, store = Vectors(files, encoder.dimension), PassageStore(work / PASSAGES)
+        section = make_dense(
+            options,
+            work,
+            store,
+            encoder,
+            vectors,
+            lambda: Encoder.open(encoder, options.encoder, options.device, options.dtype),
+        )
+        return finish_index(options, work, record.corpus, record.count, {"dense": section})
+
+
+def build_hybrid(
+    folders: Sequence[Path], out: Path, *, k: int = 60, depth: int = 100, overwrite: bool = False
+) -> Manifest:
+    """Make the index that searches ``folders``, of one corpus, and merges what they find (hybrid.py).
+
+    The text is linked, not copied, where the file system can. Raises BuildError or IndexFolderError.
+    """
+    from retrieval_server.search.hybrid import describe_parts
+
+    refuse_target(out, overwrite=overwrite)
+    section, part = describe_parts(folders, out, k, depth)
+    with work_folder(out) as work:
+        link_or_copy(folders[0] / PASSAGES, work / PASSAGES)
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            backend="hybrid",
+            count=part.count,
+            corpus=part.corpus,
+            dense=part.dense,
+            hybrid=section,
+            files=describe_files(work),
+            built_with=_versions("hybrid"),
+        )
+        write_manifest(work, manifest)
+        publish(work, out)
+    return manifest
+
+
+def finish_index(
+    options: BuildOptions,
+    work: Path,
+    corpus: CorpusSection,
+    count: int,
+    sections: dict[str, BM25Section | DenseSection],
+) -> Manifest:
+    """Write the manifest of what stands in ``work`` and give the folder its name."""
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        backend=options.backend,
+        count=count,
+        corpus=corpus,
+        files=describe_files(work, options.progress),
+        built_with=_versions(options.backend),
+        **sections,
+    )
+    write_manifest(work, manifest)
+    publish(work, options.out)
+    return manifest
+
+
+def open_encoder(options: BuildOptions):
+    """The encoder of a new index, loaded. Raises EncoderError, BuildError for a factory that does not fit."""
+    from retrieval_server.encode.encoder import Encoder
+    from retrieval_server.indexing.dense_build import check_options
+
+    if options.encoder is None:
+        raise BuildError("--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download).")
+    encoder = Encoder.create(options.encoder, options.encoder_options, options.device, options.dtype)
+    check_options(options, encoder.section.dimension)
+    return encoder
+
+
+def _keep_or_drop_vectors(work: Path, wanted: dict) -> None:
+    """Vectors of an earlier, interrupted build stay only if they are of the same corpus and encoder."""
+    path = work / _PROGRESS
+    try:
+        same = json.loads(path.read_text(encoding="utf-8")) == wanted
+    except (OSError, ValueError):
+        same = False
+    if not same:
+        (work / _VECTORS).unlink(missing_ok=True)
+        path.write_text(json.dumps(wanted), encoding="utf-8")
+
+
+def _versions(backend: str) -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("pyarrow", *_LIBRARIES.get(backend, ())):
+        try:
+            found[name] = version(name)
+        except ImportError:  # faiss comes under several names
+            continue
+    return found

@@ -1,0 +1,87 @@
+"""Makes a FAISS index of a raw vector file: any factory string that works with inner products.
+
+Quantisers and cell centres are learned from a random sample, drawn with a fixed seed and bounded, so that
+training costs the same for a million passages as for thirty. The vectors are then added in blocks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import faiss
+import numpy as np
+
+from retrieval_server.encode.encoding import Vectors
+from retrieval_server.errors import BuildError
+from retrieval_server.search.faiss_search import cells
+
+#: Vectors trained on, at least, where the corpus has them: all that FAISS uses of them for 256 centroids.
+TRAIN_AT_LEAST = 65_536
+#: ... and for each cell of an IVF index: FAISS warns below 39.
+TRAIN_PER_CELL = 40
+_BLOCK = 65_536  # vectors added at once
+_SEED = 0
+
+
+def make_index(factory: str, dimension: int) -> faiss.Index:
+    """An empty index for inner products. Raises BuildError for a string that FAISS does not take."""
+    try:
+        index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
+        inner = index.metric_type
+    except RuntimeError as error:
+        raise BuildError(
+            f"--factory {factory}: FAISS makes no inner-product index of {dimension} dimensions of it "
+            f"({_last_line(error)}). Well-known ones: Flat, SQ8, HNSW32, IVF4096,Flat, IVF4096,PQ64."
+        ) from None
+    if inner != faiss.METRIC_INNER_PRODUCT:
+        raise BuildError(f"--factory {factory}: FAISS makes it for another metric than the inner product.")
+    _leave_out_polysemous_training(index)
+    if "IDMap" in factory:
+        raise BuildError(f"--factory {factory}: rows are the ids here; leave IDMap out.")
+    return index
+
+
+def write_faiss_index(vectors: Vectors, factory: str, path: Path, train_sample: int | None = None) -> None:
+    """Train on a sample of the vectors, add all, write the index.
+
+    ``train_sample`` is the number of vectors to train on; None: as many as the index's kind needs.
+    """
+    index = make_index(factory, vectors.dimension)
+    try:
+        if not index.is_trained:
+            index.train(_sample(vectors, train_sample or max(TRAIN_AT_LEAST, TRAIN_PER_CELL * cells(index))))
+        for first in range(0, len(vectors), _BLOCK):
+            index.add(vectors[first : first + _BLOCK])
+    except RuntimeError as error:
+        raise BuildError(
+            f"--factory {factory}: FAISS could not build it from {len(vectors)} passages "
+            f"({_last_line(error)}). A small corpus needs fewer cells and centroids, and Flat always works."
+        ) from None
+    faiss.write_index(index, str(path))
+
+
+def _sample(vectors: Vectors, most: int) -> np.ndarray:
+    if len(vectors) <= most:
+        return vectors[:]
+    rows = np.random.default_rng(_SEED).choice(len(vectors), most, replace=False, shuffle=False)
+    rows.sort()  # so that the file is read once, from its beginning to its end
+    sample = np.empty((most, vectors.dimension), np.float32)
+    for first in range(0, len(vectors), _BLOCK):
+        low, high = np.searchsorted(rows, (first, first + _BLOCK))
+        sample[low:high] = vectors[first : first + _BLOCK][rows[low:high] - first]
+    return sample
+
+
+def _leave_out_polysemous_training(index: faiss.Index) -> None:
+    """Product quantisers are by default reordered for a kind of search that is not used here: minutes."""
+    index = faiss.downcast_index(index)
+    if hasattr(index, "do_polysemous_training"):
+        index.do_polysemous_training = False
+    for part in ("index", "base_index", "storage"):
+        if getattr(index, part, None) is not None:
+            _leave_out_polysemous_training(getattr(index, part))
+
+
+def _last_line(error: RuntimeError) -> str:
+    """FAISS's own words, without the C++ place that they come from."""
+    return str(error).strip().splitlines()[-1].rpartition("Error: ")[2].rpartition(" failed: ")[2]

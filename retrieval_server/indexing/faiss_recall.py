@@ -1,0 +1,135 @@
+"""How much an approximate index loses: recall@k against exact search, at several search settings.
+
+The queries are questions of the user's, or first sentences of passages drawn at random. Each setting is timed
+as one client sees it: queries one after the other, search only. Of the settings measured, the cheapest that
+finds ``GOOD`` of what exact search finds becomes the index's default, unless the user named one.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import faiss
+import numpy as np
+
+from retrieval_server.encode.encoding import Vectors
+from retrieval_server.errors import BuildError
+from retrieval_server.folder.manifest import RecallRow, RecallSection
+from retrieval_server.folder.passages import PassageStore
+from retrieval_server.search.faiss_search import ApproximateSearch, SearchParameters, cells
+
+GOOD = 0.95
+K = 10
+QUERIES = 200
+_NPROBES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_EF_SEARCHES = (32, 64, 128, 256, 512)
+_BLOCK = 65_536
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s")
+_SEED = 1
+
+
+def sample_queries(store: PassageStore, number: int = QUERIES) -> list[str]:
+    """First sentences of passages drawn at random with a fixed seed; the title line is left out."""
+    rows = np.random.default_rng(_SEED).permutation(len(store))[: 4 * number]
+    sentences = []
+    for row in rows:
+        title, _, text = store[int(row)].contents.partition("\n")
+        sentences.append(_SENTENCE_END.split((text or title).strip(), maxsplit=1)[0])
+    return [sentence for sentence in sentences if sentence][:number]
+
+
+def read_queries(path: Path) -> list[str]:
+    """One query a line. Raises BuildError."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BuildError(f"--recall-queries {path}: {error}. Give a text file, one query a line.") from None
+    if not (queries := [line.strip() for line in lines if line.strip()]):
+        raise BuildError(f"--recall-queries {path}: no query in it. Give a text file, one query a line.")
+    return queries
+
+
+def measure_recall(
+    path: Path, vectors: Vectors, queries: np.ndarray, source: str, asked: SearchParameters
+) -> RecallSection:
+    """The table of the index in ``path`` of ``vectors``, for (queries, dimension).
+
+    ``source`` says where the queries are from. If ``asked`` names a setting, it is measured as well.
+    """
+    index = faiss.read_index(str(path))
+    search = ApproximateSearch(index, threads=1)
+    best = _exact(vectors, queries, K)
+    rows = []
+    for parameters in _settings(index, asked):
+        parameters.apply(index)
+        started = time.perf_counter()
+        found = [search.find(query[None], K)[0] for query in queries]
+        seconds = time.perf_counter() - started
+        pairs = zip(found, best.tolist(), strict=True)
+        shared = sum(len({hit.row for hit in hits} & set(exact)) for hits, exact in pairs)
+        rows.append(
+            RecallRow(
+                nprobe=parameters.nprobe,
+                ef_search=parameters.ef_search,
+                recall=round(shared / best.size, 4),
+                ms=round(1000 * seconds / len(queries), 3),
+            )
+        )
+    search.close()
+    return RecallSection(k=best.shape[1], queries=len(queries), source=source, rows=tuple(rows))
+
+
+def choose_default(rows: Sequence[RecallRow]) -> SearchParameters:
+    """The setting of the first row, in the order of rising cost, that is good; else of the best row."""
+    row = next((row for row in rows if row.recall >= GOOD), None) or max(rows, key=lambda row: row.recall)
+    return SearchParameters(row.nprobe, row.ef_search)
+
+
+def table(section: RecallSection) -> str:
+    """The table, for people."""
+    lines = [
+        f"recall@{section.k} against exact search; {section.queries} queries: {section.source}",
+        "  nprobe  efSearch   recall    ms a query (one at a time)",
+    ]
+    for row in section.rows:
+        nprobe, ef = ("-" if value is None else value for value in (row.nprobe, row.ef_search))
+        lines.append(f"  {nprobe:>6}  {ef:>8}  {row.recall:7.1%}  {row.ms:8.2f}")
+    return "\n".join(lines)
+
+
+def _settings(index: faiss.Index, asked: SearchParameters) -> list[SearchParameters]:
+    """Settings of rising cost that the index knows."""
+    ivf, hnsw = cells(index), _takes(index, SearchParameters(ef_search=64))
+    if ivf:
+        probes = {n for n in _NPROBES if n <= ivf} | ({asked.nprobe} if asked.nprobe else set())
+        return [SearchParameters(n, asked.ef_search) for n in sorted(probes)]
+    if hnsw:
+        efs = set(_EF_SEARCHES) | ({asked.ef_search} if asked.ef_search else set())
+        return [SearchParameters(None, ef) for ef in sorted(efs)]
+    return [SearchParameters()]
+
+
+def _takes(index: faiss.Index, parameters: SearchParameters) -> bool:
+    try:
+        parameters.apply(index)
+    except Exception:
+        return False
+    return True
+
+
+def _exact(vectors: Vectors, queries: np.ndarray, k: int) -> np.ndarray:
+    """The rows of the ``k`` largest inner products, (queries, k); the vectors are read once, in blocks."""
+    k = min(k, len(vectors))
+    scores = np.empty((len(queries), 0), np.float32)
+    rows = np.empty((len(queries), 0), np.int64)
+    for first in range(0, len(vectors), _BLOCK):
+        block = vectors[first : first + _BLOCK]
+        found, at = faiss.knn(queries, block, min(k, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
+        scores = np.concatenate([scores, found], axis=1)
+        rows = np.concatenate([rows, at + first], axis=1)
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        scores, rows = (np.take_along_axis(array, best, axis=1) for array in (scores, rows))
+    return rows

@@ -1,0 +1,243 @@
+"""Makes an index folder of what somebody else has built: a FAISS file, or embeddings, with its corpus.
+
+Search-R1 and FlashRAG publish indexes that are as large as a machine's memory, and days of encoding. So a
+FAISS file is linked into the folder, or copied where the file system cannot, and only ever mapped here;
+embeddings are read in blocks. As in every build all is done in ``OUT.building``, which gets its name last.
+
+Such files say neither of which corpus nor by which encoder they are, and a wrong one answers nonsense without
+any error. Therefore: as many rows as passages, the encoder's dimension, inner products, ids 0 to n - 1 as
+those corpora have them, and some passages are encoded anew and compared with what is stored in their rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import faiss
+import numpy as np
+from tqdm import tqdm
+
+from retrieval_server.encode.encoder import Encoder
+from retrieval_server.errors import BuildError, CorpusError
+from retrieval_server.folder.corpus import CorpusReader, write_passages
+from retrieval_server.folder.manifest import FAISS_INDEX, PASSAGES, DenseSection, Manifest, SearchSection
+from retrieval_server.folder.passages import Passage, PassageStore
+from retrieval_server.folder.publishing import refuse_target, work_folder
+from retrieval_server.indexing.builder import finish_index, open_encoder
+from retrieval_server.indexing.dense_build import make_dense
+from retrieval_server.indexing.embedding_files import Embeddings
+from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.search.faiss_files import INNER_PRODUCT, open_index, read_header, write_exact
+from retrieval_server.search.faiss_search import SearchParameters, is_exact
+
+log = logging.getLogger(__name__)
+_COPIED_AT_ONCE = 16 * 2**20  # bytes
+_ROWS_AT_ONCE = 65_536
+_PROBED = 24  # passages that are encoded again
+_SEED = 0
+# Of the probed passages, how many must be nearest to the vector of their own row, and how near they must be
+# where vectors are stored as they are: 16 bits cost 1e-3, a shorter limit of tokens more in a few of them.
+_OWN = 0.9
+_NEAR = 0.98
+
+
+def import_index(
+    options: BuildOptions,
+    *,
+    faiss_file: Path | None = None,
+    embeddings: Sequence[Path] = (),
+    trust: bool = False,
+) -> Manifest:
+    """Make ``options.out`` of a FAISS file or of embeddings, whose row i is passage i of ``options.corpus``.
+
+    ``trust`` takes ids that are no row numbers, and vectors unlike the encoder's, with a warning. Raises a
+    RetrievalServerError that names the remedy; ``out`` is then as it was before.
+    """
+    refuse_target(options.out, overwrite=options.overwrite)
+    settled = options
+    if faiss_file is not None:
+        _check_kind(faiss_file)  # at once: loading the encoder takes a while
+        # These are for the file, not for --factory.
+        settled = options.model_copy(update={"nprobe": None, "ef_search": None})
+    encoder = open_encoder(settled)
+    dimension = encoder.section.dimension
+    vectors = None if faiss_file is not None else Embeddings(embeddings, dimension)
+    if faiss_file is not None and read_header(faiss_file).dimension != dimension:
+        raise BuildError(
+            f"--faiss {faiss_file}: vectors of {read_header(faiss_file).dimension} dimensions, those of "
+            f"{encoder.section.name} have {dimension}. Give the encoder that made them."
+        )
+    with work_folder(options.out) as work:
+        reader = (CorpusReader if trust else _Numbered)(options.corpus, progress=options.progress)
+        corpus, count = write_passages(reader, work / PASSAGES)
+        store = PassageStore(work / PASSAGES)
+        if vectors is None:
+            assert faiss_file is not None
+            section = _take_index(options, faiss_file, encoder, store, work / FAISS_INDEX, trust)
+        else:
+            vectors.settle(count)
+            _probe(encoder, store, vectors.take, exact=True, trust=trust)
+            section = _make_index(options, vectors, encoder, store, work)
+        return finish_index(options, work, corpus, count, {"dense": section})
+
+
+class _Numbered(CorpusReader):
+    """A corpus whose ids are its row numbers."""
+
+    def __iter__(self) -> Iterator[tuple[int, Passage]]:
+        for row, (place, passage) in enumerate(super().__iter__()):
+            if passage.id != str(row):
+                raise CorpusError(
+                    f"{self.where(place)}: id {passage.id!r} in row {row}. Vectors belong to passages by "
+                    "row, and in the published corpora the id is the row: give the corpus in the order in "
+                    "which it was encoded. If it is, and has other ids, say so with --trust."
+                )
+            yield place, passage
+
+
+def _check_kind(path: Path) -> None:
+    header = read_header(path)
+    if header.metric != INNER_PRODUCT:
+        raise BuildError(
+            f"--faiss {path}: made for another metric ({header.metric}) than the inner product "
+            f"({INNER_PRODUCT}), so its scores mean something else. Import its embeddings instead."
+        )
+    if header.kind in ("IxMp", "IxM2"):
+        raise BuildError(
+            f"--faiss {path}: an IDMap, with ids of its own. Rows are ids here: write the index inside it."
+        )
+
+
+def _take_index(
+    options: BuildOptions, source: Path, encoder: Encoder, store: PassageStore, target: Path, trust: bool
+) -> DenseSection:
+    """Check a FAISS file against corpus and encoder, and give it its place in the folder."""
+    index = open_index(source, mapped=True)
+    if index.ntotal != len(store):
+        raise BuildError(
+            f"--faiss {source}: {index.ntotal} rows, but the corpus has {len(store)} passages. Row i must be "
+            "passage i: give the corpus that was encoded."
+        )
+    parameters = SearchParameters(options.nprobe, options.ef_search)
+    parameters.apply(index)
+    ivf = faiss.try_extract_index_ivf(index)
+    try:
+        if ivf is not None:
+            ivf.make_direct_map(True)
+        # Of a quantised index the decoded vector is only near.
+        whole = is_exact(index) or type(faiss.downcast_index(index)) in (
+            faiss.IndexHNSWFlat,
+            faiss.IndexIVFFlat,
+        )
+        _probe(encoder, store, index.reconstruct_batch, exact=whole, trust=trust)
+    except RuntimeError as error:
+        raise BuildError(
+            f"--faiss {source}: FAISS cannot give back the vector of a row ({_last_line(error)}), which "
+            "scores are computed from. Import its embeddings, or build the index here."
+        ) from None
+    factory = _factory(index)
+    del index, ivf
+    _link_or_copy(source.resolve(), target, options.progress)
+    search = SearchSection(nprobe=options.nprobe, ef_search=options.ef_search)
+    return DenseSection(
+        encoder=encoder.section,
+        metric="inner_product",
+        factory=factory,
+        search=None if parameters == SearchParameters() else search,
+    )
+
+
+def _make_index(
+    options: BuildOptions, vectors: Embeddings, encoder: Encoder, store: PassageStore, work: Path
+) -> DenseSection:
+    """Build the index of embeddings: an exact one on disk, in blocks; any other in memory, as FAISS does."""
+    if options.factory != "Flat":
+        return make_dense(options, work, store, encoder.section, vectors, lambda: encoder)
+
+    def blocks() -> Iterator[np.ndarray]:
+        with tqdm(total=len(vectors), desc="writing", unit=" vectors", disable=not options.progress) as bar:
+            for first in range(0, len(vectors), _ROWS_AT_ONCE):
+                block = vectors[first : first + _ROWS_AT_ONCE]
+                yield block
+                bar.update(len(block))
+
+    write_exact(blocks(), len(vectors), vectors.dimension, work / FAISS_INDEX)
+    return DenseSection(encoder=encoder.section, metric="inner_product", factory="Flat")
+
+
+def _probe(
+    encoder: Encoder,
+    store: PassageStore,
+    stored: Callable[[np.ndarray], np.ndarray],
+    *,
+    exact: bool,
+    trust: bool,
+) -> None:
+    """Compare some rows, ``stored(rows)``, with their passages encoded anew. Raises BuildError."""
+    rows = np.random.default_rng(_SEED).permutation(len(store))[:_PROBED].astype(np.int64)
+    fresh = encoder.encode_passages([store[row].contents for row in rows.tolist()])
+    there = stored(rows)
+    lengths = np.linalg.norm(there, axis=1)
+    fresh /= np.linalg.norm(fresh, axis=1, keepdims=True)
+    cosines = fresh @ (there / np.maximum(lengths, 1e-9)[:, None]).T
+    own = np.diagonal(cosines)
+    at_home = int((own >= cosines.max(axis=1) - 1e-3).sum())
+    near = float(np.median(own))
+    if at_home < _OWN * len(rows):
+        fault = (
+            f"of {len(rows)} passages encoded anew, {len(rows) - at_home} are nearer to the vector of "
+            f"another row: not the vectors of {encoder.section.name} for this corpus in this order"
+        )
+    elif exact and near < _NEAR:
+        fault = (
+            f"{len(rows)} passages encoded anew have a cosine of {near:.3f} with their vectors: another "
+            f"encoder than {encoder.section.name}, another pooling ({encoder.section.pooling}) or prefix "
+            f"({encoder.section.passage_prefix!r})"
+        )
+    elif exact and encoder.section.normalize and abs(float(np.median(lengths)) - 1) > 0.01:
+        fault = (
+            f"the vectors have lengths of about {float(np.median(lengths)):.3g}, and {encoder.section.name} "
+            "gives vectors of length 1: inner products would not be cosines"
+        )
+    else:
+        return
+    if not trust:
+        raise BuildError(f"{fault}. Correct that, or take them as they are with --trust.")
+    log.warning("%s; taken all the same (--trust)", fault)
+
+
+def _factory(index: faiss.Index) -> str:
+    """The factory string of the common kinds, FAISS's name of the class for others."""
+    if is_exact(index):
+        return "Flat"
+    index = faiss.downcast_index(index)
+    if type(index) is faiss.IndexHNSWFlat:
+        return f"HNSW{index.hnsw.nb_neighbors(1)},Flat"
+    if type(index) is faiss.IndexIVFFlat:
+        return f"IVF{index.nlist},Flat"
+    return type(index).__name__.removeprefix("Index")
+
+
+def _link_or_copy(source: Path, target: Path, progress: bool) -> None:
+    """A second name for the file; a copy, block by block, where the file system has no such thing."""
+    try:
+        os.link(source, target)
+        return
+    except OSError:
+        pass
+    size = source.stat().st_size
+    with (
+        source.open("rb") as read,
+        target.open("wb") as written,
+        tqdm(total=size, desc="copying", unit="B", unit_scale=True, disable=not progress) as bar,
+    ):
+        while block := read.read(_COPIED_AT_ONCE):
+            written.write(block)
+            bar.update(len(block))
+
+
+def _last_line(error: RuntimeError) -> str:
+    return str(error).strip().splitlines()[-1].rpartition(": ")[2]

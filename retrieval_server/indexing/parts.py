@@ -1,0 +1,242 @@
+"""A dense index built in parts, by several processes or on several machines.
+
+Three steps share a folder, or copies of it that are brought together for the last step:
+
+* ``prepare_corpus`` writes the text, ``passages.arrow``, and ``corpus.json``, which says what it is;
+* ``encode_part`` writes the vectors of one part of the rows, ``part-00002-of-00010.f32``, and beside it a
+  ``.json`` that says whose vectors these are. Killed, it goes on behind its last whole block;
+* ``check_parts`` sees that the parts are whole, of this corpus, of one encoder and without gap; builder.py
+  makes the index of them.
+
+Rows are divided at the borders of blocks, so that n parts hold the bytes that a single one would hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from tqdm import tqdm
+
+from retrieval_server.encode import encoding
+from retrieval_server.encode.encoder import Encoder
+from retrieval_server.encode.encoding import encode_rows
+from retrieval_server.errors import BuildError
+from retrieval_server.folder.corpus import CorpusReader, write_passages
+from retrieval_server.folder.locking import held_alone
+from retrieval_server.folder.manifest import PASSAGES, CorpusSection, EncoderSection, sha256_of_file
+from retrieval_server.folder.passages import PassageStore
+
+CORPUS = "corpus.json"
+_NAME = re.compile(r"part-(\d{5})-of-(\d{5})\.json")
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CorpusRecord(_Record):
+    """``corpus.json``: what ``passages.arrow`` beside it holds."""
+
+    corpus: CorpusSection
+    count: int
+
+
+class PartRecord(_Record):
+    """What lies beside a part's vectors: the rows ``start`` to ``stop`` (excluded), of what, by whom.
+
+    ``sha256`` is that of the vectors' file; None until all of them are there.
+    """
+
+    corpus_sha256: str
+    encoder: EncoderSection
+    start: int
+    stop: int
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Part ``number`` (from 1) of ``of``."""
+
+    number: int
+    of: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.of <= 99999:
+            raise BuildError(f"--part {self}: give I/N with I from 1 to N, and N at most 99999.")
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """From ``I/N``. Raises BuildError."""
+        if not re.fullmatch(r"[0-9]{1,5}/[0-9]{1,5}", text):
+            raise BuildError(f"--part {text}: not of the form I/N, 2/10 for the second of ten.")
+        return cls(*map(int, text.split("/")))
+
+    def rows(self, count: int) -> tuple[int, int]:
+        """First row and last (excluded) of this part of ``count`` rows. A part of few rows can be empty."""
+        blocks = -(-count // encoding.BLOCK)
+        first, last = (blocks * i // self.of * encoding.BLOCK for i in (self.number - 1, self.number))
+        return min(first, count), min(last, count)
+
+    def vectors(self, folder: Path) -> Path:
+        return folder / f"part-{self.number:05d}-of-{self.of:05d}.f32"
+
+    def record(self, folder: Path) -> Path:
+        return self.vectors(folder).with_suffix(".json")
+
+
+def prepare_corpus(reader: CorpusReader, folder: Path) -> CorpusRecord:
+    """The first step. Raises CorpusError for a bad corpus, BuildError if the folder has one already."""
+    if (folder / CORPUS).exists():
+        raise BuildError(f"{folder / CORPUS} exists: this folder has its corpus. Choose another --parts.")
+    folder.mkdir(parents=True, exist_ok=True)
+    with held_alone(folder, f"{folder}: another process is writing the corpus of this folder."):
+        corpus, count = write_passages(reader, folder / PASSAGES)
+        record = CorpusRecord(corpus=corpus, count=count)
+        _write(folder / CORPUS, record)
+    return record
+
+
+def open_corpus(folder: Path) -> tuple[CorpusRecord, PassageStore]:
+    """What ``prepare_corpus`` made. Raises BuildError if it is not there or not whole."""
+    if not (folder / CORPUS).is_file():
+        raise BuildError(
+            f"{folder}: no {CORPUS}. Begin with: build_index.py passages --corpus PATH --parts {folder}"
+        )
+    record = _read(folder / CORPUS, CorpusRecord)
+    store = PassageStore(folder / PASSAGES)
+    if len(store) != record.count:
+        raise BuildError(
+            f"{folder / PASSAGES}: {len(store)} passages, but {CORPUS} says {record.count}. Copy both again."
+        )
+    return record, store
+
+
+def encode_part(
+    folder: Path,
+    part: Part,
+    encoder: Encoder,
+    *,
+    batch_size: int = 64,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> PartRecord:
+    """The second step, for one part; goes on where a killed run stopped, and does nothing if all is there.
+
+    Raises BuildError if the vectors that are there are of another encoder or corpus (``overwrite`` starts
+    over), or if another process encodes this part.
+    """
+    record, store = open_corpus(folder)
+    start, stop = part.rows(record.count)
+    wanted = PartRecord(corpus_sha256=record.corpus.sha256, encoder=encoder.section, start=start, stop=stop)
+    path = part.vectors(folder)
+    path.touch()
+    with held_alone(path, f"part {part}: another process is encoding it in {folder}."):
+        if part.record(folder).exists() and not overwrite:
+            there = _read(part.record(folder), PartRecord)
+            if difference := _difference(there, wanted):
+                raise BuildError(
+                    f"part {part}: its vectors are of another {difference}. "
+                    "Start it over with --overwrite, or choose another --parts."
+                )
+            if there.sha256 is not None:
+                return there
+        else:
+            os.truncate(path, 0)
+            _write(part.record(folder), wanted)
+        encode_rows(
+            store,
+            encoder,
+            path,
+            start=start,
+            stop=stop,
+            batch_size=batch_size,
+            progress=progress,
+            label=f"encoding part {part}",
+        )
+        finished = wanted.model_copy(update={"sha256": sha256_of_file(path)})
+        _write(part.record(folder), finished)
+    return finished
+
+
+def check_parts(folder: Path, *, progress: bool = True) -> tuple[EncoderSection, list[Path]]:
+    """The encoder and the files of the vectors of all rows, in order; every byte is compared with its hash.
+
+    Raises BuildError naming the part that is missing, unfinished, damaged or does not belong.
+    """
+    record, _ = open_corpus(folder)
+    found = [Part(*map(int, m.groups())) for p in sorted(folder.iterdir()) if (m := _NAME.fullmatch(p.name))]
+    again = f"build_index.py encode --parts {folder} --part"
+    if not found:
+        raise BuildError(f"{folder}: no part in this folder. Make them with: {again} 1/N --encoder NAME")
+    divisions = sorted({part.of for part in found})
+    if len(divisions) > 1:
+        example = ", ".join(str(next(s for s in found if s.of == of)) for of in divisions)
+        raise BuildError(f"{folder}: parts of different divisions ({example}). Remove those of one.")
+    reference: PartRecord | None = None
+    files = []
+    parts = [Part(number, divisions[0]) for number in range(1, divisions[0] + 1)]
+    for part in tqdm(parts, desc="checking parts", unit="part", disable=not progress):
+        if part not in found:
+            raise BuildError(f"part {part} is missing in {folder}: {again} {part} --encoder NAME")
+        there = _read(part.record(folder), PartRecord)
+        if there.sha256 is None:
+            raise BuildError(f"part {part} is not finished. The same command goes on: {again} {part} ...")
+        start, stop = part.rows(record.count)
+        wanted = PartRecord(
+            corpus_sha256=record.corpus.sha256,
+            encoder=reference.encoder if reference else there.encoder,
+            start=start,
+            stop=stop,
+        )
+        if difference := _difference(there, wanted):
+            raise BuildError(
+                f"part {part}: its vectors are of another {difference}. Encode it again: "
+                f"{again} {part} --overwrite --encoder NAME"
+            )
+        if not part.vectors(folder).is_file() or sha256_of_file(part.vectors(folder)) != there.sha256:
+            raise BuildError(
+                f"part {part}: {part.vectors(folder)} is not the file that was encoded: its hash differs. "
+                f"Copy it again, or encode it again: {again} {part} --overwrite --encoder NAME"
+            )
+        reference = reference or there
+        files.append(part.vectors(folder))
+    assert reference is not None
+    return reference.encoder, files
+
+
+def _difference(there: PartRecord, wanted: PartRecord) -> str | None:
+    """What two parts differ in, with both values. An encoder is known by its hash, wherever it lies."""
+    if there.corpus_sha256 != wanted.corpus_sha256:
+        return f"corpus (sha256 {there.corpus_sha256} instead of {wanted.corpus_sha256})"
+    if (there.start, there.stop) != (wanted.start, wanted.stop):
+        return f"range (rows {there.start}-{there.stop} instead of {wanted.start}-{wanted.stop})"
+    one, other = there.encoder.model_dump(exclude={"name"}), wanted.encoder.model_dump(exclude={"name"})
+    return next(
+        (f"encoder ({key} {one[key]!r} instead of {other[key]!r})" for key in one if one[key] != other[key]),
+        None,
+    )
+
+
+def _write(path: Path, record: BaseModel) -> None:
+    temporary = path.with_name(path.name + ".part")
+    with temporary.open("w", encoding="utf-8") as stream:
+        json.dump(record.model_dump(exclude_none=True), stream, indent=2, ensure_ascii=False)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+
+
+def _read(path: Path, kind):
+    try:
+        return kind.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValidationError) as error:
+        raise BuildError(f"{path}: no readable record ({error}). Copy it again or make it again.") from None

@@ -1,0 +1,114 @@
+"""An index cut into shards: consecutive runs of its rows, each an index folder of its own.
+
+Searching all shards and merging by score, equal scores in corpus order, gives exactly what the whole index
+gives: a passage's score depends on the query and the passage alone. For BM25 that holds because scores are
+computed when the whole index is built, and a shard takes its rows' scores with it; for FAISS where vectors
+are stored as they are (``Flat``, ``IVF...,Flat``: a shard keeps the cells of the whole). Encodings that are
+trained (PQ, SQ8) or graphs (HNSW) would not give the same, and are refused.
+
+A shard's manifest says which rows of which index it holds; ``folder/shard_set.py`` opens a set of them.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from retrieval_server.errors import BuildError
+from retrieval_server.folder.manifest import (
+    BM25_FOLDER,
+    FAISS_INDEX,
+    PASSAGES,
+    ShardSection,
+    check_files,
+    describe_files,
+    read_manifest,
+    write_manifest,
+)
+from retrieval_server.folder.passages import PassageStore, PassageWriter
+from retrieval_server.folder.shard_set import shard_folder
+
+_EXACT = re.compile(r"(IVF\d+,)?Flat")
+_VECTORS_AT_ONCE = 65536
+
+
+def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) -> None:
+    """Cut the index in ``folder`` into ``shards`` index folders below ``out``. Raises BuildError."""
+    manifest = read_manifest(folder)
+    check_files(folder, manifest)
+    if manifest.shard is not None:
+        raise BuildError(f"{folder} is a shard itself; split the whole index.")
+    if out.exists():
+        raise BuildError(f"{out} exists. Choose another --out, or remove it.")
+    if not 1 <= shards <= manifest.count:
+        raise BuildError(
+            f"--shards {shards}: an index of {manifest.count} passages has 1 to {manifest.count}."
+        )
+    if manifest.dense is not None and not _EXACT.fullmatch(manifest.dense.factory):
+        raise BuildError(
+            f"{folder}: shards of a {manifest.dense.factory} index would not answer as the whole does; "
+            "Flat and IVF...,Flat can be split."
+        )
+    work = out.with_name(out.name + ".building")
+    shutil.rmtree(work, ignore_errors=True)
+    borders = [manifest.count * number // shards for number in range(shards + 1)]
+    store = PassageStore(folder / PASSAGES)
+    for number in tqdm(range(shards), desc="splitting", unit="shard", disable=not progress):
+        rows = range(borders[number], borders[number + 1])
+        target = shard_folder(work, number, shards)
+        target.mkdir(parents=True)
+        with PassageWriter(target / PASSAGES) as writer:
+            for row in rows:
+                writer.add(store[row], row + 1)
+        if manifest.dense is not None:
+            _split_faiss(folder / FAISS_INDEX, rows, target / FAISS_INDEX)
+        else:
+            _split_bm25(folder / BM25_FOLDER, rows, target / BM25_FOLDER)
+        section = ShardSection(
+            number=number,
+            of=shards,
+            first_row=rows.start,
+            whole_count=manifest.count,
+            whole_sha256=manifest.corpus.sha256,
+        )
+        update = {
+            "count": len(rows),
+            "corpus": manifest.corpus.model_copy(update={"sha256": writer.sha256}),
+            "files": describe_files(target),
+            "shard": section,
+        }
+        write_manifest(target, manifest.model_copy(update=update))
+    work.rename(out)
+
+
+def _split_faiss(path: Path, rows: range, out: Path) -> None:
+    import faiss
+
+    whole = faiss.read_index(str(path))
+    part = faiss.clone_index(whole)
+    part.reset()  # the vectors go, what was trained stays
+    if hasattr(whole, "make_direct_map"):
+        whole.make_direct_map()
+    for first in range(rows.start, rows.stop, _VECTORS_AT_ONCE):
+        part.add(whole.reconstruct_n(first, min(_VECTORS_AT_ONCE, rows.stop - first)))
+    faiss.write_index(part, str(out))
+
+
+def _split_bm25(folder: Path, rows: range, out: Path) -> None:
+    import bm25s
+
+    index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
+    documents, borders = index.scores["indices"], index.scores["indptr"]
+    mine = (documents >= rows.start) & (documents < rows.stop)
+    before = np.concatenate([[0], np.cumsum(mine)])  # how many of mine stand before each place
+    index.scores = {
+        "data": np.asarray(index.scores["data"][mine]),
+        "indices": (documents[mine] - rows.start).astype(documents.dtype),
+        "indptr": before[borders].astype(borders.dtype),
+        "num_docs": len(rows),
+    }
+    index.save(out, show_progress=False)

@@ -1,0 +1,105 @@
+"""BM25 over words, with bm25s: scores are computed when the index is built, and a search adds them up.
+
+A text is analysed the same way at build and at search: lower case, runs of letters and digits, English stop
+words dropped, then stemmed (Snowball English) if the manifest says so. A passage that shares no word with the
+query is not a hit: a query without any known word finds nothing. Ties are broken by corpus order, so results
+do not depend on topk.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import bm25s
+import numpy as np
+
+from retrieval_server.errors import BuildError, IndexFolderError
+from retrieval_server.folder.manifest import BM25Section, require_equal
+from retrieval_server.search.backends import Backend, Hit
+
+_WORD = re.compile(r"\w+")
+# The 33 words of Lucene's English analyser.
+_STOPWORDS = frozenset(
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these "
+    "they this to was will with".split()
+)
+
+
+class Analyzer:
+    """Text to index terms. Stems are remembered for each distinct word."""
+
+    def __init__(self, section: BM25Section):
+        self._stopwords = _STOPWORDS if section.stopwords == "english" else frozenset()
+        self._stem = None
+        if section.stemmer == "english":
+            try:
+                import Stemmer
+            except ImportError:
+                raise BuildError(
+                    "Stemming needs PyStemmer, which is not installed: pip install PyStemmer "
+                    "(or build the index with --stemmer none)."
+                ) from None
+            self._stem = Stemmer.Stemmer("english").stemWord
+
+    def terms(self, text: str) -> list[str]:
+        words = [word for word in _WORD.findall(text.lower()) if word not in self._stopwords]
+        return words if self._stem is None else [self._stem(word) for word in words]
+
+
+def build_bm25(texts: Iterable[str], section: BM25Section, folder: Path, *, progress: bool = True) -> None:
+    """Write a BM25 index of ``texts`` (in row order) into ``folder``; holds 4 bytes a word in memory."""
+    analyzer = Analyzer(section)
+    vocabulary: dict[str, int] = {}
+    rows = [
+        np.array(
+            [vocabulary.setdefault(term, len(vocabulary)) for term in analyzer.terms(text)], dtype=np.int32
+        )
+        for text in texts
+    ]
+    if not vocabulary:
+        raise BuildError(
+            "The corpus holds no word to index: only stop words and punctuation. Look at its contents."
+        )
+    index = bm25s.BM25(k1=section.k1, b=section.b, method="lucene", backend="numpy")
+    # build_index_from_ids is the layer below BM25.index(): it takes the ids that our own analyser gave.
+    index.scores = index.build_index_from_ids(
+        unique_token_ids=list(vocabulary.values()), corpus_token_ids=rows, show_progress=progress
+    )
+    index.vocab_dict = vocabulary
+    index.save(folder, show_progress=False)
+
+
+class BM25Backend(Backend):
+    """A BM25 index opened from its folder, its arrays memory-mapped."""
+
+    def __init__(self, folder: Path, section: BM25Section, count: int):
+        try:
+            self._index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise IndexFolderError(
+                f"{folder}: no readable BM25 index ({error}). Build the index again."
+            ) from error
+        require_equal(
+            f"{folder}: passages", count, int(self._index.scores["num_docs"]), "Build the index again."
+        )
+        self._analyzer = Analyzer(section)
+
+    def prepare(self, queries: Sequence[str]) -> list[list[int]]:
+        """The ids of each query's words that the index knows."""
+        return [self._index.get_tokens_ids(self._analyzer.terms(query)) for query in queries]
+
+    def find(self, prepared: list[list[int]], topk: int) -> list[list[Hit]]:
+        return [top_hits(self._index.get_scores_from_ids(ids), topk) if ids else [] for ids in prepared]
+
+
+def top_hits(scores: np.ndarray, topk: int) -> list[Hit]:
+    """The ``topk`` largest positive scores of a (rows,) array, best first, equal scores in row order."""
+    rows = np.flatnonzero(scores > 0)
+    if len(rows) > topk:
+        # All rows at or above the k-th score, ties included; the stable sort cuts them in row order.
+        threshold = np.partition(scores[rows], -topk)[-topk]
+        rows = rows[scores[rows] >= threshold]
+    order = np.argsort(-scores[rows], kind="stable")[:topk]
+    return [Hit(int(row), float(scores[row])) for row in rows[order]]

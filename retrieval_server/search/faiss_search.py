@@ -1,0 +1,192 @@
+"""Searches a FAISS index so that a query's hits depend on the query alone, not on its batch and topk.
+
+FAISS alone does not give that. A matrix product rounds differently for each batch size, HNSW looks further
+for a larger topk, and some quantisers take another way for a batch than for one query. So FAISS only chooses
+candidates; these are scored again in float64, each query for itself, equal scores in corpus order:
+
+- ``FlatSearch``, for exact indexes: one product for the whole batch, a few candidates more than topk, and
+  more of them where a near-tie could have crossed the border;
+- ``ApproximateSearch``, for all others: each query alone, several at once in threads, and always the same
+  numbers of candidates (see ``nested``). What is scored is the vector that the index stores: of a quantised
+  one the decoded vector;
+- ``GpuSearch``, for an index with a copy on GPUs: the copy chooses candidates for the whole batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
+
+import faiss
+import numpy as np
+
+from retrieval_server.errors import IndexFolderError
+from retrieval_server.search.backends import Hit, nested
+
+# FAISS multiplies matrices with BLAS only for batches above this size, and its default (queries x dimension
+# of 128,000 in 1.15; 20 queries before) sends the batches of a retrieval server through the slow path: on two
+# cores 42 ms a query instead of 2-3 ms for 128 queries against 200,000 vectors.
+faiss.cvar.distance_compute_blas_threshold = 16
+
+_GPU_MOST = 2048  # hits of a query that FAISS gives on a GPU
+_SPARE = 8  # candidates more than topk of an exact search
+# How far FAISS's score of a passage may be from the exact one, as a share of the two vectors' lengths: about
+# ten times what is seen, at 1,024 dimensions.
+_ROUNDING = 2**-18
+
+
+@dataclass(frozen=True)
+class SearchParameters:
+    """What an approximate search may spend; None where the index has no such thing or FAISS's default stays.
+
+    ``nprobe``: cells of an IVF index looked into. ``ef_search``: length of HNSW's candidate list.
+    """
+
+    nprobe: int | None = None
+    ef_search: int | None = None
+
+    def apply(self, index: faiss.Index) -> None:
+        """Set them on the index. Raises IndexFolderError naming the flag that does not fit it."""
+        names = {"nprobe": self.nprobe, "efSearch": self.ef_search}
+        for (name, value), flag in zip(names.items(), ("--nprobe", "--ef-search"), strict=True):
+            if value is None:
+                continue
+            try:
+                faiss.ParameterSpace().set_index_parameter(index, name, value)
+            except RuntimeError:
+                kind = {"nprobe": "IVF", "efSearch": "HNSW"}[name]
+                raise IndexFolderError(
+                    f"{flag} {value}: this index has no {kind} part, so there is nothing to set. "
+                    f"Drop the flag, or build with --factory {kind}..."
+                ) from None
+
+
+def is_exact(index: faiss.Index) -> bool:
+    """Whether a search compares every stored float32 vector with the query: the factory string Flat."""
+    return type(faiss.downcast_index(index)) is faiss.IndexFlat or isinstance(index, faiss.IndexFlatIP)
+
+
+def cells(index: faiss.Index) -> int:
+    """The number of cells of an IVF index, 0 for another kind."""
+    ivf = faiss.try_extract_index_ivf(index)
+    return 0 if ivf is None else ivf.nlist
+
+
+class FlatSearch:
+    """Exact search of (queries, dimension) vectors."""
+
+    def __init__(self, index: faiss.Index):
+        self._index = index
+
+    def find(self, queries: np.ndarray, topk: int) -> list[list[Hit]]:
+        """At most ``topk`` hits for each query, best first."""
+        wanted = min(topk, self._index.ntotal)
+        among = min(wanted + _SPARE, self._index.ntotal)
+        if not among:
+            return [[] for _ in queries]
+        return self._ranked(queries, *self._index.search(queries, among), wanted)
+
+    def close(self) -> None:
+        """Nothing runs between two searches."""
+
+    def _ranked(
+        self, queries: np.ndarray, scores: np.ndarray, rows: np.ndarray, topk: int
+    ) -> list[list[Hit]]:
+        """The ``topk`` best of FAISS's candidates by exact score, equal scores in corpus order.
+
+        ``scores`` and ``rows`` are (queries, candidates). If a passage that FAISS left out could belong to a
+        query's best, more candidates than near-ties are fetched for it.
+        """
+        there = rows >= 0  # FAISS fills up with row -1
+        vectors = self._index.reconstruct_batch(np.where(there, rows, 0).ravel())
+        vectors = vectors.reshape(*rows.shape, -1).astype(np.float64)
+        exact = np.where(there, (vectors * queries[:, None]).sum(axis=2), -np.inf)
+        best = np.lexsort((rows, -exact))[:, :topk]
+        best_rows, best_scores = (np.take_along_axis(found, best, axis=1) for found in (rows, exact))
+        slack = _ROUNDING * np.linalg.norm(queries, axis=1) * np.linalg.norm(vectors, axis=2).max(axis=1)
+        open_ends = there.all(axis=1) & (best_scores[:, -1] <= scores[:, -1] + slack)
+        more = min(4 * rows.shape[1], self._index.ntotal)
+        return [
+            self._ranked(queries[i : i + 1], *self._index.search(queries[i : i + 1], more), topk)[0]
+            if open_ends[i] and more > rows.shape[1]
+            else [Hit(row, score) for row, score in zip(*hits, strict=True) if row >= 0]
+            for i, hits in enumerate(zip(best_rows.tolist(), best_scores.tolist(), strict=True))
+        ]
+
+
+class ApproximateSearch:
+    """Search of (queries, dimension) vectors in any other index: each query alone, ``threads`` at once."""
+
+    def __init__(self, index: faiss.Index, threads: int | None = None):
+        self._index = index
+        _number_rows(index)
+        # A thread a query and none within FAISS, which does not divide a single query of most kinds anyway.
+        self._threads = ThreadPoolExecutor(
+            threads or os.cpu_count() or 1, "faiss", initializer=faiss.omp_set_num_threads, initargs=(1,)
+        )
+
+    def find(self, queries: np.ndarray, topk: int) -> list[list[Hit]]:
+        """At most ``topk`` hits for each query, best first."""
+        return list(self._threads.map(lambda query: self._alone(query, topk), queries))
+
+    def close(self) -> None:
+        self._threads.shutdown()
+
+    def _alone(self, query: np.ndarray, topk: int) -> list[Hit]:
+        def search(depth: int) -> list[Hit]:
+            return _scored(self._index, query, self._index.search(query[None], depth)[1][0])
+
+        return nested(search, topk, self._index.ntotal)
+
+
+class GpuSearch:
+    """Search of (queries, dimension) vectors by a copy on GPUs; ``index`` in main memory gives the scores."""
+
+    def __init__(self, copy: faiss.Index, index: faiss.Index):
+        self._copy, self._index = copy, index
+        _number_rows(index)
+
+    def find(self, queries: np.ndarray, topk: int) -> list[list[Hit]]:
+        """At most ``topk`` hits for each query, best first; at most 2,048."""
+
+        @cache
+        def candidates(depth: int) -> np.ndarray:
+            return self._copy.search(queries, depth)[1]
+
+        def search(i: int, depth: int) -> list[Hit]:
+            return _scored(self._index, queries[i], candidates(depth)[i])
+
+        most = min(self._index.ntotal, _GPU_MOST)
+        return [nested(partial(search, i), topk, most) for i in range(len(queries))]
+
+    def close(self) -> None:
+        """Nothing runs between two searches."""
+
+
+def _number_rows(index: faiss.Index) -> None:
+    """Let an IVF index find a row's place in its cells: 8 bytes a passage, made when it is opened."""
+    ivf = faiss.try_extract_index_ivf(index)
+    if ivf is not None:
+        ivf.make_direct_map(True)
+
+
+def _scored(index: faiss.Index, query: np.ndarray, rows: np.ndarray) -> list[Hit]:
+    """The candidates by exact score of their stored vectors, equal scores in corpus order."""
+    rows = rows[rows >= 0]
+    if not len(rows):
+        return []
+    exact = (index.reconstruct_batch(rows).astype(np.float64) * query).sum(axis=1)
+    return [Hit(int(rows[i]), float(exact[i])) for i in np.lexsort((rows, -exact))]
+
+
+def open_search(
+    index: faiss.Index, place: Callable[[faiss.Index], faiss.Index] = lambda index: index
+) -> FlatSearch | ApproximateSearch | GpuSearch:
+    """The search that fits the index. ``place`` may copy it to GPUs, and gives the copy or the index."""
+    placed = place(index)
+    if placed is not index:
+        return GpuSearch(placed, index)
+    return FlatSearch(index) if is_exact(index) else ApproximateSearch(index)

@@ -1,0 +1,48 @@
+"""Brings a FAISS index to the GPUs, where faiss-gpu is installed and sees some.
+
+The GPUs choose candidates; the index in main memory stays for their exact scores, so that what is sent does
+not depend on how a GPU rounds. With several GPUs each holds a shard. FAISS has no HNSW on a GPU.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import faiss
+
+from retrieval_server.errors import IndexFolderError
+from retrieval_server.search.options import OpenOptions
+
+log = logging.getLogger(__name__)
+
+
+def gpus() -> int:
+    """The number of GPUs that this build of FAISS can use; faiss-cpu sees none."""
+    return faiss.get_num_gpus() if hasattr(faiss, "GpuMultipleClonerOptions") else 0
+
+
+def place(index: faiss.Index, options: OpenOptions) -> faiss.Index:
+    """What searches the index: a copy on the GPUs, or ``index`` itself.
+
+    Raises IndexFolderError if ``options.gpu`` is ``on`` and there is no GPU, or none for this kind of index.
+    """
+    if options.gpu == "off" or (options.gpu == "auto" and not gpus()):
+        return index
+    if not gpus():
+        raise IndexFolderError(
+            "--gpu on: this FAISS sees no GPU. Install faiss-gpu in place of faiss-cpu and look at "
+            "nvidia-smi, or start with --gpu auto to search on the CPU."
+        )
+    cloning = faiss.GpuMultipleClonerOptions()
+    cloning.shard = True
+    cloning.useFloat16 = options.gpu_fp16
+    try:
+        return faiss.index_cpu_to_all_gpus(index, co=cloning)
+    except RuntimeError as error:
+        if options.gpu == "auto":
+            log.warning("FAISS cannot hold this index on a GPU; searching on the CPU: %s", error)
+            return index
+        raise IndexFolderError(
+            "--gpu on: FAISS cannot hold this index on the GPUs (kind or memory). Start with --gpu auto or "
+            f"--gpu-fp16, or build it as Flat or IVF. FAISS says: {error}"
+        ) from None

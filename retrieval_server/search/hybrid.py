@@ -1,0 +1,101 @@
+"""Several indexes of one corpus, searched together and merged by reciprocal rank fusion.
+
+Each index gives its ``depth`` best passages; a passage scores the sum of 1 / (k + rank) over the lists that
+it is in (Cormack, Clarke and Büttcher, SIGIR 2009, with their k of 60). Only ranks count, so word scores and
+inner products need no common scale. Depth is fixed and not topk: a longer answer begins with the shorter one.
+The folder holds the text and the names of the other folders, which must be of the same corpus.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from math import fsum
+from pathlib import Path
+from typing import Any
+
+from retrieval_server.errors import BuildError
+from retrieval_server.folder.manifest import (
+    HybridSection,
+    Manifest,
+    check_files,
+    read_manifest,
+    require_equal,
+)
+from retrieval_server.guarantee import weakest
+from retrieval_server.search.backends import Backend, Hit
+
+
+def fuse(lists: Sequence[Sequence[Hit]], k: int, topk: int) -> list[Hit]:
+    """Reciprocal rank fusion of ranked lists, the best ``topk``; equal sums in corpus order.
+
+    The order of the lists does not matter: the sums are exactly rounded.
+    """
+    shares: dict[int, list[float]] = {}
+    for hits in lists:
+        for rank, hit in enumerate(hits, start=1):
+            shares.setdefault(hit.row, []).append(1 / (k + rank))
+    fused = [Hit(row, fsum(parts)) for row, parts in shares.items()]
+    return sorted(fused, key=lambda hit: (-hit.score, hit.row))[:topk]
+
+
+class HybridBackend(Backend):
+    """Opened indexes of one corpus, so that a row means the same passage in all."""
+
+    def __init__(self, parts: Sequence[Backend], section: HybridSection):
+        self._parts = list(parts)
+        self._section = section
+        self.overlaps = all(part.overlaps for part in parts)
+        self.guarantee = weakest(part.guarantee for part in parts)
+
+    def prepare(self, queries: Sequence[str]) -> list[Any]:
+        """What each index needs of the queries."""
+        return [part.prepare(queries) for part in self._parts]
+
+    def find(self, prepared: list[Any], topk: int) -> list[list[Hit]]:
+        depth, k = self._section.depth, self._section.k
+        found = [part.find(asked, depth) for part, asked in zip(self._parts, prepared, strict=True)]
+        return [fuse(lists, k, topk) for lists in zip(*found, strict=True)]
+
+    def close(self) -> None:
+        for part in self._parts:
+            part.close()
+
+
+def open_parts(
+    folder: Path, manifest: Manifest, verify: bool | None, open_part: Callable[[Path, Manifest], Backend]
+) -> HybridBackend:
+    """Open the indexes that a hybrid folder names. Raises IndexFolderError where one no longer fits."""
+    assert manifest.hybrid is not None
+    parts = []
+    for name in manifest.hybrid.of:
+        part = folder / name
+        found = read_manifest(part)
+        remedy = f"{folder} is a hybrid of it: build both of the same corpus again."
+        require_equal(f"{part}: corpus sha256", manifest.corpus.sha256, found.corpus.sha256, remedy)
+        require_equal(f"{part}: is itself a hybrid", False, found.backend == "hybrid", remedy)
+        check_files(part, found, verify)
+        parts.append(open_part(part, found))
+    return HybridBackend(parts, manifest.hybrid)
+
+
+def describe_parts(folders: Sequence[Path], out: Path, k: int, depth: int) -> tuple[HybridSection, Manifest]:
+    """The section of a hybrid of these folders, and the manifest of the one that gives text and encoder.
+
+    Raises BuildError where they are not two or more finished indexes of one corpus, or IndexFolderError.
+    """
+    if len({folder.resolve() for folder in folders}) < 2:
+        raise BuildError("--backend hybrid needs two indexes or more: --of DIR --of DIR.")
+    manifests = [read_manifest(folder) for folder in folders]
+    for folder, manifest in zip(folders, manifests, strict=True):
+        if manifest.backend == "hybrid":
+            raise BuildError(f"--of {folder}: a hybrid itself. Name the indexes that it is made of.")
+        if manifest.corpus.sha256 != manifests[0].corpus.sha256:
+            raise BuildError(
+                f"--of {folder}: of another corpus than {folders[0]}: sha256 {manifest.corpus.sha256} and "
+                f"{manifests[0].corpus.sha256}. Rows must be the same passages: build both of one corpus."
+            )
+    # Relative, so that the folders can be moved together; an index is written beside its final place.
+    names = tuple(os.path.relpath(folder.resolve(), out.resolve()) for folder in folders)
+    dense = next((manifest for manifest in manifests if manifest.dense), manifests[0])
+    return HybridSection(of=names, k=k, depth=depth), dense

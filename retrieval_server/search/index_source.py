@@ -1,0 +1,135 @@
+"""An opened index folder: queries in, documents out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from retrieval_server.folder.manifest import (
+    BM25_FOLDER,
+    FAISS_INDEX,
+    LUCENE_FOLDER,
+    PASSAGES,
+    Manifest,
+    check_files,
+    read_manifest,
+    require_equal,
+)
+from retrieval_server.folder.passages import PassageStore
+from retrieval_server.search.backends import Backend
+from retrieval_server.search.options import OpenOptions
+from retrieval_server.sources import Description, Retrieved, StagedSource, rounded
+
+
+class IndexSource(StagedSource):
+    """Searches one index in two stages, ``prepare`` and ``find``; ``search`` is both."""
+
+    def __init__(self, manifest: Manifest, passages: PassageStore, backend: Backend):
+        self.manifest = manifest
+        self._passages = passages
+        self._backend = backend
+        self.overlaps = backend.overlaps
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        *,
+        encoder: str | None = None,
+        device: str | None = None,
+        verify: bool | None = None,
+        options: OpenOptions | None = None,
+        encodes: bool = True,
+    ) -> IndexSource:
+        """Load an index folder and check that its parts fit each other and the encoder.
+
+        ``encoder`` and ``device`` are short for the options of those names. With ``encodes`` false no encoder
+        is loaded: ``find`` must be given vectors from elsewhere.
+        Raises IndexFolderError or EncoderError, with the two values that differ and the remedy.
+        """
+        options = options or OpenOptions(encoder=encoder, device=device)
+        manifest = read_manifest(folder)
+        check_files(folder, manifest, verify)
+        passages = PassageStore(folder / PASSAGES)
+        require_equal(
+            f"{folder / PASSAGES}: passages", manifest.count, len(passages), "Build the index again."
+        )
+        return cls(manifest, passages, open_backend(folder, manifest, options, encodes, verify))
+
+    @property
+    def description(self) -> Description:
+        manifest = self.manifest
+        encoder = manifest.dense.encoder if manifest.dense else None
+        return Description(
+            backend=manifest.backend,
+            passages=manifest.count,
+            corpus_sha256=manifest.corpus.sha256,
+            encoder=encoder.name if encoder else None,
+            separator=encoder.separator if encoder else None,
+            guarantee=self._backend.guarantee,
+        )
+
+    def prepare(self, queries: Sequence[str]) -> Any:
+        """The first stage, for queries that are not blank: what ``find`` needs of them."""
+        return self._backend.prepare(queries)
+
+    def find(self, prepared: Any, topks: Sequence[int]) -> list[tuple[Retrieved, ...]]:
+        """The second stage: at most ``topks[i]`` documents for query ``i``, best first."""
+        return [tuple(map(rounded, hits)) for hits in self.find_unrounded(prepared, topks)]
+
+    def find_unrounded(self, prepared: Any, topks: Sequence[int]) -> list[list[Retrieved]]:
+        """The second stage with scores as they were computed, for who merges the hits of several indexes."""
+        found = self._backend.find(prepared, max(topks))
+        return [
+            [Retrieved(self._passages[hit.row], hit.score) for hit in hits[:topk]]
+            for hits, topk in zip(found, topks, strict=True)
+        ]
+
+    def search(self, queries: Sequence[str], topk: int) -> list[list[Retrieved]]:
+        """At most ``topk`` documents a query, best first, in the queries' order; a blank query finds none."""
+        asked = [position for position, query in enumerate(queries) if query.strip()]
+        results: list[list[Retrieved]] = [[] for _ in queries]
+        if asked:
+            found = self.find(self.prepare([queries[position] for position in asked]), [topk] * len(asked))
+            for position, hits in zip(asked, found, strict=True):
+                results[position] = list(hits)
+        return results
+
+    def warm_up(self) -> None:
+        """Answer one question, so that the first user does not wait for lazy initialisation."""
+        self.search([self._passages[0].contents[:200]], 1)
+
+    def close(self) -> None:
+        self._backend.close()
+
+
+def open_backend(
+    folder: Path, manifest: Manifest, options: OpenOptions, encodes: bool = True, verify: bool | None = None
+) -> Backend:
+    """The search index of the folder. Imports are here so that BM25 does not need torch, nor dense bm25s."""
+    if manifest.backend == "hybrid":
+        from retrieval_server.search.hybrid import open_parts
+
+        def open_part(part: Path, found: Manifest) -> Backend:
+            return open_backend(part, found, options, encodes)
+
+        return open_parts(folder, manifest, verify, open_part)
+    if manifest.backend == "lucene":
+        from retrieval_server.search.lucene import LuceneBackend
+
+        assert manifest.lucene is not None
+        return LuceneBackend(folder / LUCENE_FOLDER, manifest.lucene, manifest.count)
+    if manifest.backend == "bm25":
+        from retrieval_server.search.bm25 import BM25Backend
+
+        assert manifest.bm25 is not None
+        return BM25Backend(folder / BM25_FOLDER, manifest.bm25, manifest.count)
+    from retrieval_server.encode.encoder import Encoder
+    from retrieval_server.search.dense import DenseBackend
+
+    assert manifest.dense is not None
+    loaded = None
+    if encodes:
+        loaded = Encoder.open(manifest.dense.encoder, options.encoder, options.device, options.dtype)
+    return DenseBackend(folder / FAISS_INDEX, manifest.dense, manifest.count, loaded, options)

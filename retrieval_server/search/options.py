@@ -1,0 +1,57 @@
+"""How an index is opened and searched."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from retrieval_server.command_line import Flag, Group, Options
+from retrieval_server.encode.options import Device, DType
+
+_FAISS = Group("search of a FAISS index")
+Count = Annotated[int | None, Field(ge=1)]
+
+
+class OpenOptions(Options):
+    """What differs between machines and may be chosen anew each time that an index is opened."""
+
+    group = Group("encoder")
+
+    #: None: where the manifest says.
+    encoder: Annotated[
+        str | None,
+        Flag(
+            "where the encoder of the indexes is now, if it was moved since the build",
+            metavar="NAME_OR_PATH",
+        ),
+    ] = None
+    device: Device = None
+    dtype: DType = "float32"
+    nprobe: Annotated[
+        Count,
+        Flag("IVF: number of cells searched (default: as in the manifest)", metavar="N", group=_FAISS),
+    ] = None
+    ef_search: Annotated[
+        Count,
+        Flag("HNSW: length of the candidate list (default: as in the manifest)", metavar="N", group=_FAISS),
+    ] = None
+    gpu: Annotated[
+        Literal["auto", "off", "on"],
+        Flag(
+            "auto: search on all GPUs that faiss-gpu sees, a part of the index on each; on: refuse to start "
+            "without one",
+            group=_FAISS,
+        ),
+    ] = "auto"
+    gpu_fp16: Annotated[bool, Flag("keep vectors on the GPU in 16 bits: half the memory", group=_FAISS)] = (
+        False
+    )
+    mmap: Annotated[
+        bool,
+        Flag(
+            "map the index file instead of reading it into memory: the server starts at once and shares the "
+            "pages with other servers; what does not fit into memory is read again for every batch",
+            group=_FAISS,
+        ),
+    ] = False

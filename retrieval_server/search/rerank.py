@@ -1,0 +1,159 @@
+"""Cross-encoder reranking: a model that reads query and passage together orders the best of another search.
+
+A cross-encoder is far dearer than an index and far better at the first few ranks, so it sees only the
+``depth`` passages that the search behind it puts first; a request gets at most that many. Scores are computed
+in groups of equal token length, without padding, so that a pair's score does not depend on its neighbours as
+far as the processor's products do not (guarantee.py). Equal scores stay in the order that the pairs came in.
+
+The stages of a reranked search are those of the search behind it, with as many batches at once in each, and
+one batch more in the second: while the model reads the passages of one, the next is searched for. So neither
+an index nor the replicas of a Ray cluster are idle because the model works. The model reads for one caller at
+a time, in the order in which they come: searches of several threads, and POST /rerank.
+
+torch is imported when the model is loaded and not before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from retrieval_server.encode.model_folder import resolve_model
+from retrieval_server.errors import EncoderError
+from retrieval_server.guarantee import Guarantee, probe, weakest
+from retrieval_server.sources import Description, Retrieved, StagedSource
+
+_BATCH = 32  # pairs of equal length scored at once
+_LONGEST = 512  # tokens of a pair, where the model does not say
+
+
+class Reranker:
+    """A sentence-transformers cross-encoder, loaded on first use. Safe to call from several threads."""
+
+    def __init__(self, name: str, device: str | None = None):
+        self.name = name
+        self._device = device
+        self._model: Any = None
+        self._activation: Any = None
+        self._guarantee = Guarantee.NONE
+        # One thread, also for the tokenizer. Unlike a lock it takes callers in the order of their arrival.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cross-encoder")
+
+    def load(self) -> None:
+        """Load the model now. Raises EncoderError."""
+        self._thread.submit(self._load).result()
+
+    def _load(self) -> None:
+        if self._model is not None:
+            return
+        _, folder = resolve_model(self.name)
+
+        from sentence_transformers import CrossEncoder
+
+        try:
+            model = CrossEncoder(
+                str(folder), device=self._device, local_files_only=True, trust_remote_code=False
+            )
+            labels = model.config.num_labels
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise EncoderError(
+                f"--rerank {self.name}: no cross-encoder that loads ({type(error).__name__}: {error})."
+            ) from error
+        if labels != 1:
+            raise EncoderError(
+                f"--rerank {self.name}: the model gives {labels} labels for a pair, not one score. "
+                "Take a cross-encoder for ranking, such as cross-encoder/ms-marco-MiniLM-L6-v2."
+            )
+        self._guarantee = probe(model).guarantee
+        import torch
+
+        # Applied to each score alone: in a row of several the processor's vector instructions take some of
+        # them, and round the last bit otherwise than its scalar ones.
+        name = "activation_fn" if hasattr(model, "activation_fn") else "default_activation_function"
+        self._activation = getattr(model, name)
+        setattr(model, name, torch.nn.Identity())
+        self._model = model
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What holds for a pair's score whatever is scored beside it. Loads the model if need be."""
+        self.load()
+        return self._guarantee
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """How well each (query, passage) fits; larger is better."""
+        return self._thread.submit(self._score, pairs).result()
+
+    def _score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        self._load()
+        scores = [0.0] * len(pairs)
+        for members in self._groups(pairs):
+            found = self._model.predict(
+                [pairs[i] for i in members],
+                batch_size=_BATCH,
+                show_progress_bar=False,
+                convert_to_tensor=True,
+            ).cpu()
+            for i, logit in zip(members, found.split(1), strict=True):
+                scores[i] = self._activation(logit).item()
+        return scores
+
+    def _groups(self, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
+        """The positions of pairs of equal length in tokens."""
+        if not pairs:
+            return []
+        longest = min(self._model.max_length or _LONGEST, 10**6)  # some tokenizers say 10**30
+        encoded = self._model.tokenizer(
+            [query for query, _ in pairs], [text for _, text in pairs], truncation=True, max_length=longest
+        )
+        groups: dict[int, list[int]] = {}
+        for position, ids in enumerate(encoded["input_ids"]):
+            groups.setdefault(len(ids), []).append(position)
+        return list(groups.values())
+
+
+class RerankedSource(StagedSource):
+    """The ``depth`` best documents of another source, in the cross-encoder's order and with its scores."""
+
+    def __init__(self, source: StagedSource, reranker: Reranker, depth: int):
+        self._source, self._reranker, self._depth = source, reranker, depth
+        self.overlaps = source.overlaps
+        self.encoders = source.encoders
+        self.searchers = source.searchers + 1  # the one whose passages the model reads
+        self._searching = threading.BoundedSemaphore(source.searchers)
+        self._guarantee = reranker.guarantee  # kept here: it can be asked for while the model is at work
+
+    @property
+    def description(self) -> Description:
+        inner = self._source.description
+        least = None if inner.guarantee is None else weakest([inner.guarantee, self._guarantee])
+        return replace(inner, backend=f"{inner.backend}+rerank", guarantee=least)
+
+    def prepare(self, queries: Sequence[str]) -> tuple[list[str], Any]:
+        return list(queries), self._source.prepare(queries)
+
+    def find(self, prepared: tuple[list[str], Any], topks: Sequence[int]) -> list[tuple[Retrieved, ...]]:
+        queries, inner = prepared
+        with self._searching:  # no more of them at once than the source allows
+            found = self._source.find(inner, [self._depth] * len(queries))
+        pairs = [(q, hit.passage.contents) for q, hits in zip(queries, found, strict=True) for hit in hits]
+        scores = iter(self._reranker.score(pairs))
+        answers = []
+        for hits, topk in zip(found, topks, strict=True):
+            ranked = _best_first([next(scores) for _ in hits])[:topk]
+            answers.append(tuple(Retrieved(hits[i].passage, score) for i, score in ranked))
+        return answers
+
+    def warm_up(self) -> None:
+        self._source.warm_up()
+        self._reranker.score([("Is it warm?", "It is.")])
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def _best_first(scores: Sequence[float]) -> list[tuple[int, float]]:
+    return sorted(enumerate(scores), key=lambda item: -item[1])

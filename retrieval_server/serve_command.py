@@ -1,0 +1,190 @@
+"""The options of ``start_retrieval.py``: what each package declares, and what concerns the server as a whole.
+
+Validators refuse options that contradict each other; ``command_line.py`` makes flags, help and errors of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from retrieval_server.cluster.ray_options import RayOptions
+from retrieval_server.command_line import Flag, Group, Options, parse
+from retrieval_server.engine.options import EngineOptions
+from retrieval_server.search.options import OpenOptions
+from retrieval_server.server.limits import ConnectionLimits, Limits
+from retrieval_server.server.wire import DEFAULT_INDEX
+from retrieval_server.web.options import WEB, WebChoice
+
+_NAMED = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
+
+
+def _named_folder(text: str) -> tuple[str, Path]:
+    named = _NAMED.fullmatch(text)
+    return (named[1], Path(named[2])) if named else (DEFAULT_INDEX, Path(text))
+
+
+class RerankOptions(Options):
+    """A cross-encoder, and how much it reads."""
+
+    group = Group("reranking by a cross-encoder")
+
+    rerank: Annotated[
+        str | None,
+        Flag(
+            "a cross-encoder, as a folder or Hugging Face name; it orders the first passages of every search "
+            "of an index, and answers POST /rerank",
+            metavar="NAME_OR_PATH",
+        ),
+    ] = None
+    rerank_depth: Annotated[
+        int,
+        Field(ge=0),
+        Flag(
+            "passages of each search that it orders, which is also the most that a request gets; 0: it only "
+            "answers /rerank",
+            metavar="N",
+        ),
+    ] = 20
+
+
+class LogOptions(Options):
+    """What the server writes about itself. Without ``log_level``, see ``level``."""
+
+    group = Group("logs, on standard error")
+
+    log_format: Annotated[Literal["text", "json"], Flag("json: one object a line, for machines")] = "text"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"] | None,
+        Flag(
+            "from info on there is a line for each request (default: info with json or --log-queries, else "
+            "warning)"
+        ),
+    ] = None
+    log_queries: Annotated[
+        bool, Flag("put the text of the queries into these lines (default: only their number)")
+    ] = False
+
+    @property
+    def level(self) -> str:
+        """``log_level``, or the one at which what was asked for is written."""
+        if self.log_level is not None:
+            return self.log_level
+        return "info" if self.log_format == "json" or self.log_queries else "warning"
+
+    @model_validator(mode="after")
+    def _queries_have_lines(self) -> LogOptions:
+        if self.log_queries and self.level in ("warning", "error"):
+            raise ValueError(f"--log-queries: with --log-level {self.level} requests have no lines; use info")
+        return self
+
+
+class ServeCommand(Options):
+    """All options of ``start_retrieval.py``."""
+
+    index: Annotated[
+        tuple[tuple[str, Path], ...],
+        Flag(
+            "index folder made by build_index.py. Give several with a name each, wiki=DIR: a request chooses "
+            'one with "index": "wiki"; a request without a name gets the index without a name, or else the '
+            "first",
+            metavar="[NAME=]DIR",
+            read=_named_folder,
+        ),
+    ] = ()
+    reload_root: Annotated[
+        Path | None,
+        Flag(
+            "the folder that POST /reload may open indexes and encoders from (default: the one that holds "
+            "the index)",
+            metavar="DIR",
+        ),
+    ] = None
+    host: Annotated[
+        str, Flag("address to listen on; 127.0.0.1: this machine only; 0.0.0.0: the whole network")
+    ] = "127.0.0.1"
+    port: Annotated[int, Flag("port to listen on")] = 8000
+    topk: Annotated[int, Field(ge=1), Flag("passages for each query where the request names no topk")] = 3
+    pages: Annotated[
+        Path | None,
+        Flag(
+            'whole pages for POST /access: JSONL with "url" and "contents", read once at start',
+            metavar="FILE",
+        ),
+    ] = None
+    verify: Annotated[
+        bool | None,
+        Flag("compare the hashes of all index files with the manifest (default: up to 1 GiB of files)"),
+    ] = None
+    opening: OpenOptions = OpenOptions()
+    rerank: RerankOptions = RerankOptions()
+    limits: Limits = Limits()
+    connections: ConnectionLimits = ConnectionLimits()
+    allowed_host: Annotated[
+        tuple[str, ...],
+        Flag(
+            "a name under which clients reach this server, beside addresses, localhost and the machine's own "
+            "name: that of a proxy or of a cluster's service. May be given several times; .example.org: it "
+            "and all below it; *: any",
+            metavar="NAME",
+            group=ConnectionLimits.group,
+        ),
+    ] = ()
+    serve: Annotated[
+        Literal["here", "ray"],
+        Flag("where indexes are searched: in this process, or on a Ray cluster", group=RayOptions.group),
+    ] = "here"
+    ray: RayOptions = RayOptions()
+    engine: EngineOptions = EngineOptions()
+    web: WebChoice = WebChoice()
+    logs: LogOptions = LogOptions()
+
+    @property
+    def folders(self) -> dict[str, Path]:
+        """The index folders by name, the default one first."""
+        return dict(sorted(self.index, key=lambda item: item[0] != DEFAULT_INDEX))
+
+    @model_validator(mode="after")
+    def _has_sources_of_different_names(self) -> ServeCommand:
+        names = [name for name, _ in self.index]
+        if self.web.web is None and not names:
+            raise ValueError("give an index, --index DIR, or a web search engine, --web ENGINE")
+        if self.web.web is not None and WEB in names:
+            raise ValueError(f"--index {WEB}=DIR: with --web this name is the web engine's; choose another")
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(
+                    f"--index: two indexes of the name {name!r}; give each a name of its own, NAME=DIR"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _web_options_have_an_engine(self) -> ServeCommand:
+        if self.web.web is None:
+            for name in ("record", "replay", "web_param", "web_url"):
+                if getattr(self.web, name):
+                    raise ValueError(f"--{name.replace('_', '-')} belongs to --web ENGINE")
+        return self
+
+    @model_validator(mode="after")
+    def _numbers_fit(self) -> ServeCommand:
+        limits, depth = self.limits, self.rerank.rerank_depth
+        if self.rerank.rerank and 0 < depth < self.topk:
+            raise ValueError(f"--topk {self.topk} is above --rerank-depth {depth}")
+        if self.engine.max_queue < limits.max_queries:
+            raise ValueError(
+                f"--max-queue {self.engine.max_queue} is below --max-queries {limits.max_queries}: a request "
+                "of that many queries would never be accepted; lower --max-queries too"
+            )
+        if self.topk > limits.max_topk:
+            raise ValueError(f"--topk {self.topk} is above --max-topk {limits.max_topk}")
+        return self
+
+
+def parse_args(description: str | None, argv: Sequence[str] | None = None) -> ServeCommand:
+    """The options in ``argv`` (None: the process's own); ends the process where they do not fit."""
+    return parse(ServeCommand, description, argv)

@@ -1,0 +1,1 @@
+"""The HTTP service: routes, wire types, limits, reload, metrics and logs."""

@@ -1,0 +1,137 @@
+"""The HTTP app around one or several sources of documents: indexes, web search engines.
+
+They are loaded in the background after the port is open: ``/health`` answers from the first moment,
+``/ready`` when all are loaded and warmed, ``/retrieve`` says 503 until then. Searches run in the engines'
+threads; the event loop only moves bytes, so ``/health`` always answers. Every failure is JSON:
+``error_answers.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+from fastapi import APIRouter, Depends, FastAPI
+from fastapi.security import HTTPBearer
+
+from retrieval_server.engine.options import EngineOptions
+from retrieval_server.errors import RetrievalServerError
+from retrieval_server.search.rerank import Reranker
+from retrieval_server.server import routes
+from retrieval_server.server.error_answers import add_error_handlers
+from retrieval_server.server.indexes import Loader
+from retrieval_server.server.limits import Limits
+from retrieval_server.server.middleware import BearerToken, BodyLimit, Measure
+from retrieval_server.server.origins import HostNames, JsonOnly, OwnOrigin
+from retrieval_server.server.reload import Reloader
+from retrieval_server.server.rerank_route import add_rerank_route
+from retrieval_server.server.services import Services
+from retrieval_server.server.shedding import LoopWatch, Shed
+from retrieval_server.server.wire import DEFAULT_INDEX
+
+log = logging.getLogger(__name__)
+
+
+def create_app(
+    load: Loader | Mapping[str, Loader],
+    *,
+    topk: int = 3,
+    limits: Limits | None = None,
+    options: EngineOptions | None = None,
+    pages: Path | None = None,
+    reloader: Reloader | None = None,
+    token: str | None = None,
+    reranker: Reranker | None = None,
+    hosts: HostNames | None = None,
+    log_queries: bool = False,
+    on_ready: Callable[[], None] | None = None,
+    on_load_failure: Callable[[BaseException], None] | None = None,
+) -> FastAPI:
+    """The FastAPI app; ``load`` makes the source and is called once, in a worker thread.
+
+    Several indexes are a mapping of names to such functions, the default one first. ``topk`` is for requests
+    that name none, ``pages`` the file of ``/access``; without ``reloader`` there is no ``/reload``.
+    With ``token`` all but health, readiness and the page about the API needs it; ``hosts`` are the names that
+    a request may ask for (None: any). ``log_queries`` puts the queries' text into the log.
+    ``on_ready`` is called when everything is loaded, ``on_load_failure`` if that fails, to stop the server.
+    """
+    services = Services.make(
+        load if isinstance(load, Mapping) else {DEFAULT_INDEX: load},
+        limits=limits or Limits(),
+        topk=topk,
+        options=options or EngineOptions(),
+        pages=pages,
+        reloader=reloader,
+        log_queries=log_queries,
+    )
+    watch = LoopWatch()
+    app = FastAPI(
+        title="Retrieval server",
+        description="Passages for the queries of search agents, from indexes or web search engines.",
+        lifespan=_lifespan(services, watch, on_ready, on_load_failure),
+    )
+    app.state.services = services
+    add_error_handlers(app)
+    # For the page about the API only; the middleware is what keeps others out.
+    guarded = APIRouter(dependencies=[Depends(HTTPBearer(auto_error=False))] if token else [])
+    routes.add_search_routes(guarded, services)
+    routes.add_access_route(guarded, services)
+    routes.add_operations(guarded, services)
+    if reranker is not None:
+        add_rerank_route(guarded, services, reranker, routes.ERRORS)
+    app.include_router(guarded)
+    routes.add_probes(app, services)
+    _add_middleware(app, services, watch, token, hosts)
+    return app
+
+
+def _lifespan(
+    services: Services,
+    watch: LoopWatch,
+    on_ready: Callable[[], None] | None,
+    on_load_failure: Callable[[BaseException], None] | None,
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """Loads when the app starts, and stops everything when it ends."""
+
+    def report(loaded: asyncio.Future) -> None:
+        if loaded.cancelled():
+            return
+        error = loaded.exception()
+        if error is None:
+            if on_ready is not None:
+                on_ready()
+            return
+        expected = isinstance(error, RetrievalServerError)
+        log.error("the index could not be loaded: %s", error, exc_info=None if expected else error)
+        if on_load_failure is not None:
+            on_load_failure(error)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watching = asyncio.create_task(watch.watch())
+        loading = asyncio.create_task(services.load())
+        loading.add_done_callback(report)
+        yield
+        loading.cancel()
+        watching.cancel()
+        await services.stop()
+
+    return lifespan
+
+
+def _add_middleware(
+    app: FastAPI, services: Services, watch: LoopWatch, token: str | None, hosts: HostNames | None
+) -> None:
+    """The last one added is the outermost."""
+    metrics = services.metrics
+    own_routes = frozenset(app.openapi()["paths"])
+    app.add_middleware(BodyLimit, max_bytes=services.search.limits.max_body_bytes)
+    app.add_middleware(Shed, watch=watch, services=services)
+    app.add_middleware(JsonOnly, metrics=metrics)
+    if token:
+        app.add_middleware(BearerToken, token=token, metrics=metrics)
+    app.add_middleware(OwnOrigin, hosts=hosts, metrics=metrics)
+    app.add_middleware(Measure, metrics=metrics, routes=own_routes)

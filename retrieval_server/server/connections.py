@@ -1,0 +1,196 @@
+"""What a connection may cost before anybody is known: uvicorn's HTTP protocol, with limits.
+
+uvicorn hands a request to the app when its headers are complete, and waits for these, and for the body, as
+long as the client likes. So this is the place, below every middleware and the token, at which
+
+- the bytes and the number of a request's headers are limited (431), trailers and chunk extensions included;
+- headers, and then the body, must be complete within ``read_timeout_s`` each (408); a connection that has
+  never sent a request is closed silently;
+- an answer that nobody reads is dropped when the client has taken none of it for ``read_timeout_s``;
+- there are at most ``max_connections`` at once: the next one gets 503 and is closed.
+
+While the app works on a request no clock runs here; it has its own deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from retrieval_server.server.limits import ConnectionLimits
+
+#: Bytes of a request's line, headers and trailers. Browsers with many cookies send some 10,000.
+MAX_HEAD_BYTES = 64 * 2**10
+MAX_HEADERS = 100
+
+
+def limited(limits: ConnectionLimits) -> type[LimitedHttp]:
+    """The protocol class for ``uvicorn.Config(http=...)``."""
+    return type("LimitedHttp", (LimitedHttp,), {"limits": limits})
+
+
+class _Refused(Exception):
+    """A head that is not read any further; httptools passes it on as an error of its own."""
+
+
+class LimitedHttp(HttpToolsProtocol):
+    """One connection."""
+
+    limits: ConnectionLimits
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._reading: asyncio.TimerHandle | None = None
+        self._writing: asyncio.TimerHandle | None = None
+        self._in_head = self._in_body = False  # how far the request has come that is arriving
+        self._head_bytes = self._n_headers = 0  # of this request, as far as they were parsed
+        self._unparsed = 0  # bytes since the parser last came to the end of something
+        self._refusal: tuple[int, str, str] | None = None
+
+    # what the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type]
+        if len(self.connections) > self.limits.max_connections:
+            self._refuse(503, "too_many_connections", "the server has as many connections as it takes")
+        else:
+            self._read_within()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._reading is None:  # the first bytes after an answer; uvicorn's own clock stops at them
+            self._read_within()
+        self._unparsed += len(data)
+        super().data_received(data)
+        if self._unparsed - len(data) > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(431, "headers_too_large", f"the headers are larger than {MAX_HEAD_BYTES} bytes")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_reading()
+        self._stop_writing()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._taken_within()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_writing()
+
+    # what the parser calls
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        self._unparsed = self._head_bytes = self._n_headers = 0
+        if self._reading is None:  # it came together with the end of the one before
+            self._read_within()
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url), 0)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value), 1)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._in_body, self._unparsed = False, True, 0
+        self._read_within()  # the body has its own time
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_body, self._unparsed = False, 0
+        self._stop_reading()
+        super().on_message_complete()
+
+    # what uvicorn calls
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._close()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(*(self._refusal or (400, "bad_request", "this is not HTTP as the server speaks it")))
+
+    # the limits
+
+    def _count(self, size: int, headers: int) -> None:
+        self._head_bytes += size
+        self._n_headers += headers
+        if self._head_bytes > MAX_HEAD_BYTES:
+            reason = f"the headers are larger than {MAX_HEAD_BYTES} bytes"
+        elif self._n_headers > MAX_HEADERS:
+            reason = f"there are more than {MAX_HEADERS} headers"
+        else:
+            return
+        self._refusal = (431, "headers_too_large", reason)
+        raise _Refused(reason)
+
+    def _read_within(self) -> None:
+        self._stop_reading()
+        self._reading = self._later(self._not_read)
+
+    def _stop_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
+    def _not_read(self) -> None:
+        self._reading = None
+        # Not the client's fault: its body is not taken so fast, or an earlier request is still at work.
+        if self.flow.read_paused or (self._answering and not self._in_body):
+            self._read_within()
+        elif self._in_head or self._in_body:
+            seconds = self.limits.read_timeout_s
+            self._refuse(408, "timeout", f"the request was not complete within {seconds:g} s")
+        else:
+            self._close()
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _taken_within(self, left: int | None = None) -> None:
+        """Drop the connection when the client takes nothing of what is to be sent; ``left``: bytes of it."""
+        self._stop_writing()
+        waiting = self.transport.get_write_buffer_size()
+        if left is not None and waiting >= left:
+            self.transport.abort()
+        else:
+            self._writing = self._later(lambda: self._taken_within(waiting))
+
+    def _stop_writing(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None
+
+    def _later(self, then: Callable[[], None]) -> asyncio.TimerHandle:
+        return self.loop.call_later(self.limits.read_timeout_s, then)
+
+    def _refuse(self, status: int, error: str, reason: str) -> None:
+        """Answer and close. Only close where that would be taken for the answer to another request."""
+        # In a body the cycle is that of this request, and else that of the one before it.
+        silent = self.cycle.response_started or self.pipeline if self._in_body else self._answering
+        if not silent:
+            body = json.dumps({"error": error, "reason": reason}).encode()
+            headers = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+            self.transport.write(STATUS_LINE[status] + headers % len(body) + body)
+        self._close()
+
+    def _close(self) -> None:
+        """Close when all is sent, and at once if the client does not take it."""
+        self._stop_reading()
+        if not self.transport.is_closing():
+            self.transport.close()
+            if self.transport.get_write_buffer_size():
+                self._taken_within()

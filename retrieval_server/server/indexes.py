@@ -1,0 +1,133 @@
+"""The indexes of one server, each under its name, and how one is replaced while it is served.
+
+A new index is loaded and warmed in threads of its own, beside the one that answers. Then one assignment in
+the event loop switches: every search that began before it ends with the old index, every later one has the
+new, none sees both. The old engine goes, with its cache, when its last search has been answered. If the new
+one does not load, nothing has happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from retrieval_server.engine.engine import Engine
+from retrieval_server.engine.metrics import IndexMetrics, Metrics
+from retrieval_server.engine.options import EngineOptions
+from retrieval_server.guarantee import Guarantee
+from retrieval_server.server.refusals import Refusals
+from retrieval_server.sources import Source
+
+log = logging.getLogger(__name__)
+#: Opens an index, or whatever else finds documents; called in a worker thread.
+Loader = Callable[[], Source]
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A loaded index and its version: 1 at start, one more with each exchange."""
+
+    engine: Engine
+    version: int
+
+    @property
+    def source(self) -> Source:
+        assert self.engine.source is not None
+        return self.engine.source
+
+
+class ServedIndex:
+    """One name under which an index is served. Belongs to one event loop."""
+
+    def __init__(self, name: str, options: EngineOptions, metrics: IndexMetrics):
+        self.name = name
+        self.metrics = metrics
+        self.serving: Serving | None = None
+        self.reloading = False
+        self._options = options
+        self._engines: set[Engine] = set()  # all with threads: loading, serving, being drained
+        self._retiring: set[asyncio.Task] = set()
+        metrics.watch("queue_length", lambda: sum(engine.queue_length for engine in list(self._engines)))
+        metrics.watch("outstanding", lambda: sum(engine.outstanding for engine in list(self._engines)))
+        metrics.watch("cache_entries", lambda: self.serving.engine.cache_entries if self.serving else 0)
+        metrics.watch("index_version", lambda: self.serving.version if self.serving else 0)
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What holds for its answers whatever the load; None before it is loaded, and for the web."""
+        return self.serving.source.description.guarantee if self.serving else None
+
+    async def load(self, load: Loader) -> Serving:
+        """Load an index and switch to it. Raises what ``load`` raises; then everything is as it was."""
+        engine = Engine(self._options, self.metrics)
+        self._engines.add(engine)
+        try:
+            await engine.load(load)
+        except Exception:
+            await self._end(engine)
+            raise
+        old = self.serving
+        self.serving = Serving(engine, old.version + 1 if old else 1)
+        if self.guarantee is not None:
+            log.info("index %s guarantees %s: %s", self.name, self.guarantee, self.guarantee.meaning)
+        if old is not None:
+            task = asyncio.create_task(self._retire(old.engine))
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
+        return self.serving
+
+    async def stop(self) -> None:
+        """End all engines. The app has answered its requests before this."""
+        for task in list(self._retiring):
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
+        for engine in list(self._engines):
+            await self._end(engine)
+
+    async def _retire(self, engine: Engine) -> None:
+        await engine.drain()
+        await self._end(engine)
+
+    async def _end(self, engine: Engine) -> None:
+        await engine.stop()
+        self._engines.discard(engine)
+
+
+class Indexes:
+    """All indexes of a server. The first of ``loaders`` is the one of requests that name none."""
+
+    def __init__(
+        self, loaders: Mapping[str, Loader], options: EngineOptions, metrics: Metrics, refusals: Refusals
+    ):
+        self.by_name = {name: ServedIndex(name, options, metrics.of(name)) for name in loaders}
+        self.default = next(iter(loaders))
+        #: Why the server could not load what it serves; from then on every search is refused.
+        self.failure: BaseException | None = None
+        self._loaders = dict(loaders)
+        self._refusals = refusals
+
+    async def load(self) -> None:
+        """Load one after the other, and warm each. Raises what a loader raises."""
+        for name, load in self._loaders.items():
+            await self.by_name[name].load(load)
+
+    async def stop(self) -> None:
+        for index in self.by_name.values():
+            await index.stop()
+
+    def require(self, name: str | None = None) -> tuple[ServedIndex, Serving]:
+        """The index of that name (None: the default) and what it serves now. Raises Refused."""
+        index = self.by_name.get(self.default if name is None else name)
+        refused = self._refusals.refused
+        if index is None:
+            known = ", ".join(self.by_name)
+            raise refused(404, "unknown_index", f"index: no such index; this server has: {known}")
+        if self.failure is not None:
+            reason = "the index could not be loaded; see the server's log"
+            raise refused(503, "not_ready", reason, index=index.name)
+        if index.serving is None:
+            reason = "the index is still loading"
+            raise refused(503, "not_ready", reason, index=index.name, retry_after=1)
+        return index, index.serving

@@ -1,0 +1,55 @@
+"""What one request and all connections may cost, at most."""
+
+from __future__ import annotations
+
+import resource
+from typing import Annotated
+
+from pydantic import Field
+
+from retrieval_server.command_line import Flag, Group, Options
+
+#: Files that the process opens for other things than connections: indexes, logs, the recording.
+_OTHER_FILES = 128
+
+AtLeastOne = Annotated[int, Field(ge=1)]
+
+
+class Limits(Options):
+    """The most that one request may ask for; beyond it the answer is 413."""
+
+    group = Group("limits of one request")
+
+    max_queries: Annotated[AtLeastOne, Flag("queries in one request")] = 2048
+    max_query_chars: Annotated[AtLeastOne, Flag("characters in a query")] = 8192
+    max_topk: Annotated[AtLeastOne, Flag("largest topk of a request")] = 100
+    max_body_bytes: int = 16 * 2**20
+
+
+def most_connections(wanted: int) -> int:
+    """``wanted``, or as many as the process may have files open (``ulimit -n``)."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return wanted if files == resource.RLIM_INFINITY else max(16, min(wanted, files - _OTHER_FILES))
+
+
+class ConnectionLimits(Options):
+    """What a connection may hold back, and how many there may be."""
+
+    group = Group("who may connect (docs/security.md)")
+
+    max_connections: Annotated[
+        AtLeastOne,
+        Flag(
+            "connections at a time, idle ones included; more get 503; 4096, or what ulimit -n leaves",
+            metavar="N",
+        ),
+    ] = Field(default_factory=lambda: most_connections(4096))
+    read_timeout_s: Annotated[
+        float,
+        Field(gt=0),
+        Flag(
+            "time in which a request's headers, and again its body, must have arrived",
+            names=("--read-timeout",),
+            metavar="SECONDS",
+        ),
+    ] = 30.0

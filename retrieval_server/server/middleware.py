@@ -1,0 +1,115 @@
+"""ASGI layers around the app, outermost first: measurement and log, the bearer token, the size of a body.
+
+Between them stand those of origins.py and shedding.py; app.py puts all of them together.
+"""
+
+from __future__ import annotations
+
+import hmac
+import itertools
+import logging
+import re
+import secrets
+import time
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from retrieval_server.engine.metrics import Metrics
+from retrieval_server.server.error_answers import error_answer
+from retrieval_server.server.logs import NOTE, Note
+from retrieval_server.server.logs import requests as request_log
+
+#: Answered without the token: probes send none, and the page about the API holds nothing of anybody's.
+OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
+_GOOD_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+
+
+class Measure:
+    """Counts answers and their seconds by route, and logs a line for each.
+
+    Every answer gets ``X-Request-ID``: the client's own if it sent a sane one. Only the server's own routes
+    are labels.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, routes: frozenset[str]):
+        self._app, self._metrics, self._routes = app, metrics, routes
+        start = secrets.token_hex(5)  # once: asking the system for randomness is dear at every request
+        self._ids = (f"{start}{number % 16**6:06x}" for number in itertools.count())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        started, status = time.monotonic(), 500  # what an exception becomes further out
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        good = _GOOD_ID.fullmatch(given)
+        note = scope[NOTE] = Note(given.decode() if good else next(self._ids))
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", note.id.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        finally:
+            seconds = time.monotonic() - started
+            # The router leaves its route in the scope: the label of a path with a name in it is its template.
+            path = getattr(scope.get("route"), "path", scope["path"])
+            route = path if path in self._routes else "other"
+            self._metrics.requests.labels(route, status).inc()
+            self._metrics.request_seconds.labels(route).observe(seconds)
+            if request_log.isEnabledFor(logging.INFO):
+                fields = {"id": note.id, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
+                fields |= {"queries": note.queries, "index": note.index}
+                if note.texts:
+                    fields["texts"] = list(note.texts)
+                request_log.info("request", extra={"fields": fields})
+
+
+class BearerToken:
+    """Lets in who sends ``Authorization: Bearer`` with the server's token; OPEN_PATHS are for everybody."""
+
+    def __init__(self, app: ASGIApp, token: str, metrics: Metrics):
+        self._app, self._token, self._metrics = app, token.encode(), metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            return await self._app(scope, receive, send)
+        sent = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        scheme, _, token = sent.partition(b" ")
+        # Compared in constant time: how long it takes tells nothing about how much of a guess was right.
+        if scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token):
+            return await self._app(scope, receive, send)
+        self._metrics.rejections.labels("", "unauthorized").inc()
+        reason = "send the server's token as the header 'Authorization: Bearer TOKEN'"
+        answer = error_answer(401, "unauthorized", reason, {"WWW-Authenticate": "Bearer"})
+        await answer(scope, receive, send)
+
+
+class BodyLimit:
+    """A body beyond the limit is refused before it is in memory."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int):
+        self._app, self._max = app, max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        seen = 0
+        declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        if len(declared) > 18 or (declared.isdigit() and int(declared) > self._max):
+            reason = f"the body is larger than {self._max} bytes"
+            return await error_answer(413, "too_large", reason)(scope, receive, send)
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self._max:
+                raise HTTPException(413, f"the body is larger than {self._max} bytes")
+            return message
+
+        await self._app(scope, counted, send)

@@ -1,0 +1,133 @@
+"""Keeps web pages out: a server on 127.0.0.1 is within reach of every page that its user's browser opens.
+
+Three things let a page order something here, and each is refused before a body is read:
+
+- a name of the page's own that resolves to this machine (DNS rebinding): ``Host`` must name what is served
+  (421). An address in figures needs no list, for no such name is one;
+- a request sent across from another site: what is not a GET must come from the same origin, or from no page
+  at all (403). Clients other than browsers send neither ``Origin`` nor ``Sec-Fetch-Site``;
+- a form, whose content type needs no leave of the server: a POST must say that it is JSON (415).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from retrieval_server.engine.metrics import Metrics
+from retrieval_server.server.error_answers import error_answer
+
+ANY_HOST = "*"
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]*)?")
+_JSON = re.compile(r"application/(?:[\w.+-]+\+)?json")
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class HostNames:
+    """The names under which a server is asked for: its own, and ``allowed`` (``--allowed-host``).
+
+    An entry ``.example.org`` stands for that name and all below it, ``*`` for every name.
+    """
+
+    def __init__(self, own: Iterable[str] = (), allowed: Iterable[str] = ()):
+        self._allowed = frozenset(name.lower().rstrip(".") for name in allowed)
+        self._own = frozenset(name.lower().rstrip(".") for name in own) | {"localhost"}
+
+    def serves(self, host: str) -> bool:
+        """Whether a ``Host`` header (a name or an address, with or without a port) means this server."""
+        name = _name_of(host)
+        if name is None:
+            return False
+        return ANY_HOST in self._allowed or _is_address(name) or name in self._own or self.lists(name)
+
+    def lists(self, name: str) -> bool:
+        """Whether an entry of ``allowed`` means this name, ``*`` aside."""
+        parents = {name[at:] for at, letter in enumerate(name) if letter == "."}
+        return not self._allowed.isdisjoint({name, f".{name}"} | parents)
+
+
+def own_names(listen: str) -> set[str]:
+    """What this machine is called, and the address that the server listens on."""
+    name = socket.gethostname()
+    return {listen, name, name.partition(".")[0]}
+
+
+class OwnOrigin:
+    """Refuses what a page of another site sends. ``hosts`` None: whatever name the client used is right."""
+
+    def __init__(self, app: ASGIApp, hosts: HostNames | None, metrics: Metrics):
+        self._app, self._hosts, self._metrics = app, hosts, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (refusal := self._refusal(scope)):
+            status, error, reason = refusal
+            self._metrics.rejections.labels("", error).inc()
+            return await error_answer(status, error, reason)(scope, receive, send)
+        await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> tuple[int, str, str] | None:
+        hosts = _values(scope, b"host")
+        # HTTP/1.0, as some load balancers ask for /health, knows no Host; no browser speaks it.
+        named = len(hosts) == 1 or (not hosts and scope.get("http_version") == "1.0")
+        if self._hosts is not None and not (named and all(map(self._hosts.serves, hosts))):
+            what = repr(hosts[0][:100]) if len(hosts) == 1 else f"{len(hosts)} Host headers"
+            reason = f"{what} is not a name of this server; if it should be: --allowed-host NAME"
+            return 421, "unknown_host", reason
+        if scope["method"] in _READING or not self._foreign(scope, hosts):
+            return None
+        reason = "sent by a web page of another site; name its host with --allowed-host if that is meant"
+        return 403, "cross_origin", reason
+
+    def _foreign(self, scope: Scope, hosts: list[str]) -> bool:
+        if origins := _values(scope, b"origin"):
+            return not all(self._is_own(origin, hosts) for origin in origins)
+        return any(site not in ("same-origin", "none") for site in _values(scope, b"sec-fetch-site"))
+
+    def _is_own(self, origin: str, hosts: list[str]) -> bool:
+        try:
+            there = urlsplit(origin).netloc
+        except ValueError:
+            return False
+        name = _name_of(there)
+        # A proxy may have put another Host in the place of the browser's.
+        listed = name is not None and self._hosts is not None and self._hosts.lists(name)
+        return bool(there) and (listed or there in hosts)
+
+
+class JsonOnly:
+    """Refuses a POST that does not say that its body is JSON."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics):
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            given = _values(scope, b"content-type")
+            if len(given) != 1 or not _JSON.fullmatch(given[0].partition(";")[0].strip()):
+                self._metrics.rejections.labels("", "unsupported_media_type").inc()
+                reason = "send the body as JSON, with the header 'Content-Type: application/json'"
+                return await error_answer(415, "unsupported_media_type", reason)(scope, receive, send)
+        await self._app(scope, receive, send)
+
+
+def _values(scope: Scope, name: bytes) -> list[str]:
+    return [value.decode("latin-1").strip().lower() for key, value in scope["headers"] if key == name]
+
+
+def _name_of(host: str) -> str | None:
+    """The name or address without the port; None if it is neither."""
+    found = _HOST.fullmatch(host)
+    return found[1].strip("[]").rstrip(".") if found else None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,110 @@
+"""Whole pages by their address, for clients that open what a search has shown (ASearcher's ``/access``).
+
+The file is JSONL, ``{"url": ..., "contents": ...}`` a line, read once at start: of every line 16 bytes stay
+in memory (hash of the address, offset), so that six million pages cost 100 MB. The text stays on disk. If an
+address stands in several lines, the first counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from array import array
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from retrieval_server.errors import CorpusError
+from retrieval_server.server.refusals import Refusals
+
+
+class PageStore:
+    """The pages of one file. ``get`` may be called from any thread.
+
+    Raises CorpusError naming the line if the file is not of that form.
+    """
+
+    def __init__(self, path: Path, *, progress: bool = True):
+        if not path.is_file():
+            raise CorpusError(f"{path}: no such file. Give the pages with --pages FILE.jsonl.")
+        self._path = path
+        hashes, offsets = array("Q"), array("Q")
+        size = path.stat().st_size
+        bar = tqdm(total=size, unit="B", unit_scale=True, desc="reading pages", disable=not progress)
+        with path.open("rb") as stream, bar:
+            offset = 0
+            for number, line in enumerate(stream, start=1):
+                if line.strip():
+                    hashes.append(_hash(_parse(line, f"{path}, line {number}")["url"]))
+                    offsets.append(offset)
+                offset += len(line)
+                bar.update(len(line))
+        every = np.frombuffer(hashes, dtype=np.uint64)
+        order = np.argsort(every, kind="stable")
+        self._hashes = every[order]
+        self._offsets = np.frombuffer(offsets, dtype=np.uint64)[order]
+
+    def __len__(self) -> int:
+        """Lines of the file; a page that stands there twice counts twice."""
+        return len(self._hashes)
+
+    def get(self, url: str) -> dict[str, str] | None:
+        """``{"url", "contents"}`` of the page, or None. MediaWiki's two ways to write an address are one."""
+        found = self._find(url)
+        if found is None and "/index.php/" in url:
+            found = self._find(url.replace("/index.php/", "/index.php?title=", 1))
+        return found
+
+    def _find(self, url: str) -> dict[str, str] | None:
+        wanted = np.uint64(_hash(url))
+        for position in range(
+            np.searchsorted(self._hashes, wanted), np.searchsorted(self._hashes, wanted, side="right")
+        ):
+            with self._path.open("rb") as stream:
+                stream.seek(int(self._offsets[position]))
+                page = _parse(stream.readline(), str(self._path))
+            if page["url"] == url:  # else another address of the same hash
+                return page
+        return None
+
+
+class ServedPages:
+    """The pages of a server, once they are read; ``path`` is None where it has none."""
+
+    def __init__(self, path: Path | None, refusals: Refusals):
+        self._path, self._refusals = path, refusals
+        self._store: PageStore | None = None
+
+    async def load(self) -> None:
+        """Raises CorpusError."""
+        if self._path is not None:
+            self._store = await asyncio.to_thread(PageStore, self._path)
+
+    def require(self) -> PageStore:
+        """The pages. Raises Refused where there are none, or not yet."""
+        if self._path is None:
+            reason = "this server has no pages; it is started with --pages FILE"
+            raise self._refusals.refused(404, "no_pages", reason)
+        if self._store is None:
+            raise self._refusals.refused(503, "not_ready", "the pages are still being read", retry_after=1)
+        return self._store
+
+
+def _hash(url: str) -> int:
+    digest = hashlib.blake2b(url.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def _parse(line: bytes, where: str) -> dict[str, str]:
+    try:
+        row = json.loads(line)
+        page = {"url": row["url"], "contents": row["contents"]}
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise CorpusError(
+            f"{where}: not a JSON object with 'url' and 'contents' ({error}). Repair it."
+        ) from None
+    if not all(isinstance(value, str) for value in page.values()):
+        raise CorpusError(f"{where}: 'url' and 'contents' must be strings. Repair it.")
+    return page

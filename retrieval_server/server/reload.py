@@ -1,0 +1,153 @@
+"""Replacing an index while it is served, by ``POST /reload``.
+
+That is an order that comes over the network, so ``Reloader`` bounds what it may open: the folder that it
+names, and the folders of a hybrid, must lie under one folder, the root, after all links are followed. An
+order that names nothing opens the same place again, which the server's operator has chosen.
+
+``ReloadService`` carries one order out for each index at a time; ``indexes.py`` does the switch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from retrieval_server.errors import IndexFolderError, RetrievalServerError
+from retrieval_server.folder.manifest import read_manifest
+from retrieval_server.server.indexes import Indexes, Loader, ServedIndex, Serving
+from retrieval_server.server.refusals import Refusals
+from retrieval_server.sources import Source
+
+log = logging.getLogger(__name__)
+
+
+class OutsideRoot(Exception):
+    """A folder that ``/reload`` may not open; the message says which it may."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an index lies, and its encoder if that was moved since the build."""
+
+    path: Path
+    encoder: str | None = None
+
+
+class Reloader:
+    """Makes loaders. ``places`` are the indexes as the server was started; ``root`` None stands for the
+    folder that holds the index in question.
+    """
+
+    def __init__(
+        self, places: Mapping[str, Place], open_index: Callable[[Place], Source], root: Path | None = None
+    ):
+        self.places = dict(places)
+        self._open = open_index
+        self._roots = {
+            name: (root or place.path.absolute().parent).resolve() for name, place in places.items()
+        }
+
+    def loader(self, place: Place) -> Loader:
+        return lambda: self._open(place)
+
+    def resolve(self, index: str, path: str | None, encoder: str | None) -> Place:
+        """The place that an order means; relative paths begin at the root. Raises OutsideRoot.
+
+        The encoder's place is kept only while the index's is: another index may have another encoder.
+        """
+        now = self.places[index]
+        kept = now.encoder if path is None else None
+        found = None if path is None else self._inside(index, "path", path)
+        for part in _parts(found):
+            self._inside(index, "path", str(part))
+        return Place(
+            path=found or now.path,
+            encoder=kept if encoder is None else str(self._inside(index, "encoder", encoder)),
+        )
+
+    def _inside(self, index: str, key: str, name: str) -> Path:
+        root = self._roots[index]
+        try:
+            found = (root / name).resolve()
+            found.exists()  # raises for a name that is too long for the file system
+        except (OSError, ValueError, RuntimeError):  # a loop of links, a NUL
+            raise OutsideRoot(f"{key}: not a path") from None
+        if not found.is_relative_to(root):
+            raise OutsideRoot(f"{key}: outside {root}, the only folder that /reload opens (--reload-root)")
+        return found
+
+
+class ReloadService:
+    """Carries out orders to reload. Without a ``reloader`` it refuses them all."""
+
+    def __init__(self, indexes: Indexes, reloader: Reloader | None, refusals: Refusals):
+        self._indexes, self._reloader, self._refusals = indexes, reloader, refusals
+        self._running: set[asyncio.Task] = set()
+
+    async def stop(self) -> None:
+        for task in list(self._running):
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def reload(self, name: str | None, path: str | None, encoder: str | None) -> tuple[str, Serving]:
+        """Replace an index (None: the default) by the one at ``path``; its name and what it serves now.
+
+        Raises Refused; the index then serves what it served before. A caller that goes away does not stop it.
+        """
+        index, _ = self._indexes.require(name)
+        refused = self._refusals.refused
+        if self._reloader is None or index.name not in self._reloader.places:
+            reason = f"this server cannot reload {index.name}"
+            raise refused(404, "no_reload", reason, index=index.name)
+        if index.reloading:
+            reason = f"a reload of {index.name} is under way"
+            raise refused(409, "reloading", reason, index=index.name)
+        try:
+            place = self._reloader.resolve(index.name, path, encoder)
+        except OutsideRoot as error:
+            raise refused(403, "forbidden", str(error), index=index.name) from None
+        index.reloading = True
+        task = asyncio.create_task(self._replace(self._reloader, index, place))
+        self._running.add(task)
+        task.add_done_callback(self._finished)
+        try:
+            return index.name, await asyncio.shield(task)
+        except RetrievalServerError as error:
+            reason = f"{error} The old index goes on serving."
+            raise refused(422, "reload_failed", reason, index=index.name) from None
+        except OSError as error:
+            reason = f"a file of it cannot be read ({error.strerror}). The old index goes on serving."
+            raise refused(422, "reload_failed", reason, index=index.name) from None
+
+    async def _replace(self, reloader: Reloader, index: ServedIndex, place: Place) -> Serving:
+        try:
+            serving = await index.load(reloader.loader(place))
+        except Exception as error:
+            index.metrics.reloaded("failed")
+            expected = isinstance(error, RetrievalServerError)
+            log.error("reload of %s failed: %s", index.name, error, exc_info=None if expected else error)
+            raise
+        else:
+            index.metrics.reloaded("done")
+            reloader.places[index.name] = place
+            log.info("index %s is now version %d", index.name, serving.version)
+            return serving
+        finally:
+            index.reloading = False
+
+    def _finished(self, task: asyncio.Task) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # mark as seen: it was logged, and its caller may have gone
+
+
+def _parts(folder: Path | None) -> list[Path]:
+    """The folders that a hybrid index is made of; none for another index, and for what is no index at all."""
+    try:
+        hybrid = read_manifest(folder).hybrid if folder is not None else None
+    except IndexFolderError:  # opening it will say why
+        return []
+    return [folder / name for name in hybrid.of] if hybrid else []

@@ -1,0 +1,162 @@
+"""``POST /rerank``: documents that the client already has, ordered by the server's cross-encoder.
+
+Two forms. Search-R1's takes a list of queries with a list of documents each, as ``/retrieve`` gives them, and
+answers in the form of ``/retrieve``. The other takes one ``query`` and answers as the rerank services of
+Cohere and Jina do: positions in the request and relevance scores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic_core import PydanticCustomError
+
+from retrieval_server.search.rerank import Reranker
+from retrieval_server.server.services import Services
+from retrieval_server.server.wire import Query, TopK
+
+MAX_PAIRS = 2048  # of a query and a document, in one request
+MAX_WAITING = 16  # requests accepted and not yet answered; the model scores one after the other
+
+
+class GivenDocument(BaseModel):
+    """A document as ``/retrieve`` gives it, or with its text under ``text``; other keys come back as sent."""
+
+    model_config = ConfigDict(extra="allow")
+
+    contents: Annotated[Query, Field(validation_alias=AliasChoices("contents", "text"))]
+
+
+class GivenScored(BaseModel):
+    """A document with the score of the search that found it, which is not looked at."""
+
+    document: GivenDocument
+
+
+Given = Query | GivenScored | GivenDocument
+
+
+class RerankRequest(BaseModel):
+    """Body of ``POST /rerank``."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "query": "Who wrote the novel The Trial?",
+                    "documents": ["Ulm lies on the Danube.", "Franz Kafka wrote The Trial."],
+                    "topk": 1,
+                }
+            ]
+        }
+    )
+
+    query: Query | None = Field(None, description="One query; `documents` is then a list of documents.")
+    queries: list[Query] | None = Field(None, description="Queries; `documents` is then a list for each.")
+    documents: list[Given] | list[list[Given]]
+    topk: TopK | None = Field(
+        None,
+        validation_alias=AliasChoices("topk", "rerank_topk", "top_n"),
+        description="Documents for each query (also `rerank_topk`, `top_n`); all of them if absent.",
+    )
+    return_scores: StrictBool = Field(False, description="Whether documents come with scores (`queries`).")
+
+    @model_validator(mode="after")
+    def _shapes_fit(self) -> RerankRequest:
+        if (self.query is None) == (self.queries is None):
+            raise PydanticCustomError("queries", "give either query (one string) or queries (a list)")
+        if any(isinstance(item, list) != (self.queries is not None) for item in self.documents):
+            raise PydanticCustomError(
+                "documents", "a list of documents for query, a list of lists for queries"
+            )
+        if self.queries is not None and len(self.queries) != len(self.documents):
+            raise PydanticCustomError("documents", "there must be one list of documents for each query")
+        return self
+
+    def lists(self) -> list[tuple[str, list[Given]]]:
+        """Each query with its documents."""
+        if self.queries is None:
+            return [(self.query or "", self.documents)]  # type: ignore[list-item]
+        return list(zip(self.queries, self.documents, strict=True))  # type: ignore[arg-type]
+
+
+class Ranked(BaseModel):
+    """A document of the request, by its position there."""
+
+    index: int
+    relevance_score: float
+
+
+class RerankResponse(BaseModel):
+    """``result[i]`` for ``queries[i]``, best first, documents as sent; ``results`` for one ``query``."""
+
+    result: list[list[Any]] | None = None
+    results: list[Ranked] | None = None
+
+
+def add_rerank_route(app: APIRouter, services: Services, reranker: Reranker, errors: dict) -> None:
+    """Give the app ``/rerank``; a server without a reranker has no such path."""
+    thread = ThreadPoolExecutor(1, thread_name_prefix="rerank")
+    waiting = 0
+
+    @app.post(
+        "/rerank",
+        summary="The client's documents, ordered by a cross-encoder (Search-R1; Cohere, Jina)",
+        response_model=RerankResponse,
+        response_model_exclude_none=True,
+        responses=errors,
+    )
+    async def rerank(body: RerankRequest, request: Request):
+        nonlocal waiting
+        services.indexes.require()
+        lists = body.lists()
+        _check(lists, services)
+        if waiting >= MAX_WAITING:
+            reason = f"{waiting} rerank requests under way, at most {MAX_WAITING}"
+            raise services.refusals.refused(503, "overloaded", reason, retry_after=1)
+        waiting += 1
+        pairs = [(query, _text(given)) for query, documents in lists for given in documents]
+        work = asyncio.get_running_loop().run_in_executor(thread, reranker.score, pairs)
+        try:
+            scores = iter(await services.search.while_wanted(request, work))  # what still waits is taken back
+        finally:
+            waiting -= 1
+        result = [_ranked([(given, next(scores)) for given in given_list], body) for _, given_list in lists]
+        return JSONResponse({"result": result} if body.queries is not None else {"results": result[0]})
+
+
+def _check(lists: list[tuple[str, list[Given]]], services: Services) -> None:
+    refused, most = services.refusals.refused, services.search.limits.max_query_chars
+    pairs = sum(len(documents) for _, documents in lists)
+    if pairs > MAX_PAIRS:
+        raise services.refusals.refused(
+            413, "too_large", f"{pairs} documents; at most {MAX_PAIRS} in one request"
+        )
+    if any(len(query) > most for query, _ in lists):
+        raise refused(413, "too_large", f"a query of more than {most} characters")
+
+
+def _text(given: Given) -> str:
+    if isinstance(given, GivenScored):
+        given = given.document
+    return given if isinstance(given, str) else given.contents
+
+
+def _as_sent(given: Given) -> Any:
+    if isinstance(given, GivenScored):
+        given = given.document
+    return given if isinstance(given, str) else given.model_dump()
+
+
+def _ranked(scored: list[tuple[Given, float]], body: RerankRequest) -> list[Any]:
+    order = sorted(range(len(scored)), key=lambda i: -scored[i][1])[: body.topk]
+    if body.queries is None:
+        return [{"index": i, "relevance_score": scored[i][1]} for i in order]
+    if body.return_scores:
+        return [{"document": _as_sent(scored[i][0]), "score": scored[i][1]} for i in order]
+    return [_as_sent(scored[i][0]) for i in order]

@@ -1,0 +1,176 @@
+"""The routes: what a request's body asks for, who answers it, and the shape of the answer.
+
+Of each wire format there are two routes, with and without the index's name in the path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import Path as InPath
+from fastapi.responses import JSONResponse, PlainTextResponse
+
+from retrieval_server.engine.metrics import CONTENT_TYPE
+from retrieval_server.server.indexes import Serving
+from retrieval_server.server.refusals import Refused
+from retrieval_server.server.search_service import Found
+from retrieval_server.server.services import Services
+from retrieval_server.server.wire import (
+    AccessRequest,
+    AccessResponse,
+    Error,
+    Health,
+    IndexStatus,
+    QueriesRequest,
+    QueriesResponse,
+    Ready,
+    ReloadRequest,
+    ReloadResponse,
+    RetrieveRequest,
+    RetrieveResponse,
+)
+from retrieval_server.sources import Retrieved
+
+_FOREIGN = (403, 415, 421)  # refusals of what a web page of another site can send
+ERRORS: dict[int | str, dict] = {
+    code: {"model": Error} for code in (404, 413, *_FOREIGN, 422, 500, 502, 503, 504)
+}
+_RELOAD_ERRORS: dict[int | str, dict] = {
+    code: {"model": Error} for code in (404, 409, 413, *_FOREIGN, 422, 500, 503)
+}
+_METRICS_EXAMPLE = 'retrieval_requests_total{route="/retrieve",status="200"} 12.0\n'
+_Name = Annotated[str, InPath(description="One of the server's indexes.", examples=["wiki"])]
+
+
+def add_search_routes(app: APIRouter, services: Services) -> None:
+    @app.post(
+        "/retrieve",
+        summary="Passages for each query (Search-R1, RAG-R1, SkyRL, rLLM, ASearcher)",
+        response_model=RetrieveResponse,
+        responses=ERRORS,
+    )
+    async def retrieve(body: RetrieveRequest, request: Request):
+        return await _answer_retrieve(services, body, request, body.index)
+
+    @app.post(
+        "/indexes/{name}/retrieve",
+        summary="The same, out of the index that the path names",
+        response_model=RetrieveResponse,
+        responses=ERRORS,
+    )
+    async def retrieve_from(name: _Name, body: RetrieveRequest, request: Request):
+        return await _answer_retrieve(services, body, request, _one_name(name, body.index))
+
+    @app.post(
+        "/queries",
+        summary="Passages for each query (R1-Searcher)",
+        response_model=QueriesResponse,
+        responses=ERRORS,
+    )
+    async def queries(body: QueriesRequest, request: Request):
+        return await _answer_queries(services, body, request, body.index)
+
+    @app.post(
+        "/indexes/{name}/queries",
+        summary="The same, out of the index that the path names",
+        response_model=QueriesResponse,
+        responses=ERRORS,
+    )
+    async def queries_from(name: _Name, body: QueriesRequest, request: Request):
+        return await _answer_queries(services, body, request, _one_name(name, body.index))
+
+
+def add_access_route(app: APIRouter, services: Services) -> None:
+    @app.post(
+        "/access",
+        summary="Whole pages by their addresses (ASearcher)",
+        response_model=AccessResponse,
+        responses=ERRORS,
+    )
+    def access(body: AccessRequest):
+        pages = services.pages.require()
+        return JSONResponse({"result": [pages.get(url) for url in body.urls]})
+
+
+def add_probes(app: FastAPI, services: Services) -> None:
+    @app.get("/health", summary="Is the process alive?")
+    async def health() -> Health:
+        return Health()
+
+    @app.get("/ready", summary="Are the indexes loaded and warmed?", responses={503: ERRORS[503]})
+    async def ready() -> Ready:
+        indexes = services.indexes
+        statuses = {name: _status(indexes.require(name)[1]) for name in indexes.by_name}
+        default = statuses[indexes.default].model_dump()
+        return Ready(**default, topk=services.search.topk, index=indexes.default, indexes=statuses)
+
+
+def add_operations(app: APIRouter, services: Services) -> None:
+    @app.post(
+        "/reload",
+        summary="Exchange an index or its encoder without a dropped request",
+        responses=_RELOAD_ERRORS,
+    )
+    async def reload(body: ReloadRequest) -> ReloadResponse:
+        name, serving = await services.reload.reload(body.index, body.path, body.encoder)
+        return ReloadResponse(index=name, **_status(serving).model_dump())
+
+    @app.get(
+        "/metrics",
+        summary="Counters for Prometheus",
+        response_class=PlainTextResponse,
+        responses={200: {"content": {"text/plain": {"example": _METRICS_EXAMPLE}}}},
+    )
+    async def metrics() -> Response:
+        return Response(services.metrics.page(), media_type=CONTENT_TYPE)
+
+
+async def _answer_retrieve(
+    services: Services, body: RetrieveRequest, request: Request, index: str | None
+) -> JSONResponse:
+    topk = body.top_k if body.topk is None else body.topk
+    found = await services.search.search(request, body.asked(), topk, index)
+    # Built as plain types: validating thousands of documents again would cost more than finding them.
+    shape = _scored if body.return_scores else _document
+    answer: dict = {"result": [[shape(hit) for hit in hits] for hits in found.answers]}
+    if body.query is not None:
+        answer |= {"query": body.query, "results": [_flat(hit) for hit in found.answers[0]]}
+    return JSONResponse(answer, headers=_source(found))
+
+
+async def _answer_queries(
+    services: Services, body: QueriesRequest, request: Request, index: str | None
+) -> JSONResponse:
+    found = await services.search.search(request, body.queries, body.k, index)
+    answers = [[f"{hit.passage.id}\t{hit.passage.contents}" for hit in hits] for hits in found.answers]
+    return JSONResponse({"queries": body.queries, "answers": answers}, headers=_source(found))
+
+
+def _one_name(in_path: str, in_body: str | None) -> str:
+    if in_body not in (None, in_path):
+        raise Refused(422, "bad_input", "index: the path and the body name two different ones")
+    return in_path
+
+
+def _status(serving: Serving) -> IndexStatus:
+    return IndexStatus(index_version=serving.version, **asdict(serving.source.description))
+
+
+def _source(found: Found) -> dict[str, str]:
+    return {"X-Index": found.index, "X-Index-Version": str(found.version)}
+
+
+def _document(hit: Retrieved) -> dict[str, str]:
+    passage = hit.passage
+    document = {"id": passage.id, "contents": passage.contents}
+    return document if passage.url is None else document | {"url": passage.url}
+
+
+def _scored(hit: Retrieved) -> dict:
+    return {"document": _document(hit), "score": hit.score}
+
+
+def _flat(hit: Retrieved) -> dict:
+    return _scored(hit) | {"id": hit.passage.id, "content": hit.passage.contents}

@@ -1,0 +1,127 @@
+"""What stands between a search request and the engine: limits, the deadline, and clients that go away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import NamedTuple, TypeVar
+
+from starlette.requests import Request
+
+from retrieval_server.engine.engine import Overloaded
+from retrieval_server.engine.jobs import Answer
+from retrieval_server.server.indexes import Indexes
+from retrieval_server.server.limits import Limits
+from retrieval_server.server.logs import NOTE, Note
+from retrieval_server.server.refusals import ClientGone, Refusals, Refused
+from retrieval_server.sources import SearchFailed
+
+Made = TypeVar("Made")
+
+
+class Found(NamedTuple):
+    """The answers to one request, and the name and version of the index that gave them."""
+
+    answers: list[Answer]
+    index: str
+    version: int
+
+
+class SearchService:
+    """Answers the queries of one request. ``topk`` is for requests that name none."""
+
+    def __init__(
+        self,
+        indexes: Indexes,
+        refusals: Refusals,
+        *,
+        limits: Limits,
+        topk: int,
+        deadline_s: float,
+        log_queries: bool = False,
+    ):
+        self.limits = limits
+        self.topk = topk
+        self._indexes, self._refusals = indexes, refusals
+        self._deadline_s = deadline_s
+        self._log_queries = log_queries
+
+    async def search(
+        self, request: Request, queries: Sequence[str], topk: int | None, name: str | None = None
+    ) -> Found:
+        """Documents for each query. Raises Refused, or ClientGone with the work taken back."""
+        note: Note | None = request.scope.get(NOTE)
+        if note is not None:
+            note.queries = len(queries)
+            note.texts = tuple(queries) if self._log_queries else ()
+        index, serving = self._indexes.require(name)
+        if note is not None:
+            note.index = index.name
+        wanted = self._check(queries, topk, index.name)
+        try:
+            searching = serving.engine.search(queries, wanted)
+            answers = await self.while_wanted(request, searching, index.name)
+            return Found(answers, index.name, serving.version)
+        except Overloaded as error:
+            raise self._overloaded(index.name, error) from None
+        except SearchFailed as error:
+            raise self._refusals.refused(
+                error.status, error.error, error.reason, index=index.name, retry_after=error.retry_after
+            ) from None
+
+    async def while_wanted(self, request: Request, work: Awaitable[Made], index: str | None = None) -> Made:
+        """What ``work`` gives. It is cancelled if its client goes away first (ClientGone) or the deadline
+        passes (Refused)."""
+        working = asyncio.ensure_future(work)
+        leaving = asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait(
+                {working, leaving}, timeout=self._deadline_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if working.done():
+                return working.result()
+            if leaving.done():
+                raise ClientGone
+            reason = f"no answer within the server's deadline of {self._deadline_s:g} s"
+            raise self._refusals.refused(504, "deadline", reason, index=index)
+        finally:
+            working.cancel()
+            leaving.cancel()
+
+    def overload(self, name: str | None) -> Overloaded | None:
+        """Why the index of that name (None: the default) would refuse one more query now, or None."""
+        index = self._indexes.by_name.get(name or self._indexes.default)
+        return index.serving.engine.refuses() if index and index.serving else None
+
+    def refuse_overload(self, name: str | None, overload: Overloaded) -> Refused:
+        """The refusal of a request that has not been read; counted."""
+        return self._overloaded(name or self._indexes.default, overload)
+
+    def _overloaded(self, index: str, error: Overloaded) -> Refused:
+        return self._refusals.refused(
+            503, "overloaded", str(error), index=index, metric=error.reason, retry_after=error.retry_after
+        )
+
+    def _check(self, queries: Sequence[str], topk: int | None, index: str) -> int:
+        """The topk to use. Raises Refused (413) for a request beyond the limits."""
+        limits = self.limits
+        reason = None
+        if len(queries) > limits.max_queries:
+            reason = f"{len(queries)} queries; at most {limits.max_queries} in one request"
+        elif topk is not None and topk > limits.max_topk:
+            reason = f"topk is {topk}; at most {limits.max_topk}"
+        else:
+            for position, query in enumerate(queries):
+                if len(query) > limits.max_query_chars:
+                    most = limits.max_query_chars
+                    reason = f"queries[{position}] has {len(query)} characters; at most {most}"
+                    break
+        if reason is not None:
+            raise self._refusals.refused(413, "too_large", reason, index=index)
+        return self.topk if topk is None else topk
+
+
+async def _disconnected(request: Request) -> None:
+    """Returns when the client has closed the connection (the body was read before)."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

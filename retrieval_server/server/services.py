@@ -1,0 +1,74 @@
+"""Everything that the routes of one server call, made together, loaded together and stopped together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from retrieval_server.engine.metrics import Metrics
+from retrieval_server.engine.options import EngineOptions
+from retrieval_server.server.indexes import Indexes, Loader
+from retrieval_server.server.limits import Limits
+from retrieval_server.server.pages import ServedPages
+from retrieval_server.server.refusals import Refusals
+from retrieval_server.server.reload import Reloader, ReloadService
+from retrieval_server.server.search_service import SearchService
+
+
+@dataclass(frozen=True)
+class Services:
+    """Each has one concern; what they share is the metrics, the refusals and the indexes."""
+
+    metrics: Metrics
+    refusals: Refusals
+    indexes: Indexes
+    pages: ServedPages
+    search: SearchService
+    reload: ReloadService
+
+    @classmethod
+    def make(
+        cls,
+        loaders: Mapping[str, Loader],
+        *,
+        limits: Limits,
+        topk: int,
+        options: EngineOptions,
+        pages: Path | None = None,
+        reloader: Reloader | None = None,
+        log_queries: bool = False,
+    ) -> Services:
+        """Nothing is loaded yet. The first of ``loaders`` is the index of requests that name none."""
+        metrics = Metrics()
+        refusals = Refusals(metrics)
+        indexes = Indexes(loaders, options, metrics, refusals)
+        search = SearchService(
+            indexes,
+            refusals,
+            limits=limits,
+            topk=topk,
+            deadline_s=options.deadline_s,
+            log_queries=log_queries,
+        )
+        return cls(
+            metrics=metrics,
+            refusals=refusals,
+            indexes=indexes,
+            pages=ServedPages(pages, refusals),
+            search=search,
+            reload=ReloadService(indexes, reloader, refusals),
+        )
+
+    async def load(self) -> None:
+        """Load everything and warm it. If that fails every search is refused from then on; raises why."""
+        try:
+            await self.pages.load()
+            await self.indexes.load()
+        except BaseException as error:
+            self.indexes.failure = error
+            raise
+
+    async def stop(self) -> None:
+        await self.reload.stop()
+        await self.indexes.stop()

@@ -1,0 +1,90 @@
+"""Refusing without reading, when there is no time even to read.
+
+A refusal costs about as much as an accepted request does outside the engine: its body is read, parsed and
+checked before anybody sees that it will not fit. At many times a server's capacity that work alone takes the
+processor from the searches. So when the event loop runs late, or a refusal is no exception any more, and the
+engine would refuse one more query anyway, a search is refused from its first line. Until then every request
+is read: what is in the cache, or under way already, is answered though the queue is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable
+from functools import partial
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from retrieval_server.server.refusals import Refused
+from retrieval_server.server.services import Services
+
+#: How often the event loop is looked at, and how late it must run, in seconds.
+_EVERY_S, _LATE_S = 0.05, 0.1
+_SEARCH = re.compile(r"(?:/indexes/([^/]+))?/(?:retrieve|queries)")
+#: Refusals between two looks that are too many to read each request first: a hundred a second.
+_MANY = 5
+
+
+class LoopWatch:
+    """Whether there is no time to read what will be refused; ``watch`` runs in the event loop."""
+
+    def __init__(self) -> None:
+        #: Seconds by which the loop came back too late from its latest sleep.
+        self.late_s = 0.0
+        self._refusing, self._refused = False, 0
+
+    async def watch(self) -> None:
+        while True:
+            asleep = time.monotonic()
+            await asyncio.sleep(_EVERY_S)
+            self.late_s = time.monotonic() - asleep - _EVERY_S
+            self._refusing, self._refused = self._refused >= _MANY, 0
+
+    def would_refuse(self) -> None:
+        """Note a search that cannot be answered but from the cache."""
+        self._refused += 1
+
+    @property
+    def pressed(self) -> bool:
+        return self._refusing or self._refused >= _MANY or self.late_s > _LATE_S
+
+
+def refusal_at(services: Services, path: str) -> Callable[[], Refused] | None:
+    """What refuses a search at this path whatever its body says; None if the body matters, or nothing would.
+
+    Call it if the request is refused: that counts.
+    """
+    found = _SEARCH.fullmatch(path)
+    if found is None or (found[1] is None and len(services.indexes.by_name) > 1):
+        return None  # no search, or its body may name another index
+    overload = services.search.overload(found[1])
+    return overload and partial(services.search.refuse_overload, found[1], overload)
+
+
+class Shed:
+    """Answers a search at once when the watch is pressed and the engine would refuse it anyway."""
+
+    def __init__(self, app: ASGIApp, watch: LoopWatch, services: Services):
+        self._app, self._watch, self._services = app, watch, services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refuse = None
+        if scope["type"] == "http" and scope["method"] == "POST":
+            refuse = refusal_at(self._services, scope["path"])
+        if refuse is not None:
+            self._watch.would_refuse()
+            if self._watch.pressed:
+                return await _send(refuse(), send)
+        await self._app(scope, receive, send)
+
+
+async def _send(refused: Refused, send: Send) -> None:
+    """What ``error_answer`` would send, without the cost of its classes."""
+    body = json.dumps({"error": refused.error, "reason": refused.reason}).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body))} | (refused.headers or {})
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": refused.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,230 @@
+"""The wire: request and response bodies.
+
+``/retrieve`` is the form of Search-R1, RAG-R1, SkyRL and ASearcher. As in their servers, ``return_scores``
+is false unless asked for: the result then holds the bare documents. One ``query`` in place of ``queries`` is
+a list of one for SkyRL, whose clients read ``result``; rLLM's send ``query`` and ``top_k`` and read a flat
+list with scores under ``results``, which such an answer holds as well, with ``id`` and ``content`` beside
+each ``document``: its examples read either. Answers to ``queries`` hold each text once. ``/queries`` is the
+form of R1-Searcher: its answers are the corpus's lines, id and contents with a tab between, because its
+clients strip a leading number. They show any other id to the model: a corpus for them has numbers for ids.
+``/access`` is ASearcher's: whole pages by their address.
+
+Where one server has several indexes, ``index`` names one, or the path does: ``/indexes/{name}/retrieve``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
+from pydantic_core import PydanticCustomError
+
+from retrieval_server.guarantee import Guarantee
+
+DEFAULT_INDEX = "default"  # the name of an index that was given without one
+MAX_URLS = 64  # pages in one answer: a page can be long
+MAX_PATH = 1024  # characters of a folder's path in an order to reload
+_PASSAGE = {"id": "kafka-1", "contents": '"The Trial"\nThe Trial is a novel by Franz Kafka.'}
+_WIKI = {"index_version": 1, "backend": "bm25", "passages": 9756, "corpus_sha256": "5d41...c592"}
+_WIKI |= {"guarantee": "bits"}
+_QUESTIONS = ["Who wrote the novel The Trial?", "In which river's valley lies Ulm?"]
+
+
+def _example(body: dict) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [body]})
+
+
+def _encodable(query: str) -> str:
+    # JSON can write half a surrogate pair ("\\ud800"), no character: tokenizers break on it.
+    try:
+        query.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("holds half a surrogate pair") from None
+    return query
+
+
+Query = Annotated[str, AfterValidator(_encodable)]
+TopK = Annotated[StrictInt, Field(ge=1)]
+IndexName = Annotated[
+    str | None, Field(description="Which of the server's indexes; its default one if absent.")
+]
+
+
+class RetrieveRequest(BaseModel):
+    """Body of ``POST /retrieve``."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"queries": _QUESTIONS, "topk": 2, "return_scores": True}]}
+    )
+
+    queries: list[Query] | None = Field(None, description="The queries; an empty list gives an empty result.")
+    query: Query | None = Field(None, description="One query, in place of `queries`.")
+    topk: TopK | None = Field(None, description="Passages for each query; the server's --topk if absent.")
+    top_k: TopK | None = Field(None, description="Another name of `topk`.")
+    return_scores: StrictBool = Field(False, description="Whether each document comes with its score.")
+    index: IndexName = None
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> RetrieveRequest:
+        if (self.queries is None) == (self.query is None):
+            raise PydanticCustomError("queries", "give either queries (a list) or query (one string)")
+        if self.topk is not None and self.top_k is not None and self.topk != self.top_k:
+            raise PydanticCustomError("topk", "topk and top_k are two names of one thing and differ")
+        return self
+
+    def asked(self) -> list[str]:
+        """The queries, in whichever form they came."""
+        return [self.query] if self.queries is None else self.queries
+
+
+class Document(BaseModel):
+    """A passage of the corpus, under the corpus's own id."""
+
+    id: str
+    contents: str
+    url: str | None = Field(None, description="The passage's address; absent where the corpus has none.")
+
+
+class ScoredDocument(BaseModel):
+    """A passage with its score: larger is better, comparable within one query only."""
+
+    document: Document
+    score: float
+
+
+class FlatDocument(ScoredDocument):
+    """The same with the document's id and contents beside it, under the names that rLLM's clients read."""
+
+    id: str
+    content: str
+
+
+class RetrieveResponse(BaseModel):
+    """``result[i]`` answers ``queries[i]``, best first. The other two only where one ``query`` was asked."""
+
+    model_config = _example({"result": [[{"document": _PASSAGE, "score": 11.3}], []]})
+
+    result: list[list[ScoredDocument]] | list[list[Document]]
+    query: str | None = None
+    results: list[FlatDocument] | None = Field(None, description="The same documents, not nested, scored.")
+
+
+class QueriesRequest(BaseModel):
+    """Body of ``POST /queries``."""
+
+    model_config = _example({"queries": _QUESTIONS, "k": 2})
+
+    queries: list[Query]
+    k: TopK | None = Field(None, description="Passages for each query; the server's --topk if absent.")
+    index: IndexName = None
+
+
+class QueriesResponse(BaseModel):
+    """``answers[i]`` are the passages for ``queries[i]``, each as ``id<TAB>contents``, whatever the id."""
+
+    model_config = _example({"queries": _QUESTIONS, "answers": [["kafka-1\t" + _PASSAGE["contents"]], []]})
+
+    queries: list[str]
+    answers: list[list[str]]
+
+
+class AccessRequest(BaseModel):
+    """Body of ``POST /access``."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"urls": ["https://en.wikipedia.org/wiki/Ulm"]}]}
+    )
+
+    urls: list[Query] = Field(max_length=MAX_URLS)
+
+
+class Page(BaseModel):
+    """A whole page."""
+
+    url: str
+    contents: str
+
+
+class AccessResponse(BaseModel):
+    """``result[i]`` is the page at ``urls[i]``; null where there is none."""
+
+    model_config = _example(
+        {"result": [{"url": "https://en.wikipedia.org/wiki/Ulm", "contents": "Ulm is a city."}]}
+    )
+
+    result: list[Page | None]
+
+
+class Health(BaseModel):
+    """The process is alive."""
+
+    model_config = _example({"status": "ok"})
+
+    status: str = "ok"
+
+
+class IndexStatus(BaseModel):
+    """What an index is. ``index_version`` is 1 at start and one more with each reload."""
+
+    index_version: int
+    backend: str
+    passages: int | None = Field(None, description="Null where documents come from the web.")
+    corpus_sha256: str | None = None
+    encoder: str | None = None
+    separator: str | None = Field(None, description="What joins the parts of a query made of several texts.")
+    guarantee: Guarantee | None = Field(
+        None,
+        description="What holds for an answer at every load. bits: the same ids and the same bits of every "
+        "score. order: scores within 1e-6, and the same ids except where scores are that close. none: "
+        "neither, as the model computes in 16 bits. Null where documents come from the web.",
+    )
+
+
+class Ready(IndexStatus):
+    """Every index is loaded and has answered a question: the default one, and under ``indexes`` each."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"status": "ready", "topk": 3, "index": "wiki", "indexes": {"wiki": _WIKI}} | _WIKI]
+        }
+    )
+
+    status: str = "ready"
+    topk: int = Field(description="Passages a query where a request names no number.")
+    index: str = Field(description="The index of requests that name none.")
+    indexes: dict[str, IndexStatus]
+
+
+class ReloadRequest(BaseModel):
+    """Body of ``POST /reload``."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"index": "wiki", "path": "wiki-step-200"}]}
+    )
+
+    index: IndexName = None
+    path: str | None = Field(
+        None, max_length=MAX_PATH, description="The new index folder; the present one again if absent."
+    )
+    encoder: str | None = Field(
+        None,
+        max_length=MAX_PATH,
+        description="Where its encoder lies; where the index says if absent (the same path: as before).",
+    )
+
+
+class ReloadResponse(IndexStatus):
+    """The index that is served from now on."""
+
+    model_config = _example({"index": "wiki"} | _WIKI | {"index_version": 2})
+
+    index: str
+
+
+class Error(BaseModel):
+    """Every answer that is not 200."""
+
+    error: str = Field(description="A fixed word to branch on.", examples=["bad_input"])
+    reason: str = Field(
+        description="A sentence for people.", examples=["queries[1]: Input should be a valid string"]
+    )

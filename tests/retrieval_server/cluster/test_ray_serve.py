@@ -1,0 +1,215 @@
+"""Encoders and shards on Ray: the same answers, and none lost when a shard's process is killed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from retrieval_server.cluster.ray_options import RayOptions
+from retrieval_server.cluster.ray_serve import ShardedSource
+from retrieval_server.folder.passages import Passage
+from retrieval_server.guarantee import Guarantee, Probe
+from retrieval_server.indexing.split_index import split_index
+from retrieval_server.sources import Description, Retrieved, SearchFailed
+
+from ..conftest import RIVERS, TOWNS
+from ..same_answers import assert_same_answers, wired
+
+ROOT = Path(__file__).parents[3]
+QUERIES = [f"Which river is {town} on?" for town in TOWNS] + [f"barges on the {river}" for river in RIVERS]
+HAS_RAY = all(importlib.util.find_spec(name) for name in ("ray", "grpc_reflection"))
+needs_ray = pytest.mark.skipif(not HAS_RAY, reason="needs Ray Serve: pip install 'rag-r1[ray]'")
+
+
+def test_replicas_are_a_number_or_a_range(monkeypatch):
+    from retrieval_server.serve_command import parse_args
+
+    args = parse_args(
+        "", ["--index", "i", "--serve", "ray", "--encoder-replicas", "1:4", "--shard-replicas", "2"]
+    )
+    assert args.ray == RayOptions(encoder_replicas=(1, 4), shard_replicas=(2, 2))
+    for wrong in ("0", "4:1", "x", "1:", ":2", "-1"):
+        with pytest.raises(SystemExit):
+            parse_args("", ["--index", "i", "--shard-replicas", wrong])
+
+
+class Handle:
+    """A deployment in this process: fails as often as told, then answers."""
+
+    def __init__(self, answer, failures=()):
+        self.deployment_name, self.call = "shard-1", self
+        self._answer, self._failures = answer, list(failures)
+
+    def remote(self, *_):
+        return self
+
+    def result(self, timeout_s):
+        if self._failures:
+            raise self._failures.pop(0)
+        return self._answer
+
+
+def sharded(*handles, deadline_s=30.0):
+    return ShardedSource(Description("bm25"), None, handles, deadline_s=deadline_s)
+
+
+@needs_ray
+def test_a_call_that_died_with_its_replica_is_made_again_until_the_deadline():
+    from ray.exceptions import ActorDiedError, ActorUnavailableError
+
+    whole, dying = Handle([[("a", "A", None, 0.5)]]), [ActorDiedError(), ActorUnavailableError("gone", None)]
+    found = sharded(whole, Handle([[("b", "B", None, 0.75)]], dying)).find(["x"], [2])
+    assert found == [(Retrieved(Passage("b", "B"), 0.75), Retrieved(Passage("a", "A"), 0.5))]
+    with pytest.raises(SearchFailed, match="shard-1") as failure:
+        sharded(whole, Handle([], [ActorDiedError()] * 3), deadline_s=0.01).find(["x"], [2])
+    assert failure.value.status == 503 and failure.value.retry_after
+
+
+@needs_ray
+def test_an_error_of_the_search_itself_is_not_asked_for_again():
+    with pytest.raises(ZeroDivisionError):
+        sharded(Handle([], [ZeroDivisionError()])).find(["x"], [2])
+
+
+def test_the_guarantee_is_that_of_every_replica_of_the_encoder_that_has_answered():
+    class Replicas(Handle):
+        """An encoder of which each call gets the next replica."""
+
+        def __init__(self, probes):
+            super().__init__(None)
+            self._probes = iter(probes)
+
+        def result(self, timeout_s):
+            return [[0.0]], next(self._probes)
+
+    one, other = Probe(Guarantee.BITS, "a"), Probe(Guarantee.BITS, "b")
+    source = ShardedSource(Description("dense"), Replicas([one, one, other]), [], deadline_s=1.0)
+    told = [source.description.guarantee]
+    for _ in range(3):
+        assert source.prepare(["x"]) == [[0.0]]
+        told.append(source.description.guarantee)
+    assert told == [None, "bits", "bits", "order"], "two processors that multiply differently"
+    assert sharded().description.guarantee == "bits", "BM25 multiplies nothing"
+
+
+@contextmanager
+def server(*flags, temporary=None):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "retrieval_server/start_retrieval.py", *map(str, flags), "--port", str(port)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "RAY_TMPDIR": str(temporary)}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(3000):
+            assert process.poll() is None, "the server ended"
+            try:
+                if httpx.get(url + "/ready").status_code == 200:
+                    break
+            except httpx.TransportError:
+                pass
+            time.sleep(0.1)
+        yield url
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(300)
+    assert process.returncode == 0
+
+
+def ask(url, queries):
+    body = {"queries": queries, "topk": 5, "return_scores": True}
+    answer = httpx.post(url + "/retrieve", json=body, timeout=600)
+    assert answer.status_code == 200, answer.text
+    return [wired(hits) for hits in answer.json()["result"]]
+
+
+def replicas(temporary, name):
+    """The processes of a deployment's replicas, of the Ray that keeps its files in ``temporary`` only."""
+    mark, found = f"RAY_TMPDIR={temporary}".encode(), []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            title, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if b"ServeReplica" in title and name.encode() in title and mark in environment.split(b"\0"):
+            found.append(int(folder.name))
+    return found
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bm25", pytest.param("dense", marks=pytest.mark.full)])
+def test_three_shards_answer_as_the_whole_and_one_killed_loses_no_request(
+    kind, dense_index, bm25_index, tmp_path
+):
+    index = {"dense": dense_index, "bm25": bm25_index}[kind]
+    split_index(index, tmp_path / "three", 3, progress=False)
+    temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: Ray makes socket addresses of it
+    try:
+        with server("--index", index, "--device", "cpu", "--cache-size", 0) as url:
+            expected, alone = ask(url, QUERIES), httpx.get(url + "/ready").json()
+        # A process that starts on a busy machine may take minutes; the default deadline is for real ones.
+        flags = ("--index", tmp_path / "three", "--device", "cpu", "--cache-size", 0, "--deadline", 600)
+        with server("--serve", "ray", *flags, temporary=temporary) as url:
+            ready = httpx.get(url + "/ready").json()
+            assert ready["passages"] == 20 and ready["guarantee"] == alone["guarantee"]
+            assert_same_answers(ask(url, QUERIES), expected, ready["guarantee"])
+            (before,) = replicas(temporary, "shard-1")
+            restarted = threading.Event()
+
+            def hammer(number):
+                asked = 0
+                while not restarted.is_set() or asked < 20:
+                    position = (number + asked) % len(QUERIES)
+                    found = ask(url, [QUERIES[position]])
+                    assert_same_answers(found, [expected[position]], ready["guarantee"])
+                    asked += 1
+                return asked
+
+            with ThreadPoolExecutor(8) as clients:
+                hammering = [clients.submit(hammer, number) for number in range(8)]
+                os.kill(before, signal.SIGKILL)
+                while replicas(temporary, "shard-1") in ([], [before]):
+                    assert not any(client.done() for client in hammering), "a request was lost"
+                    time.sleep(0.1)
+                restarted.set()
+                assert min(client.result(timeout=600) for client in hammering) >= 20
+            assert httpx.post(url + "/reload", json={}, timeout=600).json()["index_version"] == 2
+            assert_same_answers(ask(url, QUERIES), expected, ready["guarantee"])
+        assert not replicas(temporary, "shard-")
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@needs_ray
+@pytest.mark.full
+def test_a_reranked_search_answers_on_ray_as_it_does_here(bm25_index, make_cross_encoder, tmp_path):
+    split_index(bm25_index, tmp_path / "two", 2, progress=False)
+    reranking = ("--rerank", make_cross_encoder(1), "--rerank-depth", 5, "--device", "cpu", "--cache-size", 0)
+    temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: Ray makes socket addresses of it
+    try:
+        with server("--index", bm25_index, *reranking) as url:
+            expected = ask(url, QUERIES)
+        flags = ("--index", tmp_path / "two", *reranking, "--deadline", 600, "--shard-replicas", 2)
+        with server("--serve", "ray", *flags, temporary=temporary) as url, ThreadPoolExecutor(8) as clients:
+            ready = httpx.get(url + "/ready").json()
+            found = [answer for (answer,) in clients.map(lambda query: ask(url, [query]), QUERIES)]
+        assert ready["backend"] == "bm25+rerank" and len(replicas(temporary, "shard-")) == 0
+        assert_same_answers(found, expected, ready["guarantee"])
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

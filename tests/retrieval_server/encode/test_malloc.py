@@ -1,0 +1,56 @@
+"""What was freed goes back to the system, again and again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from retrieval_server.encode import malloc as memory
+
+# Pieces are below the size from which glibc gives each a mapping of its own, and some are kept, so that the
+# heap cannot shrink by itself.
+FREED = """
+import gc, os
+from pathlib import Path
+import numpy as np
+from retrieval_server.encode import malloc as memory
+
+PIECE, PIECES = 64 * 1024, 2000
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+pieces = [np.ones(PIECE, dtype=np.uint8) for _ in range(PIECES)]
+kept = pieces[::50]
+del pieces
+gc.collect()
+before = resident()
+memory.give_back_freed()
+assert all(piece.min() == 1 for piece in kept)
+print((before - resident()) / (PIECE * (PIECES - len(kept))))
+"""
+
+
+@pytest.mark.skipif(memory._trim is None, reason="this system's C library has no malloc_trim")
+def test_memory_freed_between_what_is_kept_goes_back_to_the_system():
+    # In a process of its own: a server that ran in this one may give memory back at any moment.
+    done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) > 0.8
+
+
+def test_it_is_given_back_again_and_again_until_told_to_stop(monkeypatch):
+    others = set(threading.enumerate())  # a server that ran in this process may have one of its own
+    times = threading.Semaphore(0)
+    monkeypatch.setattr(memory, "give_back_freed", times.release)
+    done = memory.keep_giving_back(every_s=0.001)
+    try:
+        assert all(times.acquire(timeout=20) for _ in range(3))
+    finally:
+        done.set()
+    for thread in set(threading.enumerate()) - others:
+        thread.join(20)
+        assert not thread.is_alive()

@@ -1,0 +1,343 @@
+"""The engine, over a retriever that is stepped by hand and over real indexes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retrieval_server.engine.engine import Engine, Overloaded
+from retrieval_server.engine.metrics import Metrics
+from retrieval_server.engine.options import EngineOptions
+from retrieval_server.search.index_source import IndexSource
+from retrieval_server.sources import Description, StagedSource
+
+from ..same_answers import assert_same_answers, plain
+
+
+class Stepped(StagedSource):
+    """A source that echoes; each stage waits while it is shut, and notes its batches."""
+
+    description = Description("echo")
+
+    def __init__(self):
+        self.encoding, self.finding = threading.Event(), threading.Event()
+        self.encoding.set()
+        self.finding.set()
+        self.prepared: list[list[str]] = []
+        self.found: list[list[str]] = []
+        self.poison: set[str] = set()
+
+    def warm_up(self):
+        pass
+
+    def close(self):
+        self.closed = True
+
+    def prepare(self, queries):
+        self.prepared.append(list(queries))
+        assert self.encoding.wait(30)
+        if self.poison & set(queries):
+            raise ValueError("poison")
+        return list(queries)
+
+    def find(self, prepared, topks):
+        self.found.append(list(prepared))
+        assert self.finding.wait(30)
+        return [(query,) * topk for query, topk in zip(prepared, topks, strict=True)]
+
+
+def run(conversation, retriever=None, **options):
+    """Run ``conversation(engine, retriever, metric)`` against a loaded engine."""
+    stepped = retriever or Stepped()
+    metrics = Metrics()
+
+    def metric(name):
+        lines = metrics.page().decode().splitlines()
+        wanted = f'retrieval_{name}{{index="towns"}} '
+        return float(next(line for line in lines if line.startswith(wanted)).split()[-1])
+
+    async def main():
+        engine = Engine(EngineOptions(**options), metrics.of("towns"))
+        await engine.load(lambda: stepped)
+        try:
+            await asyncio.wait_for(conversation(engine, stepped, metric), 30)
+        finally:
+            if isinstance(stepped, Stepped):
+                stepped.encoding.set()
+                stepped.finding.set()
+            await engine.stop()
+
+    asyncio.run(main())
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def start(engine, *requests):
+    """Each request as a task that has reached the line."""
+    tasks = [asyncio.create_task(engine.search(queries, 1)) for queries in requests]
+    await asyncio.sleep(0)
+    return tasks
+
+
+def test_queries_of_many_requests_are_encoded_together_and_answered_apart():
+    async def conversation(engine, stepped, _):
+        stepped.encoding.clear()
+        first = await start(engine, ["a"])
+        await until(lambda: stepped.prepared)
+        others = await start(engine, ["b", "", "c"], ["d"], [])
+        stepped.encoding.set()
+        assert await asyncio.gather(*first, *others) == [[("a",)], [("b",), (), ("c",)], [("d",)], []]
+        assert stepped.prepared == [["a"], ["b", "c", "d"]]
+
+    run(conversation)
+
+
+def test_topk_is_each_requests_own():
+    async def conversation(engine, stepped, _):
+        both = await asyncio.gather(engine.search(["a"], 3), engine.search(["a"], 1))
+        assert both == [[("a",) * 3], [("a",)]]
+
+    run(conversation)
+
+
+def test_where_stages_share_the_cores_a_batch_goes_through_both_before_the_next_starts():
+    async def conversation(engine, stepped, _):
+        stepped.finding.clear()
+        first = await start(engine, ["a"])
+        await until(lambda: stepped.found)
+        others = await start(engine, ["b"], ["c"])
+        await asyncio.sleep(0.05)
+        assert stepped.prepared == [["a"]]
+        stepped.finding.set()
+        assert await asyncio.gather(*first, *others) == [[("a",)], [("b",)], [("c",)]]
+        assert stepped.prepared == [["a"], ["b", "c"]]
+
+    stepped = Stepped()
+    stepped.overlaps = False
+    run(conversation, stepped)
+
+
+def test_stages_overlap_or_not_as_the_options_say():
+    async def conversation(engine, stepped, _):
+        stepped.finding.clear()
+        tasks = await start(engine, ["a"])
+        await until(lambda: stepped.found)
+        tasks += await start(engine, ["b"])
+        await until(lambda: len(stepped.prepared) == 2)  # while the first is still being searched
+        stepped.finding.set()
+        assert await asyncio.gather(*tasks) == [[("a",)], [("b",)]]
+
+    stepped = Stepped()
+    stepped.overlaps = False
+    run(conversation, stepped, overlap=True)
+
+
+def test_a_source_of_several_workers_gets_as_many_batches_at_once():
+    async def conversation(engine, stepped, _):
+        stepped.encoding.clear()
+        tasks = await start(engine, *[[query] for query in "abcdef"])
+        await until(lambda: len(stepped.prepared) == 3)
+        stepped.finding.clear()
+        stepped.encoding.set()
+        await until(lambda: len(stepped.found) == 2)
+        assert sorted(sum(stepped.prepared[:3], [])) == list("abcdef")
+        stepped.finding.set()
+        assert await asyncio.gather(*tasks) == [[(query,)] for query in "abcdef"]
+
+    stepped = Stepped()
+    stepped.encoders, stepped.searchers = 3, 2
+    run(conversation, stepped, max_batch=2)
+
+
+def test_one_batch_is_encoded_while_the_one_before_is_searched():
+    async def conversation(engine, stepped, _):
+        stepped.finding.clear()
+        tasks = await start(engine, ["a"])
+        await until(lambda: stepped.found == [["a"]])
+        tasks += await start(engine, ["b"])
+        await until(lambda: stepped.prepared == [["a"], ["b"]])
+        assert not tasks[0].done()
+        stepped.finding.set()
+        assert await asyncio.gather(*tasks) == [[("a",)], [("b",)]]
+
+    run(conversation)
+
+
+def test_equal_queries_under_way_are_computed_once_and_then_cached():
+    async def conversation(engine, stepped, metric):
+        stepped.encoding.clear()
+        tasks = await start(engine, ["a", "a"], ["a"])
+        stepped.encoding.set()
+        assert await asyncio.gather(*tasks) == [[("a",), ("a",)], [("a",)]]
+        assert await engine.search(["a"], 1) == [("a",)]
+        assert stepped.prepared == [["a"]]
+        assert [metric(f"{name}_total") for name in ("queries", "joined", "cache_hits")] == [4, 2, 1]
+
+    run(conversation)
+
+
+def test_cache_and_single_flight_can_be_switched_off():
+    async def conversation(engine, stepped, metric):
+        await asyncio.gather(engine.search(["a", "a"], 1), engine.search(["a"], 1))
+        await engine.search(["a"], 1)
+        assert sum(len(batch) for batch in stepped.prepared) == 4
+        assert metric("cache_hits_total") == metric("joined_total") == 0
+
+    run(conversation, cache_size=0, single_flight=False)
+
+
+def test_the_least_recently_used_answer_is_forgotten_first():
+    async def conversation(engine, stepped, metric):
+        for query in ["a", "b", "a", "c", "b", "a", "c"]:
+            assert await engine.search([query], 1) == [(query,)]
+        assert [query for batch in stepped.prepared for query in batch] == ["a", "b", "c", "b", "a", "c"]
+        assert metric("cache_hits_total") == 1 and engine.cache_entries == 2
+
+    run(conversation, cache_size=2)
+
+
+def test_a_cache_of_size_0_remembers_nothing():
+    async def conversation(engine, stepped, metric):
+        await engine.search(["a"], 1)
+        assert engine.cache_entries == 0
+        await engine.search(["a"], 1)
+        assert stepped.prepared == [["a"], ["a"]] and metric("cache_hits_total") == 0
+
+    run(conversation, cache_size=0)
+
+
+@settings(max_examples=20)
+@given(size=st.integers(1, 4), queries=st.lists(st.sampled_from("abcdef"), max_size=20))
+def test_the_cache_holds_the_last_distinct_queries(size, queries):
+    async def conversation(engine, stepped, _):
+        for query in queries:
+            await engine.search([query], 1)
+        before = len(stepped.prepared)
+        last = list(dict.fromkeys(reversed(queries)))[:size]
+        for query in last:
+            await engine.search([query], 1)
+        assert len(stepped.prepared) == before
+        others = [query for query in "abcdef" if query not in last]
+        for query in others:
+            await engine.search([query], 1)
+        assert len(stepped.prepared) == before + len(others)
+
+    run(conversation, cache_size=size)
+
+
+def test_a_query_that_nobody_waits_for_any_more_is_not_computed():
+    async def conversation(engine, stepped, metric):
+        stepped.encoding.clear()
+        first = await start(engine, ["a"])
+        await until(lambda: stepped.prepared)
+        leaver, stayer = await start(engine, ["gone", "shared"], ["shared"])
+        leaver.cancel()
+        await asyncio.gather(leaver, return_exceptions=True)
+        assert engine.queue_length == 1 and engine.outstanding == 2
+        stepped.encoding.set()
+        assert await asyncio.gather(*first, stayer) == [[("a",)], [("shared",)]]
+        assert stepped.prepared == [["a"], ["shared"]]
+        assert metric("dropped_total") == 1 and engine.outstanding == 0
+        assert await engine.search(["gone"], 1) == [("gone",)]
+
+    run(conversation)
+
+
+def test_beyond_the_bound_a_request_is_refused_at_once_and_whole():
+    async def conversation(engine, stepped, metric):
+        stepped.encoding.clear()
+        tasks = await start(engine, ["a", "b"])
+        with pytest.raises(Overloaded, match="2 queries under way, at most 3") as refusal:
+            await engine.search(["c", "d"], 1)
+        assert refusal.value.retry_after >= 1 and refusal.value.reason == "queue_full"
+        tasks += await start(engine, ["a"])  # equal to one under way: costs nothing
+        tasks += await start(engine, ["c"])
+        stepped.encoding.set()
+        assert await asyncio.gather(*tasks) == [[("a",), ("b",)], [("a",)], [("c",)]]
+        assert "d" not in sum(stepped.prepared, [])
+        assert engine.outstanding == 0
+        assert await engine.search(["d", "e", "f"], 1) == [("d",), ("e",), ("f",)]
+
+    run(conversation, max_queue=3)
+
+
+def test_a_request_that_would_miss_its_deadline_is_refused_at_once():
+    async def conversation(engine, stepped, _):
+        engine._pace.batch_done(1, started=0.0, ended=4.0)
+        stepped.encoding.clear()
+        tasks = await start(engine, ["a", "b", "c"])
+        with pytest.raises(Overloaded, match="take 16 s; the deadline is 10 s") as refusal:
+            await engine.search(["d"], 1)
+        assert (refusal.value.reason, refusal.value.retry_after) == ("deadline", 12)
+        stepped.encoding.set()
+        await asyncio.gather(*tasks)
+
+    run(conversation, deadline_s=10.0, max_batch=1)
+
+
+def test_a_request_that_would_wait_too_long_is_refused_at_once_and_an_idle_engine_takes_any():
+    async def conversation(engine, stepped, _):
+        engine._pace.batch_done(1, started=0.0, ended=4.0)
+        stepped.encoding.clear()
+        tasks = await start(engine, ["a", "b", "c"])  # 12 s of work, but nothing to wait for
+        with pytest.raises(Overloaded, match="take 16.0 s; a request takes 2 s at most") as refusal:
+            await engine.search(["d"], 1)
+        assert (refusal.value.reason, refusal.value.retry_after) == ("delay", 12)
+        stepped.encoding.set()
+        await asyncio.gather(*tasks)
+
+    run(conversation, max_delay_s=2.0, max_batch=1)
+
+
+@pytest.mark.parametrize("number", [1, 5])
+def test_a_query_that_breaks_the_backend_takes_no_other_with_it(number):
+    async def conversation(engine, stepped, metric):
+        stepped.poison = {"bad"}
+        stepped.encoding.clear()
+        tasks = await start(engine, *[[f"good {i}"] for i in range(number - 1)], ["bad"])
+        stepped.encoding.set()
+        *good, bad = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(bad, ValueError)
+        assert good == [[(f"good {i}",)] for i in range(number - 1)]
+        assert engine.outstanding == 0
+        stepped.poison = set()
+        assert await engine.search(["bad"], 1) == [("bad",)]
+
+    run(conversation)
+
+
+def test_a_failure_whose_asker_has_gone_is_nobodys(caplog):
+    async def conversation(engine, stepped, metric):
+        stepped.poison = {"bad"}
+        stepped.encoding.clear()
+        (task,) = await start(engine, ["bad"])
+        await until(lambda: stepped.prepared)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        stepped.encoding.set()
+        await until(lambda: engine.outstanding == 0)
+
+    run(conversation)
+    assert "never retrieved" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["bm25", "dense"])
+def test_64_concurrent_askers_get_what_one_by_one_gives(kind, bm25_index, dense_index):
+    retriever = IndexSource.open({"bm25": bm25_index, "dense": dense_index}[kind], device="cpu")
+    queries = [f"{retriever._passages[i % 20].contents.split()[i // 20]} river {i}" for i in range(64)]
+    expected = [retriever.search([query], 3)[0] for query in queries]
+
+    async def conversation(engine, _, metric):
+        answers = await asyncio.gather(*(engine.search([query], 3) for query in queries))
+        got, wanted = [plain(answer) for (answer,) in answers], [plain(hits) for hits in expected]
+        assert_same_answers(got, wanted, retriever.description.guarantee)
+        assert metric("batch_size_count") < 64
+
+    run(conversation, retriever)

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import faiss
+import numpy as np
+import pytest
+
+from retrieval_server.encode.encoding import Vectors
+from retrieval_server.errors import BuildError
+from retrieval_server.folder.manifest import RecallRow, read_manifest
+from retrieval_server.folder.passages import PassageStore
+from retrieval_server.indexing.builder import build_index
+from retrieval_server.indexing.faiss_build import TRAIN_AT_LEAST, make_index, write_faiss_index
+from retrieval_server.indexing.faiss_recall import choose_default, sample_queries
+from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.search.faiss_search import SearchParameters
+from retrieval_server.search.index_source import IndexSource
+from retrieval_server.search.options import OpenOptions
+
+
+def options(corpus, tiny_bge, out, **more) -> BuildOptions:
+    made = {"corpus": corpus, "out": out, "backend": "dense", "encoder": str(tiny_bge), "device": "cpu"}
+    return BuildOptions(**made, progress=False, **more)
+
+
+@pytest.fixture(scope="module")
+def ivf(corpus, tiny_bge, tmp_path_factory):
+    out = tmp_path_factory.mktemp("ivf") / "index"
+    build_index(options(corpus, tiny_bge, out, factory="IVF4,Flat"))
+    return out
+
+
+def test_the_table_of_recall_is_printed_and_kept_with_the_default_that_it_gives(
+    corpus, tiny_bge, tmp_path, capsys
+):
+    manifest = build_index(options(corpus, tiny_bge, tmp_path / "i", factory="IVF4,Flat"))
+    section = read_manifest(tmp_path / "i").dense
+    assert section == manifest.dense
+    rows = section.recall.rows
+    assert [row.nprobe for row in rows] == [1, 2, 4]
+    assert [row.recall for row in rows] == sorted(row.recall for row in rows)
+    assert rows[-1].recall == 1.0, "all cells looked into"
+    assert section.search.nprobe == next(row.nprobe for row in rows if row.recall >= 0.95)
+    assert (section.recall.queries, section.recall.source) == (20, "first sentences of passages")
+    printed = capsys.readouterr().out
+    assert "recall@10" in printed and "100.0%" in printed
+
+
+def test_queries_of_a_file_and_settings_that_are_named_are_kept(corpus, tiny_bge, tmp_path):
+    queries = tmp_path / "q.txt"
+    queries.write_text("Where is Ulm?\n\nbarges\n")
+    asked = {"factory": "HNSW4", "ef_search": 50, "recall_queries": queries}
+    section = build_index(options(corpus, tiny_bge, tmp_path / "i", **asked)).dense
+    assert (section.recall.queries, section.recall.source) == (2, "q.txt")
+    assert section.search.ef_search == 50 and 50 in [row.ef_search for row in section.recall.rows]
+
+
+def test_the_exact_index_needs_no_table(corpus, tiny_bge, tmp_path):
+    section = build_index(options(corpus, tiny_bge, tmp_path / "i")).dense
+    assert section.recall is None and section.search is None
+
+
+def test_all_cells_of_an_ivf_index_give_what_flat_gives(ivf, dense_index):
+    flat = IndexSource.open(dense_index, device="cpu")
+    all_cells = IndexSource.open(ivf, options=OpenOptions(device="cpu", nprobe=4))
+    asked = ["Which river lies Ulm on?", "", "timber"]
+    assert all_cells.search(asked, 50) == flat.search(asked, 50)
+
+
+def test_a_string_that_faiss_does_not_take_is_refused_before_the_corpus_is_read(corpus, tiny_bge, tmp_path):
+    for factory in ("Nonsense", "IVF4,", "LSH", "IDMap,Flat"):
+        with pytest.raises(BuildError, match=factory):
+            build_index(options(tmp_path / "no corpus", tiny_bge, tmp_path / "i", factory=factory))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_corpus_too_small_for_the_factory_is_refused_with_both_numbers(corpus, tiny_bge, tmp_path):
+    with pytest.raises(BuildError, match="IVF64,Flat.*20 passages.*at least as large.*64"):
+        build_index(options(corpus, tiny_bge, tmp_path / "i", factory="IVF64,Flat"))
+    assert not (tmp_path / "i").exists()
+
+
+def test_recall_queries_of_an_exact_index_or_an_empty_file_are_refused(corpus, tiny_bge, tmp_path):
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n")
+    for factory, reason in (("Flat", "exact"), ("SQ8", "no query in it")):
+        asked = options(corpus, tiny_bge, tmp_path / "i", factory=factory, recall_queries=empty)
+        with pytest.raises(BuildError, match=f"--recall-queries.*{reason}"):
+            build_index(asked)
+
+
+def test_training_sees_a_bounded_sample(tmp_path):
+    """Vectors 0, 1, 2, ... of one dimension: the range that SQ8 learns tells what it was trained on."""
+    np.arange(1000, dtype=np.float32).tofile(tmp_path / "v")
+    vectors = Vectors([tmp_path / "v"], 1)
+    write_faiss_index(vectors, "SQ8", tmp_path / "all")
+    write_faiss_index(vectors, "SQ8", tmp_path / "some", train_sample=3)
+    whole, some = (faiss.read_index(str(tmp_path / name)) for name in ("all", "some"))
+    assert faiss.vector_to_array(whole.sq.trained).tolist() == [0, 999]
+    assert faiss.vector_to_array(some.sq.trained)[1] < 999
+    assert TRAIN_AT_LEAST >= 256 * 256, "all that FAISS uses for the 256 centroids of a product quantiser"
+
+
+def test_product_quantisers_are_not_reordered_for_a_search_that_is_not_used():
+    assert make_index("PQ4", 16).do_polysemous_training is False
+    inner = make_index("OPQ4_8,IVF8,PQ4", 16)
+    assert faiss.downcast_index(faiss.extract_index_ivf(inner)).do_polysemous_training is False
+
+
+def test_the_cheapest_good_setting_is_the_default_else_the_best():
+    def rows(*recalls):
+        return [RecallRow(nprobe=2**i, recall=recall, ms=1.0) for i, recall in enumerate(recalls)]
+
+    assert choose_default(rows(0.5, 0.96, 0.99)) == SearchParameters(nprobe=2)
+    assert choose_default(rows(0.5, 0.9, 0.8)) == SearchParameters(nprobe=2)
+
+
+def test_sampled_queries_are_first_sentences_without_the_title(dense_index):
+    queries = sample_queries(PassageStore(dense_index / "passages.arrow"))
+    assert len(queries) == 20
+    assert "Ulm is a town in the valley of the river Donau." in queries

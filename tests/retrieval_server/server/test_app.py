@@ -1,0 +1,211 @@
+"""The wire as its clients see it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from retrieval_server.search.index_source import IndexSource
+from retrieval_server.server.limits import Limits
+
+from ..same_answers import assert_same_answers
+
+QUERIES = ["Which river is Ulm on?", "barges on the Inn", "the town Celle"]
+
+
+def test_bare_documents_unless_scores_are_asked_for(client):
+    body = client.post("/retrieve", json={"queries": QUERIES[:1], "topk": 1}).json()
+    assert body == {
+        "result": [[{"id": "town-0", "contents": '"Ulm"\nUlm is a town in the valley of the river Donau.'}]]
+    }
+    assert (
+        client.post("/retrieve", json={"queries": QUERIES[:1], "topk": 1, "return_scores": False}).json()
+        == body
+    )
+
+
+def test_search_r1_and_rag_r1_payload_with_scores(client):
+    body = client.post("/retrieve", json={"queries": QUERIES, "topk": 2, "return_scores": True}).json()
+    assert list(body) == ["result"] and [len(hits) for hits in body["result"]] == [2, 2, 2]
+    for hit in body["result"][0]:
+        assert set(hit) == {"document", "score"} and set(hit["document"]) == {"id", "contents"}
+        assert isinstance(hit["score"], float)
+    assert [hits[0]["document"]["id"] for hits in body["result"]] == ["town-0", "river-5", "town-8"]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_results_are_aligned_with_any_number_of_queries(client, number):
+    body = client.post("/retrieve", json={"queries": QUERIES[:number], "topk": 1}).json()
+    assert [hits[0]["id"] for hits in body["result"]] == ["town-0", "river-5", "town-8"][:number]
+
+
+def test_a_query_that_finds_nothing_keeps_its_place(client):
+    body = client.post("/retrieve", json={"queries": ["zzz", "Celle", ""], "topk": 1}).json()
+    assert [[doc["id"] for doc in hits] for hits in body["result"]] == [[], ["town-8"], []]
+
+
+def test_topk_is_the_servers_where_absent_or_null(client):
+    for body in (
+        {"queries": ["river"]},
+        {"queries": ["river"], "topk": None},
+        {"queries": ["river"], "other": 1},
+    ):
+        assert len(client.post("/retrieve", json=body).json()["result"][0]) == 3
+
+
+def test_r1_searcher_payload(client):
+    body = client.post("/queries", json={"queries": ["Ulm", "zzz"], "k": 1}).json()
+    line = 'town-0\t"Ulm"\nUlm is a town in the valley of the river Donau.'
+    assert body == {"queries": ["Ulm", "zzz"], "answers": [[line], []]}
+
+
+BAD = {
+    "no queries": (b"{}", "queries"),
+    "a string": (b'{"queries": "Ulm"}', "queries"),
+    "a number among them": (b'{"queries": ["Ulm", 5]}', "queries[1]"),
+    "null": (b'{"queries": null}', "queries"),
+    "topk 0": (b'{"queries": [], "topk": 0}', "topk"),
+    "topk true": (b'{"queries": [], "topk": true}', "topk"),
+    "topk as text": (b'{"queries": [], "topk": "3"}', "topk"),
+    "topk 1.5": (b'{"queries": [], "topk": 1.5}', "topk"),
+    "scores as text": (b'{"queries": [], "return_scores": "yes"}', "return_scores"),
+    "half a surrogate pair": (b'{"queries": ["\\ud800"]}', "queries[0]"),
+    "a query beside queries": (b'{"queries": [], "query": "Ulm"}', "query"),
+    "a list as the one query": (b'{"query": ["Ulm"]}', "query"),
+    "two different topk": (b'{"queries": [], "topk": 3, "top_k": 4}', "top_k"),
+    "a list": (b"[]", "body"),
+    "cut JSON": (b'{"queries": [', "JSON"),
+    "nothing": (b"", "body"),
+    "not UTF-8": (b'{"queries": ["\xff"]}', "JSON"),
+    "deep nesting": (b"[" * 100_000, "JSON"),
+}
+
+
+RETRIEVE_ONLY = {
+    "scores as text",
+    "a query beside queries",
+    "a list as the one query",
+    "two different topk",
+}
+
+
+@pytest.mark.parametrize(
+    "path, case",
+    [("/retrieve", case) for case in BAD] + [("/queries", case) for case in BAD if case not in RETRIEVE_ONLY],
+)
+def test_bad_input_is_422_and_names_the_key(client, path, case):
+    content, key = BAD[case]
+    if path == "/queries":
+        content, key = content.replace(b"topk", b"k"), key.replace("topk", "k")
+    answer = client.post(path, content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert answer.json()["error"] == "bad_input" and key in answer.json()["reason"]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["queries", "query", "topk", "top_k", "k", "return_scores", "urls"]) | st.text(),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=json_values | st.binary(max_size=40), path=st.sampled_from(["/retrieve", "/queries", "/access"]))
+def test_no_body_makes_the_server_fail(client, body, path):
+
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = client.post(path, content=content, headers={"content-type": "application/json"})
+    assert answer.status_code in (200, 404, 413, 422)
+    if answer.status_code != 200:
+        assert set(answer.json()) == {"error", "reason"}
+
+
+def test_too_much_is_413_with_the_limit(bm25, serve):
+    limits = Limits(max_queries=2, max_query_chars=10, max_topk=5, max_body_bytes=1000)
+    with serve(lambda: bm25, limits=limits) as client:
+        for body, reason in [
+            ({"queries": ["a", "b", "c"]}, "3 queries; at most 2"),
+            ({"queries": ["a", "b" * 11]}, "queries[1] has 11 characters; at most 10"),
+            ({"queries": ["a"], "topk": 6}, "topk is 6; at most 5"),
+            ({"queries": ["a"], "padding": "x" * 1000}, "larger than 1000 bytes"),
+        ]:
+            answer = client.post("/retrieve", json=body)
+            assert (answer.status_code, answer.json()["error"]) == (413, "too_large")
+            assert reason in answer.json()["reason"]
+        assert client.post("/retrieve", json={"queries": ["a", "b" * 10], "topk": 5}).status_code == 200
+
+
+def test_wrong_paths_and_methods_answer_in_json(client):
+    assert client.get("/nothing").json()["error"] == "not_found"
+    assert client.get("/retrieve").json()["error"] == "method_not_allowed"
+
+
+def test_ready_tells_what_is_served(client, bm25):
+    assert client.get("/health").json() == {"status": "ok"}
+    ready = client.get("/ready").json()
+    assert (ready["backend"], ready["passages"], ready["topk"]) == ("bm25", 20, 3)
+    assert ready["corpus_sha256"] == bm25.manifest.corpus.sha256
+
+
+def test_dense_answers_over_the_same_wire_with_exact_scores(dense_index, serve):
+    retriever = IndexSource.open(dense_index, device="cpu")
+    expected = [[(hit.passage.id, hit.score) for hit in hits] for hits in retriever.search(QUERIES, 3)]
+    with serve(lambda: retriever) as client:
+        body = client.post("/retrieve", json={"queries": QUERIES, "return_scores": True}).json()
+        ready = client.get("/ready").json()
+    assert ready["separator"] == " [SEP] "
+    got = [[(hit["document"]["id"], hit["score"]) for hit in hits] for hits in body["result"]]
+    assert_same_answers(got, expected, ready["guarantee"])
+
+
+def test_the_api_page_has_examples_and_only_the_routes_that_work(client):
+    page = client.get("/openapi.json").json()
+    assert set(page["paths"]) == {
+        "/retrieve",
+        "/indexes/{name}/retrieve",
+        "/queries",
+        "/indexes/{name}/queries",
+        "/access",
+        "/health",
+        "/ready",
+        "/reload",
+        "/metrics",
+    }
+    for name in ("RetrieveRequest", "QueriesRequest"):
+        (example,) = page["components"]["schemas"][name]["examples"]
+        path = "/retrieve" if name == "RetrieveRequest" else "/queries"
+        assert client.post(path, json=example).status_code == 200
+
+
+def test_metrics_tell_what_happened(bm25, serve):
+    with serve(lambda: bm25) as client:
+        for _ in range(2):
+            client.post("/retrieve", json={"queries": ["Ulm", "Celle", ""]})
+        client.post("/retrieve", json={"queries": "Ulm"})
+        client.get("/no/such/path")
+        page = client.get("/metrics")
+    assert page.headers["content-type"].startswith("text/plain")
+    for line in (
+        'retrieval_queries_total{index="default"} 4.0',
+        'retrieval_cache_hits_total{index="default"} 2.0',
+        'retrieval_cache_entries{index="default"} 2.0',
+        'retrieval_queue_length{index="default"} 0.0',
+        'retrieval_batch_size_sum{index="default"} 2.0',
+        'retrieval_stage_seconds_count{index="default",stage="queue"} 2.0',
+        'retrieval_stage_seconds_count{index="default",stage="search"} 1.0',
+        'retrieval_requests_total{route="/retrieve",status="200"} 2.0',
+        'retrieval_requests_total{route="/retrieve",status="422"} 1.0',
+        'retrieval_requests_total{route="other",status="404"} 1.0',
+    ):
+        assert line in page.text.splitlines()
+    assert "/no/such" not in page.text

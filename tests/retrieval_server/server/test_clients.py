@@ -1,0 +1,173 @@
+"""Each client in use, as it talks: the payload that it sends, and how it reads the answer.
+
+The payloads and the keys that are read are those of the projects' own clients (mid-2026); the readers below
+do with the answer what those do.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from retrieval_server.errors import CorpusError
+from retrieval_server.indexing.builder import build_index
+from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.search.index_source import IndexSource
+from retrieval_server.server.pages import PageStore
+
+PLACES = [
+    {"id": "0", "contents": '"Ulm"\nUlm lies on the Donau.', "url": "https://wiki.example/Ulm"},
+    {"id": "1", "contents": '"Trier"\nTrier lies on the Mosel.', "url": "https://wiki.example/Trier"},
+    {"id": "2", "contents": '"Jena"\nJena lies on the Saale.', "url": "https://wiki.example/Jena"},
+]
+PAGES = [
+    {"url": "https://wiki.example/Ulm", "contents": "Ulm\n\nThe whole page.", "title": "Ulm"},
+    {"url": "https://wiki.example/w/index.php?title=Trier", "contents": "Trier, whole."},
+]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory, serve):
+    folder = tmp_path_factory.mktemp("places")
+    for name, rows in (("corpus.jsonl", PLACES), ("pages.jsonl", PAGES)):
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    corpus, index = folder / "corpus.jsonl", folder / "index"
+    build_index(BuildOptions(corpus=corpus, out=index, backend="bm25", progress=False))
+    with serve(lambda: IndexSource.open(index), topk=2, pages=folder / "pages.jsonl") as ready:
+        yield ready
+
+
+def post(client, path, payload):
+    answer = client.post(path, json=payload)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def numbered(hits):
+    """What SkyRL, Search-R1 and veRL's examples show to the model."""
+    return "".join(f"Doc {i}: {hit['document']['contents'].strip()}\n" for i, hit in enumerate(hits, start=1))
+
+
+def test_search_r1(client):
+    payload = {"queries": ["Donau", "Saale"], "topk": 1, "return_scores": True}
+    shown = [numbered(hits) for hits in post(client, "/retrieve", payload)["result"]]
+    assert shown == ['Doc 1: "Ulm"\nUlm lies on the Donau.\n', 'Doc 1: "Jena"\nJena lies on the Saale.\n']
+
+
+def test_rag_r1_with_several_queries_and_the_servers_topk(client):
+    payload = {"queries": ["Donau Mosel", "Saale"], "return_scores": True}
+    result = post(client, "/retrieve", payload)["result"]
+    assert [[hit["document"]["id"] for hit in hits] for hits in result] == [["0", "1"], ["2"]]
+
+
+def test_skyrl_with_a_list_of_one(client):
+    payload = {"queries": ["Donau"], "topk": 3, "return_scores": True}
+    assert [numbered(hits) for hits in post(client, "/retrieve", payload)["result"]] == [
+        'Doc 1: "Ulm"\nUlm lies on the Donau.\n'
+    ]
+
+
+def test_skyrl_with_a_single_query(client):
+    payload = {"query": "Mosel", "topk": 3, "return_scores": True}
+    (hits,) = post(client, "/retrieve", payload)["result"]
+    assert numbered(hits) == 'Doc 1: "Trier"\nTrier lies on the Mosel.\n' and hits[0]["score"] > 0
+
+
+def test_rllm(client):
+    body = post(client, "/retrieve", {"query": "Donau Mosel", "top_k": 1})
+    (hit,) = body["results"]
+    assert f"(ID: {hit['document']['id']}, Score: {hit['score']:.3f})".startswith("(ID: 0, Score: ")
+    assert hit["document"]["contents"] == PLACES[0]["contents"] and body["query"] == "Donau Mosel"
+    assert post(client, "/retrieve", {"query": "nothing known", "top_k": 1})["results"] == []
+    assert client.get("/health").status_code == 200
+
+
+def test_rllm_with_flat_results(client):
+    """Its asynchronous examples read `id`, `content` and `score` of each result, empty if one is missing."""
+    results = post(client, "/retrieve", {"query": "Donau Mosel", "top_k": 2})["results"]
+    shown = [(hit.get("id", ""), hit.get("content", ""), hit.get("score", 0.0) > 0) for hit in results]
+    assert shown == [("0", PLACES[0]["contents"], True), ("1", PLACES[1]["contents"], True)]
+
+
+def test_answers_to_a_list_of_queries_hold_each_text_once(client):
+    for scored in (True, False):
+        payload = {"queries": ["Donau", "Mosel"], "topk": 1, "return_scores": scored}
+        body = post(client, "/retrieve", payload)
+        assert set(body) == {"result"} and json.dumps(body).count("Ulm lies on the Donau.") == 1
+
+
+def without_number(line):
+    """What R1-Searcher's rollout shows of a line."""
+    return re.sub(r"^\d+\s+", "", line)
+
+
+def test_r1_searcher_shows_a_passage_without_its_number(client):
+    answers = post(client, "/queries", {"queries": ["Donau"], "k": 1})["answers"]
+    assert [without_number(line) for line in answers[0]] == [PLACES[0]["contents"]]
+
+
+def test_r1_searcher_shows_an_id_that_is_no_number(bm25, serve):
+    with serve(lambda: bm25) as named:
+        ((line,),) = post(named, "/queries", {"queries": ["Ulm"], "k": 1})["answers"]
+    assert line.startswith("town-0\t") and without_number(line) == line
+
+
+def test_r1_searcher(client):
+    body = post(client, "/queries", {"queries": ["Donau", "nothing known"], "k": 5})
+    assert [line.split("\t", 1) for line in body["answers"][0]] == [["0", PLACES[0]["contents"]]]
+    assert body["answers"][1] == [] and body["queries"] == ["Donau", "nothing known"]
+
+
+def test_asearcher_searches_and_then_opens_what_it_found(client):
+    result = post(client, "/retrieve", {"queries": ["Donau"], "topk": 3, "return_scores": False})["result"]
+    (found,) = [
+        {"documents": [r["contents"] for r in hits], "urls": [r["url"] for r in hits]} for hits in result
+    ]
+    assert found == {"documents": [PLACES[0]["contents"]], "urls": ["https://wiki.example/Ulm"]}
+    pages = post(client, "/access", {"urls": [*found["urls"], "https://wiki.example/Atlantis"]})["result"]
+    assert [page["contents"] if page is not None else "" for page in pages] == ["Ulm\n\nThe whole page.", ""]
+
+
+def test_the_two_spellings_of_a_mediawiki_address_open_one_page(client):
+    urls = ["https://wiki.example/w/index.php/Trier", "https://wiki.example/w/index.php?title=Trier"]
+    first, second = post(client, "/access", {"urls": urls})["result"]
+    assert first == second == {"url": urls[1], "contents": "Trier, whole."}
+
+
+def test_a_server_without_pages_says_so(bm25, serve):
+    with serve(lambda: bm25) as without:
+        answer = without.post("/access", json={"urls": ["https://wiki.example/Ulm"]})
+        assert (answer.status_code, answer.json()["error"]) == (404, "no_pages")
+
+
+def test_too_many_pages_in_one_request_are_refused(client):
+    answer = client.post("/access", json={"urls": ["https://wiki.example/Ulm"] * 65})
+    assert answer.status_code == 422 and "urls" in answer.json()["reason"]
+
+
+@pytest.mark.parametrize(
+    "line, fault",
+    [
+        (b"no JSON", "line 2"),
+        (b'{"url": "u"}', "contents"),
+        (b'{"url": 1, "contents": "x"}', "strings"),
+        (b"[]", "line 2"),
+    ],
+)
+def test_a_malformed_page_stops_the_server_with_its_line(tmp_path, line, fault):
+    (tmp_path / "p.jsonl").write_bytes(b'{"url": "u", "contents": "x"}\n' + line + b"\n")
+    with pytest.raises(CorpusError, match=fault):
+        PageStore(tmp_path / "p.jsonl", progress=False)
+
+
+def test_pages_are_found_at_their_offsets_the_first_of_two_counts(tmp_path):
+    rows = [b'{"url": "https://a.example/%d", "contents": "page %d \xc3\xa9"}' % (i, i) for i in range(200)]
+    rows += [b"", b'{"url": "https://a.example/7", "contents": "again"}']
+    (tmp_path / "p.jsonl").write_bytes(b"\n".join(rows))
+    store = PageStore(tmp_path / "p.jsonl", progress=False)
+    for i in range(200):
+        url = f"https://a.example/{i}"
+        assert store.get(url) == {"url": url, "contents": f"page {i} é"}
+    assert store.get("https://a.example/200") is None and store.get("") is None

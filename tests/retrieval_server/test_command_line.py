@@ -1,0 +1,156 @@
+"""Command lines out of typed declarations: what is typed reaches its field, or is refused with a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field, model_validator
+
+from retrieval_server.build_command import BuildCommand
+from retrieval_server.command_line import Flag, Group, Options, parse
+from retrieval_server.engine.options import EngineOptions
+from retrieval_server.serve_command import ServeCommand
+from retrieval_server.server.limits import Limits
+
+WORDS = st.text(min_size=1).filter(lambda text: not text.startswith("-"))
+
+
+def _even(text: str) -> int:
+    if int(text) % 2:
+        raise ValueError(f"{text} is odd")
+    return int(text)
+
+
+class Inner(Options):
+    group = Group("inner", "What is inside, 100 % of it.")
+
+    size: Annotated[int, Field(ge=1), Flag("how large")] = 3
+    wait_s: Annotated[float, Field(gt=0), Flag("how long", names=("--wait",), metavar="SECONDS")] = 2.5
+    hidden: int = 7
+
+
+class Command(Options):
+    kind: Annotated[Literal["a", "b"], Flag("which", positional=True)] = "a"
+    names: Annotated[tuple[str, ...], Flag("a name; several times")] = ()
+    files: Annotated[tuple[Path, ...] | None, Flag("files", in_a_row=True)] = None
+    flag: Annotated[bool, Flag("on if given")] = False
+    three: Annotated[bool | None, Flag("yes, no or neither")] = None
+    even: Annotated[int | None, Flag("an even number", read=_even)] = None
+    old: Annotated[str | None, Flag("of two names", names=("--new", "--old"))] = None
+    inner: Inner = Inner()
+
+    @model_validator(mode="after")
+    def _b_has_a_flag(self) -> Command:
+        if self.kind == "b" and not self.flag:
+            raise ValueError("b needs --flag")
+        return self
+
+
+def parsed(*argv: Any) -> Command:
+    return parse(Command, "A command.", list(map(str, argv)))
+
+
+def refused(capsys, *argv: Any) -> str:
+    with pytest.raises(SystemExit) as ended:
+        parsed(*argv)
+    assert ended.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_without_flags_every_field_has_its_own_default():
+    assert parsed() == Command()
+
+
+@given(names=st.lists(WORDS), files=st.lists(WORDS, min_size=1))
+def test_values_arrive_as_they_were_typed_commas_and_brackets_included(names, files):
+    flags = [part for name in names for part in ("--names", name)]
+    found = parsed(*flags, "--files", *files)
+    assert found.names == tuple(names) and found.files == tuple(map(Path, files))
+
+
+@pytest.mark.parametrize(
+    "word", ['["a.org","b.org"]', "{", "null", "None", "a,b", " blanks ", '"quoted"', "1e3"]
+)
+def test_words_that_mean_something_elsewhere_are_words_here(word):
+    assert parsed("--names", word, "--new", word).names == (word,) and parsed("--old", word).old == word
+
+
+def test_flags_without_a_value():
+    assert parsed("--flag").flag is True
+    assert [parsed(*flags).three for flags in ([], ["--three"], ["--no-three"])] == [None, True, False]
+
+
+def test_a_model_within_a_model_has_flags_without_a_prefix_and_fields_without_a_flag_have_none(capsys):
+    assert parsed("b", "--flag", "--size", 5, "--wait", 0.5).inner == Inner(size=5, wait_s=0.5)
+    assert "--hidden" in refused(capsys, "--hidden", 8)
+
+
+@given(st.integers())
+def test_a_limit_is_kept_to_exactly(size):
+    if size >= 1:
+        assert parsed("--size", size).inner.size == size
+    else:
+        with pytest.raises(SystemExit):
+            parsed(f"--size={size}")
+
+
+@pytest.mark.parametrize(
+    "argv, sentence",
+    [
+        (["--size", 0], "--size must be at least 1"),
+        (["--wait", 0], "--wait must be above 0 seconds"),
+        (["--wait", "nan"], "--wait must be above 0 seconds"),
+        (["--size", "x"], "argument --size: invalid int value: 'x'"),
+        (["--even", 3], "argument --even: 3 is odd"),
+        (["c"], "argument kind: invalid choice: 'c'"),
+        (["b"], "b needs --flag"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_one_sentence(capsys, argv, sentence):
+    assert sentence in refused(capsys, *argv)
+
+
+def test_help_has_groups_texts_and_defaults(capsys):
+    with pytest.raises(SystemExit) as ended:
+        parsed("--help")
+    shown = capsys.readouterr().out
+    assert ended.value.code == 0
+    for part in ("A command.", "inner:\n", "100 % of it.", "how large (default 3)", "how long (default 2.5)"):
+        assert part in shown
+    assert "--wait SECONDS" in shown and "--new" in shown and "hidden" not in shown
+
+
+def test_the_environment_is_not_read(monkeypatch):
+    for name in ("SIZE", "INNER__SIZE", "INNER", "size", "NAMES"):
+        monkeypatch.setenv(name, "9")
+    assert parsed() == Command()
+
+
+@pytest.mark.parametrize("command", [ServeCommand, BuildCommand])
+def test_no_two_options_of_a_script_have_one_name(command):
+    with pytest.raises(SystemExit) as ended:  # argparse refuses a second one when it is added
+        parse(command, "", ["--help"])
+    assert ended.value.code == 0
+
+
+def test_the_server_starts_from_the_defaults_that_its_packages_declare():
+    found = parse(ServeCommand, "", ["--index", "i"])
+    assert (found.engine, found.limits) == (EngineOptions(), Limits())
+
+
+def test_names_of_indexes_and_the_default_one_first():
+    found = parse(ServeCommand, "", ["--index", "news=/n", "--index", "/w,1", "--index", "old=a=b"])
+    assert list(found.folders.items()) == [
+        ("default", Path("/w,1")),
+        ("news", Path("/n")),
+        ("old", Path("a=b")),
+    ]
+
+
+def test_the_older_names_of_parts_are_taken_too():
+    old = parse(BuildCommand, "", ["encode", "--shards", "w", "--shard", "1/2", "--encoder", "e"])
+    assert old == parse(BuildCommand, "", ["encode", "--parts", "w", "--part", "1/2", "--encoder", "e"])
