@@ -7,7 +7,8 @@ register:
 
 - the platform "cpu" and, where it is the platform in use, the FSDP engines for it;
 - the agent loop "search_agent" (``rollout.agent.default_agent_loop``, or ``agent_name`` of a row);
-- the reward manager "search" (``reward.reward_manager.name``).
+- the reward manager "search" (``reward.reward_manager.name``);
+- the trainers "sessions_..." (``trainer.v1.trainer_mode``).
 
 They import parts of veRL inside of ``import verl``. That is safe, for veRL has defined all its names by then,
 and costs little: trainer, agent-loop and training workers import the same parts anyway, the other processes
@@ -55,6 +56,7 @@ def _register() -> None:
         _load("CPU engines", "rag_r1.plugin.cpu.engines")
     _load("agent loop", "rag_r1.plugin.agent_loop")
     _load("reward manager", "rag_r1.plugin.reward_manager")
+    _load("session trainers", "rag_r1.plugin.session_trainer")
 
 
 _register()

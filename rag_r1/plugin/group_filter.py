@@ -40,6 +40,7 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import FILTER_GROUPS_REWARD_METRIC
 
 from rag_r1.config import SamplerOptions
+from rag_r1.plugin.sessions import last_rows, prompt_of
 
 logger = logging.getLogger(__name__)
 
@@ -165,13 +166,12 @@ class GroupFilter:
     def _finished_groups(self, partition_id: str, skip: Any) -> dict[str, list[tuple[dict, float | None]]]:
         """By finished prompt, (reward info, metric) of each trajectory; None if it is masked or unknown."""
         fresh = self.finished_keys[partition_id] - skip
-        # The rows of a trajectory share its reward, so one of them will do.
-        rows = {session(key): key for key in self.partitions[partition_id] if prompt_of(key) in fresh}
+        rows = last_rows([key for key in self.partitions[partition_id] if prompt_of(key) in fresh])
         if not rows:
             return {}
         canonical = self.filter_groups_metric == FILTER_GROUPS_REWARD_METRIC
         fields = ["extra_fields", "rm_scores"] if canonical else ["extra_fields"]
-        data = tq.kv_batch_get(keys=list(rows.values()), partition_id=partition_id, select_fields=fields)
+        data = tq.kv_batch_get(keys=rows, partition_id=partition_id, select_fields=fields)
         infos = [reward_info(value) for value in data["extra_fields"]]
         if canonical:
             values = [float(scores.sum()) for scores in data["rm_scores"]]
@@ -199,16 +199,6 @@ class GroupFilter:
                 self._unusable.add(uid)
             return None
         return values[0] if min(values) == max(values) else None
-
-
-def session(key: str) -> str:
-    """The trajectory to which a row belongs: veRL's keys are `<prompt>_<trajectory>_<row>`."""
-    return key.rpartition("_")[0]
-
-
-def prompt_of(key: str) -> str:
-    """The prompt to which a row or a trajectory belongs; prompts are UUIDs, without an underscore."""
-    return key.partition("_")[0]
 
 
 def reward_info(extra_fields: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """veRL's replay buffers, without masked trajectories and with the search metrics of every training batch.
 
 veRL takes a sampler by configuration (`trainer.v1.sampler.custom_sampler`), asks it for each training
-batch and adds the metrics that it returns to the step's. Three things are done there.
+batch and adds the metrics that it returns to the step's. Four things are done there.
 
 **A masked trajectory leaves the batch** (`rag_r1.failures`; the reward manager marks it). Its response
 mask is 0, which keeps it out of the loss, but its reward would still stand in the mean of its GRPO group:
@@ -15,7 +15,10 @@ groups without different rewards can be replaced (DAPO, group_filter.py).
 
 **How the policy searches while it learns** is logged, as `search/<name>`: veRL logs each term of a reward
 for validation but only the total for training. The means are over the trajectories that were found, masked
-ones included (their terms count as unknown).
+ones included (their terms count as unknown). All counts are of trajectories, however many rows they have.
+
+**A trajectory of several rows** (sessions.py) is made fit for veRL's advantages: rows in which nothing was
+generated leave the batch, and the reward of a row stands on a token that was generated.
 
 **veRL's settings reach it.** veRL hands a custom sampler none of these (trainer_base.py,
 `_build_replay_buffer`), so they are keys of `trainer.v1.sampler.sampler_kwargs` here: `poll_interval` in
@@ -33,12 +36,16 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import transfer_queue as tq
 from omegaconf import OmegaConf
+from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from rag_r1.config import SamplerOptions
-from rag_r1.plugin.group_filter import GroupFilter, reward_info, session
+from rag_r1.plugin.group_filter import GroupFilter, reward_info
+from rag_r1.plugin.sessions import by_session, last_rows, on_generated, session, trained_rows
 from rag_r1.plugin.validation_rows import without_masked
 
 logger = logging.getLogger(__name__)
@@ -62,20 +69,23 @@ class _SearchSampling(GroupFilter):
             batch, metrics = super().sample(*args, partition_id=partition_id, batch_size=batch_size, **kwargs)
             if partition_id != "train":
                 return without_masked(batch), metrics
-            infos = self._reward_infos(batch)
-            kept = usable(batch.keys, [bool(info.get("masked")) for info in infos], self.group_size)
-            if left_out := [key for key in batch.keys if key not in set(kept)]:
-                tq.kv_clear(keys=left_out, partition_id=partition_id)
-            infos += self.dropped_infos
+            found = reward_infos(batch)
+            masked = [bool(found[session(key)].get("masked")) for key in batch.keys]
+            kept = usable(batch.keys, masked, self.group_size)
+            left_out = len(found) - len(by_session(kept))
+            kept = rows_to_train(kept, partition_id)
+            staying = set(kept)
+            if gone := [key for key in batch.keys if key not in staying]:
+                tq.kv_clear(keys=gone, partition_id=partition_id)
+            infos = [*found.values(), *self.dropped_infos]
             if kept:
-                metrics = {**metrics, **search_metrics(infos), "search/left_out": float(len(left_out))}
+                metrics = {**metrics, **search_metrics(infos), "search/left_out": float(left_out)}
                 if self.group_size:
                     groups = batch_size - metrics.get("search/short_groups", 0)
-                    arrived = {session(key) for key in batch.keys}
-                    metrics["search/lost"] = float(groups * self.group_size - len(arrived))
+                    metrics["search/lost"] = float(groups * self.group_size - len(found))
                 if attempt:
                     metrics["search/refilled_batches"] = float(attempt)
-                return (batch.select_keys(kept) if left_out else batch), metrics
+                return (batch.select_keys(kept) if gone else batch), metrics
             failures.update(n for info in infos for n in info if n.startswith("failed_") and info[n])
             logger.error("no trajectory of a batch is usable: %s", dict(failures))
             if attempt < self.refills:
@@ -87,15 +97,37 @@ class _SearchSampling(GroupFilter):
             "again: the run resumes from its last checkpoint"
         )
 
-    @staticmethod
-    def _reward_infos(batch: Any) -> list[dict[str, Any]]:
-        """What the reward manager returned for each row of a batch."""
-        if not batch.keys:
-            return []
-        fields = tq.kv_batch_get(
-            keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"]
-        )
-        return [reward_info(row) for row in fields["extra_fields"]]
+
+def reward_infos(batch: KVBatchMeta) -> dict[str, dict[str, Any]]:
+    """What the reward manager returned for each trajectory of a batch."""
+    rows = last_rows(batch.keys)
+    if not rows:
+        return {}
+    fields = tq.kv_batch_get(keys=rows, partition_id=batch.partition_id, select_fields=["extra_fields"])
+    infos = map(reward_info, fields["extra_fields"])
+    return {session(key): info for key, info in zip(rows, infos, strict=True)}
+
+
+def rows_to_train(keys: Sequence[str], partition_id: str) -> list[str]:
+    """`keys` without the rows of trajectories of several in which nothing was generated (`trained_rows`). The
+    rewards of their others are put on tokens that were generated, in the store (`on_generated`)."""
+    several = [key for rows in by_session(keys).values() if len(rows) > 1 for key in rows]
+    if not several:
+        return list(keys)
+    data = tq.kv_batch_get(
+        keys=several, partition_id=partition_id, select_fields=["response_mask", "rm_scores"]
+    )
+    masks = [mask.tolist() for mask in data["response_mask"].unbind()]
+    moved = {}
+    for key, mask, rewards in zip(several, masks, data["rm_scores"].unbind(), strict=True):
+        put = on_generated(rewards.tolist(), mask)
+        if put != rewards.tolist():
+            moved[key] = {"rm_scores": torch.tensor(put, dtype=rewards.dtype)}
+    if moved:
+        fields = list_of_dict_to_tensordict(list(moved.values()))
+        tq.kv_batch_put(keys=list(moved), partition_id=partition_id, fields=fields)
+    generated = {key: any(mask) for key, mask in zip(several, masks, strict=True)}
+    return trained_rows(keys, {key: generated.get(key, True) for key in keys})
 
 
 def usable(keys: Sequence[str], masked: Sequence[bool], group_size: int | None = None) -> list[str]:
@@ -112,7 +144,7 @@ def usable(keys: Sequence[str], masked: Sequence[bool], group_size: int | None =
 
 
 def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Means over a batch of what the reward manager returned for each row, as `search/<name>`."""
+    """Means of what the reward manager returned for each trajectory, as `search/<name>`."""
     values: dict[str, list[float]] = defaultdict(list)
     for info in infos:
         for name, value in info.items():

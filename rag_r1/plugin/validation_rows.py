@@ -1,12 +1,12 @@
 """Masked trajectories leave a validation's means, and it is told how many they were.
 
-veRL takes the score of every row that a validation hands out; that of a masked trajectory
+veRL takes the score of every trajectory that a validation hands out; that of a masked trajectory
 (rag_r1.failures.mask) is unknown and stands there as 0, so that a search engine that was away for a minute
 would look like a worse policy. The sampler passes the batch of a validation through `without_masked`:
-masked rows are taken out, so that `val-core` and `val-aux` are means over what was judged. How many were
-lost must not vanish with them. In every row that stays, `masked` and the `failed_<kind>` become the shares
-of its data source in that batch, so that `val-aux/<source>/masked/mean@1` is what it was before; and a
-line in the log tells the numbers.
+masked trajectories are taken out, with all their rows, so that `val-core` and `val-aux` are means over what
+was judged. How many were lost must not vanish with them. In every one that stays, `masked` and the
+`failed_<kind>` become the shares of its data source in that batch, so that `val-aux/<source>/masked/mean@1`
+is what it was before; and a line in the log tells the numbers.
 
 With several answers to a question (`val_kwargs.n`), veRL's name of a mean holds the number of answers: a
 question that has lost one is counted under another name (mean@3 beside mean@4).
@@ -23,6 +23,7 @@ from transfer_queue import KVBatchMeta
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from rag_r1.plugin.group_filter import reward_info
+from rag_r1.plugin.sessions import last_rows, session
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +31,11 @@ logger = logging.getLogger(__name__)
 def without_masked(batch: KVBatchMeta) -> KVBatchMeta:
     """The rows of a validation batch that were judged. If there is none, all rows stay: veRL's validation
     asks for some, and the error in the log says that its numbers are worth nothing."""
-    if not batch.keys:
+    rows = last_rows(batch.keys)  # veRL reads a trajectory's result in its last row
+    if not rows:
         return batch
     data = tq.kv_batch_get(
-        keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields", "data_source"]
+        keys=rows, partition_id=batch.partition_id, select_fields=["extra_fields", "data_source"]
     )
     fields = [_plain(value) for value in data["extra_fields"]]
     sources = [str(_plain(value)) for value in data["data_source"]]
@@ -52,20 +54,23 @@ def without_masked(batch: KVBatchMeta) -> KVBatchMeta:
     if all(masked):
         return batch
     kept = [i for i, lost in enumerate(masked) if not lost]
-    keys = [batch.keys[i] for i in kept]
     told = [
         {"extra_fields": {**fields[i], "reward_extra_info": {**infos[i], **shares[sources[i]]}}} for i in kept
     ]
-    tq.kv_batch_put(keys=keys, partition_id=batch.partition_id, fields=list_of_dict_to_tensordict(told))
-    tq.kv_clear(
-        keys=[key for key, lost in zip(batch.keys, masked, strict=True) if lost],
+    tq.kv_batch_put(
+        keys=[rows[i] for i in kept],
         partition_id=batch.partition_id,
+        fields=list_of_dict_to_tensordict(told),
     )
-    return batch.select_keys(keys)
+    judged = {session(rows[i]) for i in kept}
+    tq.kv_clear(
+        keys=[key for key in batch.keys if session(key) not in judged], partition_id=batch.partition_id
+    )
+    return batch.select_keys([key for key in batch.keys if session(key) in judged])
 
 
 def _shares(infos: list[dict[str, Any]], sources: list[str]) -> dict[str, dict[str, float]]:
-    """For each data source, the share of its rows with `masked` and with each kind of failure."""
+    """For each data source, the share of its trajectories with `masked` and with each kind of failure."""
     by_source: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for info, source in zip(infos, sources, strict=True):
         by_source[source].append(info)

@@ -15,6 +15,7 @@ from rag_r1.preflight.model import check_model, check_tags
 from rag_r1.preflight.problems import Problem, Report
 from rag_r1.preflight.retriever import check_retriever
 from rag_r1.preflight.sampling import check_filtering, check_sampler, check_sampler_options
+from rag_r1.preflight.sessions import check_sessions
 from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_verl
 
 __all__ = ["Problem", "Report", "check_retriever", "preflight"]
@@ -33,6 +34,7 @@ def preflight(config: DictConfig) -> Report:
     report.problems += check_sharing(config) + check_engines(config) + check_reach(config)
     report.problems += check_sampler(config) + check_sampler_options(config)
     report.problems += check_filtering(config, settings)
+    report.problems += check_sessions(config, settings)
     if settings is not None and settings.protocol is not None and tokenizer is not None:
         report.problems += check_tags(settings, tokenizer)
     train_rows = check_data(config, settings, tokenizer, report)

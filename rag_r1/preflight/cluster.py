@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.preflight.problems import Problem, error, not_given, warning
+from rag_r1.preflight.sessions import verls_mode
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -145,7 +146,7 @@ def check_engines(config: DictConfig) -> list[Problem]:
         problems.append(warning(f"{_ACTOR}.strategy", what, "use fsdp, fsdp2 or megatron"))
     problems += _check_adapters(config)
     backend = OmegaConf.select(config, f"{_ROLLOUT}.checkpoint_engine.backend")
-    apart = config.trainer.v1.trainer_mode == "separate_async"
+    apart = verls_mode(config.trainer.v1.trainer_mode) == "separate_async"
     if apart and backend in ("nccl", "nixl", "delta") and importlib.util.find_spec("cupy") is None:
         what = f"{backend} moves weights with cupy, which is not installed"
         remedy = "pip install cupy-cuda13x==14.0.1 (requirements/gpu.lock.txt has it), on all nodes"
@@ -167,7 +168,7 @@ def _check_adapters(config: DictConfig) -> list[Problem]:
 def check_reach(config: DictConfig) -> list[Problem]:
     """With several nodes, the retrieval server is not at an address that means another machine on each."""
     nodes = int(config.trainer.nnodes)
-    if config.trainer.v1.trainer_mode == "separate_async":
+    if verls_mode(config.trainer.v1.trainer_mode) == "separate_async":
         nodes += int(config.actor_rollout_ref.rollout.get("nnodes") or 0)
     problems = []
     for key in ("rag_r1.retriever.url", "rag_r1.validation_retriever.url"):

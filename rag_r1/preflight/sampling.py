@@ -6,6 +6,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.config import RagR1Config, SamplerOptions, faults_of
 from rag_r1.preflight.problems import Problem, error, of_fault, plain, warning
+from rag_r1.preflight.sessions import verls_mode
 from rag_r1.rewards import RewardSum
 
 _SAMPLER = "trainer.v1.sampler.custom_sampler"
@@ -19,7 +20,7 @@ def check_sampler(config: DictConfig) -> list[Problem]:
     sampler = OmegaConf.select(config, _SAMPLER)
     if not _is_ours(config):
         return []
-    right = "SearchReplayBuffer" if mode == "sync" else "SearchReplayBufferAsync"
+    right = "SearchReplayBuffer" if verls_mode(mode) == "sync" else "SearchReplayBufferAsync"
     if sampler.name == right:
         return []
     what = f"{sampler.name} does not fit trainer.v1.trainer_mode={mode}"

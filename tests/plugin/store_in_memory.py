@@ -86,13 +86,18 @@ def row(reward: float | None) -> dict:
     masked = float(reward is None)
     info = {"masked": masked, FAILED: masked, "em": reward, "score": reward}
     scores = torch.tensor([0.0, reward or 0.0])
-    return {"extra_fields": {"reward_extra_info": info}, "rm_scores": scores, "data_source": "demo"}
+    return {
+        "extra_fields": {"reward_extra_info": info},
+        "rm_scores": scores,
+        "response_mask": torch.tensor([1, 1]),
+        "data_source": "demo",
+    }
 
 
-def make_buffer(monkeypatch, groups, *, asynchronous=False, rows_of_each=1, **options):
+def make_buffer(monkeypatch, groups, *, asynchronous=False, rows_of_each=1, store=None, **options):
     """One of our samplers over veRL's replay buffer, with its store and rollout as attributes. `options` are
     `sampler_kwargs`."""
-    store = Store()
+    store = Store() if store is None else store
     for module in (replay_buffer, sampler, group_filter, validation_rows):
         monkeypatch.setattr(module, "tq", store)
     rollout = Rollout(store, groups, rows_of_each)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from store_in_memory import make_buffer, rewards_of, sample
+import torch
+from store_in_memory import make_buffer, rewards_of, row, sample
 
 
 @pytest.fixture
@@ -31,6 +32,50 @@ def test_masked_trajectories_leave_the_batch_and_the_store_and_are_counted(make)
 def test_trajectories_that_never_arrived_are_counted(make):
     made = make([1.0, 1.0], group_size=8)
     assert sample(made, 1)[1]["search/lost"] == 6
+
+
+def test_trajectories_are_counted_and_not_their_rows(make):
+    made = make([1.0, None, 0.0], group_size=4)
+    made.rollout.rows_of_each = 2
+    made.rollout.start(1)
+    for i in range(3):  # the right one has three more rows
+        made.store.put("train", f"prompt0_0_{2 + i}", {"seq_len": 2}, **row(1.0))
+    batch, metrics = made.sample(global_steps=1, partition_id="train", batch_size=1)
+    assert len(batch.keys) == 5 + 2 == len(made.store.rows["train"])
+    assert {key.rpartition("_")[0] for key in batch.keys} == {"prompt0_0", "prompt0_2"}
+    assert metrics["search/samples"] == 3 and metrics["search/em"] == pytest.approx(1 / 2)
+    assert metrics["search/masked"] == pytest.approx(1 / 3)
+    assert metrics["search/left_out"] == 1 and metrics["search/lost"] == 1
+
+
+def test_a_row_in_which_nothing_was_generated_leaves_its_trajectory(make):
+    made = make([1.0, 0.0], group_size=2)
+    made.rollout.rows_of_each = 2
+    made.rollout.start(1)
+    made.store.rows["train"]["prompt0_1_1"]["response_mask"] = torch.tensor([0, 0])
+    batch, metrics = made.sample(global_steps=1, partition_id="train", batch_size=1)
+    assert batch.keys == ["prompt0_0_0", "prompt0_0_1", "prompt0_1_0"] == list(made.store.rows["train"])
+    assert metrics["search/samples"] == 2 and metrics["search/left_out"] == 0
+
+
+def test_a_trajectory_without_any_generated_token_keeps_its_vote(make):
+    made = make([1.0, 0.0], group_size=2)
+    made.rollout.rows_of_each = 2
+    made.rollout.start(1)
+    for key in ("prompt0_1_0", "prompt0_1_1"):
+        made.store.rows["train"][key]["response_mask"] = torch.tensor([0, 0])
+    batch, _ = made.sample(global_steps=1, partition_id="train", batch_size=1)
+    assert batch.keys == ["prompt0_0_0", "prompt0_0_1", "prompt0_1_1"]
+
+
+def test_the_reward_of_a_row_of_several_stands_on_a_generated_token(make):
+    made = make([1.0], group_size=1)
+    made.rollout.rows_of_each = 2
+    made.rollout.start(1)
+    made.store.rows["train"]["prompt0_0_0"]["response_mask"] = torch.tensor([1, 0])
+    made.sample(global_steps=1, partition_id="train", batch_size=1)
+    rewards = {key: row["rm_scores"].tolist() for key, row in made.store.rows["train"].items()}
+    assert rewards == {"prompt0_0_0": [1.0, 0.0], "prompt0_0_1": [0.0, 1.0]}
 
 
 def test_a_batch_of_which_nothing_is_left_is_generated_anew(make):

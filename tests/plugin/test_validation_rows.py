@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from store_in_memory import make_buffer, rewards_of, sample
+from store_in_memory import make_buffer, rewards_of, row, sample
 from verl.trainer.ppo.metric_utils import process_validation_metrics
 
 
@@ -54,6 +54,19 @@ def test_a_validation_of_which_nothing_is_left_says_that_it_is_worth_nothing(mak
     batch, _ = sample(made, 2, "val")
     assert list(rewards_of(made, batch).values()) == [[None], [None]], "veRL's validation asks for rows"
     assert "worth nothing" in caplog.text
+
+
+def test_trajectories_are_counted_and_not_their_rows(make, caplog):
+    made = make([1.0], [None], [0.0], [None])
+    made.rollout.rows_of_each = 3
+    made.rollout.start(4, "val")
+    made.store.put("val", "prompt1_0_3", {"seq_len": 2}, **row(None))
+    batch, _ = made.sample(global_steps=1, partition_id="val", batch_size=4)
+    rows = [f"prompt{i}_0_{part}" for i in (0, 2) for part in range(3)]
+    assert batch.keys == rows == list(made.store.rows["val"]), "all rows of what was judged stay"
+    means = verls_means(made, batch.select_keys(["prompt0_0_2", "prompt2_0_2"]))
+    assert means["em"] == pytest.approx(1 / 2) and means["masked"] == pytest.approx(2 / 4)
+    assert "2 of 4 trajectories were lost" in caplog.text
 
 
 def test_without_losses_nothing_is_logged_or_written(make, caplog):

@@ -1,0 +1,125 @@
+"""Sessions: the rows of one trajectory, together from veRL's store to the optimiser. Functions of keys only.
+
+A trajectory whose context is rewritten (memory, summary, folding) is trained as several rows. veRL names
+them `<prompt>_<session>_<row>` (agent_loop_tq.py, `_agent_loop_postprocess`) and mostly counts rows. What
+must not depend on the number of rows is a trajectory's vote in its group, the weight of its tokens in every
+loss, and the number of updates of a step. These places of veRL 0.9.1 stand against it, under verl/:
+
+- trainer/ppo/v1/trainer_base.py, `_update_actor`, `_update_critic`, `_get_required_batch_multiple`: a
+  mini-batch is `ppo_mini_batch_size * rollout.n` rows, so more rows are more updates.
+- the same file, `_balance_batch`: rows are dealt to the ranks by their lengths alone, and
+  workers/engine_workers.py, `train_mini_batch`: each rank cuts its rows one after the other. The rows of a
+  trajectory end up in different updates.
+- workers/engine/fsdp/transformer_impl.py, `forward_backward_batch`: `token-mean` divides by the generated
+  tokens of the mini-batch, over all ranks. So a token's weight is right as soon as mini-batches hold the
+  right trajectories; masked rows add nothing to the numerator, nor to the denominator.
+- trainer/ppo/v1/utils.py, `compute_advantage_for_multi_trajectories`: GRPO takes the last row of a session
+  for all, and reads its advantage at the first generated token: where there is none, everything gets 0.
+- trainer/ppo/core_algos.py, `compute_gae_advantage_return`: a reward on a token that was not generated is
+  lost, and veRL puts it on the last token of a row.
+
+`mini_batches`, `rows_of_each` and `shares` lay a batch out so that these lines do the right thing: the same
+trajectories in each mini-batch as with one row each, and the same number of rows in all of them, for which
+the rest is padded with masked rows (session_trainer.py does it). `trained_rows` and `on_generated` make the
+rows fit for the advantages (sampler.py). Losses and estimators that count rows by themselves are refused
+before the run (rag_r1/preflight/sessions.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+def session(key: str) -> str:
+    """The trajectory to which a row belongs: veRL's keys are `<prompt>_<trajectory>_<row>`."""
+    return key.rpartition("_")[0]
+
+
+def prompt_of(key: str) -> str:
+    """The prompt to which a row or a trajectory belongs; prompts are UUIDs, without an underscore."""
+    return key.partition("_")[0]
+
+
+def by_session(keys: Sequence[str]) -> dict[str, list[str]]:
+    """The rows of each trajectory in their order, trajectories in the order of their first keys."""
+    rows: dict[str, list[str]] = {}
+    for key in keys:
+        rows.setdefault(session(key), []).append(key)
+    return {name: sorted(own, key=lambda key: int(key.rpartition("_")[2])) for name, own in rows.items()}
+
+
+def last_rows(keys: Sequence[str]) -> list[str]:
+    """One row for each trajectory, its last: it stands for all of them, which share its reward."""
+    return [rows[-1] for rows in by_session(keys).values()]
+
+
+def trained_rows(keys: Sequence[str], generated: Mapping[str, bool]) -> list[str]:
+    """`keys`, in order, without the rows in which nothing was generated (`generated`: key -> whether anything
+    was). They train nothing; but as the last row one would take its trajectory's advantage away. A trajectory
+    in which nothing was generated at all keeps its last row, and with it its vote."""
+    kept: set[str] = set()
+    for rows in by_session(keys).values():
+        kept.update([key for key in rows if generated[key]] or rows[-1:])
+    return [key for key in keys if key in kept]
+
+
+def on_generated(rewards: Sequence[float], mask: Sequence[int]) -> list[float]:
+    """The rewards of a row's tokens, with those behind the last generated token (`mask` 1) moved onto it. A
+    row without a generated token keeps them as they are."""
+    moved = list(rewards)
+    last = max((i for i, bit in enumerate(mask) if bit), default=None)
+    if last is not None and any(moved[last + 1 :]):
+        moved[last] += sum(moved[last + 1 :])
+        moved[last + 1 :] = [0.0] * len(moved[last + 1 :])
+    return moved
+
+
+def mini_batches(keys: Sequence[str], sessions: int) -> list[list[str]]:
+    """The rows of each mini-batch: `sessions` whole trajectories, the last of what is left. Which
+    trajectories these are depends on the order of the keys, and not on how many rows each has."""
+    rows = list(by_session(keys).values())
+    return [
+        [key for own in rows[start : start + sessions] for key in own]
+        for start in range(0, len(rows), sessions)
+    ]
+
+
+def rows_of_each(batches: Sequence[Sequence[str]], multiple: int) -> int:
+    """The number of rows to which all mini-batches are padded: that of the longest, rounded up to a multiple
+    (of ranks times rows of a micro-batch)."""
+    return -(-max(map(len, batches)) // multiple) * multiple
+
+
+def shares(
+    batches: Sequence[Sequence[str]], padding: Sequence[str], ranks: int, lengths: Mapping[str, int]
+) -> list[list[str]]:
+    """The rows of each rank, in the order in which it cuts them into mini-batches.
+
+    All rows and the padding are dealt out: each mini-batch gets the same number of rows, and each rank an
+    equal number of them, in tokens (`lengths`) about as many as the others. Raises ValueError if they cannot
+    be.
+    """
+    size, rest = divmod(sum(map(len, batches)) + len(padding), len(batches))
+    if rest or size % ranks or any(len(batch) > size for batch in batches):
+        given = [len(batch) for batch in batches]
+        raise ValueError(
+            f"{len(padding)} padding rows do not fill mini-batches of {given} rows for {ranks} ranks"
+        )
+    unused = iter(padding)
+    hands: list[list[str]] = [[] for _ in range(ranks)]
+    for batch in batches:
+        filled = [*batch, *(next(unused) for _ in range(size - len(batch)))]
+        for hand, dealt in zip(hands, _deal(filled, ranks, lengths), strict=True):
+            hand += dealt
+    return hands
+
+
+def _deal(rows: Sequence[str], ranks: int, lengths: Mapping[str, int]) -> list[list[str]]:
+    """Equal numbers of rows for each rank: the longest first, each to the rank with the fewest tokens."""
+    room, tokens = len(rows) // ranks, [0] * ranks
+    hands: list[list[int]] = [[] for _ in range(ranks)]
+    for i in sorted(range(len(rows)), key=lambda i: -lengths[rows[i]]):
+        rank = min((r for r in range(ranks) if len(hands[r]) < room), key=lambda r: tokens[r])
+        hands[rank].append(i)
+        tokens[rank] += lengths[rows[i]]
+    return [[rows[i] for i in sorted(hand)] for hand in hands]

@@ -1,0 +1,129 @@
+"""Preflight of protocols that rewrite their context: what would count a trajectory once for each of its rows.
+
+A trajectory whose context is rewritten is trained as several rows. Its vote in the group, the weight of its
+tokens in the losses and the number of updates must be those of one row (rag_r1/plugin/sessions.py tells how
+that is reached). Not every setting of veRL lets it be: what makes one unfit stands beside each below, and the
+key is refused. With any other protocol a trajectory is one row, and nothing is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rag_r1.config import RagR1Config
+from rag_r1.preflight.problems import Problem, error
+
+_PREFIX = "sessions_"
+_MODE = "trainer.v1.trainer_mode"
+_ACTOR = "actor_rollout_ref.actor"
+_CORRECTION = "algorithm.rollout_correction"
+#: Keys of the critic that must be as the actor's: mini-batches, and what makes the number of ranks.
+_SHARED = (
+    "ppo_mini_batch_size",
+    "strategy",
+    "ulysses_sequence_parallel_size",
+    "fsdp.ulysses_sequence_parallel_size",
+)
+
+#: Sums over tokens, divided by their number or by nothing. The others take a row for a sequence.
+EXACT_AGGREGATIONS = ("token-mean", "token-sum")
+#: A term for each token, whatever stands in the other rows of a micro-batch.
+EXACT_LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gpg", "dro", "cispo")
+#: GRPO takes one row of a session; the others give every token the reward, and whiten over tokens.
+EXACT_ESTIMATORS = ("grpo", "gae", "reinforce_plus_plus")
+
+
+def splits_sessions(settings: RagR1Config | None) -> bool:
+    """Whether trajectories can have several rows: the protocol rewrites its context."""
+    return bool(getattr(getattr(settings, "protocol", None), "rewrites_context", False))
+
+
+def verls_mode(mode: str) -> str:
+    """veRL's own name of a trainer mode: `sync` for `sessions_sync`."""
+    return mode.removeprefix(_PREFIX)
+
+
+def check_sessions(config: DictConfig, settings: RagR1Config | None) -> list[Problem]:
+    """Where trajectories can have several rows: the trainer that keeps them together, and no setting that
+    counts rows."""
+    if not splits_sessions(settings):
+        return []
+    return [*_check_trainer(config), *_check_losses(config), *_check_advantages(config)]
+
+
+def _check_trainer(config: DictConfig) -> list[Problem]:
+    """Whole trajectories in each mini-batch, of the actor and of the critic."""
+    mode, problems = str(config.trainer.v1.trainer_mode), []
+    if not mode.startswith(_PREFIX):
+        what = "cuts mini-batches by rows, which tears trajectories apart and makes more updates of them"
+        problems.append(_refused(_MODE, mode, what, [_PREFIX + mode]))
+    parts = [_ACTOR, "critic"] if _has_critic(config) else [_ACTOR]
+    for part in parts:
+        what = "shuffles rows, which tears trajectories apart"
+        problems += _only(config, f"{part}.shuffle", (False,), what)
+    for key in _SHARED if len(parts) == 2 else ():
+        of_actor = OmegaConf.select(config, f"{_ACTOR}.{key.replace('fsdp.', 'fsdp_config.')}")
+        what = "is not that of the actor, but both are given the same rows in the same order"
+        problems += _only(config, f"critic.{key}", (of_actor,), what)
+    return problems
+
+
+def _check_losses(config: DictConfig) -> list[Problem]:
+    """Every token has the weight that it has in a single row."""
+    problems, what = [], "takes each row for a sequence of its own"
+    for part in [_ACTOR, "critic"] if _has_critic(config) else [_ACTOR]:
+        problems += _only(config, f"{part}.loss_agg_mode", EXACT_AGGREGATIONS, what)
+    what = "makes the loss of a token depend on the other tokens of its row or micro-batch"
+    problems += _only(config, f"{_ACTOR}.policy_loss.loss_mode", EXACT_LOSSES, what)
+    what = "weighs a row by all of its tokens, and not the trajectory"
+    problems += _only(config, f"{_CORRECTION}.rollout_is", (None, "token"), what)
+    what = "can reject all of a last row, in which GRPO finds the advantage of the whole trajectory"
+    problems += _only(config, f"{_CORRECTION}.rollout_rs", (None,), what)
+    what = "asks the teacher for the last row of a trajectory only"
+    return problems + _only(config, "distillation.enabled", (False,), what)
+
+
+def _check_advantages(config: DictConfig) -> list[Problem]:
+    """Every token has the advantage that it has in a single row; a trajectory has one vote in its group."""
+    estimator = str(config.algorithm.adv_estimator)
+    what = "counts each row as a trajectory"
+    problems = _only(config, "algorithm.adv_estimator", EXACT_ESTIMATORS, what)
+    what = "leaves out the penalties of later rows (actor_rollout_ref.actor.use_kl_loss does not)"
+    problems += _only(config, "algorithm.use_kl_in_reward", (False,), what)
+    if estimator in ("gae", "reinforce_plus_plus"):
+        what = "fades the reward within each row, at whose end it stands, and not within the trajectory"
+        problems += _only(config, "algorithm.gamma", (1.0,), what)
+    if estimator == "gae":
+        what = "leaves out the values of later rows"
+        problems += _only(config, "algorithm.lam", (1.0,), what)
+        problems += _only(config, "algorithm.use_pf_ppo", (False,), "draws rows, and not trajectories")
+    model = OmegaConf.select(config, "reward.reward_model")
+    if model is not None and model.get("enable") and not model.get("enable_resource_pool"):
+        what = "lets the reward model judge each row by itself"
+        problems.append(_refused("reward.reward_model.enable_resource_pool", False, what, [True]))
+    return problems
+
+
+def _only(config: DictConfig, key: str, allowed: Sequence[Any], why: str) -> list[Problem]:
+    """A Problem if the value of a key is none of those allowed; a switch that is not there is off."""
+    value = OmegaConf.select(config, key)
+    if value in allowed or (value is None and False in allowed):
+        return []
+    return [_refused(key, value, why, allowed)]
+
+
+def _refused(key: str, value: Any, why: str, allowed: Sequence[Any]) -> Problem:
+    what = f"with a protocol that rewrites its context, {_shown(value)} {why}"
+    return error(key, what, f"set {key}={' or '.join(map(_shown, allowed))}")
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _has_critic(config: DictConfig) -> bool:
+    enabled = config.critic.enable
+    return bool(enabled) if enabled is not None else config.algorithm.adv_estimator == "gae"

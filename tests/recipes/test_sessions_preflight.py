@@ -1,0 +1,145 @@
+"""With a protocol that rewrites its context, what counts a trajectory once for each row is refused by key."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from types import SimpleNamespace
+
+import pytest
+from composed_recipes import composed
+from omegaconf import OmegaConf, open_dict
+
+from rag_r1.config import RagR1Config
+from rag_r1.preflight.cluster import check_reach
+from rag_r1.preflight.sampling import check_sampler
+from rag_r1.preflight.sessions import check_sessions, splits_sessions, verls_mode
+
+pytestmark = pytest.mark.slow  # composed recipes
+
+#: Settings whose protocol rewrites its context; nothing else of them is looked at.
+REWRITING = SimpleNamespace(protocol=SimpleNamespace(rewrites_context=True))
+MODE = "trainer.v1.trainer_mode=sessions_sync"
+PPO = ("recipes/demo/ppo_sq", MODE)
+
+
+def found(recipe: str, *overrides: str, **values) -> list[tuple[str, str]]:
+    """Keys and remedies of the problems of a recipe, with values that no override could give."""
+    config = deepcopy(composed(recipe, *overrides))
+    OmegaConf.set_readonly(config, False)
+    with open_dict(config):
+        for key, value in values.items():
+            OmegaConf.update(config, key.replace("__", "."), value)
+    problems = check_sessions(config, REWRITING)
+    assert all(problem.level == "error" for problem in problems)
+    return [(problem.where, problem.remedy) for problem in problems]
+
+
+def test_a_protocol_says_whether_it_rewrites_its_context():
+    assert splits_sessions(REWRITING)
+    assert not splits_sessions(None) and not splits_sessions(SimpleNamespace(protocol=None))
+    assert not splits_sessions(SimpleNamespace(protocol=SimpleNamespace()))
+
+
+@pytest.mark.parametrize("name", ["search_r1", "rag_r1_sq", "rag_r1_mq", "r1_searcher"])
+def test_no_shipped_protocol_is_asked_for_anything(name):
+    settings = RagR1Config.from_config({"protocol": name, "retriever": {"url": "http://127.0.0.1:1"}})
+    unfit = composed(
+        "recipes/r1_searcher/stage2_qwen", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum"
+    )
+    assert check_sessions(unfit, settings) == []
+    assert check_sessions(unfit, REWRITING)
+
+
+@pytest.mark.parametrize("recipe", ["recipes/demo/grpo", "recipes/demo/ppo_sq", "recipes/rag_r1/grpo"])
+def test_a_recipe_with_the_right_trainer_passes(recipe):
+    assert found(recipe, MODE) == []
+
+
+@pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
+def test_verls_own_trainers_are_refused_and_ours_is_named(mode):
+    (problem,) = found("recipes/demo/grpo", f"trainer.v1.trainer_mode={mode}")
+    assert problem == ("trainer.v1.trainer_mode", f"set trainer.v1.trainer_mode=sessions_{mode}")
+    assert verls_mode(f"sessions_{mode}") == mode == verls_mode(mode)
+
+
+@pytest.mark.parametrize(
+    ("override", "remedy"),
+    [
+        ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean", "token-mean or token-sum"),
+        ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm", "token-mean or token-sum"),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "vanilla or dppo_tv"),
+        ("actor_rollout_ref.actor.shuffle=true", "false"),
+        ("algorithm.adv_estimator=rloo", "grpo or gae or reinforce_plus_plus"),
+        ("algorithm.adv_estimator=reinforce_plus_plus_baseline", "grpo or gae or reinforce_plus_plus"),
+        ("algorithm.use_kl_in_reward=true", "false"),
+        ("algorithm.rollout_correction.rollout_is=sequence", "null or token"),
+        ("algorithm.rollout_correction.rollout_rs=token_k1", "null"),
+        ("distillation.enabled=true", "false"),
+    ],
+)
+def test_a_setting_that_counts_rows_is_named_with_what_does_not(override, remedy):
+    key = override.partition("=")[0]
+    problems = found("recipes/demo/grpo", MODE, override)
+    # The critic aggregates as the actor does, but GRPO has none.
+    assert [where for where, _ in problems] == [key]
+    assert problems[0][1].startswith(f"set {key}={remedy}")
+
+
+@pytest.mark.parametrize(
+    ("override", "keys"),
+    [
+        ("algorithm.gamma=0.99", ["algorithm.gamma"]),
+        ("algorithm.lam=0.95", ["algorithm.lam"]),
+        ("++algorithm.use_pf_ppo=true", ["algorithm.use_pf_ppo"]),
+        ("critic.shuffle=true", ["critic.shuffle"]),
+        ("critic.ppo_mini_batch_size=8", ["critic.ppo_mini_batch_size"]),
+        ("critic.loss_agg_mode=seq-mean-token-sum", ["critic.loss_agg_mode"]),
+        (
+            "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum",
+            ["actor_rollout_ref.actor.loss_agg_mode", "critic.loss_agg_mode"],
+        ),
+        ("critic.fsdp.ulysses_sequence_parallel_size=2", ["critic.fsdp.ulysses_sequence_parallel_size"]),
+    ],
+)
+def test_a_critic_is_looked_at_too(override, keys):
+    assert [where for where, _ in found(*PPO, override)] == keys
+
+
+def test_the_published_ppo_has_its_penalty_in_the_reward_and_is_refused():
+    assert [where for where, _ in found("recipes/rag_r1/ppo_mq", MODE)] == ["algorithm.use_kl_in_reward"]
+
+
+def test_reinforce_needs_no_lambda_but_gamma():
+    overrides = (
+        "recipes/demo/grpo",
+        MODE,
+        "algorithm.adv_estimator=reinforce_plus_plus",
+        "algorithm.lam=0.9",
+    )
+    assert found(*overrides) == []
+    assert [where for where, _ in found(*overrides, "algorithm.gamma=0.9")] == ["algorithm.gamma"]
+
+
+def test_a_reward_model_that_shares_the_gpus_is_refused():
+    key = "reward.reward_model.enable_resource_pool"
+    problems = found("recipes/demo/grpo", MODE, "reward.reward_model.enable=true")
+    assert problems == [(key, f"set {key}=true")]
+
+
+def test_everything_is_named_at_once():
+    problems = found("recipes/demo/grpo", "algorithm.adv_estimator=rloo", "algorithm.use_kl_in_reward=true")
+    assert len(problems) == 3
+
+
+def test_the_other_checks_know_our_trainers_by_verls_mode():
+    assert check_sampler(composed("recipes/demo/grpo", MODE)) == []
+    config = composed("recipes/demo/grpo", "trainer.v1.trainer_mode=sessions_separate_async")
+    (problem,) = check_sampler(config)
+    assert problem.remedy.endswith("SearchReplayBufferAsync")
+    apart = composed(
+        "recipes/demo/grpo",
+        "trainer.v1.trainer_mode=sessions_separate_async",
+        "actor_rollout_ref.rollout.nnodes=1",
+        "rag_r1.retriever.url=http://127.0.0.1:8000",
+    )
+    assert [problem.where for problem in check_reach(apart)] == ["rag_r1.retriever.url"]
