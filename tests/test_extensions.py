@@ -12,6 +12,11 @@ from rag_r1.agent_setup import AgentSetup
 from rag_r1.protocols import Plan, load_protocol
 from rag_r1.rewards import RewardSum
 from rag_r1.tools import make_tool, searching
+from retrieval_server.errors import IndexFolderError
+from retrieval_server.indexing.builder import build_index
+from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.search.index_source import IndexSource
+from retrieval_server.search.options import OpenOptions
 
 PROTOCOL = """\
 extends: rag_r1_sq
@@ -34,6 +39,30 @@ async def add(numbers):
 REWARD = """\
 def short_turns(trajectory, golds, *, most_words: int = 5):
     return [float(len(turn.text.split()) <= most_words) for turn in trajectory.turns]
+"""
+
+
+BACKEND = """\
+from retrieval_server.folder.manifest import PASSAGES
+from retrieval_server.folder.passages import PassageStore
+from retrieval_server.search.backends import Backend, Hit
+
+
+class Substring(Backend):
+    def __init__(self, texts):
+        self.texts = texts
+
+    def prepare(self, queries):
+        return [query.lower() for query in queries]
+
+    def find(self, prepared, topk):
+        rows = [[row for row, text in enumerate(self.texts) if word in text] for word in prepared]
+        return [[Hit(row, 1.0) for row in found[:topk]] for found in rows]
+
+
+def open_index(folder, manifest):
+    passages = PassageStore(folder / PASSAGES)
+    return Substring([passages[row].contents.lower() for row in range(len(passages))])
 """
 
 
@@ -91,3 +120,15 @@ def test_a_reward_for_each_turn(folder):
     judgement = asyncio.run(reward.judge(play(load_protocol("rag_r1_sq"), {}, lines), ["Rome"]))
     assert judgement.rewards == {"score": 1.5, "em": 1.0, "short_turns": 1.0, "missing_terms": 0.0}
     assert judgement.turn_scores == [0.0, 1.5]
+
+
+def test_a_retrieval_back_end(folder):
+    (folder / "users_backend.py").write_text(BACKEND)
+    corpus, index = folder / "corpus.jsonl", folder / "index"
+    corpus.write_text('{"id": "1", "contents": "Ulm\\nDanube"}\n{"id": "2", "contents": "Paris\\nSeine"}\n')
+    build_index(BuildOptions(corpus=corpus, out=index, backend="bm25", progress=False))
+    source = IndexSource.open(index, options=OpenOptions(backend="users_backend:open_index"))
+    (found,) = source.search(["seine"], 3)
+    assert [hit.passage.id for hit in found] == ["2"]
+    with pytest.raises(IndexFolderError, match="--backend users_backend:nothing raises AttributeError"):
+        IndexSource.open(index, options=OpenOptions(backend="users_backend:nothing"))

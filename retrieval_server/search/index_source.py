@@ -108,6 +108,10 @@ def open_backend(
     folder: Path, manifest: Manifest, options: OpenOptions, encodes: bool = True, verify: bool | None = None
 ) -> Backend:
     """The search index of the folder. Imports are here so that BM25 does not need torch, nor dense bm25s."""
+    if options.backend:
+        from retrieval_server.search.own_backend import open_own_backend
+
+        return open_own_backend(options.backend, folder, manifest)
     if manifest.backend == "hybrid":
         from retrieval_server.search.hybrid import open_parts
 

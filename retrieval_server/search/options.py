@@ -26,6 +26,14 @@ class OpenOptions(Options):
             metavar="NAME_OR_PATH",
         ),
     ] = None
+    backend: Annotated[
+        str | None,
+        Flag(
+            "a search of your own over the passages of the index: a function that is called with the index "
+            "folder and its manifest and returns a Backend (retrieval_server/search/own_backend.py)",
+            metavar="MODULE:FUNCTION",
+        ),
+    ] = None
     device: Device = None
     dtype: DType = "float32"
     nprobe: Annotated[

@@ -34,7 +34,7 @@ def own_module(tmp_path, monkeypatch):
 def searched(answer: str | None) -> Trajectory:
     """Three turns, of which the first finds nothing of use and the second and third a gold answer."""
     found = (["Ulm is a town."], ["The river is the Danube."], ["Danube, again."])
-    turns = [Turn("", "search", ["q"], [[Document("1", text) for text in texts]]) for texts in found]
+    turns = [Turn.searched("", ["q"], [[Document("1", text) for text in texts]]) for texts in found]
     return Trajectory("t", "Which river?", "rag_r1_mq", [*turns, Turn("", "answer")], answer=answer)
 
 

@@ -1,0 +1,49 @@
+"""A search of one's own: `--backend my_module:open`.
+
+The function is called with the index folder and its manifest, and returns a ``Backend``; rows that it finds
+become documents of that index. It is named by whoever starts the server, and never by a manifest, so an index
+folder from elsewhere still runs no code.
+
+    # my_search.py
+    class Substring(Backend):
+        def __init__(self, texts): self.texts = texts
+        def prepare(self, queries): return [query.lower() for query in queries]
+        def find(self, prepared, topk):
+            return [[Hit(row, 1.0) for row, text in enumerate(self.texts) if word in text][:topk]
+                    for word in prepared]
+
+    def open(folder, manifest):
+        return Substring([passage.contents.lower() for passage in PassageStore(folder / PASSAGES)])
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+from retrieval_server.errors import IndexFolderError
+from retrieval_server.folder.manifest import Manifest
+from retrieval_server.search.backends import Backend
+
+
+def open_own_backend(path: str, folder: Path, manifest: Manifest) -> Backend:
+    """What ``module:function`` opens. Raises IndexFolderError that says what is wrong with it."""
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise IndexFolderError(f"--backend {path}: write it as package.module:function.")
+    here = os.getcwd()
+    if here not in sys.path:  # behind all others, so that a file here takes no module's place
+        sys.path.append(here)
+    try:
+        factory = getattr(importlib.import_module(module_name), name)
+        backend = factory(folder, manifest)
+    except Exception as error:
+        raise IndexFolderError(f"--backend {path} raises {type(error).__name__}: {error}") from error
+    if not isinstance(backend, Backend):
+        raise IndexFolderError(
+            f"--backend {path} gives {type(backend).__name__}; it must give a "
+            "retrieval_server.search.backends.Backend."
+        )
+    return backend
