@@ -16,68 +16,67 @@ r1_searcher_instruct.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
 
 sys.path.insert(
     0, str(Path(__file__).parent.parent)
 )  # so that the script also runs where nothing is installed
 
 from data_process.bad_rows import BadRows  # noqa: E402
-from data_process.command import BAD_ROWS, make_parser, run  # noqa: E402
+from data_process.command import BAD_ROWS, ROWS, QuestionArguments, run  # noqa: E402
 from data_process.difficulty import CLASSES, PUBLISHED, SOURCES, MakeUp, read_difficulties, select  # noqa: E402
 from data_process.qa_parquet import Split, make_splits  # noqa: E402
 from data_process.questions import DataError, Source, read_file  # noqa: E402
 from data_process.same_question import question_key  # noqa: E402
+from rag_r1.command_line import argument, read_arguments, with_defaults  # noqa: E402
+
+
+class StageArguments(QuestionArguments):
+    """Which stage, and the raw files from which it can be drawn anew."""
+
+    stage: Annotated[
+        Literal[tuple(PUBLISHED)],
+        BeforeValidator(lambda value: int(value) if value.isdecimal() else value),
+    ] = argument("whose published counts are asked for")
+    hotpotqa: str | None = argument("HotpotQA's raw training file, instead of --train", "FILE", default=None)
+    two_wiki: str | None = argument("2WikiMultihopQA's raw training file", "FILE", default=None, flag="2wiki")
+    difficulty: str | None = argument("rollouts that each question took, JSON lines", "FILE", default=None)
+    count: list[str] = argument(
+        f"another number of questions; sources {', '.join(SOURCES)}, classes {', '.join(CLASSES)}",
+        "SOURCE.CLASS=N",
+        default=[],
+    )
+    seed: int = argument("of the draw", default=0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status; a make-up that cannot be met is told on standard error, and no error."""
-    parser = make_parser(__doc__, "r1_searcher", "r1_searcher")
-    add = parser.add_argument
-    add(
-        "--stage",
-        type=int,
-        choices=sorted(PUBLISHED),
-        required=True,
-        help="whose published counts are asked for",
-    )
-    add("--hotpotqa", metavar="FILE", help="HotpotQA's raw training file, instead of --train")
-    add("--2wiki", dest="two_wiki", metavar="FILE", help="2WikiMultihopQA's raw training file")
-    add("--difficulty", metavar="FILE", help="rollouts that each question took, JSON lines")
-    add(
-        "--count",
-        action="append",
-        default=[],
-        metavar="SOURCE.CLASS=N",
-        help=f"another number of questions; sources {', '.join(SOURCES)}, classes {', '.join(CLASSES)}",
-    )
-    add("--seed", type=int, default=0, help="of the draw (default: 0)")
-    return run(parser.parse_args(arguments), _read)
+    declared = with_defaults(StageArguments, protocol="r1_searcher", source_name="r1_searcher")
+    return run(read_arguments(declared, arguments, description=__doc__, epilog=ROWS), _read)
 
 
-def _read(options: argparse.Namespace) -> tuple[list[Split], dict[str, Any]]:
-    files = {"hotpotqa": options.hotpotqa, "2wiki": options.two_wiki}
+def _read(given: StageArguments) -> tuple[list[Split], dict[str, Any]]:
+    files = {"hotpotqa": given.hotpotqa, "2wiki": given.two_wiki}
     raw = {name: read_file(path) for name, path in files.items() if path}
-    if bool(raw) == bool(options.train):
+    if bool(raw) == bool(given.train):
         raise DataError("give either --train (the published rows) or --hotpotqa and --2wiki (the raw ones)")
-    test = read_file(options.validation) if options.validation else None
-    if options.train:
-        if options.difficulty or options.count:
+    test = read_file(given.validation) if given.validation else None
+    if given.train:
+        if given.difficulty or given.count:
             raise DataError(
                 "--difficulty and --count draw from raw rows; the published ones of --train are drawn"
             )
-        return _published(make_splits(read_file(options.train), test), options.stage)
-    make_up = _make_up(options)
-    difficulties = (
-        read_difficulties(options.difficulty, options.skip_bad_rows) if options.difficulty else None
-    )
+        return _published(make_splits(read_file(given.train), test), given.stage)
+    make_up = _make_up(given)
+    difficulties = read_difficulties(given.difficulty, given.skip_bad_rows) if given.difficulty else None
     kept_out = {question_key(q.question) for q in test.questions} if test else set()
     found = {name: source.questions for name, source in raw.items()}
-    drawn = select(found, make_up, difficulties.of if difficulties else None, kept_out, options.seed)
+    drawn = select(found, make_up, difficulties.of if difficulties else None, kept_out, given.seed)
     if not drawn.questions:
         raise DataError("nothing could be drawn: " + "; ".join(drawn.shortfalls))
     notes = [] if difficulties else ["no --difficulty: drawn from all questions, whatever their difficulty"]
@@ -92,7 +91,7 @@ def _read(options: argparse.Namespace) -> tuple[list[Split], dict[str, Any]]:
     )
     splits = make_splits(train, test)
     splits[0].repeats.extend(drawn.repeats)
-    more = {"stage": options.stage, "seed": options.seed, "drawn": drawn.told}
+    more = {"stage": given.stage, "seed": given.seed, "drawn": drawn.told}
     return splits, {**more, BAD_ROWS: difficulties.bad} if difficulties else more
 
 
@@ -107,13 +106,13 @@ def _published(splits: list[Split], stage: int) -> tuple[list[Split], dict[str, 
     return splits, {"stage": stage, "published": asked}
 
 
-def _make_up(options: argparse.Namespace) -> MakeUp:
-    make_up = dict(PUBLISHED[options.stage])
-    for given in options.count:
-        name, _, count = given.partition("=")
+def _make_up(given: StageArguments) -> MakeUp:
+    make_up = dict(PUBLISHED[given.stage])
+    for entry in given.count:
+        name, _, count = entry.partition("=")
         source, _, class_ = name.partition(".")
         if source not in SOURCES or class_ not in CLASSES or not count.isdecimal():
-            raise DataError(f"--count {given}: use SOURCE.CLASS=N, for example hotpotqa.medium=200")
+            raise DataError(f"--count {entry}: use SOURCE.CLASS=N, for example hotpotqa.medium=200")
         make_up[source, class_] = int(count)
     return {entry: count for entry, count in make_up.items() if count}
 

@@ -15,7 +15,6 @@ counted, and refused at the end (bad_rows.py); with --skip-bad-rows the same com
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import os
@@ -24,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from pydantic import model_validator
 from tqdm import tqdm
 
 sys.path.insert(
@@ -31,6 +31,7 @@ sys.path.insert(
 )  # so that the script also runs where nothing is installed
 
 from data_process.bad_rows import HELP, BadRows  # noqa: E402
+from rag_r1.command_line import Arguments, argument, read_arguments  # noqa: E402
 
 WORDS = 100
 CHECKPOINT = 2000  # pages between two records of progress; a killed run repeats that many at most
@@ -163,30 +164,36 @@ def _note(record: Path, state: Progress) -> None:
     new.replace(record)
 
 
+class KiltArguments(Arguments):
+    """What is split, and into what."""
+
+    input: Path = argument("kilt_knowledgesource.json", "FILE")
+    out: Path = argument(".jsonl or .jsonl.gz", "FILE")
+    words: int = argument("words in a passage", default=WORDS)
+    skip_bad_rows: bool = argument(HELP, default=False)
+    overwrite: bool = argument("replace --out if it is there", default=False)
+
+    @model_validator(mode="after")
+    def _can_be_written(self) -> KiltArguments:
+        if self.words < 1:
+            raise ValueError("--words must be at least 1")
+        if not self.out.name.lower().endswith((".jsonl", ".jsonl.gz")):
+            raise ValueError(f"--out {self.out}: the name must end in .jsonl or .jsonl.gz")
+        if self.out.exists() and not self.overwrite:
+            raise ValueError(f"--out {self.out} exists; replace it with --overwrite, or choose another")
+        return self
+
+
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--input", type=Path, required=True, metavar="FILE", help="kilt_knowledgesource.json")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=".jsonl or .jsonl.gz")
-    parser.add_argument("--words", type=int, default=WORDS, help="words in a passage (default %(default)s)")
-    parser.add_argument("--skip-bad-rows", action="store_true", help=HELP)
-    parser.add_argument("--overwrite", action="store_true", help="replace --out if it is there")
-    options = parser.parse_args(arguments)
-    if options.words < 1:
-        parser.error("--words must be at least 1")
-    if not options.out.name.lower().endswith((".jsonl", ".jsonl.gz")):
-        parser.error(f"--out {options.out}: the name must end in .jsonl or .jsonl.gz")
-    if options.out.exists() and not options.overwrite:
-        parser.error(f"--out {options.out} exists; replace it with --overwrite, or choose another")
+    given = read_arguments(KiltArguments, arguments, description=__doc__)
     try:
-        done = split(options.input, options.out, words=options.words, skip_bad_rows=options.skip_bad_rows)
+        done = split(given.input, given.out, words=given.words, skip_bad_rows=given.skip_bad_rows)
     except (KiltError, OSError, EOFError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     for line in done.bad.left_out():
         print(line, file=sys.stderr)
-    print(f"{options.out}: {done.passages} passages of {done.lines} lines")
+    print(f"{given.out}: {done.passages} passages of {done.lines} lines")
     return 0
 
 

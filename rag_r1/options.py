@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -36,6 +37,14 @@ class Must:
     be: str
 
 
+_WORDS = {
+    NoneType: "null",
+    bool: "true or false",
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    Path: "a path",
+}
 Flag = Annotated[bool, Strict(), Must("true or false")]
 Text = Annotated[str, Strict(), Must("a text")]
 Count = Annotated[int, Strict(), Field(ge=0), Must("a whole number of at least 0")]
@@ -182,4 +191,4 @@ def in_words(annotation: Any, metadata: Any = ()) -> str:
         return " or ".join(map(in_words, arguments))
     if get_origin(annotation) is Literal:
         return " or ".join(map(str, arguments)) if len(arguments) < 3 else f"one of {', '.join(arguments)}"
-    return "null" if annotation is NoneType else getattr(annotation, "__name__", str(annotation))
+    return _WORDS.get(annotation) or getattr(annotation, "__name__", str(annotation))

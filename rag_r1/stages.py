@@ -8,13 +8,13 @@ given again:
     between stages    a stage that has ended left a file `finished`, which names the model that it exported;
                       it is not trained again, and the next one starts from there
 
-A training that outlives the command (killed without a chance to end it) holds a lock on the folder; the next
-command waits for nothing and says so, for two trainings in one folder would destroy each other's checkpoints.
+A training that outlives the command (killed without a chance to end it) keeps the lock on the folder. The
+next command then ends at once with an error: two trainings in one folder would destroy each other's
+checkpoints.
 """
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import os
 import re
@@ -24,6 +24,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from rag_r1.command_line import Arguments, Overrides, argument, read_arguments
 
 _DESCRIPTION = """\
 Train in stages: each stage starts from the model that the one before has exported. The same command again
@@ -155,7 +157,8 @@ def train_here(recipe: str, overrides: Sequence[str], check_only: bool = False) 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Holds the folder's lock. The training inherits it: it stays taken for as long as one of them lives."""
+    """Holds the folder's lock. The training inherits it: it stays taken for as long as one of them lives.
+    (filelock's is closed to children, and taken from all who share it when one lets it go.)"""
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / "lock", os.O_CREAT | os.O_RDWR)
     os.set_inheritable(descriptor, True)
@@ -183,27 +186,28 @@ def _quoted(path: Path) -> str:
     return "'" + str(path).replace("'", "\\'") + "'"
 
 
+class StagesArguments(Arguments):
+    """The recipes of the stages and what is changed in them."""
+
+    recipe: list[str] = argument("a stage's recipe, in order; once for each stage", "RECIPE")
+    out: Path = argument("folder of the stages", "OUT")
+    check_only: bool = argument("check every stage and stop", default=False)
+    overrides: Overrides = argument("any key of veRL or of `rag_r1:`", "key=value", default=[])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all stages are finished, 1 with the reason if not."""
-    parser = argparse.ArgumentParser(
-        prog="rag-r1 stages", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--recipe", action="append", required=True, metavar="RECIPE", help="a stage's recipe, in order")
-    add("--out", type=Path, required=True, help="folder of the stages")
-    add("--check-only", action="store_true", help="check every stage and stop")
-    add("overrides", nargs="*", metavar="key=value", help="any key of veRL or of `rag_r1:`")
-    options = parser.parse_intermixed_args(arguments)
+    given = read_arguments(StagesArguments, arguments, prog="rag-r1 stages", description=_DESCRIPTION)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        check_overrides(options.overrides, len(options.recipe))
-        if options.check_only:  # a later stage is checked with the model that the first one starts from
-            folders = [options.out.resolve() / f"stage{i}" for i in range(1, len(options.recipe) + 1)]
+        check_overrides(given.overrides, len(given.recipe))
+        if given.check_only:  # a later stage is checked with the model that the first one starts from
+            folders = [given.out.resolve() / f"stage{i}" for i in range(1, len(given.recipe) + 1)]
             return max(
-                train_here(recipe, stage_overrides(options.overrides, i, folder, None), check_only=True)
-                for i, (recipe, folder) in enumerate(zip(options.recipe, folders, strict=True), 1)
+                train_here(recipe, stage_overrides(given.overrides, i, folder, None), check_only=True)
+                for i, (recipe, folder) in enumerate(zip(given.recipe, folders, strict=True), 1)
             )
-        run_stages(options.recipe, options.out, options.overrides, train_here)
+        run_stages(given.recipe, given.out, given.overrides, train_here)
     except StageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -11,7 +11,6 @@ A recipe of your own may stand anywhere and name the shipped fragments in its de
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from rag_r1.command_line import Arguments, Overrides, argument, read_arguments
 from rag_r1.import_path import find_beside_the_caller
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
@@ -168,21 +168,21 @@ def whole_paths(config: Any) -> list[str]:
     return overrides
 
 
+class TrainArguments(Arguments):
+    """A recipe and what is changed in it."""
+
+    recipe: str = argument("a recipe: path of a YAML file, e.g. recipes/rag_r1/ppo_mq", "RECIPE")
+    check_only: bool = argument("run the checks and stop", default=False)
+    overrides: Overrides = argument("any key of veRL or of `rag_r1:`", "key=value", default=[])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if the preflight found an error; otherwise veRL takes this process over."""
-    parser = argparse.ArgumentParser(
-        prog="rag-r1 train", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--recipe", required=True, help="a recipe: path of a YAML file, e.g. recipes/rag_r1/ppo_mq"
-    )
-    parser.add_argument("--check-only", action="store_true", help="run the checks and stop")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="any key of veRL or of `rag_r1:`")
-    options = parser.parse_intermixed_args(arguments)
+    given = read_arguments(TrainArguments, arguments, prog="rag-r1 train", description=_DESCRIPTION)
     find_beside_the_caller()
     try:
-        recipe = Recipe.find(options.recipe)
-        config, faults = compose_what_fits(recipe, options.overrides)
+        recipe = Recipe.find(given.recipe)
+        config, faults = compose_what_fits(recipe, given.overrides)
     except RecipeError as fault:
         print(f"error: {fault}", file=sys.stderr)
         return 1
@@ -203,10 +203,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{len(report.errors)} error(s): the run was not started", file=sys.stderr)
         return 1
     print("preflight: all is well")
-    if options.check_only:
+    if given.check_only:
         return 0
     sys.stdout.flush()
-    command = recipe.command([*options.overrides, *whole_paths(config)])
+    command = recipe.command([*given.overrides, *whole_paths(config)])
     os.execv(command[0], command)
 
 

@@ -7,13 +7,13 @@ time.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rag_r1.command_line import Arguments, argument, read_arguments
 from rag_r1.demo.world import KINDS
 from rag_r1.protocols import SEARCH
 from rag_r1.records import records_by_step
@@ -144,14 +144,16 @@ def _mean(values: Sequence[float | None]) -> float:
     return sum(known) / len(known) if known else float("nan")
 
 
+class ReportArguments(Arguments):
+    """Whose report."""
+
+    run: Path = argument("a folder that rag_r1.demo.run has filled")
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m rag_r1.demo.report", description=__doc__.split("\n\n")[0]
+    args = read_arguments(
+        ReportArguments, argv, prog="python -m rag_r1.demo.report", description=__doc__.split("\n\n")[0]
     )
-    parser.add_argument(
-        "--run", type=Path, required=True, help="the output folder of a demo run (rag_r1.demo.run --out)"
-    )
-    args = parser.parse_args(argv)
     old = args.run / "results.json"
     kept = json.loads(old.read_text()) if old.exists() else {}
     print(

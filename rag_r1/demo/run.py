@@ -10,7 +10,6 @@ overrides of the recipe.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -20,10 +19,12 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import yaml
 from tqdm import tqdm
 
+from rag_r1.command_line import Arguments, CheckedOverrides, argument, read_arguments
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.report import make_report, markdown
 from rag_r1.demo.server import ROOT, build_index, retrieval_server
@@ -149,29 +150,26 @@ def _stop(process: subprocess.Popen) -> None:
                 continue
 
 
+class DemoArguments(Arguments):
+    """Which training, and what is changed in it."""
+
+    recipe: Literal[tuple(recipe_names())] = argument("which training", default="grpo")
+    seed: int = argument("of the world, its questions and their order", default=0)
+    out: Path | None = argument(
+        "folder for everything the run writes (default: outputs/demo/RECIPE)", default=None
+    )
+    timeout: float = argument("stop the training after this", "SECONDS", default=3600)
+    overrides: CheckedOverrides = argument("Hydra overrides", "key=value", default=[])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
+    args = read_arguments(
+        DemoArguments,
+        argv,
         prog="python -m rag_r1.demo.run",
         description="Watch a tiny language model learn to search, on this machine, in a few minutes.",
         epilog="key=value arguments change the recipe, for example trainer.total_training_steps=5",
     )
-    parser.add_argument(
-        "--recipe", default="grpo", choices=recipe_names(), help="which training (default: grpo)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="seed of the world, its questions and their order (default: 0)"
-    )
-    parser.add_argument(
-        "--out", type=Path, help="folder for everything the run writes (default: outputs/demo/RECIPE)"
-    )
-    parser.add_argument(
-        "--timeout", type=float, default=3600, metavar="SECONDS", help="stop the training after this long"
-    )
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides")
-    args = parser.parse_args(argv)
-    for override in args.overrides:
-        if "=" not in override:
-            parser.error(f"{override!r} is not key=value")
     find_beside_the_caller()
     # On SIGTERM, stop the server and the training too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

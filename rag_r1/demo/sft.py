@@ -20,7 +20,6 @@ r1_searcher` makes the policy that has never seen a search, from other data (`un
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import time
@@ -29,13 +28,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 import torch
+from pydantic import model_validator
 from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 from transformers import Qwen2ForCausalLM
 
+from rag_r1.command_line import Arguments, argument, read_arguments
 from rag_r1.demo import unsearched
 from rag_r1.demo.policy import (
     PROTOCOLS,
@@ -221,24 +223,30 @@ def measure(
     return result
 
 
+class SftArguments(Arguments):
+    """Which policy, and where it is written."""
+
+    protocol: Literal[(*PROTOCOLS, unsearched.NAME)] = argument("the dialect", default="rag_r1_mq")
+    out: Path = argument("policy folder to write")
+    seed: int = argument("of the weights and of the training worlds", default=0)
+    base: Path | None = argument("policy folder of the base: read if it exists, else written", default=None)
+    gold: bool = argument("only strategies that find the answer (the ceiling)", default=False)
+
+    @model_validator(mode="after")
+    def _traces_that_search(self) -> SftArguments:
+        if self.gold and self.protocol == unsearched.NAME:
+            raise ValueError(f"--gold needs traces that search, and {unsearched.NAME} has none")
+        return self
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
+    args = read_arguments(
+        SftArguments,
+        argv,
         prog="python -m rag_r1.demo.sft",
         description="Make a warm start for the demo: format-learning SFT of a tiny policy, on a CPU.",
     )
-    parser.add_argument("--protocol", choices=(*PROTOCOLS, unsearched.NAME), default="rag_r1_mq")
-    parser.add_argument("--out", type=Path, required=True, help="policy folder to write")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the weights and of the training worlds")
-    parser.add_argument(
-        "--base", type=Path, help="policy folder of the base: loaded if it exists, else written"
-    )
-    parser.add_argument(
-        "--gold", action="store_true", help="only strategies that find the answer (the upper bound)"
-    )
-    args = parser.parse_args(argv)
     blank = args.protocol == unsearched.NAME
-    if args.gold and blank:
-        parser.error(f"--gold needs traces that search, and {unsearched.NAME} has none")
     started = time.perf_counter()
     if args.base and (args.base / "config.json").exists():
         model, tokenizer = load_policy(args.base)

@@ -21,7 +21,6 @@ writes `corpus.jsonl` (the passages of the train and the test world, for the ret
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import zlib
@@ -29,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rag_r1.command_line import Arguments, argument, read_arguments
 from rag_r1.protocols import Protocol, load_protocol, protocol_names
 from rag_r1.rows import QuestionRow, write_rows
 
@@ -252,18 +252,23 @@ def demo_protocol(name: str) -> Protocol:
     return load_protocol(name, prompt=own.read_text(encoding="utf-8") if own.exists() else PROMPT)
 
 
+class WorldArguments(Arguments):
+    """Which world, and where it is written."""
+
+    out: Path = argument("folder for corpus.jsonl, train.parquet and val.parquet")
+    protocol: str = argument(f"one of {', '.join(protocol_names())}, or a YAML file", default="rag_r1_mq")
+    seed: int = argument("facts and questions are drawn from it", default=0)
+    train: int = argument("training questions", default=4000)
+    val: int = argument("held-out questions, about names never seen in training", default=160)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
+    args = read_arguments(
+        WorldArguments,
+        argv,
         prog="python -m rag_r1.demo.world",
         description="Write the demo world: a corpus for the retrieval server, questions as veRL parquet.",
     )
-    add = parser.add_argument
-    add("--out", type=Path, required=True, help="folder for corpus.jsonl, train.parquet and val.parquet")
-    add("--protocol", default="rag_r1_mq", help=f"one of {', '.join(protocol_names())}, or a YAML file")
-    add("--seed", type=int, default=0, help="seed of the facts and questions")
-    add("--train", type=int, default=4000, help="training questions")
-    add("--val", type=int, default=160, help="held-out questions, about names never seen in training")
-    args = parser.parse_args(argv)
     data = write_demo(args.out, demo_protocol(args.protocol), args.seed, args.train, args.val)
     counts = f"{len(data.passages)} passages, {len(data.train)} training, {len(data.val)} held-out questions"
     print(f"{args.out}: {counts}")

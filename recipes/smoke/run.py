@@ -7,7 +7,6 @@ the dumped trajectories are read back: as many as there must be, every one ended
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import signal
@@ -17,10 +16,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
+from rag_r1.command_line import Arguments, Overrides, argument, read_arguments
 from rag_r1.demo.run import train
 from rag_r1.demo.server import ROOT, build_index, retrieval_server
 from rag_r1.records import read_records
@@ -156,27 +156,28 @@ def _records(folder: Path) -> list[dict[str, Any]]:
     return list(read_records(*folder.glob("*.jsonl")))
 
 
+class SmokeArguments(Arguments):
+    """Which data and index, and what is changed in the training."""
+
+    data: Path | None = argument(
+        "folder with rag_r1/ and corpus/ (default: $RAG_R1_DATA, or ../shared/data)", default=None
+    )
+    backend: Literal[tuple(sorted(INDEX))] = argument("of the index", default="bm25")
+    out: Path | None = argument(
+        "folder for everything that is written (default: outputs/smoke/BACKEND)", default=None
+    )
+    timeout: float = argument("of the training", "SECONDS", default=1200)
+    overrides: Overrides = argument("Hydra overrides of recipes/smoke/hotpotqa.yaml", "key=value", default=[])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0 if everything ran, 1 with the reason if not."""
-    parser = argparse.ArgumentParser(
+    options = read_arguments(
+        SmokeArguments,
+        argv,
         prog="recipes/smoke/run.sh",
         description="Data processing, index, retrieval server and two GRPO steps on real data, on this CPU.",
     )
-    add = parser.add_argument
-    add(
-        "--data", type=Path, help="folder with rag_r1/ and corpus/ (default: $RAG_R1_DATA, or ../shared/data)"
-    )
-    add("--backend", choices=sorted(INDEX), default="bm25", help="of the index (default: %(default)s)")
-    add("--out", type=Path, help="folder for everything that is written (default: outputs/smoke/BACKEND)")
-    add(
-        "--timeout",
-        type=float,
-        default=1200,
-        metavar="SECONDS",
-        help="of the training (default: %(default)s)",
-    )
-    add("overrides", nargs="*", metavar="key=value", help="Hydra overrides of recipes/smoke/hotpotqa.yaml")
-    options = parser.parse_intermixed_args(argv)
     out = (options.out or ROOT / "outputs" / "smoke" / options.backend).resolve()
     # Server and training are to end with this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -1,0 +1,159 @@
+"""The arguments of a command, declared once as a typed class; flags, help and checks follow from it.
+
+    class Greet(Arguments):
+        name: str = argument("who is greeted", "NAME")
+        times: Positive = argument("how often", default=1)
+        loudly: bool = argument("in capitals", default=False)
+
+    given = read_arguments(Greet, arguments, prog="greet", description="Greet somebody.")
+
+`--name NAME` is required then, `--times` has its default in the help, and `--loudly` is a flag.
+pydantic-settings makes the parser, and pydantic checks the values. Of the sources that pydantic-settings
+knows only the command line is used, no environment variable and no file. Three things are done here. Lists
+are kept item by item: pydantic-settings would divide them at commas, and Hydra's overrides hold some. The
+help has a line for each argument, without Python's names of types. And a wrong value ends the command as a
+wrong flag does, with status 2 and a sentence that names the flag, the value and what it must be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from copy import copy
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+from pydantic import AfterValidator, Field, ValidationError, create_model
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict
+
+from rag_r1.options import Must, in_words
+
+Given = TypeVar("Given", bound="Arguments")
+
+Positive = Annotated[int, Field(ge=1), Must("a whole number of at least 1")]
+
+
+def _key_and_value(override: str) -> str:
+    if "=" not in override:
+        raise ValueError(f"{override!r} is not key=value")
+    return override
+
+
+#: Hydra's overrides, which may stand between the flags.
+Overrides = CliPositionalArg[list[str]]
+CheckedOverrides = CliPositionalArg[list[Annotated[str, AfterValidator(_key_and_value)]]]
+
+
+class Arguments(BaseSettings):
+    """Base of the declarations. A field is a flag, `two_words` is `--two-words`. A validator that raises
+    ValueError refuses what is given; its message names the flag."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        cli_kebab_case=True,
+        cli_implicit_flags="toggle",
+        cli_enforce_required=True,
+        cli_avoid_json=True,
+        cli_parse_none_str="\0",  # no word of a command line: "None" is a name like any other
+    )
+
+    @classmethod
+    def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, **others: Any) -> tuple:
+        """Nothing but what is given (pydantic-settings puts the command line before it)."""
+        return (init_settings,)
+
+
+def argument(
+    help: str,
+    metavar: str | tuple[str, ...] | None = None,
+    *,
+    default: Any = PydanticUndefined,
+    flag: str | None = None,
+) -> Any:
+    """A field of Arguments; required without a default. `metavar`: what stands for the value in the help, one
+    for each if the flag takes several. `flag`: its name where that is no name in Python."""
+    shown = {"metavar": metavar}
+    return Field(default, description=help, validation_alias=flag, json_schema_extra=shown)
+
+
+def with_defaults(cls: type[Given], **defaults: Any) -> type[Given]:
+    """The declaration with other defaults for some fields; one that is None changes nothing."""
+    changed = {}
+    for name, value in defaults.items():
+        if value is not None:
+            field = copy(cls.model_fields[name])
+            field.default = value
+            changed[name] = (field.annotation, field)
+    return create_model(cls.__name__, __base__=cls, **changed)
+
+
+def read_arguments(
+    cls: type[Given],
+    arguments: Sequence[str] | None,
+    *,
+    prog: str | None = None,
+    description: str,
+    epilog: str | None = None,
+) -> Given:
+    """The arguments as declared; None: those of the process. Ends the process for `--help` (status 0), and
+    with what is wrong (status 2)."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    fields = {field.validation_alias or name: field for name, field in cls.model_fields.items()}
+    source: CliSettingsSource = CliSettingsSource(
+        cls,
+        root_parser=parser,
+        parse_args_method=argparse.ArgumentParser.parse_intermixed_args,
+        add_argument_method=lambda where, *names, **given: where.add_argument(
+            *names, **_shown(fields[given.get("dest", names[0])], given)
+        ),
+    )
+    try:
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        return CliApp.run(cls, cli_args=given, cli_settings_source=source)
+    except ValidationError as error:
+        parser.error("; ".join(_sentence(one, fields) for one in error.errors(include_url=False)))
+
+
+class _KeepItems(argparse.Action):
+    """Collects a list as JSON, which pydantic-settings reads as it is."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        items = json.loads(getattr(namespace, self.dest, None) or "[]")
+        items += values if isinstance(values, list) else [values]
+        setattr(namespace, self.dest, json.dumps(items))
+
+
+def _shown(field: FieldInfo, given: dict[str, Any]) -> dict[str, Any]:
+    """What pydantic-settings gives argparse for an argument, with our help and our lists."""
+    help, metavar = field.description or "", field.json_schema_extra["metavar"]
+    default = field.default
+    if isinstance(default, list | tuple):
+        default = " ".join(default) or None
+    if not any(default is none for none in (PydanticUndefined, None, False)) and "(default" not in help:
+        help += f" (default: {default})"
+    if given.get("action") == "append" or "nargs" in given:
+        given.update(action=_KeepItems, default=argparse.SUPPRESS)
+        if isinstance(metavar, tuple):
+            given["nargs"] = len(metavar)
+    if "metavar" in given:  # which a flag without a value has not
+        if metavar is None and get_origin(field.annotation) is Literal:
+            metavar = f"{{{','.join(map(str, get_args(field.annotation)))}}}"
+        given["metavar"] = metavar
+    return {**given, "help": help.replace("%", "%%")}
+
+
+def _sentence(error: Any, fields: dict[Any, FieldInfo]) -> str:
+    """A wrong value in argparse's words, or in those of the validator that refuses it."""
+    if cause := error.get("ctx", {}).get("error"):
+        return str(cause)
+    name, value = error["loc"][0], error["input"]
+    must = in_words(fields[name].annotation, fields[name].metadata)
+    return f"argument --{name.replace('_', '-')}: must be {must}, not {value!r}"

@@ -1,0 +1,147 @@
+"""Arguments are declared once: flags, help, checks and messages follow, and only the command line is read."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import model_validator
+
+from rag_r1.command_line import (
+    Arguments,
+    CheckedOverrides,
+    Overrides,
+    Positive,
+    argument,
+    read_arguments,
+    with_defaults,
+)
+
+
+class Bake(Arguments):
+    recipe: list[str] = argument("what is baked, in order", "RECIPE")
+    out: Path | None = argument("folder (default: the table)", "DIR", default=None)
+    loaves: Positive = argument("how many, 100% of them", default=1)
+    heat: float = argument("of the oven", "CELSIUS", default=220)
+    grain: Literal["rye", "wheat"] = argument("of the flour", default="rye")
+    two_times: bool = argument("bake again", default=False)
+    own_oven: str | None = argument("another oven", default=None, flag="2nd-oven")
+    sizes: tuple[str, str] = argument("of loaves", ("LEAST", "MOST"), default=("s", "l"))
+    overrides: Overrides = argument("anything else", "key=value", default=[])
+
+    @model_validator(mode="after")
+    def _wheat_is_baked_once(self) -> Bake:
+        if self.grain == "wheat" and self.two_times:
+            raise ValueError("--two-times is for rye, not for --grain wheat")
+        return self
+
+
+def bake(*arguments: str, cls: type = Bake):
+    return read_arguments(
+        cls, arguments, prog="bake", description="Bake.\n\n    as written", epilog="The end."
+    )
+
+
+def refusal(capsys, *arguments: str, cls: type = Bake) -> str:
+    with pytest.raises(SystemExit) as end:
+        bake(*arguments, cls=cls)
+    assert end.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith("usage: bake ")
+    return told.splitlines()[-1]
+
+
+def test_flags_repeated_flags_and_overrides_may_stand_in_any_order():
+    made = bake("a=[1,2]", "--recipe", "one,two", "b={c: 'd'}", "--two-times", "--recipe=null", "+e=")
+    assert made.recipe == ["one,two", "null"] and made.two_times
+    assert made.overrides == ["a=[1,2]", "b={c: 'd'}", "+e="]
+    assert (made.out, made.loaves, made.heat, made.grain, made.sizes) == (None, 1, 220, "rye", ("s", "l"))
+
+
+def test_values_have_their_types_and_none_is_a_word_like_any_other():
+    made = bake("--recipe", "x", "--out", "None", "--loaves", "7", "--heat", "1e2", "--2nd-oven", "null")
+    assert (made.out, made.loaves, made.heat, made.own_oven) == (Path("None"), 7, 100.0, "null")
+    assert bake("--recipe", "x", "--sizes", "a,b", "c").sizes == ("a,b", "c")
+
+
+words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
+values = words.filter(lambda word: not word.startswith("-"))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(values, min_size=1, max_size=3), st.lists(values, max_size=3), values)
+def test_whatever_is_given_arrives_as_it_was_written(recipes, overrides, out):
+    flags = [word for recipe in recipes for word in ("--recipe", recipe)]
+    made = bake(*overrides[:1], *flags, "--2nd-oven", out, *overrides[1:])
+    assert (made.recipe, made.overrides, made.own_oven) == (recipes, overrides, out)
+
+
+def test_no_environment_variable_and_no_file_is_read(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text("recipe=x\nRECIPE=x\nloaves=5\n")
+    for name in ("recipe", "RECIPE", "loaves", "LOAVES", "grain", "OVERRIDES"):
+        monkeypatch.setenv(name, "9")
+    assert bake("--recipe", "x").loaves == 1
+    assert "arguments are required: --recipe" in refusal(capsys)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("--loaves many", "argument --loaves: must be a whole number of at least 1, not 'many'"),
+        ("--loaves 0", "argument --loaves: must be a whole number of at least 1, not '0'"),
+        ("--heat hot", "argument --heat: must be a number, not 'hot'"),
+        ("--grain oats", "argument --grain: must be rye or wheat, not 'oats'"),
+        ("--grain wheat --two-times", "--two-times is for rye, not for --grain wheat"),
+        ("--loafs 3", "unrecognized arguments: --loafs"),
+        ("--sizes s", "argument --sizes: expected 2 arguments"),
+        ("--two-times=yes", "argument --two-times: ignored explicit argument 'yes'"),
+    ],
+)
+def test_a_wrong_argument_ends_the_command_with_one_sentence(capsys, wrong, told):
+    assert refusal(capsys, "--recipe", "x", *shlex.split(wrong)).startswith(f"bake: error: {told}")
+
+
+def test_several_wrong_values_are_told_together(capsys):
+    told = refusal(capsys, "--recipe", "x", "--loaves", "0", "--grain", "oats")
+    assert "--loaves" in told and "--grain" in told
+
+
+def test_an_override_without_a_value_can_be_refused(capsys):
+    class Checked(Arguments):
+        overrides: CheckedOverrides = argument("anything", "key=value", default=[])
+
+    assert bake("a=b", cls=Checked).overrides == ["a=b"]
+    assert refusal(capsys, "a=b", "c", cls=Checked) == "bake: error: 'c' is not key=value"
+
+
+def test_the_help_has_a_line_for_each_argument(capsys):
+    with pytest.raises(SystemExit) as end:
+        bake("--help")
+    assert end.value.code == 0
+    told = capsys.readouterr().out
+    assert "Bake.\n\n    as written\n" in told and told.endswith("The end.\n")
+    lines = [" ".join(line.split()) for line in told.splitlines()]
+    for line in (
+        "key=value anything else",
+        "--recipe RECIPE what is baked, in order",
+        "--out DIR folder (default: the table)",
+        "--loaves LOAVES how many, 100% of them (default: 1)",
+        "--grain {rye,wheat} of the flour (default: rye)",
+        "--two-times bake again",
+    ):
+        assert line in lines
+
+
+def test_a_command_may_have_its_own_defaults(capsys):
+    declared = with_defaults(Bake, loaves=4, recipe=["bread"], out=None)
+    made = bake(cls=declared)
+    assert (made.loaves, made.recipe, made.out) == (4, ["bread"], None)
+    assert isinstance(made, Bake) and bake("--recipe", "x").loaves == 1
+    with pytest.raises(SystemExit):
+        bake("--help", cls=declared)
+    assert "(default: 4)" in capsys.readouterr().out
