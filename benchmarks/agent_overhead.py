@@ -1,20 +1,22 @@
-"""CPU time that the agent loop itself takes a turn, and whether it grows with what came before.
+"""CPU time per turn of the agent loop itself, and whether it grows with the length of the episode.
 
     python benchmarks/agent_overhead.py              # the agent core
     python benchmarks/agent_overhead.py --plugin     # the same episodes inside veRL's agent loop
-    python benchmarks/agent_overhead.py --repeated 0.76   # three observations of four were shown before
+    python benchmarks/agent_overhead.py --repeated 0.76   # three of four observations were shown before
 
-Episodes of 1 k to 32 k tokens are played by an engine and a retriever that answer at once, each turn of
---turn-tokens: a quarter of them generated, the rest three documents. `tokenizer` is the time inside the
-tokenizer, which sees each generated token once (decode) and each observed one once (encode). `loop` is all
-the rest: contexts, parsing, packing, neutralising, the ledger, the training row, the record as a dict. If a
-turn cost more the later it comes, `us/token` would rise down the table.
+Episodes of 1 k to 32 k tokens are played with an engine and a retriever that answer at once. Each turn has
+--turn-tokens: a quarter generated, the rest three documents. `tokenizer` is the time inside the tokenizer,
+which sees each generated token once (decode) and each observed one once (encode). `loop` is everything else:
+contexts, parsing, packing, neutralising, the ledger, the training row, the record as a dict. If later turns
+cost more, `us/token` would rise down the table.
 
-The trajectories of one question ask alike, and what was shown to one of them is not encoded again for the
-next. --repeated is the share of a trajectory's observations for which that is so: 0, unless it is given.
---repeated-as DIR takes it from the trajectories of a run (`outputs/demo/grpo/trajectories/train`).
+Trajectories of the same question send similar queries, and an observation that was shown to one of them is
+not encoded again for the next. --repeated is the share of a trajectory's observations that are such
+repetitions (default 0). --repeated-as DIR takes the share from the trajectories of a run
+(`outputs/demo/grpo/trajectories/train`).
 
-Medians of --rounds over CPU seconds of this process, so that other work on the machine counts little.
+Figures are medians over --rounds of this process's CPU seconds, so that other work on the machine matters
+little.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ TOPK = 3
 
 @dataclass
 class TimedCodec:
-    """The tokenizer, with the CPU seconds spent in it."""
+    """A codec that sums the CPU seconds spent in it."""
 
     inner: TokenizerCodec
     seconds: float = 0.0
@@ -64,7 +66,7 @@ class TimedCodec:
 
 
 class Ready:
-    """Engine and retriever in one, with every answer prepared: `turns` of ids, and documents."""
+    """Engine and retriever in one, with all answers prepared: the ids of each turn, and documents."""
 
     def __init__(self, turns: Sequence[list[int]], documents: Sequence[Document], new: Collection[int] = ()):
         self.turns, self.logprobs = turns, [-0.5] * max(map(len, turns))
@@ -80,13 +82,13 @@ class Ready:
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
         start = self.turn * TOPK * len(queries) % (len(self.documents) - TOPK - 1)
-        start += self.turn in self.new  # other documents than those of an episode to which it was not new
+        start += self.turn in self.new  # other documents than in the episode played before
         return [list(self.documents[start : start + TOPK]) for _ in queries]
 
 
 @dataclass(frozen=True)
 class Material:
-    """What episodes are made of: documents that fill three quarters of a turn, and the policy's quarter."""
+    """The material of episodes: documents that fill three quarters of a turn, and the policy's quarter."""
 
     protocol: Protocol
     tokenizer: Any
@@ -107,7 +109,7 @@ class Material:
         return cls(protocol, tokenizer, TokenizerCodec(tokenizer), documents, turn_tokens)
 
     def turns(self, count: int) -> list[list[int]]:
-        """Ids of `count` turns: searches for something new, and an answer."""
+        """Ids of `count` turns: searches, each with a new query, and an answer."""
         texts = [f"<search> Mara Torval {i} </search>" for i in range(count - 1)] + ["<answer> x </answer>"]
         return [self._ids(text) for text in texts]
 
@@ -124,13 +126,13 @@ class Material:
 
 
 async def core(material: Material, turns: int, repeated: float) -> tuple[int, float, float]:
-    """(tokens, CPU seconds, of them in the tokenizer) of one episode and of making its row and record."""
+    """Play one episode and make its row and record: (tokens, CPU seconds, CPU seconds in the tokenizer)."""
     codec = TimedCodec(material.codec)
     searches = range(1, turns)
     new = random.Random(0).sample(searches, round(len(searches) * (1 - repeated)))
     prompt = codec.encode("Where?")
     material.codec.forget()
-    if repeated:  # by an episode that was shown the same where nothing is new
+    if repeated:  # first an episode that sees the observations that are to be repeated
         await play(material, turns, codec, prompt, Ready(material.turns(turns), material.documents))
     ready = Ready(material.turns(turns), material.documents, new)
     codec.seconds = 0.0
@@ -141,7 +143,7 @@ async def core(material: Material, turns: int, repeated: float) -> tuple[int, fl
 
 
 async def play(material: Material, turns: int, codec: TimedCodec, prompt: list[int], ready: Ready) -> int:
-    """One episode, its row and its record; tokens."""
+    """Play one episode and make its row and record; the number of tokens."""
     episode = Episode(material.protocol, material.budget(turns), ready, searching(ready), codec)
     record = await episode.run("id", "Where?", prompt)
     row = episode.ledger.row()
@@ -151,7 +153,7 @@ async def play(material: Material, turns: int, codec: TimedCodec, prompt: list[i
 
 
 def make_tool(options: dict[str, Any]) -> Ready:
-    """The searcher that veRL's agent loop makes by its import path."""
+    """The factory that veRL's agent loop finds by its import path."""
     return Ready([[]], MATERIAL[0].documents)
 
 
@@ -159,7 +161,7 @@ MATERIAL: list[Material] = []
 
 
 async def plugin(material: Material, turns: int) -> tuple[int, float, float]:
-    """The same through `SearchAgentLoop.run`: veRL's client interface, prompt building, AgentLoopOutput."""
+    """As `core`, through `SearchAgentLoop.run`: veRL's client interface, prompts, AgentLoopOutput."""
     from omegaconf import OmegaConf
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
     from verl.workers.rollout.replica import TokenOutput
@@ -190,7 +192,7 @@ async def plugin(material: Material, turns: int) -> tuple[int, float, float]:
     }
     wrapped = DictConfigWrap(config)
     arguments = (wrapped, Client(), material.tokenizer, None, None, DictConfigWrap(config.data))
-    SearchAgentLoop(*arguments, hf_model_type="qwen2")  # reads the configuration, once a process
+    SearchAgentLoop(*arguments, hf_model_type="qwen2")  # reads the configuration, once per process
     gc.collect()
     started = time.process_time()
     output = await SearchAgentLoop(*arguments, hf_model_type="qwen2").run({"temperature": 1.0}, **row)
@@ -200,7 +202,7 @@ async def plugin(material: Material, turns: int) -> tuple[int, float, float]:
 
 
 def repeated_share(steps: Iterable[Sequence[dict[str, Any]]]) -> float:
-    """Share of a run's observations that an earlier trajectory of the same step was shown."""
+    """Share of a run's observations that an earlier trajectory of the same step had already been shown."""
     shown = repeated = 0
     for records in steps:
         known: set[str] = set()
@@ -219,12 +221,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("--plugin", action="store_true", help="measure inside veRL's agent loop")
-    add("--turn-tokens", type=int, default=512, help="generated and observed (default %(default)s)")
-    add("--turns", type=int, nargs="+", default=[2, 4, 8, 16, 32, 64], help="(default 2 4 8 16 32 64)")
-    add("--rounds", type=int, default=15, help="(default %(default)s)")
+    add(
+        "--turn-tokens",
+        type=int,
+        default=512,
+        help="tokens per turn, generated and observed (default %(default)s)",
+    )
+    add(
+        "--turns",
+        type=int,
+        nargs="+",
+        default=[2, 4, 8, 16, 32, 64],
+        help="turns per episode (default 2 4 8 16 32 64)",
+    )
+    add("--rounds", type=int, default=15, help="episodes per number of turns (default %(default)s)")
     repeated = parser.add_mutually_exclusive_group()
-    repeated.add_argument("--repeated", type=float, metavar="SHARE", help="of the observations (default 0)")
-    repeated.add_argument("--repeated-as", type=Path, metavar="DIR", help="as in this run's trajectories")
+    repeated.add_argument(
+        "--repeated", type=float, metavar="SHARE", help="share of repeated observations (default 0)"
+    )
+    repeated.add_argument(
+        "--repeated-as", type=Path, metavar="DIR", help="take the share from these trajectories"
+    )
     add("--tokenizer", type=Path, metavar="DIR", help="a Hugging Face tokenizer (default: the demo's)")
     args = parser.parse_args(argv)
     if args.repeated_as:
@@ -235,7 +252,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"repeated within a step of {args.repeated_as}: {args.repeated:.2f}")
     share = args.repeated or 0.0
     if not 0 <= share <= 1 or (args.plugin and share):
-        parser.error("--repeated is a share, 0 to 1, and goes without --plugin")
+        parser.error("--repeated is a share, 0 to 1, and cannot be combined with --plugin")
     if min(*args.turns, args.rounds, args.turn_tokens // 64) < 1:
         parser.error("--turns and --rounds must be 1 or more, --turn-tokens 64 or more")
 

@@ -1,12 +1,12 @@
-"""The demo with several seeds: does the rise hold, and in what time?
+"""The demo with several seeds: how much does it learn, and how long does it take?
 
     python benchmarks/demo_seeds.py --recipes grpo ppo_sq ppo_mq --random 3
 
 runs `python -m rag_r1.demo.run` once for each recipe and seed, one after another (veRL's actor names are
 global to a Ray cluster), and prints a markdown table. A run that is already in the output folder is not
-repeated, so a benchmark that was interrupted goes on where it stopped. The seed draws the world, its
-questions and their order. Published figures come from seeds that were drawn at random (`--random`, kept in
-`seeds.json` of the output folder): seeds on which something was tuned would flatter the result.
+repeated, so an interrupted benchmark resumes where it stopped. The seed determines the world, its questions
+and their order. Published figures use seeds drawn at random (`--random`, saved in `seeds.json` of the output
+folder): seeds that were used for tuning would flatter the result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(recipe: str, seed: int, folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """Results of one demo run, from its folder if it is there. Raises CalledProcessError if the run fails."""
+    """Results of one demo run, from its folder if it exists. Raises CalledProcessError if the run fails."""
     out = folder / f"{recipe}-seed{seed}"
     finished = out / "results.json"
     if not finished.exists():
@@ -36,7 +36,7 @@ def run(recipe: str, seed: int, folder: Path, overrides: Sequence[str]) -> dict[
 
 
 def drawn(count: int, folder: Path) -> list[int]:
-    """`count` random seeds; those that the folder has already come first."""
+    """`count` random seeds, beginning with those already saved in the folder."""
     kept = folder / "seeds.json"
     seeds = json.loads(kept.read_text()) if kept.exists() else []
     while len(seeds) < count:
@@ -76,9 +76,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--recipes", nargs="+", default=["grpo", "ppo_sq", "ppo_mq"], help="demo recipes")
     seeds = parser.add_mutually_exclusive_group()
     seeds.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    seeds.add_argument("--random", type=int, metavar="COUNT", help="so many seeds drawn at random instead")
+    seeds.add_argument("--random", type=int, metavar="COUNT", help="draw this many seeds at random instead")
     parser.add_argument(
-        "--out", type=Path, default=ROOT / "outputs" / "demo_seeds", help="folder of the runs"
+        "--out", type=Path, default=ROOT / "outputs" / "demo_seeds", help="output folder of the runs"
     )
     parser.add_argument(
         "--set", nargs="*", default=[], metavar="key=value", help="Hydra overrides of every run"

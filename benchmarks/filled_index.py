@@ -1,10 +1,10 @@
-"""Fills a dense index up with invented passages, to measure searches in a larger index than was encoded.
+"""Fills up a dense index with invented passages, to measure search in an index larger than was encoded.
 
     python benchmarks/filled_index.py --index indexes/minilm --passages 200000 --out indexes/minilm-200k
 
-The passages of ``--index`` stay as they are; the others get random unit vectors and a hundred invented words.
-Encoding that many takes an hour on a laptop, and the speed of exact search does not depend on what vectors
-there are. Questions still find the true passages, since a random direction is close to nothing.
+The passages of ``--index`` are kept; the new ones get random unit vectors and a hundred invented words.
+Encoding real passages would take an hour on a laptop, and the speed of exact search does not depend on the
+vectors. Questions still find the real passages, because random directions are not close to any question.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _BLOCK = 8192
 
 
 def fill(source: Path, out: Path, passages: int, progress: bool = True) -> None:
-    """Write ``out``, an index folder of ``passages`` passages that begins with those of ``source``."""
+    """Write ``out``, an index folder with ``passages`` passages, of which the first are those of
+    ``source``."""
     import faiss
 
     from retrieval_server.folder.manifest import (

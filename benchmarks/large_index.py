@@ -1,14 +1,14 @@
-"""What an index of millions of passages costs: time and memory to build it, to start it, and of its text.
+"""Cost of an index of millions of passages: time and memory to build it, to start it, and to hold its text.
 
     python benchmarks/large_index.py --work /tmp/large --passages 5000000
 
-Invents passages of 100 words and random vectors for them (of ``--dimension``), so that the encoder's speed
-does not matter, and builds and serves them with the project's own commands. Every step is a process of its
-own; wall and processor seconds and peak resident memory are measured from outside. Encoding is done for a
-quarter of the passages and for all: its peak must not grow. The server is started with the files in the
-operating system's cache; then it is asked until 50,000 passages were sent. Resident memory is read from
-/proc/PID/smaps, that of the text's mapping by itself. 5 million passages take 12 GB of disk, which are freed
-at the end unless ``--keep``. Linux only.
+Invents passages of 100 words with random vectors (of ``--dimension``), so that the encoder's speed does not
+matter, and builds and serves them with the project's own commands. Every step is a separate process, whose
+wall and processor seconds and peak resident memory are measured from outside. Encoding is done for a quarter
+of the passages and for all of them: its peak memory must not grow. The server is started with the files in
+the page cache, and then queried until 50,000 passages have been sent. Resident memory is read from
+/proc/PID/smaps, separately for the text's mapping. 5 million passages take 12 GB of disk, which are freed at
+the end unless ``--keep`` is given. Linux only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-FILES = 4  # the corpus is that many files; the first is the quarter
+FILES = 4  # the corpus has this many files; the first is the quarter
 WORDS = 100
 TOPK = 100
 QUERIES = 512
@@ -41,7 +41,7 @@ MB = 2**20
 
 @dataclass(frozen=True)
 class Measured:
-    """One step: its name, seconds on the clock and on the processor, peak resident MB."""
+    """One step: its name, wall and processor seconds, peak resident MB."""
 
     name: str
     wall: float
@@ -53,7 +53,7 @@ class Measured:
 
 
 def measure(name: str, *command: object) -> Measured:
-    """Run a command to its end."""
+    """Run a command and measure it."""
     print(f"... {name}", file=sys.stderr, flush=True)
     began = time.perf_counter()
     process = subprocess.Popen([sys.executable, *map(str, command)], cwd=ROOT, stdout=subprocess.DEVNULL)
@@ -108,7 +108,7 @@ def write_encoder(folder: Path, dimension: int) -> None:
 
 
 class RandomVectors:
-    """Stands where an encoder stands when passages are encoded; the settings are those of a real one."""
+    """Takes the place of an encoder, with the settings of a real one."""
 
     def __init__(self, section):
         self.section = section
@@ -130,7 +130,7 @@ def write_vectors(parts: Path, encoder: Path) -> None:
 
 
 def resident(pid: int, mapping: str) -> tuple[float, float]:
-    """MB resident of the whole process, and of the mapping of one file."""
+    """Resident MB of the whole process, and of the mapping of one file."""
     whole = part = 0
     inside = False
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
@@ -144,13 +144,13 @@ def resident(pid: int, mapping: str) -> tuple[float, float]:
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process has used so far, user and system."""
+    """Processor seconds that a process has used so far, user and system."""
     after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def read_through(folder: Path) -> None:
-    """Bring the files into the operating system's cache."""
+    """Read the files into the page cache."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb") as stream:
@@ -159,7 +159,7 @@ def read_through(folder: Path) -> None:
 
 
 def ask(url: str, queries: list[str]) -> int:
-    """The number of passages that came back."""
+    """Send the queries; the number of passages returned."""
     body = json.dumps({"queries": queries, "topk": TOPK}).encode()
     request = urllib.request.Request(f"{url}/retrieve", body, {"content-type": "application/json"})
     with urllib.request.urlopen(request, timeout=600) as answer:
@@ -167,7 +167,7 @@ def ask(url: str, queries: list[str]) -> int:
 
 
 def serve(index: Path) -> list[str]:
-    """Start the server, ask it, stop it: the lines of the table."""
+    """Start the server, query it and stop it; returns the lines of the table."""
     read_through(index)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -204,7 +204,7 @@ def serve(index: Path) -> list[str]:
             sent += ask(url, ["".join(draw.choices("abcdefghij ", k=40)) + "x" for _ in range(32)])
             most = max(most, resident(process.pid, "passages.arrow")[1])
         lines += _resident_lines(f"after {sent:,} passages sent", process.pid)
-        lines.append(f"| text, the most seen meanwhile | {most:.0f} MB |")
+        lines.append(f"| text, maximum meanwhile | {most:.0f} MB |")
         return lines
     finally:
         process.send_signal(signal.SIGTERM)
@@ -224,11 +224,13 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--work", type=Path, required=True, metavar="DIR", help="a folder that is not there yet"
+        "--work", type=Path, required=True, metavar="DIR", help="work folder; must not exist yet"
     )
     parser.add_argument("--passages", type=int, default=5_000_000, help="default %(default)s")
-    parser.add_argument("--dimension", type=int, default=64, help="of the vectors (default %(default)s)")
-    parser.add_argument("--keep", action="store_true", help="leave the files there")
+    parser.add_argument(
+        "--dimension", type=int, default=64, help="dimension of the vectors (default %(default)s)"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the files")
     parser.add_argument("--step", choices=["encoder", "vectors"], help=argparse.SUPPRESS)
     parser.add_argument("--parts", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -240,11 +242,12 @@ def main() -> int:
         write_vectors(args.parts, encoder)
         return 0
     if args.work.exists():
-        parser.error(f"--work {args.work} is there already")
+        parser.error(f"--work {args.work} already exists")
     build, this = ROOT / "retrieval_server" / "build_index.py", Path(__file__).resolve()
     try:
         write_corpus(corpus, args.passages)
-        # In a process of its own: a child's peak begins with what its parent has, so this one stays small.
+        # In a separate process: a child's peak includes its parent's memory at the start, so this one stays
+        # small.
         own = (this, "--work", args.work, "--dimension", args.dimension)
         measure("encoder", *own, "--step", "encoder")
         steps = []

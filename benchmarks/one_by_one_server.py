@@ -1,12 +1,12 @@
-"""A retrieval server that encodes and searches each request for itself: the usual design, to compare with.
+"""A retrieval server that encodes and searches each request on its own: the usual design, for comparison.
 
     python benchmarks/one_by_one_server.py --index indexes/wiki --port 8001
 
-It serves the same index folder, encoder and passages as retrieval_server/start_retrieval.py over the same
-``POST /retrieve``, but the way Search-R1's server works: a request runs in a thread of the web framework's
-pool, which encodes its queries, asks FAISS, reads the documents and answers. No queue, no batch across
-requests, no cache. ``--our-faiss-settings`` gives it the FAISS threshold of our server, to tell that gain
-from the gain of batching; without it FAISS is as it comes.
+It serves the same index folder, encoder and passages as retrieval_server/start_retrieval.py through the same
+``POST /retrieve``, but works like Search-R1's server: each request runs in a thread of the web framework's
+pool, which encodes its queries, searches FAISS, reads the documents and answers. There is no queue, no
+batching across requests and no cache. ``--our-faiss-settings`` sets our server's FAISS threshold, to separate
+its effect from that of batching; without it FAISS has its defaults.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--index", type=Path, required=True, metavar="DIR", help="a dense index folder")
     parser.add_argument("--port", type=int, default=8001, help="port on 127.0.0.1 (default %(default)s)")
-    parser.add_argument("--device", help="where to encode (default: a GPU if torch sees one)")
-    parser.add_argument("--our-faiss-settings", action="store_true", help="set FAISS as our server does")
+    parser.add_argument("--device", help="device of the encoder (default: a GPU if torch sees one)")
+    parser.add_argument("--our-faiss-settings", action="store_true", help="set FAISS as in our server")
     return parser.parse_args(argv)
 
 
@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     import faiss
 
-    threshold = faiss.cvar.distance_compute_blas_threshold  # as it comes, before our modules set it
+    threshold = faiss.cvar.distance_compute_blas_threshold  # the default, before our modules set it
 
     import uvicorn
     from fastapi import FastAPI

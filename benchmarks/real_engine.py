@@ -1,7 +1,7 @@
-"""vLLM in this process's service, with a demo policy, on the demo's two-hop questions.
+"""vLLM with a demo policy on the demo's two-hop questions, as an engine for the schedules.
 
 One `AsyncLLM` serves all schedules. Sampling is seeded by trajectory and turn, so that the schedules play the
-same turns as far as vLLM's arithmetic allows (it depends in the last bits on what else is in the batch).
+same turns, as far as vLLM's arithmetic allows (its last bits depend on the other requests in the batch).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rag_r1.protocols import Protocol, control_tokens
 
 CONTEXT = 512
 
-# As recipes/platform/cpu.yaml sets them, and why.
+# The same values as in recipes/platform/cpu.yaml, which gives the reasons.
 _CPU = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -31,7 +31,7 @@ _CPU = {
 
 
 class VllmEngine:
-    """One trajectory's engine: its own request ids and seeds on a shared AsyncLLM."""
+    """One trajectory's engine: its own request ids and seeds, on a shared AsyncLLM."""
 
     def __init__(self, llm: Any, name: str, seed: int, temperature: float):
         self.llm, self.name, self.seed, self.temperature, self.turn = llm, name, seed, temperature, 0
@@ -57,15 +57,15 @@ class VllmEngine:
 
 
 class RealEngine:
-    """The shared service: makes the jobs of a run."""
+    """The shared AsyncLLM; makes the jobs of a run."""
 
     def __init__(self, llm: Any, protocol: Protocol, tokenizer: Any):
         self.llm, self.protocol, self.tokenizer = llm, protocol, tokenizer
-        self.codec = TokenizerCodec(tokenizer, remembered=0)  # else all but the first run would profit
+        self.codec = TokenizerCodec(tokenizer, remembered=0)  # otherwise all runs but the first would profit
         self.runs = 0
 
     def jobs(self, questions: Sequence[Question], temperature: float, pauses: Sequence[Any]) -> list[Job]:
-        """One job for each question; `pauses` say how long each one's searches take."""
+        """One job for each question; `pauses` give the durations of each one's searches."""
         self.runs += 1
         return [
             Job(
@@ -81,7 +81,7 @@ class RealEngine:
 
 @asynccontextmanager
 async def real_engine(policy: Path | None, protocol_name: str, slots: int) -> AsyncIterator[RealEngine]:
-    """Start vLLM with at most `slots` sequences in a batch; `policy` None is the committed warm start."""
+    """Start vLLM with at most `slots` sequences per batch; `policy` None means the committed warm start."""
     for name, value in _CPU.items():
         os.environ.setdefault(name, value)
     from transformers import AutoTokenizer
@@ -98,7 +98,7 @@ async def real_engine(policy: Path | None, protocol_name: str, slots: int) -> As
             enforce_eager=True,
             max_model_len=CONTEXT,
             max_num_seqs=slots,
-            # Room for all at once: vLLM on a CPU dies when it cuts a seeded request's prefill in parts.
+            # Room for all at once: vLLM on a CPU crashes if it splits the prefill of a seeded request.
             max_num_batched_tokens=slots * CONTEXT,
             disable_log_stats=True,
         )

@@ -1,17 +1,17 @@
-"""What a retrieval server does when far more is asked of it than it can answer.
+"""How a retrieval server behaves when it gets far more queries than it can answer.
 
     python retrieval_server/start_retrieval.py --index indexes/wiki --max-delay 1 &
     python benchmarks/retrieval_overload.py --url http://127.0.0.1:8000 --seconds 600
 
-First the capacity: ``--clients`` clients in a closed loop, the most that the server answers, and how long it
-takes then (p95). After that questions arrive at ``--factor`` times that rate, at random times, whether the
-server keeps up or not. A good server goes on answering at its capacity, keeps the latency of what it accepts,
-and refuses the rest at once (503 with Retry-After); its memory stays where it is. Memory is what the server
-itself tells under /metrics (process_resident_memory_bytes), one value a second.
+First the capacity is measured: the throughput and the p95 latency with ``--clients`` clients in a closed
+loop. Then questions arrive at ``--factor`` times that rate, at random times, whether the server keeps up or
+not. A good server continues to answer at its capacity, keeps the latency of what it accepts, and refuses the
+rest at once (503 with Retry-After); its memory does not grow. Memory is the server's own figure from /metrics
+(process_resident_memory_bytes), read once per second.
 
-No two questions are equal: a number is added to each, so that no cache helps. The load comes from this
-process, on the same machine if the address says so: leave it a core. With --max-delay S a server accepts
-what it expects to answer within S seconds; about the p95 at capacity is a good value.
+A number is added to each question, so that no two are equal and no cache helps. This process generates the
+load; if it runs on the server's machine, leave it a core. With --max-delay S a server accepts what it expects
+to answer within S seconds; a good value is about the p95 at capacity.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ load = sys.modules["retrieval_load"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(load)
 
 _RESIDENT = re.compile(rb"^process_resident_memory_bytes (\S+)", re.MULTILINE)
-_END_SHARE = 0.1  # of the run, at its beginning and its end, whose memory is compared
-#: What counts as flat: growth between the two, as a share.
+_END_SHARE = 0.1  # share of the run at its beginning and at its end whose memory is compared
+#: The growth between the two, as a share, that still counts as flat.
 FLAT = 0.02
 
 
 def numbered(questions: list[str]) -> Iterator[str]:
-    """The questions for ever, no two equal."""
+    """The questions in an endless cycle, no two equal."""
     return (f"{questions[number % len(questions)]} ({number})" for number in itertools.count())
 
 
 async def watch_memory(url: str, session: aiohttp.ClientSession, samples: list[float]) -> None:
-    """Append the server's resident megabytes, one value a second; none where it does not tell them."""
+    """Append the server's resident megabytes once per second; nothing if it does not report them."""
     while True:
         try:
             async with session.get(url.rstrip("/") + "/metrics") as response:
@@ -61,7 +61,7 @@ async def watch_memory(url: str, session: aiohttp.ClientSession, samples: list[f
 
 
 async def answers_again(target) -> bool:
-    """Whether one more question is answered, once the last of the storm has been."""
+    """Whether one more question is answered after the overload."""
     for _ in range(30):
         try:
             await target.ask("is anybody there?")
@@ -94,13 +94,13 @@ async def measure(args: argparse.Namespace, questions: list[str]) -> int:
         sent = time.perf_counter()
         storm = await load.open_loop(target, endless, rate, args.seconds)
         watching.cancel()
-        print(f"overload, {rate:.0f} a second for {time.perf_counter() - sent:.0f} s:")
+        print(f"overload, {rate:.0f} per second for {time.perf_counter() - sent:.0f} s:")
         alive = await answers_again(target)
     return report(calm, storm, memory, alive)
 
 
 def report(calm, storm, memory: list[float], alive: bool) -> int:
-    """Print the four bars; the number of those that were missed."""
+    """Print the four criteria; returns the number of those that were missed."""
     asked = len(storm.latencies) + sum(storm.errors.values())
     refused = storm.errors["503"]
     others = {kind: number for kind, number in storm.errors.items() if kind != "503"}
@@ -113,7 +113,7 @@ def report(calm, storm, memory: list[float], alive: bool) -> int:
     fates = f"{len(storm.latencies)} answered, {refused} refused with 503 ({refused / max(1, asked):.1%})"
     sizes = f"{first:.0f} MB at the beginning, {last:.0f} MB at the end, most {max(memory, default=0):.0f} MB"
     bars = [
-        (alive, f"the server lives and answers: {'yes' if alive else 'NO'}"),
+        (alive, f"the server is alive and answers: {'yes' if alive else 'NO'}"),
         (slower <= 2, f"accepted: {accepted}"),
         (not others, f"of {asked}: {fates}, others {others or 'none'}"),
         (bool(memory) and last <= first * (1 + FLAT), f"memory: {sizes if memory else 'not told'}"),
@@ -128,20 +128,32 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--url", required=True, help="the server")
-    parser.add_argument("--clients", type=int, default=64, help="to find the capacity (default %(default)s)")
+    parser.add_argument(
+        "--clients", type=int, default=64, help="clients used to measure the capacity (default %(default)s)"
+    )
     parser.add_argument("--capacity-seconds", type=float, default=30.0, help="(default %(default)s)")
-    parser.add_argument("--factor", type=float, default=10.0, help="of the capacity (default %(default)g)")
-    parser.add_argument("--seconds", type=float, default=600.0, help="of overload (default %(default)g)")
+    parser.add_argument(
+        "--factor",
+        type=float,
+        default=10.0,
+        help="overload as a multiple of the capacity (default %(default)g)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=600.0, help="duration of the overload (default %(default)g)"
+    )
     parser.add_argument("--topk", type=int, default=3, help="(default %(default)s)")
     parser.add_argument(
-        "--timeout", type=float, default=120.0, help="seconds a request (default %(default)g)"
+        "--timeout",
+        type=float,
+        default=120.0,
+        help="time limit of a request in seconds (default %(default)g)",
     )
     parser.add_argument(
         "--questions",
         type=Path,
         default=load.QUESTIONS,
         metavar="FILE",
-        help="JSONL with 'question', or text with one a line (default ../shared/data/qa/hotpotqa.jsonl)",
+        help="JSONL with 'question', or text with one per line (default ../shared/data/qa/hotpotqa.jsonl)",
     )
     args = parser.parse_args(argv)
     if min(args.clients, args.topk) < 1 or min(args.capacity_seconds, args.factor, args.seconds) <= 0:

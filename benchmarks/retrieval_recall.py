@@ -1,12 +1,12 @@
-"""Recall of the index kinds on a corpus with questions and their evidence.
+"""Recall of the kinds of index on a corpus with questions and their supporting passages.
 
     python benchmarks/retrieval_recall.py --corpus corpus.jsonl.gz --questions questions.jsonl --work indexes
 
-Questions are JSONL, {"question", "supporting_ids": [corpus id, ...]} a line. Builds BM25, a dense index and
-their hybrid under --work (an index that is there already is used, if it is of the same corpus), asks every
-question and prints, for each kind, the mean share of a question's supporting passages among the first k. With
---lucene, BM25 over Lucene as well, and how many of its first k are also bm25s's. All settings are the
-defaults: nothing here is fitted to the questions.
+Questions are JSONL with {"question", "supporting_ids": [corpus id, ...]} per line. Builds BM25, a dense index
+and their hybrid under --work (an existing index of the same corpus is reused), asks every question and
+prints, for each kind, the mean share of a question's supporting passages among the first k. With --lucene,
+also BM25 over Lucene, and how many of its first k are among bm25s's. All settings are defaults; nothing is
+tuned on the questions.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ def main() -> int:
     )
     parser.add_argument("--corpus", type=Path, required=True, metavar="FILE")
     parser.add_argument("--questions", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="where the indexes go")
-    parser.add_argument("--encoder", default="minilm", help="of the dense index (default %(default)s)")
-    parser.add_argument("--device", default="cpu", help="of the encoder (default %(default)s)")
+    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="folder for the indexes")
+    parser.add_argument(
+        "--encoder", default="minilm", help="encoder of the dense index (default %(default)s)"
+    )
+    parser.add_argument("--device", default="cpu", help="device of the encoder (default %(default)s)")
     parser.add_argument("--k", type=int, nargs="+", default=[1, 5, 10], help="default: 1 5 10")
-    parser.add_argument("--lucene", action="store_true", help='needs the extra "lucene"')
+    parser.add_argument("--lucene", action="store_true", help='also measure Lucene; needs the extra "lucene"')
     args = parser.parse_args()
 
     from retrieval_server.encode.cpu import prefer_reproducible_products

@@ -1,22 +1,23 @@
-"""How many searches a second a retrieval server answers, and how long each takes. Any server with
-``POST /retrieve {"queries", "topk", "return_scores"}`` can be measured, and two can be compared.
+"""Throughput and latency of retrieval servers. Any server with
+``POST /retrieve {"queries", "topk", "return_scores"}`` can be measured, and several can be compared.
 
     python retrieval_server/start_retrieval.py --index indexes/wiki --port 8000 --cache-size 0 &
     python benchmarks/one_by_one_server.py     --index indexes/wiki --port 8001 &
     python benchmarks/retrieval_server.py --url http://127.0.0.1:8000 --url http://127.0.0.1:8001 --clients 64
     python benchmarks/retrieval_server.py --url http://127.0.0.1:8000 --ceiling indexes/wiki
 
-A client asks one question at a time, as a trajectory does. Closed loop (the default): each of ``--clients``
-asks again as soon as it is answered. Open loop (``--rate``): questions arrive at random times at that rate,
-whether the server keeps up or not, and latency counts from the moment when a question was due.
+A client sends one question at a time, as a trajectory does. Closed loop (the default): each of ``--clients``
+sends the next question as soon as it has an answer. Open loop (``--rate``): questions arrive at random times
+at that rate, whether the server keeps up or not, and latency counts from the time at which a question was
+due.
 
-``--ceiling`` is what the index's encoder and FAISS do in this process, without any server: all questions in
-batches of as many as there are clients; with one client each question on its own, encoded and then searched.
+``--ceiling`` measures the index's encoder and FAISS in this process, without a server: all questions in
+batches of the number of clients; with one client, each question is encoded and then searched on its own.
 
-All of them are measured in turn, ``--rounds`` times, and medians are quoted: what else runs on the machine
-then hits all of them. First every question is asked once, alone; answers under load must then hold the same
-ids, and the servers' ids are compared with each other. Switch a server's cache off, or the cache is measured:
-questions repeat. The clients use the same machine's cores, as little as they can.
+All targets are measured in turn, ``--rounds`` times, and medians are reported, so that other work on the
+machine affects all of them. First every question is asked once on its own; answers under load must then have
+the same ids, and the ids of the servers are compared. Questions repeat, so turn off a server's cache unless
+you want to measure it. The clients run on this machine and use its cores as little as possible.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ class Round:
     """One server under load for one round."""
 
     seconds: float = 0.0
-    latencies: list[float] = field(default_factory=list)  # seconds, of the answers with status 200
+    latencies: list[float] = field(default_factory=list)  # seconds, for answers with status 200
     errors: Counter = field(default_factory=Counter)  # status or exception name -> requests
-    #: Answers whose ids were not those of the same question asked alone; None: nobody compared them.
+    #: Answers whose ids differ from those of the same question asked alone; None: not compared.
     other_ids: int | None = 0
 
     @property
@@ -58,7 +59,7 @@ class Round:
         return len(self.latencies) / self.seconds
 
     def percentile(self, share: float) -> float:
-        """Milliseconds within which this share of the answers came; nan without any."""
+        """Milliseconds within which this share of the answers arrived; nan without answers."""
         if not self.latencies:
             return float("nan")
         ordered = sorted(self.latencies)
@@ -72,7 +73,7 @@ def read_questions(path: Path) -> list[str]:
 
 
 class Target:
-    """One server, its connections and what it answers to each question alone."""
+    """One server, its connections, and its answer to each question asked alone."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession, topk: int):
         base = url.rstrip("/")
@@ -82,7 +83,7 @@ class Target:
         self.alone: dict[str, list[str]] = {}
 
     async def ask(self, question: str) -> list[str]:
-        """The ids found. Raises aiohttp.ClientError, also for a status that is not 200."""
+        """The ids found. Raises aiohttp.ClientError, also for a status other than 200."""
         body = {"queries": [question], "topk": self._topk, "return_scores": True}
         async with self._session.post(self._url, json=body) as response:
             response.raise_for_status()
@@ -107,7 +108,7 @@ class Target:
 
 
 async def closed_loop(target: Target, questions: Iterator[str], clients: int, seconds: float) -> Round:
-    """``clients`` that ask again as soon as they are answered. The first WARM_UP_S are not counted."""
+    """``clients`` that ask again as soon as they have an answer. The first WARM_UP_S are not counted."""
     warm_up, result = Round(), Round()
     started = time.perf_counter() + WARM_UP_S
     end = started + seconds
@@ -122,7 +123,7 @@ async def closed_loop(target: Target, questions: Iterator[str], clients: int, se
 
 
 async def open_loop(target: Target, questions: Iterator[str], rate: float, seconds: float) -> Round:
-    """Questions at exponentially distributed intervals, ``rate`` a second on average."""
+    """Questions at exponentially distributed intervals, ``rate`` per second on average."""
     result, tasks, clock = Round(), [], random.Random(0)
     started = due = time.perf_counter()
     while due < started + seconds:
@@ -135,7 +136,7 @@ async def open_loop(target: Target, questions: Iterator[str], rate: float, secon
 
 
 class InProcess:
-    """The encoder and the FAISS index of a folder, without queue, HTTP and documents."""
+    """The encoder and the FAISS index of a folder, without queue, HTTP or documents."""
 
     def __init__(self, folder: Path, batch: int, topk: int):
         sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
@@ -154,7 +155,8 @@ class InProcess:
         self._batch, self._topk = batch, topk
 
     def round(self, questions: list[str]) -> Round:
-        """All questions once. A question's latency is its own if it goes alone, else its batch's average."""
+        """Search all questions once. A question's latency is its own if searched alone, else its batch's
+        average."""
         texts = [self._encoder.section.query_prefix + question for question in questions]
         if self._batch == 1:
             latencies = [self._timed([text]) for text in texts]
@@ -164,7 +166,7 @@ class InProcess:
 
     def _timed(self, texts: list[str]) -> float:
         started = time.perf_counter()
-        # Sorted by length and padded to the longest of a batch: faster than in the order of arrival.
+        # Sorted by length and padded to the longest of a batch: faster than in order of arrival.
         vectors = self._encoder.encode_together(texts, self._batch)
         for first in range(0, len(vectors), self._batch):
             self._index.search(vectors[first : first + self._batch], self._topk)
@@ -172,7 +174,7 @@ class InProcess:
 
 
 def line(name: str, rounds: list[Round]) -> str:
-    """A server's row: medians over its rounds; errors and wrong ids over all."""
+    """A server's row: medians over its rounds; errors and different ids summed over all of them."""
 
     def middle(values: list[float]) -> float:
         return statistics.median(values)
@@ -190,7 +192,7 @@ def line(name: str, rounds: list[Round]) -> str:
 
 
 async def measure(args: argparse.Namespace, questions: list[str]) -> dict[str, list[Round]]:
-    """Interleaved rounds against every server, and in this process if asked for; prints as it goes."""
+    """Alternating rounds against every server, and in this process with --ceiling; prints each result."""
     in_process: InProcess | None = None
     if args.ceiling is not None:
         in_process = InProcess(args.ceiling, args.batch or args.clients, args.topk)
@@ -235,7 +237,7 @@ async def measure(args: argparse.Namespace, questions: list[str]) -> dict[str, l
 
 
 def report(args: argparse.Namespace, results: dict[str, list[Round]]) -> None:
-    load = f"open loop, {args.rate:g} a second" if args.rate else f"closed loop, {args.clients} clients"
+    load = f"open loop, {args.rate:g} per second" if args.rate else f"closed loop, {args.clients} clients"
     print(f"\n{load}, {args.rounds} rounds of {args.seconds:g} s, medians; latency in milliseconds")
     print(f"{'server':<32} {'q/s':>8} {'(min-max)':>15} {'p50':>8} {'p95':>8} {'p99':>8}")
     for name, rounds in results.items():
@@ -248,11 +250,13 @@ def report(args: argparse.Namespace, results: dict[str, list[Round]]) -> None:
             / statistics.median(one.percentile(share) for one in rounds)
             for share in (0.5, 0.95)
         )
-        print(f"{first} / {name}: {qps:.2f} x the queries a second, {p50:.2f} x the p50, {p95:.2f} x the p95")
+        print(
+            f"{first} / {name}: {qps:.2f} x the queries per second, {p50:.2f} x the p50, {p95:.2f} x the p95"
+        )
 
 
 def run(work: Coroutine[Any, Any, Made]) -> Made:
-    """asyncio.run, with uvloop where it is installed: the load shall cost the server's machine little."""
+    """asyncio.run, with uvloop if installed, so that generating the load costs the machine little."""
     try:
         import uvloop
     except ImportError:
@@ -264,24 +268,35 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--url", action="append", default=[], help="a server; repeat to compare")
-    parser.add_argument("--ceiling", type=Path, metavar="INDEX", help="this dense index, in process")
-    parser.add_argument("--clients", type=int, default=64, help="closed loop (default %(default)s)")
-    parser.add_argument("--rate", type=float, metavar="PER_S", help="open loop at this rate instead")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of a round (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="of each server (default %(default)s)")
-    parser.add_argument("--topk", type=int, default=3, help="(default %(default)s)")
-    parser.add_argument("--batch", type=int, help="of --ceiling (default: as many as --clients)")
     parser.add_argument(
-        "--timeout", type=float, default=120.0, help="seconds a request (default %(default)s)"
+        "--url", action="append", default=[], help="URL of a server; repeat to compare several"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every round there")
+    parser.add_argument(
+        "--ceiling", type=Path, metavar="INDEX", help="also measure this dense index in process"
+    )
+    parser.add_argument(
+        "--clients", type=int, default=64, help="clients of the closed loop (default %(default)s)"
+    )
+    parser.add_argument("--rate", type=float, metavar="PER_S", help="open loop at this rate instead")
+    parser.add_argument(
+        "--seconds", type=float, default=15.0, help="duration of a round (default %(default)s)"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds per server (default %(default)s)")
+    parser.add_argument("--topk", type=int, default=3, help="(default %(default)s)")
+    parser.add_argument("--batch", type=int, help="batch size of --ceiling (default: --clients)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=120.0,
+        help="time limit of a request in seconds (default %(default)s)",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every round into this file")
     parser.add_argument(
         "--questions",
         type=Path,
         default=QUESTIONS,
         metavar="FILE",
-        help="JSONL with 'question', or text with one a line (default ../shared/data/qa/hotpotqa.jsonl)",
+        help="JSONL with 'question', or text with one per line (default ../shared/data/qa/hotpotqa.jsonl)",
     )
     args = parser.parse_args(argv)
     if not args.url and args.ceiling is None:

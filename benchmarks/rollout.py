@@ -1,20 +1,21 @@
-"""How long a batch of rollouts takes when no trajectory waits for another, and when all wait for the slowest.
+"""How long a batch of rollouts takes with independent trajectories, and when all wait for the slowest.
 
     python benchmarks/rollout.py                          # simulated engine, real retrieval server
     python benchmarks/rollout.py scale                    # how cost grows with trajectories and turns
     OMP_NUM_THREADS=1 python benchmarks/rollout.py vllm   # vLLM, the demo policy, two-hop questions
 
-The same turns are played under three schedules (schedules.py): `async`, the agent core as it is; `lockstep`
-(generate for all, search for all, repeat: Search-R1's loop); `serial` (the same with one HTTP request after
-another: RAG-R1's). `wall` is the time of the batch; `critical` that of the longest trajectory on its own,
-with a slot and the retriever to itself, from the draws: no schedule can be faster. On vLLM it is measured,
-before each round: the time of the same turns when no search pauses, or the longest trajectory's searches if
-those take longer. `busy` is the mean share of the engine's slots in use. `ratio` is wall over the first
-schedule's. Simulated seconds are real seconds times --speed; only sleeping is made faster, so overhead is
-overstated by that factor. `cpu` is all of this process: the loop, the retrieval client, the simulation.
+The same turns are played under three schedules (schedules.py): `async`, the agent core; `lockstep` (generate
+for all, search for all, repeat: Search-R1's loop); `serial` (the same with one HTTP request after another:
+RAG-R1's loop). `wall` is the time of the batch; `critical` that of the longest trajectory with a slot and the
+retriever to itself, computed from the drawn times: no schedule can be faster. On vLLM it is measured before
+each round: the time of the same turns without search pauses, or of the longest trajectory's searches if these
+take longer. `busy` is the mean share of the engine's slots in use. `ratio` is the wall time divided by that
+of the first schedule. Simulated seconds are real seconds times --speed; only the sleeping is accelerated, so
+overhead is overstated by that factor. `cpu` is the CPU time of the whole process: the loop, the retrieval
+client, the simulation.
 
-The retrieval server is started over the demo's world (BM25, or dense with an --encoder), or is the one at
---retriever-url.
+A retrieval server is started over the demo's world (BM25, or dense with --encoder), unless --retriever-url
+names one.
 """
 
 from __future__ import annotations
@@ -75,10 +76,10 @@ def row(label: str, outcome: Outcome, speed: float, critical: float | None, base
 
 
 def simulated(args: argparse.Namespace, bench: Bench, url: str) -> list[dict[str, Any]]:
-    """All schedules, for each sigma and each number of slots, against the retrieval server."""
+    """All schedules for each sigma and each number of slots, with the retrieval server."""
     print(
         f"\nsimulated engine, retrieval server at {url}: {args.trajectories} trajectories, {args.turns[0]}-"
-        f"{args.turns[1]} turns, decode {args.decode_s:g} s a turn (mean), search {args.search_s:g} s, "
+        f"{args.turns[1]} turns, decode {args.decode_s:g} s per turn (mean), search {args.search_s:g} s, "
         f"speed {args.speed:g}\n{HEADER}"
     )
     client = client_of(url)
@@ -96,7 +97,7 @@ def simulated(args: argparse.Namespace, bench: Bench, url: str) -> list[dict[str
 
 
 def scale(args: argparse.Namespace, bench: Bench, world: World) -> list[dict[str, Any]]:
-    """Cost against the number of trajectories, and against the number of turns; no server."""
+    """Cost by the number of trajectories and by the number of turns, without a server."""
     documents = [Document(passage["id"], passage["contents"]) for passage in world.passages]
     print(f"\nsimulated engine and retriever, unlimited slots, sigma {args.sigma[0]:g}, speed {args.speed:g}")
     print(HEADER)
@@ -168,13 +169,13 @@ def load_of(args: argparse.Namespace, sigma: float) -> Load:
 
 
 def client_of(url: str) -> Callable[[], RetrievalClient]:
-    """Makes clients that remember nothing."""
+    """A factory for clients without a cache."""
     return lambda: RetrievalClient(RetrieverConfig(url=url, topk=TOPK, cache_size=0))
 
 
 @contextmanager
 def server_over(world: World, url: str | None, encoder: str | None = None) -> Iterator[str]:
-    """The server at `url`, or a new one over the world's passages, without a cache: dense with an encoder,
+    """The server at `url`, or a new one over the world's passages without a cache: dense with an encoder,
     else BM25."""
     if url:
         yield url
@@ -196,33 +197,60 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("part", nargs="?", default="simulated", choices=PARTS, help="(default %(default)s)")
-    add("--schedules", nargs="+", default=list(NAMES), choices=NAMES, help="the first is the base of `ratio`")
-    add("--trajectories", type=int, default=256, help="(default %(default)s)")
-    add("--turns", type=int, nargs=2, default=(1, 4), metavar=("LEAST", "MOST"), help="(default 1 4)")
-    add("--decode-s", type=float, default=2.0, help="mean seconds of a turn's decoding (default %(default)s)")
-    add("--sigma", type=float, nargs="+", default=[0.6, 1.0], help="of the log-normal (default 0.6 1.0)")
-    add("--slots", type=int, nargs="+", default=[0, 64], help="of the engine; 0: unlimited (default 0 64)")
-    add("--search-s", type=float, default=0.15, help="mean seconds of a search (default %(default)s)")
-    add("--search-sigma", type=float, default=0.0, help="of the log-normal (default 0: all alike)")
     add(
-        "--capacity", type=int, help="searches at once in `scale`'s simulated retriever (default: any number)"
+        "--schedules",
+        nargs="+",
+        default=list(NAMES),
+        choices=NAMES,
+        help="the first is the baseline of `ratio`",
     )
-    add("--decode-rate", type=float, default=50.0, help="tokens a second of a slot (default %(default)s)")
-    add("--prefill-rate", type=float, default=10_000.0, help="tokens a second (default %(default)s)")
-    add("--speed", type=float, default=1.0, help="simulated seconds in a real one (default %(default)s)")
-    add("--seed", type=int, default=0, help="of everything that is drawn (default %(default)s)")
-    add("--encoder", metavar="NAME_OR_PATH", help="the started server's: a dense index in place of BM25")
-    add("--retriever-url", metavar="URL", help="a running server (default: one is started)")
+    add("--trajectories", type=int, default=256, help="trajectories in the batch (default %(default)s)")
+    add(
+        "--turns",
+        type=int,
+        nargs=2,
+        default=(1, 4),
+        metavar=("LEAST", "MOST"),
+        help="turns per trajectory (default 1 4)",
+    )
+    add("--decode-s", type=float, default=2.0, help="mean seconds of a turn's decoding (default %(default)s)")
+    add(
+        "--sigma",
+        type=float,
+        nargs="+",
+        default=[0.6, 1.0],
+        help="sigma of the decoding times (default 0.6 1.0)",
+    )
+    add(
+        "--slots",
+        type=int,
+        nargs="+",
+        default=[0, 64],
+        help="slots of the engine; 0: unlimited (default 0 64)",
+    )
+    add("--search-s", type=float, default=0.15, help="mean seconds of a search (default %(default)s)")
+    add("--search-sigma", type=float, default=0.0, help="sigma of the search times (default 0: all equal)")
+    add(
+        "--capacity",
+        type=int,
+        help="concurrent searches in `scale`'s simulated retriever (default: no limit)",
+    )
+    add("--decode-rate", type=float, default=50.0, help="tokens per second of a slot (default %(default)s)")
+    add("--prefill-rate", type=float, default=10_000.0, help="tokens per second (default %(default)s)")
+    add("--speed", type=float, default=1.0, help="simulated seconds per real second (default %(default)s)")
+    add("--seed", type=int, default=0, help="seed of all random draws (default %(default)s)")
+    add("--encoder", metavar="NAME_OR_PATH", help="start the server with a dense index instead of BM25")
+    add("--retriever-url", metavar="URL", help="a running server (default: start one)")
     add("--scale-trajectories", type=int, nargs="*", default=[16, 64, 256, 1024], metavar="N")
     add("--scale-turns", type=int, nargs="*", default=[1, 2, 4, 8, 16, 32], metavar="T")
-    add("--questions", type=int, default=128, help="of `vllm` (default %(default)s)")
-    add("--rounds", type=int, default=3, help="of `vllm` (default %(default)s)")
-    add("--temperature", type=float, default=1.0, help="of `vllm` (default %(default)s)")
-    add("--policy", type=Path, metavar="DIR", help="of `vllm` (default: the demo's warm start)")
-    add("--json", type=Path, metavar="FILE", help="also write the rows there")
+    add("--questions", type=int, default=128, help="questions in `vllm` (default %(default)s)")
+    add("--rounds", type=int, default=3, help="rounds in `vllm` (default %(default)s)")
+    add("--temperature", type=float, default=1.0, help="temperature in `vllm` (default %(default)s)")
+    add("--policy", type=Path, metavar="DIR", help="policy in `vllm` (default: the demo's warm start)")
+    add("--json", type=Path, metavar="FILE", help="also write the rows into this file")
     args = parser.parse_args(argv)
     if not 1 <= args.turns[0] <= args.turns[1]:
-        parser.error("--turns: LEAST must be 1 or more, and MOST no less")
+        parser.error("--turns: LEAST must be 1 or more, and MOST at least LEAST")
     if min([args.trajectories, args.questions, args.rounds, *args.scale_trajectories, *args.scale_turns]) < 1:
         parser.error("numbers of trajectories, turns, questions and rounds must be 1 or more")
     if min(args.speed, args.decode_s, args.decode_rate, args.prefill_rate) <= 0:

@@ -1,13 +1,12 @@
-"""Ways to run the same trajectories: the agent core's own, and those that it is compared with.
+"""Schedules for the same trajectories: the agent core's own, and those it is compared with.
 
-    async      every trajectory is a coroutine of its own and waits for nobody (what the agent core does)
+    async      every trajectory is an independent coroutine (the agent core)
     lockstep   generate a turn for all, search for all in one request, repeat (Search-R1's loop)
     serial     the same, but one HTTP request after another (RAG-R1's loop)
 
-The turn loop is `rag_r1.agent.Episode` in all three, over the same engine and the same retriever: the others
-are made from it by a barrier before every generation and before every search, at which a trajectory waits
-until all that still play stand there too. So tokens, turns and the loop's own work are the same, and what is
-measured is waiting.
+The turn loop is `rag_r1.agent.Episode` in all three, with the same engine and the same retriever. The other
+two add a barrier before every generation and every search, at which a trajectory waits until all running ones
+have arrived. So tokens, turns and the loop's own work are the same, and only the waiting differs.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Results = Sequence[Sequence[Document] | Failure]
 
 @dataclass
 class Meter:
-    """How busy an engine is. `change` is called when requests come and go; each holds at most one slot."""
+    """How busy an engine is. Call `change` when requests arrive and end; each occupies at most one slot."""
 
     slots: int
     in_flight: int = 0
@@ -42,27 +41,27 @@ class Meter:
     _since: float = field(default_factory=time.perf_counter)
 
     def change(self, by: int) -> None:
-        """`by` requests more (or fewer) are with the engine from now on."""
+        """From now on the engine has `by` more (or fewer) requests."""
         now = time.perf_counter()
         self.slot_s += min(self.in_flight, self.slots) * (now - self._since)
         self.in_flight, self._since = self.in_flight + by, now
 
 
 class Barrier:
-    """Lets everybody go on when everybody who still plays has arrived."""
+    """Releases all waiting trajectories when all running ones have arrived."""
 
     def __init__(self, players: int):
         self.players, self.waiting = players, []
 
     async def arrive(self) -> None:
-        """Wait for the others."""
+        """Wait until all others have arrived."""
         future = asyncio.get_running_loop().create_future()
         self.waiting.append(future)
         self._release()
         await future
 
     def leave(self) -> None:
-        """One that has ended; nobody waits for it any more."""
+        """A trajectory has ended and is no longer waited for."""
         self.players -= 1
         self._release()
 
@@ -75,7 +74,7 @@ class Barrier:
 
 @dataclass
 class MeteredEngine:
-    """One trajectory's engine: waits at the barrier, if there is one, and is counted by the meter."""
+    """One trajectory's engine: waits at the barrier, if there is one, and is measured by the meter."""
 
     engine: Engine
     meter: Meter
@@ -95,7 +94,7 @@ class MeteredEngine:
 class PacedSearcher:
     """One trajectory's searcher. A search takes the drawn time, or the retriever's own if that is longer.
 
-    `capacity` bounds how many searches are under way at once; the serial schedule has a capacity of one.
+    `capacity` limits the number of concurrent searches; the serial schedule has a capacity of one.
     """
 
     searcher: Searcher
@@ -115,7 +114,7 @@ class PacedSearcher:
 
 
 class OneRequest:
-    """Puts the queries that all trajectories ask at the same moment into one call of the searcher."""
+    """Merges the queries that all trajectories send at the same time into one call of the searcher."""
 
     def __init__(self, searcher: Searcher):
         self.searcher = searcher
@@ -125,7 +124,7 @@ class OneRequest:
     async def search(self, queries: Sequence[str]) -> Results:
         loop = asyncio.get_running_loop()
         if not self.waiting:
-            loop.call_soon(self._send)  # after all that the barrier has just released
+            loop.call_soon(self._send)  # after all trajectories that the barrier has just released
         future = loop.create_future()
         self.waiting.append((queries, future))
         return await future
@@ -146,7 +145,7 @@ class OneRequest:
 
 @dataclass(frozen=True)
 class Job:
-    """One trajectory to play: its prompt, its engine, and how long its next search takes (real seconds)."""
+    """One trajectory to play: its prompt, its engine, and the duration of its next search (real seconds)."""
 
     id: str
     question: str
@@ -163,7 +162,7 @@ class Outcome:
     wall_s: float
     busy: float
     cpu_s: float
-    search_wait_s: list[float]  # drawn search time of each trajectory
+    search_wait_s: list[float]  # total drawn search time of each trajectory
     records: list[Trajectory]
 
     @property
@@ -180,7 +179,7 @@ class Outcome:
 
 
 class closing:
-    """`async with` for a searcher, which may or may not have a `close`."""
+    """`async with` for a searcher that may have a `close`."""
 
     def __init__(self, searcher: Any):
         self.searcher = searcher
@@ -203,7 +202,7 @@ async def play(
     slots: int | None = None,
     capacity: int | None = None,
 ) -> Outcome:
-    """Play all jobs under a schedule. `slots`: of the engine (None: one for each job)."""
+    """Play all jobs under a schedule. `slots`: the engine's slots (None: one for each job)."""
     barrier = None if name == "async" else Barrier(len(jobs))
     shared = OneRequest(searcher) if name == "lockstep" else searcher
     limit = 1 if name == "serial" else capacity
@@ -220,7 +219,7 @@ async def play(
             if barrier:
                 barrier.leave()
 
-    gc.collect()  # of the run before this one
+    gc.collect()  # garbage of the run before this one
     started, cpu = time.perf_counter(), time.process_time()
     records = await asyncio.gather(*map(one, jobs, paced))
     wall = time.perf_counter() - started

@@ -1,19 +1,20 @@
-"""Starts Search-R1's own retrieval server, out of a checkout of yours, on an index folder of this project.
+"""Starts Search-R1's own retrieval server, from a checkout, on an index folder of this project.
 
     git clone https://github.com/PeterGriffinJin/Search-R1
     python benchmarks/search_r1_server.py --checkout Search-R1 --index indexes/wiki --port 8001
     python benchmarks/retrieval_server.py --url http://127.0.0.1:8000 --url http://127.0.0.1:8001
 
-Nothing of it stands here: its file ``search_r1/search/retrieval_server.py`` is run as it is, with the index's
-FAISS file, its passages written out as JSONL, and its encoder. Around it are changed
+This project contains none of its code: its file ``search_r1/search/retrieval_server.py`` is run unmodified,
+with the index's FAISS file, its passages written out as JSONL, and its encoder. Only the following is changed
+around it:
 
-- the port, which it has fixed, and the address: 127.0.0.1, not the whole network;
-- the progress bar that it draws for every request, which is left out;
+- the port, which is hard-coded there, and the address: 127.0.0.1 instead of the whole network;
+- the progress bar that it draws for every request is turned off;
 - without a GPU, or with ``--device cpu``: its ``.cuda()`` and ``.half()`` do nothing, so it computes in
   float32 as ours does.
 
-It knows E5's and BGE's prefixes and pools every model by the mean: with a BGE index it finds something else
-than ours, with E5 and MiniLM the same. It needs the package ``datasets``.
+It knows the prefixes of E5 and BGE and uses mean pooling for every model: with a BGE index its results differ
+from ours, with E5 and MiniLM they are the same. It needs the package ``datasets``.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ def write_corpus(index: Path, path: Path) -> None:
 
 
 def retriever_name(query_prefix: str) -> str:
-    """The name by which its server chooses a prefix for queries."""
+    """The name by which Search-R1's server chooses a prefix for queries."""
     return {"query: ": "e5", "": "dense"}.get(query_prefix, "bge")
 
 
 def stay_on_the_processor() -> None:
-    """Let ``.cuda()`` and ``.half()`` of modules and ``.cuda()`` of tensors do nothing."""
+    """Make ``.cuda()`` and ``.half()`` of modules and ``.cuda()`` of tensors do nothing."""
     import torch
 
     def itself(self: Any, *_: Any, **__: Any) -> Any:
@@ -61,7 +62,7 @@ def stay_on_the_processor() -> None:
 
 
 def run(server: Path, arguments: list[str], port: int, device: str | None) -> None:
-    """Run the server's file as a script; returns when it has been told to stop."""
+    """Run the server's file as a script; returns when it is stopped."""
     import torch
     import uvicorn
 
@@ -85,10 +86,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--checkout", type=Path, required=True, metavar="DIR", help="a clone of Search-R1")
     parser.add_argument("--index", type=Path, required=True, metavar="DIR", help="a dense index folder")
     parser.add_argument("--port", type=int, default=8001, help="port on 127.0.0.1 (default %(default)s)")
-    parser.add_argument("--topk", type=int, default=3, help="where a request says none (default %(default)s)")
+    parser.add_argument("--topk", type=int, default=3, help="for requests without topk (default %(default)s)")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU if torch sees one")
     args = parser.parse_args(argv)
-    os.environ["TQDM_DISABLE"] = "1"  # looked at when tqdm is imported
+    os.environ["TQDM_DISABLE"] = "1"  # read when tqdm is imported
 
     from retrieval_server.encode.model_folder import resolve_model
     from retrieval_server.errors import RetrievalServerError
@@ -107,7 +108,7 @@ def main(argv: list[str] | None = None) -> int:
     except RetrievalServerError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    # uvicorn raises SIGTERM once more when it has ended; the folder is to be removed all the same.
+    # uvicorn raises SIGTERM again after it has ended; the temporary folder must still be removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with tempfile.TemporaryDirectory(prefix="search-r1-") as folder:
         corpus = Path(folder) / "corpus.jsonl"

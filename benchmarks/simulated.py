@@ -1,14 +1,14 @@
-"""A simulated engine and retriever, for rollouts whose every duration is known beforehand.
+"""A simulated engine and retriever, for rollouts in which every duration is known in advance.
 
-A load is drawn once from a seed: how many turns each trajectory has, how many tokens each turn, how long each
-search takes. Every schedule then plays the same draws. A turn of n tokens holds one of the engine's batch
-slots for (new context tokens / prefill rate + n / decode rate) seconds; the context that the trajectory's
-earlier turns have left in the cache is not prefilled again. Time is real time (`asyncio.sleep`), made faster
-by the factor `speed`: the computing between the sleeps is not, so that a run at speed 10 shows ten times the
-overhead, never less.
+A load is drawn once from a seed: the number of turns of each trajectory, the tokens of each turn, the
+duration of each search. Every schedule then plays the same load. A turn of n tokens occupies one of the
+engine's batch slots for (new context tokens / prefill rate + n / decode rate) seconds; context that is cached
+from the trajectory's earlier turns is not prefilled again. Time is real time (`asyncio.sleep`), accelerated
+by the factor `speed`. The computation between the sleeps is not accelerated, so a run at speed 10 shows ten
+times the overhead, never less.
 
 The tokens are real: a turn is a thought of the drawn length and a search or an answer, in ids of the given
-tokenizer, and goes through the agent core like a policy's.
+tokenizer, and is processed by the agent core like a policy's turn.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rag_r1.protocols import Document, Protocol, control_tokens
 
 @dataclass(frozen=True)
 class Load:
-    """What is drawn. Means are arithmetic; `sigma` is the log-normal's, of decode and of search times."""
+    """Parameters of the load. Means are arithmetic; the sigmas are those of the log-normal distributions."""
 
     trajectories: int = 256
     least_turns: int = 1
@@ -46,7 +46,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Rates:
-    """Tokens a second of one slot, and of prefill."""
+    """Tokens per second: decoding in one slot, and prefill."""
 
     decode: float = 50.0
     prefill: float = 10_000.0
@@ -54,7 +54,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class TurnDraw:
-    """Seconds of decoding, seconds of the search after it, and what is asked (None: this turn answers)."""
+    """Seconds of decoding, seconds of the search after it, and its query (None: this turn answers)."""
 
     decode_s: float
     search_s: float
@@ -62,7 +62,7 @@ class TurnDraw:
 
 
 def draw(load: Load, queries: Sequence[str]) -> list[list[TurnDraw]]:
-    """The turns of every trajectory. All queries differ, so that no cache answers one."""
+    """The turns of every trajectory. All queries differ, so that no cache can answer one."""
     rng = random.Random(load.seed)
     plans = []
     for number in range(load.trajectories):
@@ -84,7 +84,7 @@ def _log_normal(rng: random.Random, mean: float, sigma: float) -> float:
 
 
 class SimulatedEngine:
-    """One trajectory's engine; all of a run share its `slots`. `own_s` sums what it would take alone."""
+    """One trajectory's engine; all engines of a run share `slots`. `own_s` sums the time without waiting."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ def _tokens(turn: TurnDraw, protocol: Protocol, codec: Codec, rate: float) -> li
 
 
 class SomeDocuments:
-    """A retriever that computes nothing: any documents, at once. The time of a search is the schedule's."""
+    """A retriever that returns arbitrary documents at once; the schedule adds the time of a search."""
 
     def __init__(self, documents: Sequence[Document], topk: int):
         self.documents, self.topk = documents, topk
@@ -141,7 +141,7 @@ def make_jobs(
     speed: float,
     slots: int | None,
 ) -> list[Job]:
-    """One job for each plan; they share the engine's slots. Call it inside the event loop, once a run."""
+    """One job for each plan; they share the engine's slots. Call it inside the event loop, once per run."""
     shared = asyncio.Semaphore(slots) if slots else None
     return [
         Job(
@@ -178,10 +178,10 @@ class Bench:
 
     @classmethod
     def over(cls, protocol_name: str, queries: list[str], rates: Rates) -> Bench:
-        """With the demo's tokenizer and prompt; searches ask `queries`, each made unlike all others."""
+        """With the demo's tokenizer and prompt; searches use `queries`, each made unique."""
         tokenizer = AutoTokenizer.from_pretrained(policy_path(protocol_name))
         protocol = demo_protocol(protocol_name).with_special_tokens(control_tokens(tokenizer))
-        codec = TokenizerCodec(tokenizer, remembered=0)  # else all but the first schedule would profit
+        codec = TokenizerCodec(tokenizer, remembered=0)  # otherwise all schedules but the first would profit
         prompt = codec.encode(protocol.messages("Where was Mara Torval born?")[0]["content"])
         return cls(protocol, codec, prompt, rates, queries)
 
@@ -194,7 +194,7 @@ class Bench:
         slots: int | None = None,
         capacity: int | None = None,
     ) -> tuple[Outcome, float]:
-        """One schedule's outcome, and the seconds of the longest trajectory on its own (simulated)."""
+        """One schedule's outcome, and the simulated seconds of the longest trajectory on its own."""
         budget = roomy(max(map(len, plans)))
 
         async def main() -> tuple[Outcome, float]:

@@ -1,17 +1,17 @@
-"""R1-Searcher's two stages in miniature: does the first teach to search, and what does skipping it cost?
+"""R1-Searcher's two stages in miniature: does stage 1 teach to search, and what does skipping it cost?
 
     python benchmarks/two_stages.py --seeds 0 1 2
 
-For each seed, in the demo's invented world and through real veRL, Ray, FSDP and vLLM on this CPU:
+Runs for each seed, in the demo's invented world and through real veRL, Ray, FSDP and vLLM on this CPU:
 
     two stages    the policy that has never seen a search; stage 1, then stage 2 from stage 1's model
-    control       the same policy, stage 2 alone, for as many steps as both stages together
+    control       the same policy with stage 2 only, for as many steps as both stages together
 
-and at the end a page with the table and the picture over all seeds, in the folder of the runs. (The page in
-docs/results is written with `--results docs/results`.) The policy is the committed
-one; if it is not there, it is made first. What is finished is not repeated: an interrupted benchmark goes on
-where it stopped, the stages from their last checkpoint. A search counts as well-formed by R1-Searcher's own
-rule: every query opened, closed and answered, no documents made up.
+and writes a page with a table and a picture for all seeds into the folder of the runs. (The page in
+docs/results is written with `--results docs/results`.) The policy is the committed one; if it is missing, it
+is trained first. Finished parts are not repeated: an interrupted benchmark resumes where it stopped, the
+stages from their last checkpoint. Whether a search is well-formed is decided by R1-Searcher's own rule: every
+query opened, closed and answered, no documents made up.
 """
 
 from __future__ import annotations
@@ -70,13 +70,14 @@ PROTOCOL = "r1_searcher"
 STAGES = ("recipes/demo/r1_stage1", "recipes/demo/r1_stage2")
 #: The control's name in the table.
 CONTROL = "control, stage 2 alone"
-#: What is told of every validation and of every training step.
+#: The figures given for every validation and for every training step.
 FIGURES = ("searched", "F1", "EM", "cover-EM")
 _SEARCHED = RewardSum.from_config([{"term": "r1_searcher_blocks", "least": 1}])
 
 
 def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Shares of trajectories with a well-formed search and with a name noted first; mean F1, EM, cover-EM."""
+    """Shares of trajectories with a well-formed search and with a name in the first note; mean F1, EM and
+    cover-EM."""
     searched = [_SEARCHED(trajectory_of(record), [])["score"] for record in records]
     terms = {"F1": "f1", "EM": "em", "cover-EM": "cover_em"}
     scores = {name: [r["rewards"][term] for r in records] for name, term in terms.items()}
@@ -95,12 +96,12 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def curve(folders: Sequence[Path], split: str) -> dict[int, dict[str, float]]:
-    """Step -> figures of one arm, the steps of a later stage counted on."""
+    """Step -> figures of one arm; the steps of a later stage continue the numbering."""
     points: dict[int, dict[str, float]] = {}
     before = 0
     for folder in folders:
         found = records_by_step(folder / "trajectories" / split)
-        # A later stage is validated before its first step: that is the end of the stage before, once more.
+        # The validation before a later stage's first step repeats the one at the end of the previous stage.
         points |= {
             before + step: summarise(records)
             for step, records in found.items()
@@ -111,7 +112,7 @@ def curve(folders: Sequence[Path], split: str) -> dict[int, dict[str, float]]:
 
 
 def made_policy(folder: Path) -> Path:
-    """The policy in `folder`, made there (some minutes of supervised training) if it is not there yet."""
+    """The policy in `folder`; if missing, it is trained first (some minutes of supervised training)."""
     if not (folder / "config.json").exists():
         command = [sys.executable, "-m", "rag_r1.demo.sft", "--protocol", PROTOCOL, "--out", str(folder)]
         subprocess.run(command, check=True, cwd=ROOT)
@@ -120,7 +121,7 @@ def made_policy(folder: Path) -> Path:
 
 @contextmanager
 def prepared(out: Path, seed: int, policy: Path) -> Iterator[list[str]]:
-    """A world, its index and a running server; yields the overrides that a training in it needs."""
+    """Create a world and its index and run a server; yields the overrides that a training in it needs."""
     if not (out / "index" / "manifest.json").exists():
         write_demo(out / "data", demo_protocol(PROTOCOL), seed)
         build_index(out / "data" / "corpus.jsonl", out / "index", "--backend", "bm25")
@@ -135,7 +136,7 @@ def prepared(out: Path, seed: int, policy: Path) -> Iterator[list[str]]:
 
 
 def train_one(log: Path, timeout_s: float, recipe: str, overrides: Sequence[str]) -> int:
-    """One veRL training, with its log and metrics in `log`; its exit status."""
+    """One veRL training, with its log and metrics in `log`; returns its exit status."""
     log.mkdir(parents=True, exist_ok=True)
     try:
         train(Recipe.find(recipe).command(overrides), log, timeout_s)
@@ -160,7 +161,7 @@ def sampled_f1(model: Path, seed: int, samples: int = 4) -> float:
 
 
 def run(seed: int, out: Path, policy: Path, given: Sequence[str], timeout_s: float) -> dict[str, Any]:
-    """Both arms of one seed, from the folder where they are finished."""
+    """Both arms of one seed; finished results are read from the folder."""
     finished = out / "results.json"
     if not finished.exists():
         started = time.monotonic()
@@ -195,7 +196,7 @@ def run(seed: int, out: Path, policy: Path, given: Sequence[str], timeout_s: flo
 
 
 def table(runs: Sequence[dict[str, Any]]) -> str:
-    """Figures of training (sampled) and on held-out questions (greedy): four lines for each seed."""
+    """Figures from training (sampled) and on held-out questions (greedy): four lines for each seed."""
     header = ["seed", "", "step", "searched, sampled", "name, sampled", "F1, sampled"]
     header += ["searched, greedy", "F1, greedy", "EM", "cover-EM"]
     lines = ["| " + " | ".join(header) + " |", "|---|---|" + "---:|" * (len(header) - 2)]
@@ -222,7 +223,7 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
 
 
 def draw(runs: Sequence[dict[str, Any]], path: Path) -> None:
-    """Share of searches (training, sampled) and F1 (held-out, greedy) by step, a line for each seed."""
+    """Share of searches (training, sampled) and F1 (held-out, greedy) by step, one line for each seed."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -250,13 +251,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--seeds", nargs="+", type=int, default=[0, 1, 2], help="of the world, its questions and their order")
-    add("--out", type=Path, default=ROOT / "outputs" / "two_stages", help="folder of the runs")
+    add(
+        "--seeds",
+        nargs="+",
+        type=int,
+        default=[0, 1, 2],
+        help="seeds of the world, its questions and their order",
+    )
+    add("--out", type=Path, default=ROOT / "outputs" / "two_stages", help="output folder of the runs")
     add(
         "--results",
         type=Path,
         metavar="DIR",
-        help="folder for two_stages.md and two_stages.png (default: that of --out)",
+        help="folder for two_stages.md and two_stages.png (default: --out)",
     )
     add(
         "--policy",
@@ -264,7 +271,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         default=POLICIES / PROTOCOL,
         help="the policy to start from (default: the shipped one)",
     )
-    add("--timeout", type=float, default=3600, metavar="SECONDS", help="of each training")
+    add("--timeout", type=float, default=3600, metavar="SECONDS", help="time limit of each training")
     add(
         "--set",
         nargs="*",
@@ -273,7 +280,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="Hydra overrides; stage1:key=value for one stage",
     )
     args = parser.parse_args(argv)
-    # Server and training are to end with this process, also when it is told to.
+    # On SIGTERM, stop the server and the training too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     out, policy = args.out.resolve(), made_policy(args.policy.resolve())
     runs = [run(seed, out / f"seed{seed}", policy, args.set, args.timeout) for seed in args.seeds]

@@ -1,25 +1,25 @@
-# What the GPU environment needs of the machine, and flash-attn; scripts/setup_env.sh reads this file.
+# Checks the machine for the GPU environment, and installs flash-attn; sourced by scripts/setup_env.sh.
 #
 # torch 2.11 and vLLM 0.24 are built for CUDA 13, which needs an NVIDIA driver of series 580 or newer. flash-attn 2.8.3
-# has no build for this torch, so it is compiled on the machine: with nvcc of CUDA 13 and a C++ compiler. All of that is
-# looked at before the first download. It is compiled last and by itself, so that a failure costs nothing else.
+# has no build for this torch, so it is compiled on the machine, with nvcc of CUDA 13 and a C++ compiler. All of that is
+# checked before the first download. flash-attn is compiled last and separately, so that a failure costs nothing else.
 #
-# CUDA_HOME               the CUDA toolkit (else the nvcc in PATH, else /usr/local/cuda)
-# FLASH_ATTN_WHEEL        a wheel of flash-attn made elsewhere (path or address): nothing is compiled
-# FLASH_ATTN_CUDA_ARCHS   what to compile for, e.g. 80;90 (else the GPUs of this machine)
-# MAX_JOBS                files compiled at once (else by cores and free memory, 9 GiB each)
+# CUDA_HOME               the CUDA toolkit (default: that of the nvcc in PATH, else /usr/local/cuda)
+# FLASH_ATTN_WHEEL        a prebuilt wheel of flash-attn (path or URL): nothing is compiled
+# FLASH_ATTN_CUDA_ARCHS   the architectures to compile for, e.g. 80;90 (default: those of this machine's GPUs)
+# MAX_JOBS                files compiled at once (default: by cores and free memory, 9 GiB each)
 
 _rag_r1_cuda=13
 _rag_r1_driver=580
 
 _rag_r1_smi() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null; }
 
-# The machine can run and compile for CUDA 13; else an error with its remedy.
+# Succeeds if the machine can run and compile for CUDA 13; otherwise prints the error and its remedy.
 _rag_r1_gpu_ready() {
   local driver nvcc release
   driver=$(_rag_r1_smi driver_version | head -1)
   if [ -z "$driver" ]; then
-    _rag_r1_say "nvidia-smi tells no driver here (a login node?): it must be of series $_rag_r1_driver or newer where you train"
+    _rag_r1_say "nvidia-smi reports no driver here (a login node?): the machine where you train needs series $_rag_r1_driver or newer"
   elif [ "${RAG_R1_OLD_DRIVER:-}" != 1 ] && [ "${driver%%.*}" -lt "$_rag_r1_driver" ]; then
     _rag_r1_fail "the NVIDIA driver is $driver, but CUDA $_rag_r1_cuda needs series $_rag_r1_driver or newer" \
       "install a newer driver; or, on data-centre GPUs, NVIDIA's cuda-compat-$_rag_r1_cuda-0 and set RAG_R1_OLD_DRIVER=1"
@@ -28,7 +28,7 @@ _rag_r1_gpu_ready() {
   [ -z "${FLASH_ATTN_WHEEL:-}" ] || return 0
   if ! nvcc=$(_rag_r1_nvcc); then
     _rag_r1_fail "no nvcc was found (CUDA_HOME=${CUDA_HOME:-}), and flash-attn must be compiled" \
-      "install the CUDA toolkit $_rag_r1_cuda.0 and set CUDA_HOME, or give a built wheel: FLASH_ATTN_WHEEL=<path>"
+      "install the CUDA toolkit $_rag_r1_cuda.0 and set CUDA_HOME, or give a prebuilt wheel: FLASH_ATTN_WHEEL=<path>"
     return 1
   fi
   release=$("$nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
@@ -43,7 +43,7 @@ _rag_r1_gpu_ready() {
     return 1
   fi
   if [ -z "${FLASH_ATTN_CUDA_ARCHS:-}" ] && _rag_r1_smi compute_cap | grep -q '^[1-7]\.'; then
-    _rag_r1_fail "flash-attn needs GPUs of the Ampere generation or newer, and here is one of compute capability" \
+    _rag_r1_fail "flash-attn needs GPUs of the Ampere generation or newer, and this machine has an older one" \
       "hide it: CUDA_VISIBLE_DEVICES=<the others> and FLASH_ATTN_CUDA_ARCHS=80"
     return 1
   fi
@@ -59,7 +59,7 @@ _rag_r1_nvcc() {
   [ -x "$candidate" ] && echo "$candidate"
 }
 
-# 8.6 and 8.9 run what is compiled for 80; so it is within each generation.
+# Code for the base of a generation runs on all of it: 8.6 and 8.9 run what is compiled for 80.
 _rag_r1_archs() {
   _rag_r1_smi compute_cap | sed -n 's/^\([0-9]*\)\.[0-9]*$/\10/p' | sort -nu | paste -sd ';' -
 }
@@ -79,7 +79,7 @@ _rag_r1_jobs() {
   echo "$cores"
 }
 
-# Compiles flash-attn of the version in $1/pyproject.toml against the torch that is there, or installs FLASH_ATTN_WHEEL.
+# Compiles flash-attn, in the version of $1/pyproject.toml, against the installed torch; or installs FLASH_ATTN_WHEEL.
 _rag_r1_flash_attn() {
   local wanted archs nvcc
   wanted=$(sed -n 's/^ *"\(flash-attn==[0-9.]*\)",$/\1/p' "$1/pyproject.toml")
@@ -90,7 +90,7 @@ _rag_r1_flash_attn() {
   nvcc=$(_rag_r1_nvcc) || return 1
   nvcc=$(readlink -f "$nvcc")
   archs=${FLASH_ATTN_CUDA_ARCHS:-$(_rag_r1_archs)}
-  _rag_r1_say "compiling $wanted for ${archs:-all architectures} (10 minutes to two hours, by the number of cores)"
+  _rag_r1_say "compiling $wanted for ${archs:-all architectures} (10 minutes to two hours, depending on the number of cores)"
   CUDA_HOME=${CUDA_HOME:-${nvcc%/bin/nvcc}} FLASH_ATTN_CUDA_ARCHS=${archs:-80;90;100;120} \
     MAX_JOBS=${MAX_JOBS:-$(_rag_r1_jobs)} _rag_r1_pip --no-deps --no-build-isolation "$wanted"
 }

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Makes the Python environment on first use; later calls return at once.
+# Creates the Python environment on first use; later calls return at once.
 #
-#   bash scripts/setup_env.sh [--dev]            make it
-#   source scripts/setup_env.sh --run|--dev      make it and put it first in PATH (what the scripts at the root do)
+#   bash scripts/setup_env.sh [--dev]            create it
+#   source scripts/setup_env.sh --run|--dev      create it and put it first in PATH (used by the scripts in the root)
 #
-# Where:      $VENV, or else the active virtual environment, or else .venv in the project's folder
-# Platform:   $RAG_R1_PLATFORM (cpu or gpu), or else gpu where nvidia-smi finds a GPU, or else cpu
-# Python:     $PYTHON to make the environment with, or else the first of python3.11, python3.12, python3.10 that fits
-# --dev       adds what the tests and checks need
+# Where:      $VENV, else the active virtual environment, else .venv in the project's folder
+# Platform:   $RAG_R1_PLATFORM (cpu or gpu), else gpu if nvidia-smi finds a GPU, else cpu
+# Python:     $PYTHON, else the first of python3.11, python3.12, python3.10 with a supported version
+# --dev       also installs what the tests and checks need
 #
-# GPUs ask more of a machine (driver, CUDA toolkit): scripts/gpu_env.sh tells what, and looks at it first.
-# A stamp in the environment holds the hash of what was installed; it is installed again only when that changes.
+# GPUs have further requirements (driver, CUDA toolkit): scripts/gpu_env.sh describes them and checks them first.
+# A stamp file in the environment has the hash of what was installed; a new installation is made only if it changes.
 
 _rag_r1_say() { printf 'setup: %s\n' "$*" >&2; }
 _rag_r1_fail() {
@@ -27,7 +27,7 @@ _rag_r1_platform() {
   esac
 }
 
-# The first interpreter with a version for which the pinned packages (numpy, pandas) are made.
+# The first interpreter with a version that the pinned packages (numpy, pandas) support.
 _rag_r1_python() {
   local lowest=11 candidate
   for candidate in ${PYTHON:-python3.11 python3.12 python3.10 python3}; do
@@ -40,7 +40,7 @@ _rag_r1_python() {
     "install Python 3.11 and its venv module, or name an interpreter: PYTHON=/path/to/python3.11"
 }
 
-# Runs pip with the given arguments, showing one line of progress; pip's own words go to $log.
+# Runs pip with the given arguments, showing one line of progress; pip's own output goes to $log.
 _rag_r1_pip() {
   local counter='{ print >> logfile } /^(Collecting|Requirement already)/ { n++; printf "\r  %d packages looked up ", n; fflush() }
     /^Installing collected/ { printf "\r  installing (a minute or two)          "; fflush() } END { print "" }'
@@ -50,7 +50,7 @@ _rag_r1_pip() {
   grep -E '^ *(ERROR|error):' "$log" | tail -5 >&2
   if grep -q 'No matching distribution found for torch==.*+cpu' "$log"; then
     _rag_r1_fail "pip finds no CPU build of torch, which PyTorch publishes in a package index of its own" \
-      "add that index (pytorch.org, Get Started, Compute Platform CPU) to pip: PIP_EXTRA_INDEX_URL=<its address>"
+      "add that index (pytorch.org, Get Started, Compute Platform CPU) to pip: PIP_EXTRA_INDEX_URL=<its URL>"
   else
     _rag_r1_fail "pip failed; its whole output is in $log" "look for the first ERROR there, then run this again"
   fi
@@ -58,7 +58,7 @@ _rag_r1_pip() {
 
 _rag_r1_setup() {
   local root platform venv stamp wanted log python mode=run
-  # Sourced without arguments, bash shows this file those of the script around it: all but --dev say nothing here.
+  # If sourced without arguments, this file sees those of the calling script: only --dev has a meaning here.
   [ "${1:-}" != --dev ] || mode=--dev
   root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) || return 1
   platform=$(_rag_r1_platform) || return 1
@@ -70,14 +70,14 @@ _rag_r1_setup() {
   source "$root/scripts/gpu_env.sh"
 
   wanted="$platform $mode $(cat "$root/pyproject.toml" "$root"/requirements/*.txt | cksum) $root"
-  # An environment with the tools for tests serves runs as well.
+  # An environment with the test tools is also good for runs.
   if ! grep -qxF -e "$wanted" -e "${wanted/ run / --dev }" "$stamp" 2>/dev/null; then
     if [ "$platform" = gpu ]; then _rag_r1_gpu_ready || return 1; fi
     if [ ! -x "$venv/bin/python" ]; then
       python=$(_rag_r1_python) || return 1
-      _rag_r1_say "making $venv with $("$python" --version 2>&1)"
+      _rag_r1_say "creating $venv with $("$python" --version 2>&1)"
       "$python" -m venv "$venv" ||
-        { _rag_r1_fail "$python cannot make $venv" "on Debian or Ubuntu: apt install python3-venv"; return 1; }
+        { _rag_r1_fail "$python cannot create $venv" "on Debian or Ubuntu: apt install python3-venv"; return 1; }
     fi
     PYTHON="$venv/bin/python" _rag_r1_python >/dev/null || return 1
     : > "$log"
@@ -94,7 +94,7 @@ _rag_r1_setup() {
     _rag_r1_say "done"
   fi
   export VIRTUAL_ENV="$venv" PATH="$venv/bin:$PATH" RAG_R1_PLATFORM="$platform"
-  # veRL goes by nvidia-smi, and would turn trainer.device=cpu into cuda on a machine that has it.
+  # veRL relies on nvidia-smi, and would turn trainer.device=cpu into cuda on a machine that has it.
   if [ "$platform" = cpu ]; then
     export VERL_PLATFORM=cpu
   elif [ "${VERL_PLATFORM:-}" = cpu ]; then
@@ -105,7 +105,7 @@ _rag_r1_setup() {
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then
   case "${1:-}" in
     "" | --run | --dev) ;;
-    *) printf 'setup: error: %s is no argument of setup_env.sh (--dev is)\n' "$1" >&2; exit 2 ;;
+    *) printf 'setup: error: unknown argument %s of setup_env.sh (use --dev)\n' "$1" >&2; exit 2 ;;
   esac
 fi
 _rag_r1_setup "$@"

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# What train_ppo.sh, train_ppo_mq.sh and train_grpo.sh share: train.sh <recipe> [arguments].
-# Nothing set and no GPU: the embedded demo. MODEL, DATA and RETRIEVER_URL set: the recipe recipes/rag_r1/<recipe>.
+# Shared code of train_ppo.sh, train_ppo_mq.sh and train_grpo.sh: train.sh <recipe> [arguments].
+# Without MODEL, DATA, RETRIEVER_URL and a GPU: the embedded demo. With all three set: recipes/rag_r1/<recipe>.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 recipe=$1
 shift
 case $recipe in
-  ppo_sq) door=train_ppo.sh what="PPO, one query a turn" ;;
-  ppo_mq) door=train_ppo_mq.sh what="PPO, up to three queries a turn" ;;
-  grpo) door=train_grpo.sh what="GRPO, up to three queries a turn" ;;
+  ppo_sq) door=train_ppo.sh what="PPO, one query per turn" ;;
+  ppo_mq) door=train_ppo_mq.sh what="PPO, up to three queries per turn" ;;
+  grpo) door=train_grpo.sh what="GRPO, up to three queries per turn" ;;
   *) echo "error: scripts/train.sh knows ppo_sq, ppo_mq and grpo, not '$recipe'" >&2; exit 2 ;;
 esac
 
@@ -19,21 +19,22 @@ Train a search agent ($what) with veRL.
 
   bash $door [key=value ...]
       On a machine without a GPU: the embedded demo. A tiny policy learns to search an invented world, in
-      minutes, with real veRL, Ray, FSDP, vLLM and retrieval server. Makes its Python environment on first use.
+      minutes, with the real veRL, Ray, FSDP, vLLM and retrieval server. Creates its Python environment on first
+      use.
 
   MODEL=... DATA=... RETRIEVER_URL=... bash $door [--check-only] [key=value ...]
-      Your model and data, with the recipe recipes/rag_r1/$recipe (its README tells the hardware).
+      Your model and data, with the recipe recipes/rag_r1/$recipe (its README lists the hardware).
       MODEL           a model folder, or a name on the Hugging Face Hub
-      DATA            a folder with train.parquet and test.parquet (made by data_process/)
+      DATA            a folder with train.parquet and test.parquet (written by data_process/)
       RETRIEVER_URL   a running retrieval server (retrieval_server/start_retrieval.py)
       --check-only    run every check and start nothing
 
-key=value changes any key of the recipe, of veRL or of the block rag_r1: (Hydra).
+key=value sets any key of the recipe, of veRL or of the block rag_r1: (Hydra).
 
 Other environment variables:
-  DEMO=1            the demo, also on a machine with a GPU (it runs on the CPU)
-  VENV              the Python environment to use or make (else the active one, else .venv)
-  RAG_R1_PLATFORM   cpu or gpu, where the choice by nvidia-smi is not what you want
+  DEMO=1            runs the demo even on a machine with a GPU (it uses the CPU)
+  VENV              the Python environment to use or create (default: the active one, else .venv)
+  RAG_R1_PLATFORM   cpu or gpu, overrides the choice by nvidia-smi
   CUDA_HOME, FLASH_ATTN_WHEEL, MAX_JOBS
                     for the first installation on a GPU machine; scripts/gpu_env.sh explains them
 
@@ -51,7 +52,7 @@ done
 
 fail() { printf 'error: %s\n' "$1" >&2; printf '  -> %s\n' "${@:2}" >&2; exit 2; }
 
-# What to run is settled first, so that nothing is installed for a command that cannot work.
+# Decide first what to run, so that nothing is installed for a command that cannot work.
 given=() missing=()
 for name in MODEL DATA RETRIEVER_URL; do
   if [ -n "${!name:-}" ]; then given+=("$name"); else missing+=("$name"); fi
@@ -62,19 +63,19 @@ if [ -z "${RAG_R1_PLATFORM:-}" ] && nvidia-smi -L 2>/dev/null | grep -q GPU; the
 demo=${DEMO:-0}
 if [ "$demo" != 1 ]; then
   if [ ${#given[@]} -eq 0 ] && [ "$platform" = gpu ]; then
-    fail "this machine has a GPU, so say what to train: ${missing[*]} are not set" \
+    fail "this machine has a GPU, so choose what to train: ${missing[*]} are not set" \
       "MODEL=<model> DATA=<folder of parquet files> RETRIEVER_URL=http://<host>:<port> bash $door" \
-      "or DEMO=1 bash $door for the embedded demo, on the CPU" "bash $door --help explains all of it"
+      "or DEMO=1 bash $door for the embedded demo, on the CPU" "see bash $door --help"
   elif [ ${#given[@]} -gt 0 ] && [ ${#missing[@]} -gt 0 ]; then
     fail "${given[*]} given, but not ${missing[*]}" \
       "set MODEL, DATA and RETRIEVER_URL for a training of your own, or none of them for the demo" \
-      "bash $door --help explains all of it"
+      "see bash $door --help"
   elif [ ${#given[@]} -eq 0 ]; then
     demo=1
   fi
 fi
 if [ "$demo" = 1 ]; then
-  # Beside a GPU environment in .venv the demo needs one of its own.
+  # If .venv is a GPU environment, the demo needs a separate one.
   if [ "$platform" = gpu ]; then export VENV=${VENV:-$root/.venv-cpu}; fi
   platform=cpu
 fi
@@ -82,16 +83,16 @@ fi
 export RAG_R1_PLATFORM=$platform
 # shellcheck source=scripts/setup_env.sh
 source "$root/scripts/setup_env.sh" --run
-# Not the retriever: the preflight asks it, and reports it together with what is wrong in the configuration.
+# The retriever is left to the preflight, which reports it together with problems of the configuration.
 env -u RETRIEVER_URL rag-r1 doctor
 
 if [ "$demo" = 1 ]; then
   exec python -m rag_r1.demo.run --recipe "$recipe" "$@"
 fi
 
-# key='value' for Hydra, whatever stands in the value.
+# key='value' for Hydra, quoted so that the value may contain anything.
 override() { printf "%s='%s'" "$1" "${2//\'/\\\'}"; }
-# Ray's workers need not stand where the user does.
+# Ray's workers may run in another working directory.
 absolute() { if [ -e "$1" ]; then realpath "$1"; else printf '%s' "$1"; fi; }
 model=$(absolute "$MODEL")
 data=$(absolute "$DATA")

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Everything that must hold: style, the rooms' boundaries, then the tests, in three tiers.
+# All checks: style, import boundaries between packages, then the tests, in three tiers.
 usage() {
   cat <<'EOF'
-Usage: bash tests/run.sh [unit|full] [arguments of pytest]
+Usage: bash tests/run.sh [unit|full] [pytest arguments]
 
   bash tests/run.sh                  style, boundaries, unit tests, slow tests, one real training of each kind (15 to 20 minutes)
   bash tests/run.sh unit             style, boundaries and unit tests only (a minute and a half)
-  bash tests/run.sh full             also the trainings that are killed and resumed, whole corpora, larger property tests
-  bash tests/run.sh tests/agent -x   only what the arguments of pytest name
+  bash tests/run.sh full             also trainings that are killed and resumed, whole corpora, larger property tests
+  bash tests/run.sh tests/agent -x   only what the pytest arguments select
 
-On first use it makes the environment (scripts/setup_env.sh). The times are those of two cores. The trainings run beside
-the other tests, in a process of their own. The last line counts all tests of the run.
+The environment is created on first use (scripts/setup_env.sh). Times are for two cores. The trainings run in a separate
+process, in parallel with the other tests. The last line counts all tests of the run.
 EOF
 }
 
@@ -37,7 +37,7 @@ check ruff check .
 check lint-imports
 
 # The rest needs no network: models and data come with the project or from ../shared/data ($RAG_R1_DATA).
-# Threads that wait for work leave the cores to the process beside them.
+# Idle OpenMP threads sleep, so that they leave the cores to the other process.
 export HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0 OMP_WAIT_POLICY=passive
 [ "${#failed[@]}" -eq 0 ] || printf '== failed before the tests: %s\n' "${failed[*]}"
 
@@ -51,7 +51,7 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-# tests NAME [arguments of pytest]: its status 5, no test was chosen, is for the tally to judge.
+# tests NAME [pytest arguments]: status 5 (no test was selected) is left to the tally.
 tests() {
   local name=$1 && shift
   printf '== pytest %s\n' "$*"
@@ -67,14 +67,14 @@ case "$tier" in
   *)
     left_out=""
     [ "$tier" = full ] || left_out=" and not full"
-    # One training after the other; what they print comes when the other tests are through. These are one process
-    # as well, and nicer than Ray makes its workers (15): the trainings are the longer of the two, and Ray gives up
-    # on a start that takes longer than 30 seconds.
+    # Trainings run one after the other; their output is shown when the other tests have finished. Those run in one
+    # process as well, with a higher niceness than Ray's workers (15): the trainings take longer, and Ray gives up
+    # on a start that takes more than 30 seconds.
     tests trainings -m "e2e$left_out" "$@" > "$results/trainings.log" 2>&1 &
     children=($!)
     renice -n 19 -p $$ >/dev/null 2>&1
     tests others -m "not e2e$left_out" "$@"
-    printf '== the trainings run on; what they have printed so far is in %s\n' "$results/trainings.log"
+    printf '== the trainings are still running; their output so far is in %s\n' "$results/trainings.log"
     wait "${children[0]}"
     children=()
     cat "$results/trainings.log"

@@ -1,7 +1,8 @@
-"""Adds up what one or several pytest processes have left in a folder, for tests/run.sh.
+"""Adds up the results that one or several pytest processes wrote into a folder, for tests/run.sh.
 
-Each leaves NAME.xml (JUnit) and, unless no test was chosen, NAME.status (its exit status). One that was cut
-off leaves no XML: it counts as one failure. The last line is the total, `N passed, N failed, N skipped`.
+Each writes NAME.xml (JUnit) and, unless no test was selected, NAME.status (its exit status). A process that
+was killed writes no XML and counts as one failure. The last line is the total,
+`N passed, N failed, N skipped`.
 """
 
 from __future__ import annotations

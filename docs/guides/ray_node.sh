@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Ray on one of several machines. Run it in the project's root, with the same environment everywhere.
 #   bash docs/guides/ray_node.sh head              the first machine; prints the address for the others
-#   bash docs/guides/ray_node.sh worker ADDRESS    another machine joins it
-#   bash docs/guides/ray_node.sh wait NODES        on the first: returns when so many machines are there
-#   bash docs/guides/ray_node.sh stop              ends Ray on this machine
-# VENV: the Python environment (default .venv). PORT: of the first machine (default 6379). BLOCK=1: stay until Ray ends.
+#   bash docs/guides/ray_node.sh worker ADDRESS    another machine joins the cluster
+#   bash docs/guides/ray_node.sh wait NODES        on the first: returns when that many machines have joined
+#   bash docs/guides/ray_node.sh stop              stops Ray on this machine
+# VENV: the Python environment (default .venv). PORT: port on the first machine (default 6379). BLOCK=1: run until Ray ends.
 set -euo pipefail
 
 usage() { sed -n '2,7s/^# //p' "${BASH_SOURCE[0]}"; }
@@ -22,7 +22,7 @@ case ${1:-} in
   head)
     address=${2:-$(hostname -I | awk '{print $1}')}
     # The dashboard can run commands on the cluster: keep it on this machine.
-    echo "the others: bash docs/guides/ray_node.sh worker $address"
+    echo "on the other machines: bash docs/guides/ray_node.sh worker $address"
     ray start --head --node-ip-address="$address" --port="$port" --dashboard-host=127.0.0.1 ${BLOCK:+--block}
     ;;
   worker)
@@ -47,5 +47,5 @@ PYTHON
     ;;
   stop) ray stop ;;
   -h | --help) usage ;;
-  *) fail "what to do: head, worker, wait or stop" ;;
+  *) fail "give a command: head, worker, wait or stop" ;;
 esac

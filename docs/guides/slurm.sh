@@ -10,8 +10,8 @@
 #SBATCH --output=rag-r1-%j.log
 # A training on the nodes of one SLURM job: Ray on each, the training on the first.
 #   MODEL=... DATA=... RETRIEVER_URL=... sbatch docs/guides/slurm.sh train_ppo_mq.sh [key=value ...]
-# Submit it in the project's root, which all nodes must see. VENV: the Python environment (default .venv).
-# A job that is requeued goes on from its last checkpoint.
+# Submit it in the project's root, which all nodes must share. VENV: the Python environment (default .venv).
+# A requeued job resumes from its last checkpoint.
 set -euo pipefail
 
 cd "${SLURM_SUBMIT_DIR:?run this with sbatch}"
@@ -24,7 +24,7 @@ first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 address=$(srun --nodes=1 --ntasks=1 --nodelist="$first" hostname -I | awk '{print $1}')
 guide=docs/guides/ray_node.sh
 
-# What a step of SLURM has started ends with it, so each node's step stays until Ray ends.
+# Processes of a SLURM step end with it, so each node's step runs until Ray ends.
 on() { srun --overlap --nodes=1 --ntasks=1 --nodelist="$1" --export=ALL "${@:2}"; }
 BLOCK=1 on "$first" bash "$guide" head "$address" &
 for other in $(scontrol show hostnames "$SLURM_JOB_NODELIST" | tail -n +2); do
@@ -32,7 +32,7 @@ for other in $(scontrol show hostnames "$SLURM_JOB_NODELIST" | tail -n +2); do
 done
 trap 'jobs -p | xargs -r kill' EXIT
 
-for _ in $(seq 60); do # the first node needs a moment before anybody can ask it
+for _ in $(seq 60); do # the first node needs a moment to start
   if on "$first" bash "$guide" wait "$SLURM_JOB_NUM_NODES"; then break; fi
   sleep 5
 done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# R1-Searcher, both stages by one command; the same command again goes on where it was interrupted.
+# R1-Searcher, both stages in one command; run the same command again to resume after an interruption.
 #   MODEL=... DATA=... RETRIEVER_URL=... bash recipes/r1_searcher/run.sh [qwen|llama] [--check-only] [key=value ...]
-# `--help` tells everything.
+# See `--help`.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
@@ -16,15 +16,15 @@ Train a search agent in R1-Searcher's two stages: first to call the search engin
                       (data_process/r1_searcher.py; for llama with --protocol r1_searcher_instruct)
       RETRIEVER_URL   a running retrieval server (retrieval_server/start_retrieval.py)
       --check-only    run every check of both stages and start nothing
-      key=value       any key of the recipes, for both stages (Hydra); stage1:key=value for one of them
+      key=value       sets any key of the recipes, for both stages (Hydra); stage1:key=value for one of them
 
-Killed, or lost with its machine, it goes on when the same command is given again: inside a stage from the last
-checkpoint, between the stages from stage 1's model.
+If it is killed or the machine fails, run the same command again to resume: within a stage from the last checkpoint,
+between the stages from stage 1's model.
 
 Other environment variables:
-  OUT               where checkpoints and trajectories go (else outputs/r1_searcher/qwen or .../llama)
-  VENV              the Python environment to use or make (else the active one, else .venv)
-  RAG_R1_PLATFORM   cpu or gpu, where the choice by nvidia-smi is not what you want
+  OUT               folder for checkpoints and trajectories (default: outputs/r1_searcher/qwen or .../llama)
+  VENV              the Python environment to use or create (default: the active one, else .venv)
+  RAG_R1_PLATFORM   cpu or gpu, overrides the choice by nvidia-smi
 
 Examples:
   MODEL=Qwen/Qwen2.5-7B DATA=data/r1s RETRIEVER_URL=http://127.0.0.1:8000 bash recipes/r1_searcher/run.sh
@@ -55,9 +55,9 @@ export RAG_R1_PLATFORM=$platform
 source "$root/scripts/setup_env.sh" --run
 rag-r1 doctor
 
-# key='value' for Hydra, whatever stands in the value.
+# key='value' for Hydra, quoted so that the value may contain anything.
 override() { printf "%s='%s'" "$1" "${2//\'/\\\'}"; }
-# Ray's workers need not stand where the user does.
+# Ray's workers may run in another working directory.
 absolute() { if [ -e "$1" ]; then realpath "$1"; else printf '%s' "$1"; fi; }
 data=$(absolute "$DATA")
 exec rag-r1 stages --out "${OUT:-$root/outputs/r1_searcher/$model}" \

@@ -1,8 +1,8 @@
 """Runs the whole pipeline on RAG-R1's HotpotQA questions and a real corpus: data, index, server, training.
 
-The steps are the commands that a user would give: data_process/hotpotqa_search_mq.py, then build_index.py
+The steps are the commands that a user would run: data_process/hotpotqa_search_mq.py, then build_index.py
 and start_retrieval.py of retrieval_server/, then `rag-r1 train --recipe recipes/smoke/hotpotqa`. At the end
-the dumped trajectories are read back: as many as there must be, every one ended properly, with passages.
+the dumped trajectories are checked: their number, their end status, and that they contain passages.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ FAILED = {"tool_failure", "engine_failure", "bad_row"}
 
 
 class SmokeError(RuntimeError):
-    """A step failed, or the trajectories are not what they must be."""
+    """A step failed, or the trajectories are not as expected."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The files that are needed; `find` says which are not there."""
+    """The required files; `find` reports missing ones."""
 
     train: Path
     validation: Path
@@ -49,26 +49,26 @@ class Inputs:
 
     @classmethod
     def find(cls, data: Path) -> Inputs:
-        """The three files under the data folder. Raises SmokeError naming those that are not there."""
+        """The three files under the data folder. Raises SmokeError naming the missing ones."""
         questions = data / "rag_r1" / "hotpotqa_train_filter_mq"
         corpus = data / "corpus" / "hotpotqa_corpus.jsonl.gz"
         found = cls(questions / "train_data.json", questions / "test_data.json", corpus)
         missing = [str(path) for path in (found.train, found.validation, found.corpus) if not path.is_file()]
         if missing:
             raise SmokeError(
-                f"the real data is not there: {', '.join(missing)}. Give its folder with --data or "
-                "RAG_R1_DATA; recipes/smoke/README.md tells what it holds"
+                f"the real data is missing: {', '.join(missing)}. Give its folder with --data or "
+                "RAG_R1_DATA; recipes/smoke/README.md describes its contents"
             )
         return found
 
 
 def data_folder() -> Path:
-    """Where the data is looked for: $RAG_R1_DATA, or shared/data beside the project."""
+    """The data folder: $RAG_R1_DATA, or shared/data beside the project."""
     return Path(os.environ.get("RAG_R1_DATA") or ROOT.parent / "shared" / "data")
 
 
 def questions_to_parquet(inputs: Inputs, out: Path) -> Path:
-    """data_process/hotpotqa_search_mq.py into `out`/data. Raises SmokeError with what it said."""
+    """Run data_process/hotpotqa_search_mq.py into `out`/data. Raises SmokeError with its output."""
     script = ROOT / "data_process" / "hotpotqa_search_mq.py"
     command = [sys.executable, script, "--train", inputs.train, "--validation", inputs.validation]
     done = subprocess.run(
@@ -82,7 +82,7 @@ def questions_to_parquet(inputs: Inputs, out: Path) -> Path:
 
 
 def make_index(inputs: Inputs, backend: str, out: Path) -> Path:
-    """The index of the corpus in `out`; one that is newer than the corpus is used again."""
+    """The index of the corpus in `out`; an existing one that is newer than the corpus is reused."""
     index = out / f"index-{backend}"
     if not (index / "manifest.json").is_file() or not _newer(index / "manifest.json", inputs.corpus):
         build_index(inputs.corpus, index, *INDEX[backend], "--overwrite", timeout_s=1800)
@@ -122,7 +122,7 @@ def _newer(path: Path, other: Path) -> bool:
 
 
 def expected_trajectories(overrides: Sequence[str] = ()) -> dict[str, int]:
-    """How many records the recipe leaves: steps x questions x answers, and those of the validation."""
+    """How many records the recipe writes: steps x questions x answers, and those of the validation."""
     recipe = yaml.safe_load(RECIPE.with_suffix(".yaml").read_text(encoding="utf-8"))
     given = dict(override.split("=", 1) for override in overrides)
     steps = int(given.get("trainer.total_training_steps", recipe["trainer"]["total_training_steps"]))
@@ -130,13 +130,13 @@ def expected_trajectories(overrides: Sequence[str] = ()) -> dict[str, int]:
     answers = int(given.get("actor_rollout_ref.rollout.n", recipe["actor_rollout_ref"]["rollout"]["n"]))
     validation = int(given.get("data.val_max_samples", recipe["data"]["val_max_samples"]))
     every = int(given.get("trainer.test_freq", recipe["trainer"]["test_freq"]))
-    # One before training; then every so many steps and after the last, if at all.
+    # One before training; then, if enabled, every `every` steps and after the last.
     validations = 1 + (-(-steps // every) if every > 0 else 0)
     return {"train": steps * batch * answers, "test": validations * validation}
 
 
 def check(folder: Path, expected: dict[str, int]) -> dict[str, Any]:
-    """Read the records back. Raises SmokeError if their number, an end status or the passages are wrong."""
+    """Check the records. Raises SmokeError if their number, an end status or the passages are wrong."""
     records = {split: _records(folder / split) for split in expected}
     counted = {split: len(found) for split, found in records.items()}
     if counted != expected:
@@ -148,7 +148,7 @@ def check(folder: Path, expected: dict[str, int]) -> dict[str, Any]:
     calls = [call for record in every for turn in record["turns"] for call in turn["calls"]]
     documents = [document for call in calls for document in call["documents"] or []]
     if not documents:
-        raise SmokeError("no search brought a passage, so retrieval was not tried")
+        raise SmokeError("no search returned a passage, so retrieval was not tested")
     return {"trajectories": counted, "statuses": dict(statuses), "passages": len(documents)}
 
 
@@ -179,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Data processing, index, retrieval server and two GRPO steps on real data, on this CPU.",
     )
     out = (options.out or ROOT / "outputs" / "smoke" / options.backend).resolve()
-    # Server and training are to end with this process.
+    # On SIGTERM, stop the server and the training too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         inputs = Inputs.find((options.data or data_folder()).resolve())

@@ -89,5 +89,5 @@ def test_a_real_server_is_overloaded_and_judged(tmp_path, capsys, monkeypatch):
         process.send_signal(signal.SIGTERM)
         process.wait(60)
     printed = capsys.readouterr().out
-    assert "capacity, 2 clients" in printed and "the server lives and answers: yes" in printed
+    assert "capacity, 2 clients" in printed and "the server is alive and answers: yes" in printed
     assert "MB at the end" in printed and process.returncode == 0

@@ -89,7 +89,7 @@ def test_two_servers_are_compared_and_give_the_same_ids(index, tmp_path):
         rounds = json.loads((tmp_path / "r.json").read_text())
         assert all(rounds[url][0]["latencies"] for url in (a, b))
         done = run("--url", a, "--rate", 20, *common)
-        assert done.returncode == 0 and "open loop, 20 a second" in done.stdout
+        assert done.returncode == 0 and "open loop, 20 per second" in done.stdout
     done = run("--url", a, "--questions", index / "questions.txt")
     assert done.returncode != 0 and "does not answer" in done.stderr
 

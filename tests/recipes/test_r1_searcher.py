@@ -197,7 +197,7 @@ def test_what_is_missing_is_named_and_nothing_is_started(project: Path, name: st
 def test_help_explains_the_variables(project: Path):
     done = call(project, "--help")
     assert done.returncode == 0
-    for word in (*GIVEN, "OUT", "llama", "stage1:", "goes on"):
+    for word in (*GIVEN, "OUT", "llama", "stage1:", "resume"):
         assert word in done.stdout
 
 
