@@ -88,6 +88,7 @@ class Ledger:
         self.capacity = capacity or Capacity()
         self._rows = [_Row(list(prompt_ids))]
         self._context = list(prompt_ids)
+        self._room = self.capacity.room(len(self._context))
         #: Tokens of all rows' responses, by origin.
         self.generated_tokens = 0
         self.observed_tokens = 0
@@ -113,6 +114,7 @@ class Ledger:
             raise RowFull(f"a context of {len(context_ids)} tokens leaves no room in {self.capacity}")
         self._rows.append(_Row(list(context_ids)))
         self._context = list(context_ids)
+        self._room = room
 
     def context(self) -> list[int]:
         """What the engine continues from: prompt and response of the open row.
@@ -124,9 +126,7 @@ class Ledger:
     @property
     def room(self) -> int | None:
         """Tokens that the open row can still take; None: no limit."""
-        prompt = len(self.prompt_ids)
-        room = self.capacity.room(prompt)
-        return None if room is None else room - (len(self._context) - prompt)
+        return self._room
 
     @property
     def row_number(self) -> int:
@@ -159,8 +159,9 @@ class Ledger:
         return self._rows[0].training_row()
 
     def _append(self, span: Span) -> None:
-        room = self.room
-        if room is not None and len(span.ids) > room:
-            raise RowFull(f"{len(span.ids)} tokens where the row can take {room}")
+        if self._room is not None:
+            if len(span.ids) > self._room:
+                raise RowFull(f"{len(span.ids)} tokens where the row can take {self._room}")
+            self._room -= len(span.ids)
         self._rows[-1].spans.append(span)
         self._context.extend(span.ids)

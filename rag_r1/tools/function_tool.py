@@ -24,7 +24,6 @@ from rag_r1.protocols import SEARCH, Document, Failure, in_words
 
 #: Characters of a text that a tool returns; the budget of an observation is what usually limits it.
 _MOST_CHARS = 20_000
-_QUERY = {"query": {"type": "string", "description": "what to look for"}}
 
 Function = Callable[..., Awaitable["str | Sequence[Document]"]]
 
@@ -104,10 +103,12 @@ class SearcherTool:
     """A tool around an object with a coroutine `search(queries)`: one search for all calls of a turn."""
 
     description = "Searches a collection of passages for a query and returns the best ones."
+    parameters: Mapping[str, Any] = schema_of(
+        {"query": {"type": "string", "description": "what to look for"}}
+    )
 
     def __init__(self, name: str, searcher: Searcher):
         self.name, self.searcher = name, searcher
-        self.parameters: Mapping[str, Any] = schema_of(_QUERY)
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """A search has one argument, a text `query`."""
