@@ -3,8 +3,8 @@
     python retrieval_server/start_retrieval.py --index indexes/wiki
     curl -s localhost:8000/retrieve -H 'content-type: application/json' -d '{"queries": ["Who wrote Emma?"]}'
 
-The interactive page of the API is at /docs. A token in the environment variable RETRIEVAL_TOKEN is asked of
-every client, as the header "Authorization: Bearer TOKEN". Several indexes in one server:
+The interactive page of the API is at /docs. If the environment variable RETRIEVAL_TOKEN is set, every client
+must send it, as the header "Authorization: Bearer TOKEN". Several indexes in one server:
 
     python retrieval_server/start_retrieval.py --index wiki=indexes/wiki --index news=indexes/news
 
@@ -12,7 +12,7 @@ An index in shards, on the machines of a Ray cluster:
 
     python retrieval_server/start_retrieval.py --serve ray --ray-address auto --index indexes/wiki-in-shards
 
-A web search engine, with its answers recorded; then the same run again at no cost:
+A web search engine, with its answers recorded; then the same run again, free of charge:
 
     SERPER_API_KEY=... python retrieval_server/start_retrieval.py --web serper --record run.jsonl
     python retrieval_server/start_retrieval.py --web serper --replay run.jsonl
@@ -55,7 +55,7 @@ TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
 #: that closes first meets, now and then, the request that is just being sent.
 _KEEP_ALIVE_S = 75
 _NO_TOKEN = """\
-WARNING: --host {host} and no RETRIEVAL_TOKEN: everybody who can reach this address can search the indexes and
+WARNING: --host {host} without RETRIEVAL_TOKEN: anybody who can reach this address can search the indexes and
 WARNING: reload them. Set the environment variable to a secret, or listen on 127.0.0.1."""
 
 
