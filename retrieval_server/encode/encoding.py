@@ -72,7 +72,7 @@ class Vectors:
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise IndexError("vectors are read in slices of step 1")
-        parts = [np.empty((0, self.dimension), dtype=np.float32)]
+        pieces = [np.empty((0, self.dimension), dtype=np.float32)]
         first = 0
         for path, end in zip(self._files, self._ends, strict=True):
             low, high = max(start, first), min(stop, end)
@@ -80,6 +80,6 @@ class Vectors:
                 values = np.fromfile(
                     path, np.float32, (high - low) * self.dimension, offset=(low - first) * self.dimension * 4
                 )
-                parts.append(values.reshape(-1, self.dimension))
+                pieces.append(values.reshape(-1, self.dimension))
             first = end
-        return parts[1] if len(parts) == 2 else np.concatenate(parts)
+        return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)

@@ -117,18 +117,18 @@ def build_hybrid(
 
     The text is linked, or copied where the file system cannot link. Raises BuildError or IndexFolderError.
     """
-    from retrieval_server.search.hybrid import describe_parts
+    from retrieval_server.search.hybrid import describe_members
 
     refuse_target(out, overwrite=overwrite)
-    section, part = describe_parts(folders, out, k, depth)
+    section, member = describe_members(folders, out, k, depth)
     with work_folder(out) as work:
         link_or_copy(folders[0] / PASSAGES, work / PASSAGES)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             backend="hybrid",
-            count=part.count,
-            corpus=part.corpus,
-            dense=part.dense,
+            count=member.count,
+            corpus=member.corpus,
+            dense=member.dense,
             hybrid=section,
             files=describe_files(work),
             built_with=_versions("hybrid"),

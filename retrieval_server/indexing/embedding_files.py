@@ -59,14 +59,14 @@ class Embeddings:
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise IndexError("vectors are read in slices of step 1")
-        parts = [np.empty((0, self.dimension), np.float32)]
+        pieces = [np.empty((0, self.dimension), np.float32)]
         first = 0
         for array in self._arrays:
             low, high = max(start - first, 0), min(stop - first, len(array))
             if low < high:
-                parts.append(np.asarray(array[low:high], np.float32))
+                pieces.append(np.asarray(array[low:high], np.float32))
             first += len(array)
-        found = np.concatenate(parts)
+        found = np.concatenate(pieces)
         if not np.isfinite(found).all():
             bad = start + int(np.flatnonzero(~np.isfinite(found).all(axis=1))[0])
             raise BuildError(f"--embeddings: row {bad} holds a value that is not a number. Encode it again.")

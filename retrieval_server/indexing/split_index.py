@@ -89,13 +89,13 @@ def _split_faiss(path: Path, rows: range, out: Path) -> None:
     import faiss
 
     whole = faiss.read_index(str(path))
-    part = faiss.clone_index(whole)
-    part.reset()  # removes the vectors, keeps what was trained
+    shard = faiss.clone_index(whole)
+    shard.reset()  # removes the vectors, keeps what was trained
     if hasattr(whole, "make_direct_map"):
         whole.make_direct_map()
     for first in range(rows.start, rows.stop, _VECTORS_AT_ONCE):
-        part.add(whole.reconstruct_n(first, min(_VECTORS_AT_ONCE, rows.stop - first)))
-    faiss.write_index(part, str(out))
+        shard.add(whole.reconstruct_n(first, min(_VECTORS_AT_ONCE, rows.stop - first)))
+    faiss.write_index(shard, str(out))
 
 
 def _split_bm25(folder: Path, rows: range, out: Path) -> None:

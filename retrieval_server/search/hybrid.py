@@ -43,44 +43,46 @@ def fuse(lists: Sequence[Sequence[Hit]], k: int, topk: int) -> list[Hit]:
 class HybridBackend(Backend):
     """Several opened indexes of one corpus: a row number means the same passage in all of them."""
 
-    def __init__(self, parts: Sequence[Backend], section: HybridSection):
-        self._parts = list(parts)
+    def __init__(self, members: Sequence[Backend], section: HybridSection):
+        self._members = list(members)
         self._section = section
-        self.overlaps = all(part.overlaps for part in parts)
-        self.guarantee = weakest(part.guarantee for part in parts)
+        self.overlaps = all(member.overlaps for member in members)
+        self.guarantee = weakest(member.guarantee for member in members)
 
     def prepare(self, queries: Sequence[str]) -> list[Any]:
         """Turn queries into what each index needs."""
-        return [part.prepare(queries) for part in self._parts]
+        return [member.prepare(queries) for member in self._members]
 
     def find(self, prepared: list[Any], topk: int) -> list[list[Hit]]:
         depth, k = self._section.depth, self._section.k
-        found = [part.find(asked, depth) for part, asked in zip(self._parts, prepared, strict=True)]
+        found = [member.find(asked, depth) for member, asked in zip(self._members, prepared, strict=True)]
         return [fuse(lists, k, topk) for lists in zip(*found, strict=True)]
 
     def close(self) -> None:
-        for part in self._parts:
-            part.close()
+        for member in self._members:
+            member.close()
 
 
-def open_parts(
-    folder: Path, manifest: Manifest, verify: bool | None, open_part: Callable[[Path, Manifest], Backend]
+def open_members(
+    folder: Path, manifest: Manifest, verify: bool | None, open_member: Callable[[Path, Manifest], Backend]
 ) -> HybridBackend:
     """Open the indexes that a hybrid folder names. Raises IndexFolderError if one no longer fits."""
     assert manifest.hybrid is not None
-    parts = []
+    members = []
     for name in manifest.hybrid.of:
-        part = folder / name
-        found = read_manifest(part)
+        member = folder / name
+        found = read_manifest(member)
         remedy = f"{folder} is a hybrid of it: build both of the same corpus again."
-        require_equal(f"{part}: corpus sha256", manifest.corpus.sha256, found.corpus.sha256, remedy)
-        require_equal(f"{part}: is itself a hybrid", False, found.backend == "hybrid", remedy)
-        check_files(part, found, verify)
-        parts.append(open_part(part, found))
-    return HybridBackend(parts, manifest.hybrid)
+        require_equal(f"{member}: corpus sha256", manifest.corpus.sha256, found.corpus.sha256, remedy)
+        require_equal(f"{member}: is itself a hybrid", False, found.backend == "hybrid", remedy)
+        check_files(member, found, verify)
+        members.append(open_member(member, found))
+    return HybridBackend(members, manifest.hybrid)
 
 
-def describe_parts(folders: Sequence[Path], out: Path, k: int, depth: int) -> tuple[HybridSection, Manifest]:
+def describe_members(
+    folders: Sequence[Path], out: Path, k: int, depth: int
+) -> tuple[HybridSection, Manifest]:
     """The section of a hybrid of these folders, and the manifest of the one whose text and encoder it uses.
 
     Raises BuildError or IndexFolderError unless they are two or more finished indexes of one corpus.

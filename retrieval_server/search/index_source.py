@@ -109,12 +109,12 @@ def open_backend(
 ) -> Backend:
     """The search index of the folder. Imports are here so that BM25 does not need torch, nor dense bm25s."""
     if manifest.backend == "hybrid":
-        from retrieval_server.search.hybrid import open_parts
+        from retrieval_server.search.hybrid import open_members
 
-        def open_part(part: Path, found: Manifest) -> Backend:
-            return open_backend(part, found, options, encodes)
+        def open_member(member: Path, found: Manifest) -> Backend:
+            return open_backend(member, found, options, encodes)
 
-        return open_parts(folder, manifest, verify, open_part)
+        return open_members(folder, manifest, verify, open_member)
     if manifest.backend == "lucene":
         from retrieval_server.search.lucene import LuceneBackend
 

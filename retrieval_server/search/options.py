@@ -39,14 +39,15 @@ class OpenOptions(Options):
     gpu: Annotated[
         Literal["auto", "off", "on"],
         Flag(
-            "auto: search on all GPUs that faiss-gpu sees, a part of the index on each; on: refuse to start "
+            "auto: search on all GPUs that faiss-gpu sees, the index divided among them; on: refuse to start "
             "without one",
             group=_FAISS,
         ),
     ] = "auto"
-    gpu_fp16: Annotated[bool, Flag("keep vectors on the GPU in 16 bits: half the memory", group=_FAISS)] = (
-        False
-    )
+    gpu_fp16: Annotated[
+        bool,
+        Flag("keep vectors on the GPU in 16 bits: half the memory", group=_FAISS),
+    ] = False
     mmap: Annotated[
         bool,
         Flag(

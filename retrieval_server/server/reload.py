@@ -61,8 +61,8 @@ class Reloader:
         now = self.places[index]
         kept = now.encoder if path is None else None
         found = None if path is None else self._inside(index, "path", path)
-        for part in _parts(found):
-            self._inside(index, "path", str(part))
+        for member in _members(found):
+            self._inside(index, "path", str(member))
         return Place(
             path=found or now.path,
             encoder=kept if encoder is None else str(self._inside(index, "encoder", encoder)),
@@ -144,7 +144,7 @@ class ReloadService:
             task.exception()  # mark as seen: it was logged, and its caller may have gone
 
 
-def _parts(folder: Path | None) -> list[Path]:
+def _members(folder: Path | None) -> list[Path]:
     """The folders that a hybrid index is made of; none for another index, and for what is no index at all."""
     try:
         hybrid = read_manifest(folder).hybrid if folder is not None else None
