@@ -1,6 +1,6 @@
 """When to start which batch: the decisions of dynamic batching, without threads, clocks or futures.
 
-Queries of all connections wait in one line. A free encoder takes a batch when one is *due*:
+Queries of all connections wait in one queue. A free encoder takes a batch when one is *due*:
 
 - as soon as a full batch is waiting, or as many queries as can be expected: the most that were waiting or
   under way at once during the last few batches, less those under way now. So a client that is alone never
@@ -39,12 +39,12 @@ _NEWEST = 0.2
 
 
 class BatchFormer(Generic[Item]):
-    """The line of waiting queries. Items are compared by identity and must be hashable."""
+    """The queue of waiting queries. Items are compared by identity and must be hashable."""
 
     def __init__(self, max_batch: int, max_wait_s: float):
         self.max_batch = max_batch
         self.max_wait_s = max_wait_s
-        self._line: dict[Item, tuple[Hashable, float]] = {}  # item -> its request, its arrival
+        self._waiting: dict[Item, tuple[Hashable, float]] = {}  # item -> its request, its arrival
         self._requests: dict[Hashable, dict[Item, None]] = {}  # oldest first
         self._turns: OrderedDict[Hashable, None] = OrderedDict()  # the same requests, next in turn first
         self._suspects: dict[Item, None] = {}
@@ -52,12 +52,12 @@ class BatchFormer(Generic[Item]):
         self._recent: deque[int] = deque([1], maxlen=_LOOK_BACK)
 
     def __len__(self) -> int:
-        return len(self._line) + len(self._suspects)
+        return len(self._waiting) + len(self._suspects)
 
     def add(self, item: Item, now: float, request: Hashable = None) -> None:
-        """Append a query at the end of the line; None: it is a request of its own."""
+        """Append a query at the end of the queue; None: it is a request of its own."""
         owner = item if request is None else request
-        self._line[item] = (owner, now)
+        self._waiting[item] = (owner, now)
         self._newest = now
         self._requests.setdefault(owner, {})[item] = None
         self._turns.setdefault(owner)
@@ -68,7 +68,7 @@ class BatchFormer(Generic[Item]):
 
     def remove(self, item: Item) -> bool:
         """Remove a query that is no longer wanted; False if it is not waiting (any more)."""
-        if item in self._line:
+        if item in self._waiting:
             self._leave(item)
             return True
         waited = item in self._suspects
@@ -87,17 +87,17 @@ class BatchFormer(Generic[Item]):
         """
         if self._suspects:
             return 0.0
-        if not self._line:
+        if not self._waiting:
             return None
-        if len(self._line) >= min(self.max_batch, max(self._recent) - under_way):
+        if len(self._waiting) >= min(self.max_batch, max(self._recent) - under_way):
             return 0.0
-        _, arrived = next(iter(self._line.values()))
+        _, arrived = next(iter(self._waiting.values()))
         began = max(arrived, free_since)
         due = min(max(self._newest, free_since) + self.max_wait_s, began + _PUT_OFF * self.max_wait_s)
         return max(0.0, due - now)
 
     def take(self) -> list[Item]:
-        """The batch to run now, removed from the line: one suspect, else up to ``max_batch`` queries."""
+        """The batch to run now, removed from the queue: one suspect, else up to ``max_batch`` queries."""
         if self._suspects:
             suspect = next(iter(self._suspects))
             del self._suspects[suspect]
@@ -115,7 +115,7 @@ class BatchFormer(Generic[Item]):
         return batch
 
     def _leave(self, item: Item) -> None:
-        request, _ = self._line.pop(item)
+        request, _ = self._waiting.pop(item)
         waiting = self._requests[request]
         del waiting[item]
         if not waiting:
