@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 
 from pydantic import model_validator
 
-from retrieval_server.command_line import Flag, Group, Options, parse
+from retrieval_server.command_line import AtLeastOne, Flag, Group, Options, parse
 from retrieval_server.encode.options import EncoderOptions
-from retrieval_server.indexing.options import BM25Options, BuildOptions, Count, DenseOptions
+from retrieval_server.indexing.options import BM25Options, BuildOptions, DenseOptions
 
 _NEEDED = {
     "all": ("corpus", "out", "backend"),
@@ -62,8 +62,10 @@ class HybridOptions(Options):
         tuple[Path, ...],
         Flag("an index of the same corpus; give it twice or more", metavar="DIR"),
     ] = ()
-    rrf_k: Annotated[Count, Flag("reciprocal rank fusion: a passage at this rank adds 1 / (k + rank)")] = 60
-    depth: Annotated[Count, Flag("passages asked of each index")] = 100
+    rrf_k: Annotated[
+        AtLeastOne, Flag("reciprocal rank fusion: a passage at this rank adds 1 / (k + rank)")
+    ] = 60
+    depth: Annotated[AtLeastOne, Flag("passages asked of each index")] = 100
 
 
 class BuildCommand(Options):

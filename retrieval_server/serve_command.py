@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from retrieval_server.cluster.ray_options import RayOptions
-from retrieval_server.command_line import Flag, Group, Options, parse
+from retrieval_server.command_line import AtLeastOne, Flag, Group, Options, parse
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.server.limits import ConnectionLimits, Limits
@@ -108,7 +108,7 @@ class ServeCommand(Options):
         str, Flag("address to listen on; 127.0.0.1: this machine only; 0.0.0.0: the whole network")
     ] = "127.0.0.1"
     port: Annotated[int, Flag("port to listen on")] = 8000
-    topk: Annotated[int, Field(ge=1), Flag("passages for each query where the request names no topk")] = 3
+    topk: Annotated[AtLeastOne, Flag("passages for each query where the request names no topk")] = 3
     pages: Annotated[
         Path | None,
         Flag(

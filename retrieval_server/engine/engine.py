@@ -6,7 +6,8 @@
 
 All bookkeeping happens in the event loop; threads only run the source's stages. The queue is bounded: what
 does not fit is refused at once (``Overloaded``), never queued without end. A query whose clients have all
-gone (connection closed, deadline) is taken out of the queue; one that is being searched is finished, and cached.
+gone (connection closed, deadline) is taken out of the queue; one that is being searched is finished, and
+cached.
 """
 
 from __future__ import annotations
