@@ -62,9 +62,7 @@ class HybridOptions(Options):
         tuple[Path, ...],
         Flag("an index of the same corpus; give it twice or more", metavar="DIR"),
     ] = ()
-    rrf_k: Annotated[
-        AtLeastOne, Flag("reciprocal rank fusion: a passage at this rank adds 1 / (k + rank)")
-    ] = 60
+    rrf_k: Annotated[AtLeastOne, Flag("rank fusion: a rank adds 1 / (k + rank) to a score")] = 60
     depth: Annotated[AtLeastOne, Flag("passages asked of each index")] = 100
 
 
