@@ -1,7 +1,7 @@
 """The options of ``build_index.py``: which step of a build, and what it works on.
 
-Validators refuse options that contradict each other or that a step lacks; ``command_line.py`` makes flags,
-help and errors of it.
+Validators refuse options that contradict each other, or that are missing for a step. ``command_line.py``
+makes the flags, the help and the error messages from this declaration.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class BuildCommand(Options):
     hybrid: HybridOptions = HybridOptions()
 
     def build_options(self) -> BuildOptions:
-        """What the packages of the server read of it; ``out`` must be given."""
+        """The options of a build; ``out`` must be given."""
         assert self.out is not None and self.backend != "hybrid"
         return BuildOptions(
             corpus=self.corpus or (),

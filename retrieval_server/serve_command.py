@@ -1,6 +1,7 @@
 """The options of ``start_retrieval.py``: what each package declares, and what concerns the server as a whole.
 
-Validators refuse options that contradict each other; ``command_line.py`` makes flags, help and errors of it.
+Validators refuse options that contradict each other. ``command_line.py`` makes the flags, the help and the
+error messages from this declaration.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def _named_folder(text: str) -> tuple[str, Path]:
 
 
 class RerankOptions(Options):
-    """A cross-encoder, and how much it reads."""
+    """A cross-encoder, and the number of passages that it scores."""
 
     group = Group("reranking by a cross-encoder")
 
@@ -53,7 +54,7 @@ class RerankOptions(Options):
 
 
 class LogOptions(Options):
-    """What the server writes about itself. Without ``log_level``, see ``level``."""
+    """The log. ``level`` is the level in effect."""
 
     group = Group("logs, on standard error")
 
@@ -71,7 +72,7 @@ class LogOptions(Options):
 
     @property
     def level(self) -> str:
-        """``log_level``, or the one at which what was asked for is written."""
+        """``log_level``, or its default, which depends on the other options."""
         if self.log_level is not None:
             return self.log_level
         return "info" if self.log_format == "json" or self.log_queries else "warning"
