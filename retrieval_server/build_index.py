@@ -127,11 +127,11 @@ def _encode(command: BuildCommand) -> None:
     from retrieval_server.encode.cpu import prefer_reproducible_products
     from retrieval_server.encode.encoder import Encoder
 
-    prefer_reproducible_products()  # a part that goes on ends in the bytes of one that was never stopped
+    prefer_reproducible_products()  # a resumed part ends with the same bytes as one that was never stopped
     encoder = Encoder.create(dense.encoder, command.encoding, dense.device, dense.dtype)
     record = encode_part(parts, part, encoder, batch_size=dense.batch_size, overwrite=command.overwrite)
     count = record.stop - record.start
-    print(f"part {part}: {count} passages are encoded. When all parts are, go on with:")
+    print(f"part {part}: {count} passages are encoded. When all parts are, continue with:")
     print(f"python retrieval_server/build_index.py merge --parts {parts} --out DIR")
 
 

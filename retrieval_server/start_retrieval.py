@@ -61,7 +61,7 @@ WARNING: reload them. Set the environment variable to a secret, or listen on 127
 
 @dataclass
 class Sources:
-    """What is served, checked as far as that is possible without loading it."""
+    """Everything that is served, checked as far as possible without loading it."""
 
     shards: dict[str, list[tuple[Path, Manifest]]]
     web: WebSource | None
@@ -92,7 +92,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _set_up_process() -> None:
-    """How this process uses processor and memory; before anything imports torch or FAISS."""
+    """Set how this process uses CPU and memory; called before anything imports torch or FAISS."""
     from retrieval_server.encode.cpu import prefer_reproducible_products, share_the_interpreter
     from retrieval_server.encode.malloc import keep_giving_back
 
@@ -102,7 +102,7 @@ def _set_up_process() -> None:
 
 
 def check_sources(command: ServeCommand) -> Sources:
-    """Read all manifests, and connect to whatever is elsewhere. Raises RetrievalServerError."""
+    """Read all manifests, open the recording, connect to Ray. Raises RetrievalServerError."""
     from retrieval_server.cluster.ray_serve import RayServe
     from retrieval_server.folder.manifest import check_files
     from retrieval_server.folder.shard_set import read_shards
@@ -124,7 +124,7 @@ def check_sources(command: ServeCommand) -> Sources:
 
 
 def serve(command: ServeCommand, sources: Sources, token: str | None) -> int:
-    """Serve until told to stop, or until the indexes turn out not to load; the process's status."""
+    """Serve until a signal stops the server, or an index does not load. Returns the exit status."""
     import uvicorn
 
     failures: list[BaseException] = []

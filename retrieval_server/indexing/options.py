@@ -35,7 +35,7 @@ class DenseOptions(Options):
     nprobe: Annotated[
         AtLeastOne | None,
         Flag(
-            "IVF: number of cells searched, unless the server is told otherwise (default: the fewest that "
+            "IVF: number of cells searched, unless the server has its own --nprobe (default: the fewest that "
             "find 95 % of what exact search finds)",
             metavar="N",
         ),

@@ -83,7 +83,7 @@ def open_index(path: Path, *, mapped: bool = False) -> faiss.Index:
     try:
         return faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if mapped else 0)
     except MemoryError:
-        remedy = "Search it where it lies with --mmap, or take a machine with more memory."
+        remedy = "Map it from disk with --mmap, or use a machine with more memory."
         raise IndexFolderError(f"{path}: too large for this machine's memory. {remedy}") from None
     except RuntimeError as error:
         raise IndexFolderError(f"{path}: no readable FAISS index. Build the index again.") from error

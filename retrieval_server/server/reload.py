@@ -30,15 +30,17 @@ class OutsideRoot(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """Where an index lies, and its encoder if that was moved since the build."""
+    """Where an index is, and its encoder, if that was moved since the build."""
 
     path: Path
     encoder: str | None = None
 
 
 class Reloader:
-    """Makes loaders. ``places`` are the indexes as the server was started; ``root`` None stands for the
-    folder that holds the index in question.
+    """Makes loaders, and decides which places an order may name.
+
+    ``places`` are the indexes that the server was started with. ``root`` None: for each index, the folder
+    that contains it.
     """
 
     def __init__(
@@ -116,10 +118,10 @@ class ReloadService:
         try:
             return index.name, await asyncio.shield(task)
         except RetrievalServerError as error:
-            reason = f"{error} The old index goes on serving."
+            reason = f"{error} The old index keeps serving."
             raise refused(422, "reload_failed", reason, index=index.name) from None
         except OSError as error:
-            reason = f"a file of it cannot be read ({error.strerror}). The old index goes on serving."
+            reason = f"a file of it cannot be read ({error.strerror}). The old index keeps serving."
             raise refused(422, "reload_failed", reason, index=index.name) from None
 
     async def _replace(self, reloader: Reloader, index: ServedIndex, place: Place) -> Serving:

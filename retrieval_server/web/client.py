@@ -90,7 +90,7 @@ class WebClient:
                 reason = f"not asked: its last requests all failed, the latest with: {self._problem}"
                 raise self._failed(503, "web_unavailable", reason, seconds)
             if hold.seconds > self.options.timeout_s:
-                raise self._failed(503, "web_limited", f"it wants no request for {seconds} s", seconds)
+                raise self._failed(503, "web_limited", f"it asked for a pause of {seconds} s", seconds)
             await asyncio.sleep(hold.seconds + random.uniform(0, self.options.backoff_s))
 
     def _note(self, error: _Retryable) -> None:
