@@ -206,8 +206,9 @@ class ReloadRequest(BaseModel):
         None, max_length=MAX_PATH, description="The new index folder; the present one again if absent."
     )
     encoder: str | None = Field(
-        None, max_length=MAX_PATH, description="Where its encoder is; by default where the index says, or, for
-        the same path, where it was before.",
+        None,
+        max_length=MAX_PATH,
+        description="Where its encoder is; by default where the index says, or, for the same path, as before.",
     )
 
 
