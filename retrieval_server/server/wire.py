@@ -208,7 +208,7 @@ class ReloadRequest(BaseModel):
     encoder: str | None = Field(
         None,
         max_length=MAX_PATH,
-        description="Where its encoder is; by default where the index says, or, for the same path, as before.",
+        description="Where its encoder is; by default where the index says; for the same path, as before.",
     )
 
 
