@@ -29,5 +29,7 @@ Packages, each of which imports only those that stand below it (``pyproject.toml
     folder                       an index on disk
     guarantee.py, errors.py
 
-The server knows nothing of the trainer, only the wire format.
+Options are declared where they are read (``options.py`` in several packages); ``serve_command.py`` and
+``build_command.py`` put them together, and ``command_line.py`` makes flags of them. The server knows nothing
+of the trainer, only the wire format.
 """

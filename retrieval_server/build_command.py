@@ -1,7 +1,7 @@
 """The options of ``build_index.py``: which step of a build, and what it works on.
 
-Validators refuse options that contradict each other or that a step lacks; ``command_line.py`` makes flags,
-help and errors of it.
+Validators refuse options that contradict each other, or that are missing for a step. ``command_line.py``
+makes the flags, the help and the error messages from this declaration.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 
 from pydantic import model_validator
 
-from retrieval_server.command_line import Flag, Group, Options, parse
+from retrieval_server.command_line import AtLeastOne, Flag, Group, Options, parse
 from retrieval_server.encode.options import EncoderOptions
-from retrieval_server.indexing.options import BM25Options, BuildOptions, Count, DenseOptions
+from retrieval_server.indexing.options import BM25Options, BuildOptions, DenseOptions
 
 _NEEDED = {
     "all": ("corpus", "out", "backend"),
@@ -62,8 +62,8 @@ class HybridOptions(Options):
         tuple[Path, ...],
         Flag("an index of the same corpus; give it twice or more", metavar="DIR"),
     ] = ()
-    rrf_k: Annotated[Count, Flag("reciprocal rank fusion: a passage at this rank adds 1 / (k + rank)")] = 60
-    depth: Annotated[Count, Flag("passages asked of each index")] = 100
+    rrf_k: Annotated[AtLeastOne, Flag("rank fusion: a rank adds 1 / (k + rank) to a score")] = 60
+    depth: Annotated[AtLeastOne, Flag("passages asked of each index")] = 100
 
 
 class BuildCommand(Options):
@@ -122,7 +122,7 @@ class BuildCommand(Options):
     hybrid: HybridOptions = HybridOptions()
 
     def build_options(self) -> BuildOptions:
-        """What the packages of the server read of it; ``out`` must be given."""
+        """The options of a build; ``out`` must be given."""
         assert self.out is not None and self.backend != "hybrid"
         return BuildOptions(
             corpus=self.corpus or (),

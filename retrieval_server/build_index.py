@@ -4,18 +4,18 @@
     python retrieval_server/build_index.py --corpus corpus.jsonl --out indexes/e5 --backend dense \\
         --encoder intfloat/e5-base-v2
 
-The corpus is JSONL, {"id", "contents"} or {"id", "title", "text"} a line, parquet with such columns, or
-RAG-R1's tsv, "id<TAB>title   text"; .gz is read as it is, and so are several files or a folder. A dense build
-that was interrupted goes on where it stopped when the same command is given again.
+The corpus is JSONL with {"id", "contents"} or {"id", "title", "text"} on each line, parquet with such
+columns, or RAG-R1's tsv, "id<TAB>title   text"; plain or .gz, one file, several, or a folder. A dense build
+that was interrupted continues where it stopped when the same command is given again.
 
-A dense index of millions of passages can be encoded in parts, by several processes or machines; a part that
-was killed goes on, too:
+The passages of a large dense index can be encoded in parts, by several processes or machines; a part that was
+interrupted continues in the same way:
 
     python retrieval_server/build_index.py passages --corpus wiki/ --parts work
     python retrieval_server/build_index.py encode --parts work --part 1/8 --encoder intfloat/e5-base-v2
     python retrieval_server/build_index.py merge --parts work --out indexes/e5
 
-What was built elsewhere becomes an index folder, with its corpus and the encoder of its vectors:
+An index or vectors built elsewhere become an index folder, with their corpus and encoder:
 
     python retrieval_server/build_index.py import --faiss e5_Flat.index --corpus wiki-18.jsonl \\
         --encoder intfloat/e5-base-v2 --out indexes/wiki-18
@@ -127,11 +127,11 @@ def _encode(command: BuildCommand) -> None:
     from retrieval_server.encode.cpu import prefer_reproducible_products
     from retrieval_server.encode.encoder import Encoder
 
-    prefer_reproducible_products()  # a part that goes on ends in the bytes of one that was never stopped
+    prefer_reproducible_products()  # a resumed part ends with the same bytes as one that was never stopped
     encoder = Encoder.create(dense.encoder, command.encoding, dense.device, dense.dtype)
     record = encode_part(parts, part, encoder, batch_size=dense.batch_size, overwrite=command.overwrite)
     count = record.stop - record.start
-    print(f"part {part}: {count} passages are encoded. When all parts are, go on with:")
+    print(f"part {part}: {count} passages are encoded. When all parts are, continue with:")
     print(f"python retrieval_server/build_index.py merge --parts {parts} --out DIR")
 
 

@@ -1,4 +1,4 @@
-"""Command lines out of typed declarations: an option is a field of a pydantic model, and stands nowhere else.
+"""Command lines from typed declarations: an option is a field of a pydantic model, and declared only there.
 
     class EngineOptions(Options):
         group = Group("batching")
@@ -7,7 +7,7 @@
 gives the flag ``--max-batch``, its line in ``--help`` with the default, the refusal of 0, and the field that
 the engine reads. The type of a field decides how its flag is read: ``Literal`` makes choices, ``bool`` a flag
 without a value, ``tuple`` a flag that takes several values. A field that is a model adds the flags of that
-model under the title of its ``group``. A field without ``Flag`` is no option of the command line. Conditions
+model under the title of its ``group``. A field without ``Flag`` has no flag. Conditions
 between options are validators of the model that holds them.
 
 ``parse`` reads ``sys.argv`` and nothing else: no environment variable, no file. What does not fit ends the
@@ -29,13 +29,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
+
+#: A number that makes no sense below 1.
+AtLeastOne = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True)
 class Group:
-    """A heading of ``--help``, and what it says below the heading."""
+    """A heading of ``--help``, and a text below the heading."""
 
     title: str
     description: str | None = None
@@ -49,22 +52,22 @@ class Flag:
     #: All spellings, the first one shown; none: the field's name, ``max_batch`` as ``--max-batch``.
     names: tuple[str, ...] = ()
     metavar: str | None = None
-    #: The values that are taken, where the type does not say.
+    #: The allowed values, if the type does not give them.
     choices: tuple[str, ...] | None = None
-    #: Turns the text into a value, where the type does not say how. Raises ValueError with the reason.
+    #: Converts the text, if the type does not say how. Raises ValueError with the reason.
     read: Callable[[str], Any] | None = None
-    #: For a tuple: all values behind one flag (``--corpus A B``), not a flag for each (``--of A --of B``).
+    #: For a tuple: all values follow one flag (``--corpus A B``); else a flag for each (``--of A --of B``).
     in_a_row: bool = False
-    #: Without a dash: recognised by its place.
+    #: Given without a name, by its position.
     positional: bool = False
-    #: Under another heading than the other fields of its model.
+    #: Another heading than that of the model.
     group: Group | None = None
     #: What ``--help`` shows as the default; None: the default itself, if it is a number or a word.
     default: str | None = None
 
 
 class Options(BaseModel):
-    """Base of everything that a user can choose."""
+    """Base of the models that declare options."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     group: ClassVar[Group | None] = None
@@ -75,7 +78,7 @@ Model = TypeVar("Model", bound=Options)
 
 @dataclass(frozen=True)
 class _Option:
-    """One flag: the way to its field through nested models, the field, its declaration and its heading."""
+    """One flag: the path to its field through nested models, the field, its declaration and its heading."""
 
     path: tuple[str, ...]
     field: FieldInfo
@@ -106,7 +109,7 @@ class _Option:
 def parse(model: type[Model], description: str | None, argv: Sequence[str] | None = None) -> Model:
     """The options in ``argv`` (None: the process's own).
 
-    Ends the process, with status 2 where they do not fit and 0 after ``--help``.
+    Ends the process with status 2 if they are not valid, and with 0 after ``--help``.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -151,7 +154,7 @@ def _is_model(field: FieldInfo) -> bool:
 
 
 def _empty(model: type[Options]) -> dict[str, Any]:
-    """An empty dictionary for every nested model: each is made of its own defaults."""
+    """An empty dictionary for every nested model, which then gets its own defaults."""
     return {
         name: _empty(field.annotation)  # type: ignore[arg-type]
         for name, field in model.model_fields.items()
@@ -198,7 +201,7 @@ def _help(flag: Flag, default: Any) -> str:
 
 
 def _sentence(error: ValidationError, options: Sequence[_Option]) -> str:
-    """The first fault. A validator's own sentence is taken as it is; a limit is told with its flag."""
+    """The first fault: a validator's own sentence, or the flag and its limit."""
     fault = error.errors()[0]
     if fault["type"] == "value_error":
         return str(fault["ctx"]["error"])

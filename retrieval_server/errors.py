@@ -1,15 +1,13 @@
-"""Every way in which building or opening what is served can fail, each with a message that ends in the
-remedy.
+"""The ways in which building or opening an index can fail; every message ends with the remedy.
 
-The scripts print the message without a traceback and exit with status 2. Anything else that is raised is a
-bug.
+The scripts print the message without a traceback and exit with status 2. Any other exception is a bug.
 """
 
 from __future__ import annotations
 
 
 class RetrievalServerError(Exception):
-    """Base of the errors that a user can repair; the message says how."""
+    """Base of the errors that a user can repair; the message tells how."""
 
 
 class CorpusError(RetrievalServerError):
@@ -29,12 +27,12 @@ class IndexFolderError(RetrievalServerError):
 
 
 class WebEngineError(RetrievalServerError):
-    """A web search engine cannot be asked as configured: no key, no address, a parameter that is taken."""
+    """A web search engine cannot be used as configured: no key, no address, a reserved parameter."""
 
 
 class RecordingError(RetrievalServerError):
-    """A recording of web answers cannot be read or written, or is not what it was said to be."""
+    """A recording of web answers cannot be read or written, or is not a recording."""
 
 
 class RayError(RetrievalServerError):
-    """Ray Serve is not installed, or a part of an index does not start in it."""
+    """Ray Serve is not installed, or an encoder or shard does not start in it."""

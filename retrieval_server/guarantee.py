@@ -1,16 +1,16 @@
-"""What an index guarantees of its answers at every load, and the probe that finds out.
+"""What an index guarantees about its answers under any load, and the probe that finds it out.
 
-A query is encoded beside whichever others wait at the moment. Whether that shows depends on the library that
-multiplies matrices: Intel MKL in its strict mode (encode/cpu.py) computes a row alone as in a batch on
-Intel's processors, but not on AMD's; CUDA never promises it. So nothing is taken for granted: when a model
-has been loaded, its own linear layers multiply some rows alone and in batches, in the process that will
-encode. What comes of it is a ``Guarantee``, told by ``/ready`` and in the log.
+A query is encoded in one batch with whichever other queries are waiting. Whether that changes its vector
+depends on the library that multiplies matrices: Intel MKL in its strict mode (encode/cpu.py) gives a row the
+same bits alone as in a batch on Intel CPUs, but not on AMD's; CUDA never promises it. So nothing is assumed:
+when a model has been loaded, its own linear layers multiply some rows alone and in batches, in the process
+that will encode. The result is a ``Guarantee``, shown by ``/ready`` and in the log.
 
-The probe is evidence, not proof: it multiplies some two hundred rows a layer. A single row is what differs
-first, since libraries multiply one row (a matrix by a vector) in another way than several.
+The probe is evidence, not proof: it multiplies some two hundred rows for each layer. A single row is the
+first to differ, since libraries multiply one row (a matrix by a vector) in another way than several.
 
-What follows the encoder needs no probe: candidates of FAISS are scored again in float64, each query for
-itself (search/faiss_search.py), and BM25 adds up a query's own words.
+What follows the encoder needs no probe: the candidates that FAISS finds are scored again in float64, query by
+query (search/faiss_search.py), and BM25 adds up the scores of a query's own words.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _ALONE = (0, 7, 14, 15)  # texts that are multiplied alone as well, the last of 
 
 
 class Guarantee(str, Enum):
-    """What holds for a query's answer whatever is asked beside it; the strongest first."""
+    """What holds for a query's answer whatever else is in its batch; the strongest first."""
 
     #: The same ids and the same bits of every score.
     BITS = "bits"
     #: Scores within TIE, and the same ids in the same order, except where scores are within TIE.
     ORDER = "order"
-    #: Neither: the model computes in 16 bits, and a score differs by what these round.
+    #: Neither: the model computes in 16 bits, and scores differ by their rounding errors.
     NONE = "none"
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Guarantee(str, Enum):
 
     @property
     def meaning(self) -> str:
-        """The same in words, for the log."""
+        """The guarantee in words, for the log."""
         return {
             Guarantee.BITS: "the same ids and the same bits of every score at every load",
             Guarantee.ORDER: f"the same ids at every load, except where scores are within {TIE:g}",
@@ -64,9 +64,9 @@ def weakest(guarantees: Iterable[Guarantee]) -> Guarantee:
 
 @dataclass(frozen=True)
 class Probe:
-    """What one process found. ``fingerprint`` is a hash of its products, where they are the same bits.
+    """What one process found. With BITS, ``fingerprint`` is a hash of the products.
 
-    The same model has the same fingerprint in all processes that multiply alike.
+    A model has the same fingerprint in all processes that multiply alike.
     """
 
     guarantee: Guarantee
@@ -74,18 +74,18 @@ class Probe:
 
 
 def together(probes: Iterable[Probe]) -> Guarantee:
-    """The guarantee of processes of which any may get a query: the weakest, and ``bits`` only if they
-    multiply alike."""
+    """The guarantee of several processes, any of which may get a query: the weakest, and ``bits`` only if
+    all of them multiply alike."""
     found = set(probes)
     least = weakest(probe.guarantee for probe in found)
     return Guarantee.ORDER if least is Guarantee.BITS and len(found) > 1 else least
 
 
 def probe(model: torch.nn.Module) -> Probe:
-    """Find out what holds for the products of this model, where it lies and in the type it computes in.
+    """Find out what holds for the products of this model, on its device and in its data type.
 
-    One linear layer of each shape is tried. Elsewhere than on a processor nothing is: there kernels are
-    chosen by the size of the batch, and a few sizes say little about the others.
+    One linear layer of each shape is tried, on a CPU only: elsewhere kernels are chosen by the size of the
+    batch, and a few sizes say little about the others.
     """
     import torch
 

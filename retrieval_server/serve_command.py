@@ -1,6 +1,7 @@
 """The options of ``start_retrieval.py``: what each package declares, and what concerns the server as a whole.
 
-Validators refuse options that contradict each other; ``command_line.py`` makes flags, help and errors of it.
+Validators refuse options that contradict each other. ``command_line.py`` makes the flags, the help and the
+error messages from this declaration.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from retrieval_server.cluster.ray_options import RayOptions
-from retrieval_server.command_line import Flag, Group, Options, parse
+from retrieval_server.command_line import AtLeastOne, Flag, Group, Options, parse
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.server.limits import ConnectionLimits, Limits
@@ -29,7 +30,7 @@ def _named_folder(text: str) -> tuple[str, Path]:
 
 
 class RerankOptions(Options):
-    """A cross-encoder, and how much it reads."""
+    """A cross-encoder, and the number of passages that it scores."""
 
     group = Group("reranking by a cross-encoder")
 
@@ -53,7 +54,7 @@ class RerankOptions(Options):
 
 
 class LogOptions(Options):
-    """What the server writes about itself. Without ``log_level``, see ``level``."""
+    """The log. ``level`` is the level in effect."""
 
     group = Group("logs, on standard error")
 
@@ -71,7 +72,7 @@ class LogOptions(Options):
 
     @property
     def level(self) -> str:
-        """``log_level``, or the one at which what was asked for is written."""
+        """``log_level``, or its default, which depends on the other options."""
         if self.log_level is not None:
             return self.log_level
         return "info" if self.log_format == "json" or self.log_queries else "warning"
@@ -108,7 +109,7 @@ class ServeCommand(Options):
         str, Flag("address to listen on; 127.0.0.1: this machine only; 0.0.0.0: the whole network")
     ] = "127.0.0.1"
     port: Annotated[int, Flag("port to listen on")] = 8000
-    topk: Annotated[int, Field(ge=1), Flag("passages for each query where the request names no topk")] = 3
+    topk: Annotated[AtLeastOne, Flag("passages for each query where the request names no topk")] = 3
     pages: Annotated[
         Path | None,
         Flag(

@@ -1,9 +1,9 @@
-"""Splits an index into shards, for start_retrieval.py --serve ray to search on several machines.
+"""Splits an index into shards, which start_retrieval.py --serve ray searches on several machines.
 
     python retrieval_server/shard_index.py --index indexes/wiki --shards 3 --out indexes/wiki-3
     python retrieval_server/start_retrieval.py --serve ray --index indexes/wiki-3
 
-The shards together answer exactly as the whole index does.
+Together the shards give exactly the answers of the whole index.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What the engine can search: the contract between it and whatever finds documents.
+"""What the engine can search: the contract between it and everything that finds documents.
 
-There are two kinds. A ``StagedSource`` works in this process, on processor or GPU: the engine forms batches
-and runs its two stages in threads (``IndexSource``, an index folder, is one). A
-``RemoteSource`` waits for somebody else's answer, so batches would only make the fast wait for the slow: the
-engine hands it each query on its own, many at once, in the event loop. Queue, limits, deadline, cache and
-the merging of equal queries are the engine's, the same for both.
+There are two kinds. A ``StagedSource`` computes, on CPU or GPU: the engine forms batches and runs its two
+stages in threads (``IndexSource``, an index folder, is one). A ``RemoteSource`` waits for the answer of
+another service, where batches would only make fast queries wait for slow ones: the engine passes it one query
+at a time, many of them at once, in the event loop. Queue, limits, deadline, cache and the merging of equal
+queries are the engine's, and the same for both.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Retrieved:
 
 
 def rounded(hit: Retrieved) -> Retrieved:
-    """The hit with its score as a float32, which is what is sent; order is decided before this."""
+    """The hit with its score rounded to float32, as it is sent; the order is decided before."""
     return Retrieved(hit.passage, struct.unpack("<f", struct.pack("<f", hit.score))[0])
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a source is, as ``/ready`` tells; None where a source has no such thing."""
+    """What a source is, as shown by ``/ready``; None for what a source does not have."""
 
     backend: str
     passages: int | None = None
@@ -45,7 +45,7 @@ class Description:
 
 
 class SearchFailed(Exception):
-    """A source cannot answer a query now, for a reason that its client should read.
+    """A source cannot answer a query now, for a reason that the client should be told.
 
     ``status`` is the HTTP status of the answer, ``error`` its fixed word, ``retry_after`` in whole seconds.
     The text goes to clients and into logs: no key, no credentials.
@@ -57,7 +57,7 @@ class SearchFailed(Exception):
 
 
 class Source(ABC):
-    """Finds documents for a query; what the queries beside it can change says its description's guarantee."""
+    """Finds documents for a query; how far other queries may affect them: ``description.guarantee``."""
 
     @property
     @abstractmethod
@@ -66,33 +66,32 @@ class Source(ABC):
 
 
 class StagedSource(Source):
-    """A search in two stages, each for as many threads at a time as it says; the two may run at once."""
+    """A search in two stages, which may run at the same time for different batches."""
 
-    #: Batches that may be in the first stage and in the second at a time.
+    #: Batches that may be in the first stage, and in the second, at a time.
     encoders: int = 1
     searchers: int = 1
-    #: Whether a batch in the first stage and one in the second gain by running at once: not if both want
-    #: all cores of the processor.
+    #: Whether it is faster to run the two stages at once: not if both use all cores of the CPU.
     overlaps: bool = True
 
     @abstractmethod
     def warm_up(self) -> None:
-        """Answer one question, so that the first user does not wait for lazy initialisation."""
+        """Answer one query, so that the first client does not wait for lazy initialisation."""
 
     @abstractmethod
     def prepare(self, queries: Sequence[str]) -> Any:
-        """The first stage: what ``find`` needs of these queries."""
+        """The first stage: turn queries into what ``find`` needs."""
 
     @abstractmethod
     def find(self, prepared: Any, topks: Sequence[int]) -> Sequence[Sequence[Retrieved]]:
         """The second stage: at most ``topks[i]`` documents for query ``i``, best first."""
 
-    def close(self) -> None:  # noqa: B027 (most hold nothing that the garbage collector does not free)
-        """Let go of connections and processes; called once, in any thread, after the last answer."""
+    def close(self) -> None:  # noqa: B027 (most have nothing to release)
+        """Release connections and processes; called once, in any thread, after the last answer."""
 
 
 class RemoteSource(Source):
-    """A search elsewhere. ``answer`` runs in the engine's event loop, at most ``concurrency`` at a time."""
+    """A search by another service. At most ``concurrency`` calls of ``answer`` run at once."""
 
     concurrency: int
 
@@ -101,4 +100,4 @@ class RemoteSource(Source):
         """At most ``topk`` documents, best first. Raises SearchFailed."""
 
     async def close(self) -> None:
-        """Give connections back; called in the same event loop, after the last answer."""
+        """Close connections; called in the same event loop, after the last answer."""

@@ -3,8 +3,8 @@
     python retrieval_server/start_retrieval.py --index indexes/wiki
     curl -s localhost:8000/retrieve -H 'content-type: application/json' -d '{"queries": ["Who wrote Emma?"]}'
 
-The interactive page of the API is at /docs. A token in the environment variable RETRIEVAL_TOKEN is asked of
-every client, as the header "Authorization: Bearer TOKEN". Several indexes in one server:
+The interactive page of the API is at /docs. If the environment variable RETRIEVAL_TOKEN is set, every client
+must send it, as the header "Authorization: Bearer TOKEN". Several indexes in one server:
 
     python retrieval_server/start_retrieval.py --index wiki=indexes/wiki --index news=indexes/news
 
@@ -12,7 +12,7 @@ An index in shards, on the machines of a Ray cluster:
 
     python retrieval_server/start_retrieval.py --serve ray --ray-address auto --index indexes/wiki-in-shards
 
-A web search engine, with its answers recorded; then the same run again at no cost:
+A web search engine, with its answers recorded; then the same run again, free of charge:
 
     SERPER_API_KEY=... python retrieval_server/start_retrieval.py --web serper --record run.jsonl
     python retrieval_server/start_retrieval.py --web serper --replay run.jsonl
@@ -55,13 +55,13 @@ TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
 #: that closes first meets, now and then, the request that is just being sent.
 _KEEP_ALIVE_S = 75
 _NO_TOKEN = """\
-WARNING: --host {host} and no RETRIEVAL_TOKEN: everybody who can reach this address can search the indexes and
+WARNING: --host {host} without RETRIEVAL_TOKEN: anybody who can reach this address can search the indexes and
 WARNING: reload them. Set the environment variable to a secret, or listen on 127.0.0.1."""
 
 
 @dataclass
 class Sources:
-    """What is served, checked as far as that is possible without loading it."""
+    """Everything that is served, checked as far as possible without loading it."""
 
     shards: dict[str, list[tuple[Path, Manifest]]]
     web: WebSource | None
@@ -92,7 +92,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _set_up_process() -> None:
-    """How this process uses processor and memory; before anything imports torch or FAISS."""
+    """Set how this process uses CPU and memory; called before anything imports torch or FAISS."""
     from retrieval_server.encode.cpu import prefer_reproducible_products, share_the_interpreter
     from retrieval_server.encode.malloc import keep_giving_back
 
@@ -102,7 +102,7 @@ def _set_up_process() -> None:
 
 
 def check_sources(command: ServeCommand) -> Sources:
-    """Read all manifests, and connect to whatever is elsewhere. Raises RetrievalServerError."""
+    """Read all manifests, open the recording, connect to Ray. Raises RetrievalServerError."""
     from retrieval_server.cluster.ray_serve import RayServe
     from retrieval_server.folder.manifest import check_files
     from retrieval_server.folder.shard_set import read_shards
@@ -124,7 +124,7 @@ def check_sources(command: ServeCommand) -> Sources:
 
 
 def serve(command: ServeCommand, sources: Sources, token: str | None) -> int:
-    """Serve until told to stop, or until the indexes turn out not to load; the process's status."""
+    """Serve until a signal stops the server, or an index does not load. Returns the exit status."""
     import uvicorn
 
     failures: list[BaseException] = []

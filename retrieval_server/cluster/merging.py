@@ -8,8 +8,10 @@ from retrieval_server.sources import Retrieved, rounded
 
 
 def merge(found: Sequence[Sequence[Retrieved]], topk: int) -> tuple[Retrieved, ...]:
-    """The ``topk`` best of one query's hits from every shard: lists best first, with unrounded scores, the
-    shards in row order. The sort is stable, so equal scores stay in corpus order.
+    """The ``topk`` best of one query's hits from all shards.
+
+    ``found`` has a list for each shard, in row order; lists are best first, with unrounded scores. The sort
+    is stable, so equal scores stay in corpus order.
     """
     every = [hit for hits in found for hit in hits]
     return tuple(rounded(hit) for hit in sorted(every, key=lambda hit: -hit.score)[:topk])

@@ -1,14 +1,14 @@
-"""Indexes on several machines: encoders and shards are Ray Serve deployments, the app in front is the same.
+"""Indexes on several machines: encoders and shards are Ray Serve deployments behind the same app.
 
     app, engine (this process) --> encoder replicas --> every shard --> merged by score --> documents
 
-Queue, batches, cache, limits and the wire stay where they are; of the two stages of a batch the first is a
-call to a replica of the encoder, the second a call to every shard. Each index has an application of its own
-for each of these, so that a reload deploys new ones beside the old and deletes the old when they are idle.
-There is no HTTP proxy of Ray's: it is called through handles only.
+Queue, batches, cache, limits and HTTP stay in this process; the first stage of a batch is a call to a replica
+of the encoder, the second a call to every shard. Each encoder and shard of an index is an application of its
+own, so that a reload deploys new ones beside the old ones and deletes those when they are idle. Ray's HTTP
+proxy is not used: all calls go through handles.
 
-A replica whose process dies is started again by Ray. Calls that it had, and calls that come meanwhile, are
-sent again until it is back or the server's deadline has passed: an index loses no request to a crash.
+Ray restarts a replica whose process dies. Calls to it, from before and from meanwhile, are repeated until it
+is back or the server's deadline has passed: no request is lost to a crash.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from retrieval_server.search.options import OpenOptions
 from retrieval_server.sources import Description, Retrieved, SearchFailed, StagedSource
 
 log = logging.getLogger(__name__)
-#: Seconds between two attempts at a replica that is gone: the first, doubled each time, up to the second.
+#: Seconds between two calls to a dead replica: the first value, doubled each time, up to the second.
 _WAITS = (0.05, 1.0)
 
 
@@ -52,7 +52,7 @@ class QueryEncoder:
         self._probed = self._encoder.probed
 
     def call(self, queries: list[str]) -> tuple[Any, Probe]:
-        """The queries' vectors, (queries, dimension), and what the probe of this process found."""
+        """The queries' vectors, (queries, dimension), and the result of this process's probe."""
         return self._encoder.encode_queries(queries), self._probed
 
 
@@ -77,7 +77,7 @@ class Shard:
 
 
 class ShardedSource(StagedSource):
-    """An index whose stages run elsewhere. ``encoder`` is None where the shards take the queries' texts."""
+    """An index whose stages run on Ray. ``encoder`` is None if the shards take the queries' texts."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class ShardedSource(StagedSource):
         self._on_close()
 
     def _ask(self, handles: Sequence[Any], *arguments: Any) -> list[Any]:
-        """The answer of every handle, all asked at once. Raises SearchFailed when time is up."""
+        """The answers of all handles, called at once. Raises SearchFailed when the deadline has passed."""
         deadline = time.monotonic() + self._deadline_s
         calls = [handle.call.remote(*arguments) for handle in handles]
         return [
@@ -164,7 +164,7 @@ class ShardedSource(StagedSource):
 
 
 class RayServe:
-    """The connection to Ray, and the deployments of this server. Made and ended in the main thread."""
+    """The connection to Ray, and the deployments of this server. Opened and closed in the main thread."""
 
     def __init__(self, options: RayOptions, folders: Sequence[Path]):
         try:
@@ -179,14 +179,14 @@ class RayServe:
         settings: dict[str, Any] = {"address": options.ray_address, "log_to_driver": False}
         if self._local:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            # Workers inherit the environment: they find this package where this process found it.
+            # Workers inherit the environment, and so find this package in the same place.
             here = str(Path(__file__).resolve().parents[2])
             known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
             os.environ["PYTHONPATH"] = os.pathsep.join(
                 [here, *(path for path in known if path and path != here)]
             )
             wanted = sum(self._most_replicas(folder) for folder in folders) * options.replica_cpus
-            # Twice, for a reload has old and new side by side.
+            # Twice: during a reload, old and new replicas run side by side.
             settings |= {
                 "num_cpus": max(os.cpu_count() or 1, 1 + int(2 * wanted)),
                 "include_dashboard": False,
@@ -194,7 +194,7 @@ class RayServe:
         try:
             ray.init(**settings, namespace="retrieval", logging_level=logging.WARNING)
             serve.start(proxy_location="Disabled")
-        except Exception as error:  # a plain Exception where Ray's own processes do not come up in time
+        except Exception as error:  # a plain Exception if Ray's own processes do not start in time
             ray.shutdown()
             where = "on this machine" if self._local else f"at {options.ray_address}"
             raise RayError(f"--serve ray: Ray does not start {where} ({error}).") from error
@@ -257,7 +257,7 @@ class RayServe:
         )
 
     def close(self) -> None:
-        """Leave the cluster; end it, if it is this server's own."""
+        """Disconnect from the cluster; end it if it is this server's own."""
         import ray
         from ray import serve
 
@@ -269,7 +269,7 @@ class RayServe:
         from ray import serve
 
         least, most = replicas
-        # A replica works on one batch at a time; a second one that waits for it is a reason for another.
+        # A replica works on one batch at a time; if a second one waits, Ray starts another replica.
         scaling = {"min_replicas": least, "max_replicas": most, "target_ongoing_requests": 1}
         return serve.deployment(
             kind,
@@ -280,7 +280,7 @@ class RayServe:
 
 
 def describe(shards: Sequence[tuple[Path, Manifest]]) -> Description:
-    """What /ready tells of the index as a whole."""
+    """The description of the index as a whole, for /ready."""
     first = shards[0][1]
     encoder = first.dense.encoder if first.dense else None
     return Description(

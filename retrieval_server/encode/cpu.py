@@ -1,4 +1,4 @@
-"""How a process that encodes and searches uses the processor."""
+"""How a process that encodes and searches uses the CPU."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import sys
 def prefer_reproducible_products() -> None:
     """Ask Intel MKL, torch's matrix library on x86, for products that do not depend on the batch size.
 
-    By default MKL splits a product among threads in a way that depends on its shape, and the last digits
-    with it. Its strict reproducible mode ends that on Intel's processors; on AMD's it changes nothing, and
-    other libraries (CUDA, ARM) ignore it. What holds in a process is found out by trying: guarantee.py. Must
-    be called before torch is imported; a value that the user has set stays.
+    By default MKL divides a product among threads in a way that depends on its shape, which changes the last
+    digits. Its strict reproducible mode prevents that on Intel CPUs; on AMD's it changes nothing, and other
+    libraries (CUDA, ARM) ignore it. What holds in a process is found out by trying: guarantee.py. Call it
+    before torch is imported; a value that the user has set is kept.
     """
     os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 
 def share_the_interpreter() -> None:
-    """Let a thread that waits for the interpreter have it after half a millisecond, instead of five.
+    """Let a thread that waits for Python's interpreter lock get it after half a millisecond instead of five.
 
-    Encoding a batch asks for it some hundreds of times between two products, and each time an event loop that
-    is busy with requests may keep it to the end of the interval.
+    Encoding a batch needs the lock some hundreds of times, between two products, and each time an event loop
+    that is busy with requests may hold it to the end of the interval.
     """
     sys.setswitchinterval(0.0005)

@@ -1,8 +1,8 @@
 """A loaded encoder: texts to vectors with a sentence-transformers model, under the manifest's settings.
 
-Queries are padded by their own length, in buckets, so that a query's vector does not depend on the queries
-beside it, as far as the processor's products do not: see guarantee.py.
-Passages are encoded in batches padded to their longest, which is faster for long texts of similar length.
+Queries are padded by their own length, in buckets, so that a query's vector does not depend on the other
+queries of its batch, as far as the CPU's products allow: see guarantee.py.
+Passages are encoded in batches padded to the longest text, which is faster for long texts of similar length.
 
 torch is imported when a model is loaded and not before, so that a BM25 server never needs it.
 """
@@ -89,7 +89,7 @@ class Encoder:
         return encoder
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """The vectors of queries, (queries, dimension); ``probed`` says what holds in any company."""
+        """The vectors of queries, (queries, dimension). How far they depend on their batch: ``probed``."""
         texts = [self.section.query_prefix + query for query in queries]
         if self._plain:
             return self._encode_in_buckets(texts)
@@ -100,16 +100,16 @@ class Encoder:
 
     @cached_property
     def probed(self) -> Probe:
-        """What is guaranteed of ``encode_queries`` in this process; tried out when first asked for."""
+        """What ``encode_queries`` guarantees in this process; found out on first use."""
         found = probe(self._model)
         if self._plain:
             return found
-        # Padded to the longest of a batch: a vector's last digits depend on its neighbours' lengths.
+        # Padded to the longest of the batch: the last digits of a vector depend on the others' lengths.
         return Probe(weakest([found.guarantee, Guarantee.ORDER]), found.fingerprint)
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the model runs elsewhere than on the processor."""
+        """Whether the model runs on another device than the CPU."""
         return self._model.device.type != "cpu"
 
     @property
@@ -118,11 +118,11 @@ class Encoder:
         return callable(getattr(self._model.tokenizer, "pad", None)) and self._model.truncate_dim is None
 
     def _encode_in_buckets(self, texts: list[str]) -> np.ndarray:
-        """Encode each text at a length of its own: its tokens, padded to the next multiple of BUCKET.
+        """Encode each text at its own length: its tokens, padded to the next multiple of BUCKET.
 
-        Padding to the longest of a batch, as is usual, changes the last digits of a vector with its
-        neighbours, and makes short queries pay for a long one. In buckets the shape of the computation is
-        the same for a text in every batch, up to the batch size; see guarantee.py.
+        The usual padding, to the longest of the batch, makes the last digits of a vector depend on the other
+        texts, and a long query slows short ones down. In buckets a text is computed in the same shape in
+        every batch, up to the batch size; see guarantee.py.
         """
         import torch
 
@@ -155,12 +155,12 @@ class Encoder:
         return vectors
 
     def encode_together(self, texts: list[str], batch_size: int = 64) -> np.ndarray:
-        """Encode texts that have their prefix already, in batches padded to their longest."""
+        """Encode texts that already have their prefix, in batches padded to the longest."""
         import torch
 
         vectors = self._model.encode(
             texts,
-            prompt="",  # ours are in the texts already; else the model's default prompt would come on top
+            prompt="",  # the prefix is in the text already; otherwise the model's default prompt is added
             batch_size=batch_size,
             show_progress_bar=False,
             convert_to_tensor=True,
@@ -177,7 +177,7 @@ def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: 
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
-    # Left out, the latter is a question on the terminal where a folder brings code of its own.
+    # Without the second one, a folder that brings code of its own makes the library ask on the terminal.
     only_data = {"local_files_only": True, "trust_remote_code": False}
     try:
         if not bare:

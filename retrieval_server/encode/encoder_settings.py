@@ -1,9 +1,9 @@
 """How an encoder is to be used: pooling, prefixes, normalisation, separator, length.
 
-Pooling decides whether a model works at all, so it is never guessed. A model folder with a
-sentence-transformers configuration is believed; known families (``FAMILIES``) give prefixes and, for a bare
-transformers folder, the pooling; flags can say both. Two sources that contradict each other are refused: BGE
-served mean-pooled, or E5 without its prefixes, still answers, only badly.
+Pooling decides whether a model works at all, so it is never guessed. It comes from the folder's
+sentence-transformers configuration, from a known family (``FAMILIES``, which also gives prefixes), or from a
+flag. Sources that contradict each other are refused: BGE with mean pooling, or E5 without its prefixes, still
+answers, only badly.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def find_family(name: str) -> Family | None:
 def choose_pooling(name: str, options: EncoderOptions, own: FolderSettings, family: Family | None) -> str:
     """The pooling on which flag, folder and family agree.
 
-    Raises EncoderError if two of them differ, or none says anything.
+    Raises EncoderError if two of them differ, or if none gives one.
     """
     sources = {
         "--pooling": options.pooling,

@@ -1,8 +1,8 @@
-"""Passages to vectors on disk, and the vectors back from it, both a block at a time.
+"""Passages to vectors on disk, and back from disk, block by block.
 
 Passages are encoded in blocks and appended to a raw float32 file, so memory does not grow with the corpus and
-a run that was killed goes on behind its last whole block. Blocks have fixed borders: a resumed run encodes
-the same batches as an undisturbed one, and ends in the same bytes.
+a run that was killed resumes after its last whole block. Blocks have fixed borders: a resumed run encodes the
+same batches as an undisturbed one, and ends with the same bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def encode_rows(
 ) -> None:
     """Append the vectors of rows ``start`` to ``stop`` (excluded; None: all) to the raw file ``path``.
 
-    Goes on behind the file's last whole block. Part of a block, as a kill leaves it, is encoded again.
+    Resumes after the file's last whole block. Part of a block, as a kill leaves it, is encoded again.
     """
     stop = len(store) if stop is None else stop
     row_bytes = encoder.section.dimension * 4
@@ -54,9 +54,9 @@ def encode_rows(
 
 
 class Vectors:
-    """The rows of raw float32 files, one file after another: ``vectors[a:b]`` is an (b - a, dimension) array.
+    """The rows of raw float32 files, one file after another: ``vectors[a:b]`` is a (b - a, dimension) array.
 
-    A slice is read from disk when it is asked for and stays nowhere else.
+    A slice is read from disk each time and not kept.
     """
 
     def __init__(self, files: Sequence[Path], dimension: int):
@@ -72,7 +72,7 @@ class Vectors:
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise IndexError("vectors are read in slices of step 1")
-        parts = [np.empty((0, self.dimension), dtype=np.float32)]
+        pieces = [np.empty((0, self.dimension), dtype=np.float32)]
         first = 0
         for path, end in zip(self._files, self._ends, strict=True):
             low, high = max(start, first), min(stop, end)
@@ -80,6 +80,6 @@ class Vectors:
                 values = np.fromfile(
                     path, np.float32, (high - low) * self.dimension, offset=(low - first) * self.dimension * 4
                 )
-                parts.append(values.reshape(-1, self.dimension))
+                pieces.append(values.reshape(-1, self.dimension))
             first = end
-        return parts[1] if len(parts) == 2 else np.concatenate(parts)
+        return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)

@@ -1,9 +1,9 @@
-"""Memory that the C library keeps though nothing uses it any more goes back to the system.
+"""Returns memory to the system that the C library keeps although nothing uses it any more.
 
-Each batch has its own shape, and with it the sizes of what the encoder allocates and frees. glibc serves them
-from heaps that it grows and hardly ever shrinks: a server under load went on growing by a few megabytes
-every other minute, long after its largest batch. ``malloc_trim`` gives unused pages back, also from the
-middle of a heap. Elsewhere (musl, macOS, Windows) there is no such function and nothing is done.
+The encoder allocates and frees other sizes for every batch. glibc takes them from heaps that it grows and
+hardly ever shrinks: a server under load kept growing by a few megabytes every other minute, long after its
+largest batch. ``malloc_trim`` returns unused pages, also from the middle of a heap. Other C libraries (musl,
+macOS, Windows) have no such function, and nothing is done there.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def give_back_freed() -> None:
 
 
 def keep_giving_back(every_s: float = 10.0) -> threading.Event:
-    """``give_back_freed`` every ``every_s`` seconds, from a thread of its own, until the event is set.
+    """Call ``give_back_freed`` every ``every_s`` seconds, in a thread of its own, until the event is set.
 
-    For a process that encodes or searches until it is stopped: the server, a replica of one of its stages.
+    For processes that encode or search until they are stopped: the server, and the replicas on Ray.
     """
     done = threading.Event()
 

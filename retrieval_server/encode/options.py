@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field
-
-from retrieval_server.command_line import Flag, Group, Options
+from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
 
 DENSE = Group("dense")
 
@@ -42,7 +40,6 @@ class EncoderOptions(Options):
         bool | None, Flag("scale vectors to length 1 (default: as the model was trained)")
     ] = None
     max_length: Annotated[
-        int | None,
-        Field(ge=1),
+        AtLeastOne | None,
         Flag("cut longer texts (default: the model's own limit, 512 at most)", metavar="TOKENS"),
     ] = None

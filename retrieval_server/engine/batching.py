@@ -1,26 +1,25 @@
 """When to start which batch: the decisions of dynamic batching, without threads, clocks or futures.
 
-Queries of all connections wait in one line. The encoder takes a batch whenever it is free and a batch is
-*due*:
+Queries of all connections wait in one queue. A free encoder takes a batch when one is *due*:
 
 - as soon as a full batch is waiting, or as many queries as can be expected: the most that were waiting or
   under way at once during the last few batches, less those under way now. So a client that is alone never
-  waits, and sixty-four that ask in step are served together;
+  waits, and sixty-four clients that send queries in step are served together;
 - or when no query has come for ``max_wait_s`` since the encoder became free, and after ten times that in any
-  case. So queries that came while it worked wait a moment for the clients that it has just answered and that
-  ask again. Without that moment the clients split into groups that take turns, and a batch of a third of the
-  queries costs half of what a whole one does.
+  case. So queries that came while it was working wait a moment for the clients that it has just answered and
+  that send their next query. Without that moment the clients split into groups that take turns, and a batch
+  of a third of the queries takes half as long as a whole one.
 
-What is in a batch: half of it is for the request that has waited longest, the other half goes round all
-requests that wait, one query each in turn. So a request of two thousand queries delays a single one by a
-batch or two, not by thirty, and single queries, however many, at most halve the pace of the big request.
-Requests of one query each are simply served in order of arrival.
+What is in a batch: half of it is for the request that has waited longest, the other half is shared among all
+waiting requests, one query each in turn. So a request of two thousand queries delays a single query by a
+batch or two, not by thirty, and single queries, however many, slow the big request down to half its pace at
+most. Requests of one query each are served in order of arrival.
 
-Queries of a batch that failed come back as *suspects*: they go first and each alone, so that one query that
-breaks the backend cannot take others with it.
+Queries of a batch that failed come back as *suspects*: each is tried alone, before all others, so that one
+query that breaks the back end makes no other query fail.
 
-``Pace`` follows how long batches take, from which come ``Retry-After`` and the refusal of requests that would
-be answered too late. Time is an argument everywhere, in seconds of any monotonic clock.
+``Pace`` measures how long batches take. ``Retry-After`` is computed from it, and so is the decision to refuse
+requests that would be answered too late. Time is an argument everywhere, in seconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
-#: Batches that are looked back on to guess how many queries are about to arrive.
+#: Number of latest batches from which to guess how many queries are about to arrive.
 _LOOK_BACK = 4
-#: Waits without anybody new that a batch may be put off for, one after the other.
+#: A batch is put off by at most this many times ``max_wait_s``.
 _PUT_OFF = 10
 #: Weight of the newest batch in the average of ``Pace``.
 _NEWEST = 0.2
 
 
 class BatchFormer(Generic[Item]):
-    """The line of waiting queries. Items are compared by identity and must be hashable."""
+    """The queue of waiting queries. Items are compared by identity and must be hashable."""
 
     def __init__(self, max_batch: int, max_wait_s: float):
         self.max_batch = max_batch
         self.max_wait_s = max_wait_s
-        self._line: dict[Item, tuple[Hashable, float]] = {}  # item -> its request, its arrival
+        self._waiting: dict[Item, tuple[Hashable, float]] = {}  # item -> its request, its arrival
         self._requests: dict[Hashable, dict[Item, None]] = {}  # oldest first
         self._turns: OrderedDict[Hashable, None] = OrderedDict()  # the same requests, next in turn first
         self._suspects: dict[Item, None] = {}
@@ -53,12 +52,12 @@ class BatchFormer(Generic[Item]):
         self._recent: deque[int] = deque([1], maxlen=_LOOK_BACK)
 
     def __len__(self) -> int:
-        return len(self._line) + len(self._suspects)
+        return len(self._waiting) + len(self._suspects)
 
     def add(self, item: Item, now: float, request: Hashable = None) -> None:
-        """Append a query at the end of the line; None: it is a request of its own."""
+        """Append a query at the end of the queue; None: it is a request of its own."""
         owner = item if request is None else request
-        self._line[item] = (owner, now)
+        self._waiting[item] = (owner, now)
         self._newest = now
         self._requests.setdefault(owner, {})[item] = None
         self._turns.setdefault(owner)
@@ -68,8 +67,8 @@ class BatchFormer(Generic[Item]):
         self._suspects.update(dict.fromkeys(items))
 
     def remove(self, item: Item) -> bool:
-        """Forget a query that nobody wants any more; False if it does not wait (any more)."""
-        if item in self._line:
+        """Remove a query that is no longer wanted; False if it is not waiting (any more)."""
+        if item in self._waiting:
             self._leave(item)
             return True
         waited = item in self._suspects
@@ -77,28 +76,28 @@ class BatchFormer(Generic[Item]):
         return waited
 
     def saw(self, crowd: int) -> None:
-        """Note how many queries, waiting or under way, there were when a batch was done."""
+        """Note how many queries were waiting or under way when a batch was done."""
         self._recent.append(crowd)
 
     def due_in(self, now: float, free_since: float = float("-inf"), under_way: int = 0) -> float | None:
-        """Seconds until a batch is due: 0.0 now, None if nobody waits.
+        """Seconds until a batch is due: 0.0 now, None if no query waits.
 
-        ``free_since`` is when the encoder had nothing to do any more, ``under_way`` the number of queries
-        that are being worked on elsewhere, in the second stage for instance.
+        ``free_since`` is the time at which the encoder became idle, ``under_way`` the number of queries that
+        are being worked on elsewhere, for instance in the second stage.
         """
         if self._suspects:
             return 0.0
-        if not self._line:
+        if not self._waiting:
             return None
-        if len(self._line) >= min(self.max_batch, max(self._recent) - under_way):
+        if len(self._waiting) >= min(self.max_batch, max(self._recent) - under_way):
             return 0.0
-        _, arrived = next(iter(self._line.values()))
+        _, arrived = next(iter(self._waiting.values()))
         began = max(arrived, free_since)
         due = min(max(self._newest, free_since) + self.max_wait_s, began + _PUT_OFF * self.max_wait_s)
         return max(0.0, due - now)
 
     def take(self) -> list[Item]:
-        """The batch to run now, removed from the line: one suspect, else up to ``max_batch`` queries."""
+        """The batch to run now, removed from the queue: one suspect, else up to ``max_batch`` queries."""
         if self._suspects:
             suspect = next(iter(self._suspects))
             del self._suspects[suspect]
@@ -116,7 +115,7 @@ class BatchFormer(Generic[Item]):
         return batch
 
     def _leave(self, item: Item) -> None:
-        request, _ = self._line.pop(item)
+        request, _ = self._waiting.pop(item)
         waiting = self._requests[request]
         del waiting[item]
         if not waiting:
@@ -124,12 +123,12 @@ class BatchFormer(Generic[Item]):
 
 
 class Pace:
-    """How long work takes, from the latest batches: a part for each batch and a part for each query.
+    """How long work takes, estimated from the latest batches: a time for each batch and one for each query.
 
-    Both parts count. By the query alone, a server that has refused much, and so works in small batches, would
-    think itself slow and refuse still more; by the batch alone it could not tell how many more it may take.
-    They come from a line through the sizes and seconds of the batches, older ones weighing less; where all
-    were of about one size, half of their time is taken for the batch's.
+    Both are needed. With a time for each query alone, a server that has refused many, and so works in small
+    batches, would seem slow and refuse still more; with a time for each batch alone, the number of queries
+    would not matter. They come from a straight line through the sizes and seconds of the batches, older ones
+    weighing less; if all were of about the same size, half of their time is counted as the batch's.
     """
 
     def __init__(self, max_batch: int) -> None:
@@ -139,7 +138,7 @@ class Pace:
         self._variance = self._covariance = 0.0  # of the queries; of queries and seconds
 
     def batch_done(self, queries: int, started: float, ended: float) -> None:
-        """Note a batch. Stages may overlap, so it took what passed since the batch before it ended."""
+        """Note a batch. Stages may overlap, so its time is counted from the end of the batch before it."""
         seconds = ended - max(started, self._last_end)
         newest = _NEWEST if self._queries else 1.0
         self._last_end = ended
@@ -150,11 +149,11 @@ class Pace:
         self._covariance = (1 - newest) * (self._covariance + newest * more * longer)
 
     def seconds_for(self, queries: int) -> float:
-        """How long this many queries will take, in batches as large as can be; 0.0 while nothing is known."""
+        """Seconds that this many queries will take, in full batches; 0.0 before the first batch."""
         if not (queries and self._queries):
             return 0.0
         average = self._seconds / self._queries
-        trust = (self._queries / 4) ** 2  # in the half, as a variance: it fades as sizes differ
+        trust = (self._queries / 4) ** 2  # weight of that half, as a variance: it fades as sizes differ
         slope = (self._covariance + trust * average / 2) / (self._variance + trust)
         slope = min(max(slope, 0.0), average)
         batches = -(-queries // self._max_batch)

@@ -1,12 +1,13 @@
-"""Batching across requests: the queries of all requests wait in one line and are searched together.
+"""Batching across requests: the queries of all requests wait in one queue and are searched together.
 
-    search() --> cached? --> same query under way? --> Line --> runner: threads, or the event loop
-       ^                                             (line.py)            (runners.py)
-       +------------------- futures <------------- deliver <-------------------+
+    search() --> cached? --> same query under way? --> JobQueue --> runner: threads, or the event loop
+       ^                                            (job_queue.py)  (runners.py)     |
+       +---------------- the jobs' futures <-------- deliver <-----------------------+
 
-All bookkeeping happens in the event loop; threads only run the source's stages. The line is bounded: what
-does not fit is refused at once (``Overloaded``), never queued without end. A query whose askers have all
-gone (client closed, deadline) is taken out of the line; one that is being searched is finished, and cached.
+All bookkeeping happens in the event loop; threads only run the source's stages. The queue is bounded: what
+does not fit is refused at once (``Overloaded``), never queued without end. A query whose clients have all
+gone (connection closed, deadline) is taken out of the queue; one that is being searched is finished, and
+cached.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from collections.abc import Callable, Sequence
 from cachetools import LRUCache
 
 from retrieval_server.engine.batching import Pace
+from retrieval_server.engine.job_queue import JobQueue
 from retrieval_server.engine.jobs import Answer, Batch, Job, now
-from retrieval_server.engine.line import Line
 from retrieval_server.engine.metrics import IndexMetrics
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.engine.runners import RemoteRunner, StagedRunner, Stages
 from retrieval_server.sources import RemoteSource, Source, StagedSource
 
 log = logging.getLogger(__name__)
-#: How often an engine that is being drained looks whether it has finished.
+#: How often an engine that is being drained checks whether it has finished.
 _LOOK_AGAIN_S = 0.02
 
 
@@ -46,7 +47,7 @@ class Engine:
         self.options = options
         self.source: Source | None = None
         self._metrics = metrics
-        self._line: Line | None = None  # made by load: how long a batch may be depends on the source
+        self._queue: JobQueue | None = None  # made by load: the size of a batch depends on the source
         self._pace: Pace | None = None
         self._cache: LRUCache[tuple[str, int], Answer] = LRUCache(options.cache_size)
         self._in_flight: dict[tuple[str, int], Job] = {}
@@ -57,40 +58,40 @@ class Engine:
     @property
     def queue_length(self) -> int:
         """Queries that wait for the encoder."""
-        return len(self._line) if self._line is not None else 0
+        return len(self._queue) if self._queue is not None else 0
 
     @property
     def outstanding(self) -> int:
         """Queries accepted and not yet answered."""
-        return self._line.unanswered if self._line is not None else 0
+        return self._queue.unanswered if self._queue is not None else 0
 
     @property
     def cache_entries(self) -> int:
         return len(self._cache)
 
     async def load(self, load: Callable[[], Source]) -> None:
-        """Load and warm up in the thread that will encode, and start to work on the line."""
+        """Load and warm up in the thread that will encode, and start to work on the queue."""
         options = self.options
         source = await self._stages.load(load)
         runner: RemoteRunner | StagedRunner
-        if isinstance(source, RemoteSource):  # batches would make the fast wait for the slow
-            self._line, self._pace = Line(max_batch=1, max_wait_s=0.0), Pace(max_batch=1)
-            runner = RemoteRunner(source, self._line.next_batch, self._deliver)
+        if isinstance(source, RemoteSource):  # batches would make fast queries wait for slow ones
+            self._queue, self._pace = JobQueue(max_batch=1, max_wait_s=0.0), Pace(max_batch=1)
+            runner = RemoteRunner(source, self._queue.next_batch, self._deliver)
         else:
             try:
                 await self._stages.load(source.warm_up)
             except Exception:
                 source.close()
                 raise
-            self._line = Line(options.max_batch, options.max_wait_ms / 1000)
+            self._queue = JobQueue(options.max_batch, options.max_wait_ms / 1000)
             self._pace = Pace(options.max_batch)
             overlap = source.overlaps if options.overlap is None else options.overlap
-            runner = StagedRunner(source, self._stages, self._line.next_batch, self._deliver, overlap)
+            runner = StagedRunner(source, self._stages, self._queue.next_batch, self._deliver, overlap)
         self._tasks = [asyncio.create_task(coroutine) for coroutine in runner.work()]
         self.source = source
 
     async def drain(self) -> None:
-        """Returns when everything that was asked has been answered; the caller asks no more."""
+        """Returns when all queries have been answered; the caller sends no more."""
         while self._searches or self.outstanding:
             await asyncio.sleep(_LOOK_AGAIN_S)
 
@@ -108,8 +109,8 @@ class Engine:
     async def search(self, queries: Sequence[str], topk: int) -> list[Answer]:
         """At most ``topk`` documents a query, in the queries' order; a blank query finds none.
 
-        Raises Overloaded at once where the line is full or too slow, and what the backend raised. Cancelling
-        takes back the queries that nobody else waits for.
+        Raises Overloaded at once if the queue is full or too slow, and what the source raised. Cancelling
+        takes back the queries that no other request waits for.
         """
         self._searches += 1
         try:
@@ -154,9 +155,9 @@ class Engine:
         return [wait.future.result() if isinstance(wait, Job) else wait for wait in waits]
 
     async def _answered(self, fresh: list[Job], jobs: set[Job]) -> None:
-        """Returns when all ``jobs`` are answered; the ``fresh`` ones among them enter the line."""
-        assert self._line is not None
-        self._line.add(fresh)
+        """Returns when all ``jobs`` are answered; the ``fresh`` ones among them enter the queue."""
+        assert self._queue is not None
+        self._queue.add(fresh)
         for job in jobs:
             job.askers += 1
         try:
@@ -165,7 +166,7 @@ class Engine:
         finally:
             for job in jobs:
                 job.askers -= 1
-                if job.askers == 0 and not job.future.done() and self._line.withdraw(job):
+                if job.askers == 0 and not job.future.done() and self._queue.withdraw(job):
                     self._metrics.dropped.inc()
                     self._forget(job)
 
@@ -212,24 +213,24 @@ class Engine:
             self._fail(batch, batch.error)
 
     def _succeed(self, batch: Batch, answers: Sequence[Answer]) -> None:
-        assert self._line is not None and self._pace is not None
+        assert self._queue is not None and self._pace is not None
         self._pace.batch_done(len(batch.jobs), batch.started, now())
-        self._line.batch_done()
+        self._queue.batch_done()
         for job, answer in zip(batch.jobs, answers, strict=True):
             if self._cache.maxsize:
                 self._cache[job.query, job.topk] = answer
-            self._line.job_done()
+            self._queue.job_done()
             self._forget(job)
             job.future.set_result(answer)
 
     def _fail(self, batch: Batch, error: Exception) -> None:
-        assert self._line is not None
+        assert self._queue is not None
         if len(batch.jobs) > 1:
             log.warning("a batch of %d queries failed; trying each alone", len(batch.jobs), exc_info=error)
-            self._line.retry_alone(batch.jobs)
+            self._queue.retry_alone(batch.jobs)
             return
         (job,) = batch.jobs
-        self._line.job_done()
+        self._queue.job_done()
         self._forget(job)
         job.future.set_exception(error)
         job.future.exception()  # mark as seen: its askers may all have gone

@@ -1,8 +1,9 @@
 """What ``GET /metrics`` shows to Prometheus. One registry for each app, so that two apps can share a process.
 
-Counters only grow, so rates over any span are the reader's to take. ``queries`` are what clients asked;
-``batches`` are what the backend ran. cached + joined + run = queries, less what was dropped or refused.
-What belongs to an index carries its name as the label ``index``; ``Metrics.of(name)`` has those filled in.
+``queries`` counts what clients sent, ``batch_size`` what the source was given. Cached, joined and searched
+queries add up to ``queries``, less those that were dropped. Instruments of an index have its name as the
+label
+``index``; ``Metrics.of(name)`` fills it in.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Metrics:
 
 
 class IndexMetrics:
-    """The instruments of one index, with its name filled in; every one is on the page from now on."""
+    """The instruments of one index, with its name filled in; all of them are on the page from now on."""
 
     def __init__(self, every: Metrics, index: str):
         self._every, self._index = every, index
@@ -91,5 +92,5 @@ class IndexMetrics:
         self._every.reloads.labels(self._index, outcome).inc()
 
     def watch(self, gauge: str, value: Callable[[], float]) -> None:
-        """Let a gauge read its value when it is asked for."""
+        """Let a gauge call ``value`` whenever the page is made."""
         self._every.gauges[gauge].labels(self._index).set_function(value)

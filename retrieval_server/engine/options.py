@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from retrieval_server.command_line import Flag, Group, Options
+from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
 
 
 class EngineOptions(Options):
@@ -14,7 +14,7 @@ class EngineOptions(Options):
 
     group = Group("batching", "The queries of all requests are encoded and searched together.")
 
-    max_batch: Annotated[int, Field(ge=1), Flag("queries in a batch; 1: each alone")] = 64
+    max_batch: Annotated[AtLeastOne, Flag("queries in a batch; 1: each alone")] = 64
     max_wait_ms: Annotated[
         float,
         Field(ge=0),

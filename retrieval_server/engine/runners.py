@@ -1,4 +1,4 @@
-"""Runners take batches from a line, have a source search them, and deliver them with answers or an error.
+"""Runners take batches from a queue, have a source search them, and deliver them with answers or an error.
 
 A runner is given two callables, ``next_batch`` and ``deliver``, and knows nothing else of who feeds it. Its
 coroutines, from ``work``, run in the event loop until they are cancelled; every batch that is taken is

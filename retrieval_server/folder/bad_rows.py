@@ -1,8 +1,8 @@
-"""One rule for rows that cannot be used, in every corpus (data_process/bad_rows.py has the same).
+"""One rule for rows that cannot be used, in every corpus (the same as in data_process/bad_rows.py).
 
 A bad row is counted, and the first five are named with their place and the reason. Then nothing is written
-and the script ends with a status other than 0; with `--skip-bad-rows` these rows are left out, counted and
-named all the same, and the others are used. A whole file is read before it is refused, so one run shows every
+and the script ends with a status other than 0; with `--skip-bad-rows` these rows are counted and named too,
+but left out, and the others are used. A whole file is read before it is refused, so that one run shows every
 fault.
 """
 

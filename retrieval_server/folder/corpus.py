@@ -1,13 +1,13 @@
-"""Reads a corpus row by row: one file, several, or a folder of them, never a file whole.
+"""Reads a corpus row by row: one file, several, or a folder of them. No file is in memory as a whole.
 
-The format is known by the file's name: ``.jsonl`` and ``.tsv`` (each also with ``.gz`` behind it) and
-``.parquet``; corpus_rows.py tells what a row is. The files are read in the order given, those of a folder in
-the order of their names, and together they are one corpus: an id may stand in one of them only.
+The file's name gives the format: ``.jsonl`` and ``.tsv`` (each also with ``.gz``) and ``.parquet``; what a
+row is, see corpus_rows.py. The files are read in the order given, those of a folder in the order of their
+names, and together they are one corpus: an id may occur in only one of them.
 
-Rows that do not fit are all counted, and the first of them named, with file, line and fault; then the corpus
-is refused, or with ``skip_bad_rows`` taken without them (bad_rows.py). A line beyond MAX_LINE_BYTES is such a
-row: a few hundred kilobytes of gzip can be gigabytes of one. Lines are split at ``\\n`` only: other line
-separators of Unicode may stand inside a text.
+Rows that cannot be used are counted, and the first of them named, with file, line and fault; then the corpus
+is refused, or with ``skip_bad_rows`` used without them (bad_rows.py). A line beyond MAX_LINE_BYTES is such a
+row: a few hundred kilobytes of gzip can unpack to gigabytes. Lines are split at ``\\n`` only, since Unicode's
+other line separators may occur inside a text.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def _known(path: Path) -> bool:
 
 
 class CorpusReader:
-    """Iterates over ``(place, Passage)``; ``bad`` has the malformed rows, which are left out. Unless they are
+    """Iterates over ``(place, Passage)``; malformed rows are left out and noted in ``bad``. Unless they are
     to be skipped, the iteration ends with a CorpusError that names the first of them.
 
-    A place is the number of a line or row, from 1, counted on from file to file; ``where`` gives its name.
+    A place is the number of a line or row, from 1, over all files; ``where`` puts it into words.
     """
 
     def __init__(self, corpus: Path | Sequence[Path], *, skip_bad_rows: bool = False, progress: bool = True):
@@ -151,7 +151,7 @@ def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRow | None]:
 
 
 def _parquet_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRow]:
-    """What each row holds. Of the file, a thousand rows and the open pages of its columns are in memory."""
+    """What each row holds. In memory are a thousand rows and the open pages of the columns."""
     try:
         with pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
             columns = [name for name in _COLUMNS if name in file.schema_arrow.names]
@@ -168,7 +168,7 @@ def _parquet_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRow]:
 
 
 def write_passages(reader: CorpusReader, path: Path) -> tuple[CorpusSection, int]:
-    """Write the corpus's text to ``path``: what it is, and the number of passages.
+    """Write the corpus's text to ``path``. Returns what it is and the number of passages.
 
     Raises CorpusError for a malformed row, an empty corpus and for equal ids.
     """

@@ -1,8 +1,9 @@
 """``manifest.json``: what an index folder holds, and the checks that refuse a folder whose parts do not fit.
 
-The manifest is written last, into a folder that gets its final name only then: a folder without one is not an
-index. Everything that changes an embedding stands in it (pooling, prefixes, normalisation, length, the hash
-of the encoder's files), because an index searched with another encoder answers nonsense without any error.
+The manifest is written last, and only then does the folder get its final name: a folder without one is not an
+index. The manifest holds everything that changes an embedding (pooling, prefixes, normalisation, length, the
+hash of the encoder's files), because an index searched with another encoder answers nonsense without any
+error.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class CorpusSection(_Section):
 
 
 class EncoderSection(_Section):
-    """All that fixes an embedding. ``sha256`` is over the model folder's files; lengths are in tokens."""
+    """What an embedding depends on. ``sha256`` is over the model's files; lengths are in tokens."""
 
     name: str
     sha256: str
@@ -62,7 +63,7 @@ class SearchSection(_Section):
 
 
 class RecallRow(SearchSection):
-    """Share of exact search's results that a setting finds, and its milliseconds a query when built."""
+    """The share of exact search's results that a setting finds, and its milliseconds for each query."""
 
     recall: float
     ms: float
@@ -97,7 +98,7 @@ class BM25Section(_Section):
 
 
 class ShardSection(_Section):
-    """Which part of which index this is: rows from ``first_row`` on, of ``whole_count`` in ``of`` shards."""
+    """Which shard of which index this is: rows from ``first_row`` on, of ``whole_count`` in ``of`` shards."""
 
     number: int
     of: int
@@ -122,9 +123,9 @@ class FileEntry(_Section):
 
 
 class Manifest(_Section):
-    """The whole of ``manifest.json``. The section that ``backend`` names is there.
+    """The whole of ``manifest.json``. The section named by ``backend`` is always there.
 
-    A hybrid also has the dense section of the dense index in it, if there is one.
+    A hybrid also has the dense section of the dense index that it searches, if there is one.
     """
 
     format_version: int
@@ -142,7 +143,8 @@ class Manifest(_Section):
     @field_validator("files")
     @classmethod
     def _inside(cls, files: dict[str, FileEntry]) -> dict[str, FileEntry]:
-        # A file's size and hash stand in the message that refuses it: no other folder's may be named.
+        # The message that refuses a file shows its size and hash: so no file outside of the folder may be
+        # named.
         for name in files:
             path = PurePosixPath(name)
             if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
@@ -151,7 +153,7 @@ class Manifest(_Section):
 
 
 def sha256_of_file(path: Path, read: Callable[[int], object] = lambda size: None) -> str:
-    """The file's hash, in hexadecimal; ``read`` is told the bytes of each block."""
+    """The file's hash, in hexadecimal; ``read`` is called with the size of each block, for a progress bar."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(2**20):
@@ -163,7 +165,7 @@ def sha256_of_file(path: Path, read: Callable[[int], object] = lambda size: None
 def describe_files(folder: Path, progress: bool = False) -> dict[str, FileEntry]:
     """Size and hash of every file below the folder except the manifest, by relative path.
 
-    ``progress`` shows a bar where there is more to read than VERIFY_UP_TO.
+    ``progress`` shows a bar if there is more to read than VERIFY_UP_TO.
     """
     paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
     sizes = [p.stat().st_size for p in paths]
@@ -224,7 +226,7 @@ def require_equal(what: str, in_manifest: object, found: object, remedy: str) ->
 def check_files(folder: Path, manifest: Manifest, verify: bool | None = None) -> None:
     """Compare the folder's files with the manifest: sizes always, hashes if ``verify``.
 
-    ``verify=None`` hashes folders of up to 1 GiB: seconds there, minutes for the index of a whole Wikipedia.
+    ``verify=None`` hashes folders of up to 1 GiB: that takes seconds, and minutes for a whole Wikipedia.
     """
     remedy = "The folder was changed after its build; copy it again or build it again."
     if verify is None:

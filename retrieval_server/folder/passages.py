@@ -5,9 +5,9 @@ thousand rows; opening it reads the batches' metadata only, and one passage touc
 the corpus's own and must be unique: the writer keeps a hash of 8 bytes a row, sorts them at the end and
 compares the ids of equal hashes, which needs no dictionary of all ids.
 
-Pages that were read stay mapped into the process as long as memory is free, so in time the whole text would
-be resident. The store therefore hands its pages back after every few thousand passages; the operating system
-keeps them in its cache, and to read them again costs a microsecond or two.
+Pages that were read stay mapped into the process while memory is free, so in time the whole text would be
+resident. The store therefore unmaps its pages after every few thousand passages; the operating system keeps
+them in its cache, and reading them again costs a microsecond or two.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from retrieval_server.errors import CorpusError, IndexFolderError
 SCHEMA = pa.schema([("id", pa.string()), ("contents", pa.string()), ("url", pa.string())])
 BATCH_ROWS = 4096
 BATCH_BYTES = 16 * 2**20  # a batch's column must stay far below Arrow's 2 GiB limit for 32-bit offsets
-# Passages read before the mapped pages are handed back. A passage touches up to seven places, and Linux maps
+# Passages read before the mapped pages are released. A passage touches up to seven places, and Linux maps
 # 64 KiB around each: 2,048 of them are 0.9 GB at worst.
 RELEASE_AFTER = 2048
 _OPEN_AT_ONCE = 64  # batches whose pages are mapped while their metadata are read at opening
@@ -37,7 +37,7 @@ _OPEN_AT_ONCE = 64  # batches whose pages are mapped while their metadata are re
 
 @dataclass(frozen=True)
 class Passage:
-    """One document of the corpus; ``contents`` is what is indexed, ``url`` is only handed on."""
+    """One document of the corpus. ``contents`` is what is indexed; ``url`` is only passed on to clients."""
 
     id: str
     contents: str
@@ -47,8 +47,8 @@ class Passage:
 class PassageWriter:
     """Writes passages in corpus order; a context manager. ``count`` and ``sha256`` are final when it closes.
 
-    ``sha256`` is taken over ids and contents, not over the file, so that it names the corpus itself: the same
-    for a plain and a compressed file, for every version of Arrow.
+    ``sha256`` is over ids and contents, not over the file, so that it identifies the corpus itself: it is the
+    same for a plain and a compressed file, and for every version of Arrow.
     """
 
     def __init__(self, path: Path):
@@ -79,7 +79,7 @@ class PassageWriter:
         self._writer.close()
 
     def add(self, passage: Passage, place: int) -> None:
-        """Append one passage that stood at ``place`` (counted from 1) of the corpus; places increase."""
+        """Append the passage at ``place`` of the corpus, counted from 1; places must increase."""
         if not self._rows or place - self._places[-1] != self.count - self._rows[-1]:
             self._rows.append(self.count)
             self._places.append(place)
@@ -135,7 +135,7 @@ class PassageStore(Sequence[Passage]):
 
     def __init__(self, path: Path):
         self._path = path
-        self._read = 0  # passages since the pages were handed back
+        self._read = 0  # passages since the pages were released
         try:
             with path.open("rb") as stream:
                 self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
@@ -149,7 +149,7 @@ class PassageStore(Sequence[Passage]):
             raise IndexFolderError(
                 f"{path}: not a readable Arrow file ({error}). Build the index again."
             ) from error
-        # Indexes of before there were addresses have two columns.
+        # Older indexes have no column for addresses.
         if reader.schema.names not in (SCHEMA.names, SCHEMA.names[:2]):
             raise IndexFolderError(
                 f"{path}: columns {reader.schema.names} instead of {SCHEMA.names}. Build the index again."
@@ -171,7 +171,7 @@ class PassageStore(Sequence[Passage]):
         return Passage(*(column[offset].as_py() for column in self._columns[batch]))
 
     def release(self) -> None:
-        """Hand the mapped pages back; whoever reads them again, in any thread, finds them unchanged."""
+        """Unmap the pages that were read; reading them again, in any thread, gives the same."""
         self._read = 0
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)

@@ -1,7 +1,7 @@
-"""How a folder becomes an index, all at once.
+"""How a folder becomes an index, in one step.
 
 All work is done in ``OUT.building`` beside the target; the manifest is written last and the folder renamed
-then, so that ``OUT`` is either a finished index or not there.
+then, so that ``OUT`` is either a finished index or does not exist.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from retrieval_server.folder.manifest import MANIFEST
 
 
 def refuse_target(out: Path, *, overwrite: bool) -> None:
-    """Raise BuildError if ``out`` must not be written: it exists, or is something else than an index."""
+    """Raise BuildError if ``out`` must not be written: it exists, or it is not an index."""
     if out.exists() and not overwrite:
         raise BuildError(f"{out} exists. Choose another --out, or replace it with --overwrite.")
     if out.exists() and not (out / MANIFEST).is_file():
@@ -27,9 +27,9 @@ def refuse_target(out: Path, *, overwrite: bool) -> None:
 
 @contextmanager
 def work_folder(out: Path, keep: Sequence[str] = ()) -> Iterator[Path]:
-    """``OUT.building``, held by one process: a second build of the same target is refused.
+    """``OUT.building``, locked: a second build of the same target at the same time is refused.
 
-    What a killed build left in it is removed, but for the files named in ``keep``.
+    What a killed build left there is removed, except for the files named in ``keep``.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     work = out.with_name(out.name + ".building")
@@ -44,7 +44,7 @@ def work_folder(out: Path, keep: Sequence[str] = ()) -> Iterator[Path]:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """A second name for a file that never changes; a copy where the file system has no such thing."""
+    """Hard-link a file that never changes, or copy it where the file system cannot link."""
     try:
         os.link(source, target)
     except OSError:
@@ -52,7 +52,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def publish(work: Path, out: Path) -> None:
-    """Give the finished folder its name. An old index is moved aside first: no moment shows half of one."""
+    """Give the finished folder its name. An old index is moved aside first, so no half index is ever seen."""
     aside = out.with_name(out.name + ".replaced")
     if out.exists():
         shutil.rmtree(aside, ignore_errors=True)

@@ -17,9 +17,9 @@ def shard_folder(out: Path, number: int, of: int) -> Path:
 
 
 def read_shards(folder: Path) -> list[tuple[Path, Manifest]]:
-    """The shards below ``folder`` in row order, or the one index that it is.
+    """The shards in ``folder`` in row order, or the folder itself if it is one index.
 
-    Raises IndexFolderError if they are not all there, or not all of one index.
+    Raises IndexFolderError if a shard is missing or belongs to another index.
     """
     if (folder / MANIFEST).is_file() or not folder.is_dir():
         return [(folder, read_manifest(folder))]

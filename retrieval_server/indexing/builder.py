@@ -1,8 +1,8 @@
-"""Builds an index folder from a corpus in one go (parts.py: in several processes or on several machines).
+"""Builds an index folder from a corpus in one process (parts.py: in several, or on several machines).
 
 All work is done in ``OUT.building`` beside the target; the manifest is written last and the folder renamed
-then, so that ``OUT`` is either a finished index or not there. A build that was killed leaves
-``OUT.building``; the same command goes on from the vectors in it, if corpus and encoder are still the same
+then, so that ``OUT`` is either a finished index or does not exist. A build that was killed leaves
+``OUT.building``; the same command continues from the vectors in it, if corpus and encoder are still the same
 (``progress.json`` tells), else starts over.
 """
 
@@ -83,9 +83,9 @@ def build_index(options: BuildOptions) -> Manifest:
 
 
 def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
-    """Build a dense index of vectors that were encoded in parts; ``options.corpus`` is not looked at.
+    """Build a dense index of vectors that were encoded in parts; ``options.corpus`` is ignored.
 
-    Raises BuildError naming the part that does not belong, is not finished or is missing.
+    Raises BuildError naming the part that is missing, not finished or of another corpus or encoder.
     """
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.encode.encoding import Vectors
@@ -113,22 +113,22 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
 def build_hybrid(
     folders: Sequence[Path], out: Path, *, k: int = 60, depth: int = 100, overwrite: bool = False
 ) -> Manifest:
-    """Make the index that searches ``folders``, of one corpus, and merges what they find (hybrid.py).
+    """Make the index that searches ``folders``, of one corpus, and merges their hits (search/hybrid.py).
 
-    The text is linked, not copied, where the file system can. Raises BuildError or IndexFolderError.
+    The text is linked, or copied where the file system cannot link. Raises BuildError or IndexFolderError.
     """
-    from retrieval_server.search.hybrid import describe_parts
+    from retrieval_server.search.hybrid import describe_members
 
     refuse_target(out, overwrite=overwrite)
-    section, part = describe_parts(folders, out, k, depth)
+    section, member = describe_members(folders, out, k, depth)
     with work_folder(out) as work:
         link_or_copy(folders[0] / PASSAGES, work / PASSAGES)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             backend="hybrid",
-            count=part.count,
-            corpus=part.corpus,
-            dense=part.dense,
+            count=member.count,
+            corpus=member.corpus,
+            dense=member.dense,
             hybrid=section,
             files=describe_files(work),
             built_with=_versions("hybrid"),
@@ -145,7 +145,7 @@ def finish_index(
     count: int,
     sections: dict[str, BM25Section | DenseSection],
 ) -> Manifest:
-    """Write the manifest of what stands in ``work`` and give the folder its name."""
+    """Write the manifest of what is in ``work``, and give the folder its final name."""
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         backend=options.backend,
@@ -173,7 +173,7 @@ def open_encoder(options: BuildOptions):
 
 
 def _keep_or_drop_vectors(work: Path, wanted: dict) -> None:
-    """Vectors of an earlier, interrupted build stay only if they are of the same corpus and encoder."""
+    """Keep the vectors of an interrupted build only if they are of the same corpus and encoder."""
     path = work / _PROGRESS
     try:
         same = json.loads(path.read_text(encoding="utf-8")) == wanted

@@ -1,4 +1,4 @@
-"""From encoded passages to the dense part of an index folder: the FAISS file, and what the manifest says."""
+"""From encoded passages to the dense section of an index: the FAISS file, and its entry in the manifest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from retrieval_server.search.faiss_search import SearchParameters, is_exact
 
 
 def check_options(options: BuildOptions, dimension: int) -> None:
-    """Say what is wrong with the index before the corpus is encoded, not hours later."""
+    """Raise BuildError for a wrong option before the corpus is encoded, not hours later."""
     index = make_index(options.factory, dimension)
     SearchParameters(options.nprobe, options.ef_search).apply(index)
     if options.recall_queries is not None:
@@ -42,8 +42,8 @@ def make_dense(
 ) -> DenseSection:
     """Write the FAISS index of ``vectors`` into ``work``.
 
-    Of an approximate index the recall is measured and printed, and its default settings come from that; only
-    for this ``open_encoder`` is called.
+    The recall of an approximate index is measured and printed, and its default settings are chosen from it;
+    ``open_encoder`` is called only for that.
     """
     path = work / FAISS_INDEX
     section = DenseSection(encoder=encoder, metric="inner_product", factory=options.factory)

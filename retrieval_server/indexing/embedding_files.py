@@ -1,11 +1,11 @@
-"""Ready-made embeddings: vectors that somebody else has encoded, read from disk a slice at a time.
+"""Ready-made embeddings: vectors that were encoded elsewhere, read from disk a slice at a time.
 
-The file's name tells its form:
+The file's name gives its format:
 
 - ``.npy``: an array (passages, dimension) of 16, 32 or 64 bits;
 - ``.fbin``: rows and dimension as two 32-bit numbers, then the vectors in 32 bits (the big-ann benchmarks);
-- ``.memmap``, ``.f32``, ``.raw``: the bare vectors, as FlashRAG's ``emb_*.memmap``, in 32 bits or in 16:
-  which, the number of passages tells.
+- ``.memmap``, ``.f32``, ``.raw``: the bare vectors, as FlashRAG's ``emb_*.memmap``, in 32 or 16 bits:
+  the number of passages decides which.
 
 Several files are one array, in the order given. Nothing is unpickled.
 """
@@ -27,8 +27,8 @@ _FBIN_HEADER = 8  # bytes
 class Embeddings:
     """The rows of embedding files, mapped; ``embeddings[a:b]`` is a float32 array (b - a, dimension).
 
-    Raises BuildError for a file of another form or dimension. How many rows bare files have is settled by
-    ``settle``.
+    Raises BuildError for a file of another format or dimension. ``settle`` decides how many rows bare files
+    have.
     """
 
     def __init__(self, files: Sequence[Path], dimension: int):
@@ -39,7 +39,7 @@ class Embeddings:
         self._open(np.float32)
 
     def settle(self, rows: int) -> None:
-        """Decide whether bare files are of 16 or of 32 bits. Raises BuildError if neither gives ``rows``."""
+        """Decide whether bare files have 16 or 32 bits. Raises BuildError if neither gives ``rows``."""
         found = len(self)
         if found == rows:
             return
@@ -59,17 +59,17 @@ class Embeddings:
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise IndexError("vectors are read in slices of step 1")
-        parts = [np.empty((0, self.dimension), np.float32)]
+        pieces = [np.empty((0, self.dimension), np.float32)]
         first = 0
         for array in self._arrays:
             low, high = max(start - first, 0), min(stop - first, len(array))
             if low < high:
-                parts.append(np.asarray(array[low:high], np.float32))
+                pieces.append(np.asarray(array[low:high], np.float32))
             first += len(array)
-        found = np.concatenate(parts)
+        found = np.concatenate(pieces)
         if not np.isfinite(found).all():
             bad = start + int(np.flatnonzero(~np.isfinite(found).all(axis=1))[0])
-            raise BuildError(f"--embeddings: row {bad} holds a value that is no number. Encode it again.")
+            raise BuildError(f"--embeddings: row {bad} holds a value that is not a number. Encode it again.")
         return found
 
     def take(self, rows: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""Makes a FAISS index of a raw vector file: any factory string that works with inner products.
+"""Makes a FAISS index of raw vectors, for any factory string that works with inner products.
 
-Quantisers and cell centres are learned from a random sample, drawn with a fixed seed and bounded, so that
-training costs the same for a million passages as for thirty. The vectors are then added in blocks.
+Quantisers and cell centres are learned from a random sample of bounded size, drawn with a fixed seed, so that
+training takes as long for one million passages as for thirty million. The vectors are then added in blocks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from retrieval_server.encode.encoding import Vectors
 from retrieval_server.errors import BuildError
 from retrieval_server.search.faiss_search import cells
 
-#: Vectors trained on, at least, where the corpus has them: all that FAISS uses of them for 256 centroids.
+#: Vectors to train on, at least: FAISS uses no more of them for 256 centroids.
 TRAIN_AT_LEAST = 65_536
 #: ... and for each cell of an IVF index: FAISS warns below 39.
 TRAIN_PER_CELL = 40
@@ -73,7 +73,7 @@ def _sample(vectors: Vectors, most: int) -> np.ndarray:
 
 
 def _leave_out_polysemous_training(index: faiss.Index) -> None:
-    """Product quantisers are by default reordered for a kind of search that is not used here: minutes."""
+    """Skip the reordering of product quantisers: minutes, for a kind of search that is not used here."""
     index = faiss.downcast_index(index)
     if hasattr(index, "do_polysemous_training"):
         index.do_polysemous_training = False
@@ -83,5 +83,5 @@ def _leave_out_polysemous_training(index: faiss.Index) -> None:
 
 
 def _last_line(error: RuntimeError) -> str:
-    """FAISS's own words, without the C++ place that they come from."""
+    """FAISS's own message, without the place in its C++ source."""
     return str(error).strip().splitlines()[-1].rpartition("Error: ")[2].rpartition(" failed: ")[2]

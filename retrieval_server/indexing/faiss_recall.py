@@ -1,8 +1,8 @@
 """How much an approximate index loses: recall@k against exact search, at several search settings.
 
-The queries are questions of the user's, or first sentences of passages drawn at random. Each setting is timed
-as one client sees it: queries one after the other, search only. Of the settings measured, the cheapest that
-finds ``GOOD`` of what exact search finds becomes the index's default, unless the user named one.
+The queries are the user's, or first sentences of passages drawn at random. Each setting is timed as one
+client sees it: queries one after the other, search only. The fastest setting that finds a share of ``GOOD``
+of what exact search finds becomes the index's default, unless the user named one.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ def measure_recall(
 
 
 def choose_default(rows: Sequence[RecallRow]) -> SearchParameters:
-    """The setting of the first row, in the order of rising cost, that is good; else of the best row."""
+    """The setting of the first good row (rows are in the order of rising cost), else of the best row."""
     row = next((row for row in rows if row.recall >= GOOD), None) or max(rows, key=lambda row: row.recall)
     return SearchParameters(row.nprobe, row.ef_search)
 
 
 def table(section: RecallSection) -> str:
-    """The table, for people."""
+    """The table as text."""
     lines = [
         f"recall@{section.k} against exact search; {section.queries} queries: {section.source}",
         "  nprobe  efSearch   recall    ms a query (one at a time)",
@@ -101,7 +101,7 @@ def table(section: RecallSection) -> str:
 
 
 def _settings(index: faiss.Index, asked: SearchParameters) -> list[SearchParameters]:
-    """Settings of rising cost that the index knows."""
+    """The settings that the index has, in the order of rising cost."""
     ivf, hnsw = cells(index), _takes(index, SearchParameters(ef_search=64))
     if ivf:
         probes = {n for n in _NPROBES if n <= ivf} | ({asked.nprobe} if asked.nprobe else set())

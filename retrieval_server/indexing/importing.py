@@ -1,12 +1,13 @@
-"""Makes an index folder of what somebody else has built: a FAISS file, or embeddings, with its corpus.
+"""Makes an index folder from a FAISS file or embeddings that were built elsewhere, and from their corpus.
 
-Search-R1 and FlashRAG publish indexes that are as large as a machine's memory, and days of encoding. So a
-FAISS file is linked into the folder, or copied where the file system cannot, and only ever mapped here;
-embeddings are read in blocks. As in every build all is done in ``OUT.building``, which gets its name last.
+Search-R1 and FlashRAG publish indexes that are as large as a machine's memory and took days to encode. So a
+FAISS file is linked into the folder, or copied where the file system cannot link, and is only mapped here;
+embeddings are read in blocks. As in every build, all work is done in ``OUT.building``, renamed at the end.
 
-Such files say neither of which corpus nor by which encoder they are, and a wrong one answers nonsense without
-any error. Therefore: as many rows as passages, the encoder's dimension, inner products, ids 0 to n - 1 as
-those corpora have them, and some passages are encoded anew and compared with what is stored in their rows.
+Such files do not say which corpus and which encoder they belong to, and a wrong one answers nonsense without
+any error. So it is checked that there are as many rows as passages, the encoder's dimension, inner products,
+and ids 0 to n - 1 as in the published corpora; and some passages are encoded again and compared with the
+vectors in their rows.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ _COPIED_AT_ONCE = 16 * 2**20  # bytes
 _ROWS_AT_ONCE = 65_536
 _PROBED = 24  # passages that are encoded again
 _SEED = 0
-# Of the probed passages, how many must be nearest to the vector of their own row, and how near they must be
-# where vectors are stored as they are: 16 bits cost 1e-3, a shorter limit of tokens more in a few of them.
+# The share of the probed passages that must be nearest to the vector of their own row, and the median cosine
+# where vectors are stored as they are: 16 bits cost 1e-3; another limit of tokens costs more, for a few.
 _OWN = 0.9
 _NEAR = 0.98
 
@@ -53,13 +54,13 @@ def import_index(
 ) -> Manifest:
     """Make ``options.out`` of a FAISS file or of embeddings, whose row i is passage i of ``options.corpus``.
 
-    ``trust`` takes ids that are no row numbers, and vectors unlike the encoder's, with a warning. Raises a
+    ``trust`` accepts ids that are not row numbers, and vectors unlike the encoder's, with a warning. Raises a
     RetrievalServerError that names the remedy; ``out`` is then as it was before.
     """
     refuse_target(options.out, overwrite=options.overwrite)
     settled = options
     if faiss_file is not None:
-        _check_kind(faiss_file)  # at once: loading the encoder takes a while
+        _check_kind(faiss_file)  # first: loading the encoder takes a while
         # These are for the file, not for --factory.
         settled = options.model_copy(update={"nprobe": None, "ef_search": None})
     encoder = open_encoder(settled)
@@ -85,7 +86,7 @@ def import_index(
 
 
 class _Numbered(CorpusReader):
-    """A corpus whose ids are its row numbers."""
+    """A corpus whose ids must be its row numbers."""
 
     def __iter__(self) -> Iterator[tuple[int, Passage]]:
         for row, (place, passage) in enumerate(super().__iter__()):
@@ -93,7 +94,7 @@ class _Numbered(CorpusReader):
                 raise CorpusError(
                     f"{self.where(place)}: id {passage.id!r} in row {row}. Vectors belong to passages by "
                     "row, and in the published corpora the id is the row: give the corpus in the order in "
-                    "which it was encoded. If it is, and has other ids, say so with --trust."
+                    "which it was encoded. If it is, but has other ids, add --trust."
                 )
             yield place, passage
 
@@ -114,7 +115,7 @@ def _check_kind(path: Path) -> None:
 def _take_index(
     options: BuildOptions, source: Path, encoder: Encoder, store: PassageStore, target: Path, trust: bool
 ) -> DenseSection:
-    """Check a FAISS file against corpus and encoder, and give it its place in the folder."""
+    """Check a FAISS file against corpus and encoder, and put it into the folder."""
     index = open_index(source, mapped=True)
     if index.ntotal != len(store):
         raise BuildError(
@@ -127,7 +128,7 @@ def _take_index(
     try:
         if ivf is not None:
             ivf.make_direct_map(True)
-        # Of a quantised index the decoded vector is only near.
+        # A quantised index gives back vectors that are only near the encoded ones.
         whole = is_exact(index) or type(faiss.downcast_index(index)) in (
             faiss.IndexHNSWFlat,
             faiss.IndexIVFFlat,
@@ -176,7 +177,7 @@ def _probe(
     exact: bool,
     trust: bool,
 ) -> None:
-    """Compare some rows, ``stored(rows)``, with their passages encoded anew. Raises BuildError."""
+    """Compare some rows, ``stored(rows)``, with their passages encoded again. Raises BuildError."""
     rows = np.random.default_rng(_SEED).permutation(len(store))[:_PROBED].astype(np.int64)
     fresh = encoder.encode_passages([store[row].contents for row in rows.tolist()])
     there = stored(rows)
@@ -188,12 +189,12 @@ def _probe(
     near = float(np.median(own))
     if at_home < _OWN * len(rows):
         fault = (
-            f"of {len(rows)} passages encoded anew, {len(rows) - at_home} are nearer to the vector of "
+            f"of {len(rows)} passages encoded again, {len(rows) - at_home} are nearer to the vector of "
             f"another row: not the vectors of {encoder.section.name} for this corpus in this order"
         )
     elif exact and near < _NEAR:
         fault = (
-            f"{len(rows)} passages encoded anew have a cosine of {near:.3f} with their vectors: another "
+            f"{len(rows)} passages encoded again have a cosine of {near:.3f} with their vectors: another "
             f"encoder than {encoder.section.name}, another pooling ({encoder.section.pooling}) or prefix "
             f"({encoder.section.passage_prefix!r})"
         )
@@ -205,12 +206,12 @@ def _probe(
     else:
         return
     if not trust:
-        raise BuildError(f"{fault}. Correct that, or take them as they are with --trust.")
-    log.warning("%s; taken all the same (--trust)", fault)
+        raise BuildError(f"{fault}. Correct that, or accept them as they are with --trust.")
+    log.warning("%s; accepted all the same (--trust)", fault)
 
 
 def _factory(index: faiss.Index) -> str:
-    """The factory string of the common kinds, FAISS's name of the class for others."""
+    """The factory string of the common kinds; for others the name of FAISS's class."""
     if is_exact(index):
         return "Flat"
     index = faiss.downcast_index(index)
@@ -222,7 +223,7 @@ def _factory(index: faiss.Index) -> str:
 
 
 def _link_or_copy(source: Path, target: Path, progress: bool) -> None:
-    """A second name for the file; a copy, block by block, where the file system has no such thing."""
+    """Hard-link the file, or copy it block by block where the file system cannot link."""
     try:
         os.link(source, target)
         return

@@ -7,11 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from retrieval_server.command_line import Flag, Group, Options
+from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
 from retrieval_server.encode.options import DENSE, Device, DType, EncoderOptions
 from retrieval_server.folder.manifest import BM25Section
-
-Count = Annotated[int, Field(ge=1)]
 
 
 class DenseOptions(Options):
@@ -35,15 +33,15 @@ class DenseOptions(Options):
         ),
     ] = "Flat"
     nprobe: Annotated[
-        Count | None,
+        AtLeastOne | None,
         Flag(
-            "IVF: number of cells searched, unless the server is told otherwise (default: the fewest that "
+            "IVF: number of cells searched, unless the server has its own --nprobe (default: the fewest that "
             "find 95 % of what exact search finds)",
             metavar="N",
         ),
     ] = None
     ef_search: Annotated[
-        Count | None,
+        AtLeastOne | None,
         Flag("HNSW: length of the candidate list (default: likewise)", metavar="N"),
     ] = None
     recall_queries: Annotated[
@@ -54,14 +52,14 @@ class DenseOptions(Options):
         ),
     ] = None
     train_sample: Annotated[
-        Count | None,
+        AtLeastOne | None,
         Flag(
             "vectors that cells and quantisers are learned from (default: 65,536, or 40 for each cell if "
             "that is more)",
             metavar="N",
         ),
     ] = None
-    batch_size: Annotated[Count, Flag("texts encoded at once")] = 64
+    batch_size: Annotated[AtLeastOne, Flag("texts encoded at once")] = 64
     device: Device = None
     dtype: DType = "float32"
 

@@ -1,14 +1,16 @@
-"""A dense index built in parts, by several processes or on several machines.
+"""A dense index whose passages are encoded in parts, by several processes or on several machines.
 
-Three steps share a folder, or copies of it that are brought together for the last step:
+A *part* is a range of rows that is encoded at a time, and can be resumed. (A *shard* is another thing: a
+slice of a finished index, served on a machine of its own.) Three steps share a folder, or copies of it that
+are put together for the last step:
 
-* ``prepare_corpus`` writes the text, ``passages.arrow``, and ``corpus.json``, which says what it is;
+* ``prepare_corpus`` writes the text, ``passages.arrow``, and ``corpus.json``, which describes it;
 * ``encode_part`` writes the vectors of one part of the rows, ``part-00002-of-00010.f32``, and beside it a
-  ``.json`` that says whose vectors these are. Killed, it goes on behind its last whole block;
-* ``check_parts`` sees that the parts are whole, of this corpus, of one encoder and without gap; builder.py
-  makes the index of them.
+  ``.json`` that says whose vectors these are. If it is killed, it resumes after its last whole block;
+* ``check_parts`` sees that the parts are whole, of this corpus and of one encoder, and that none is missing;
+  builder.py makes the index from them.
 
-Rows are divided at the borders of blocks, so that n parts hold the bytes that a single one would hold.
+Rows are divided at the borders of blocks, so that n parts together have the bytes of a single one.
 """
 
 from __future__ import annotations
@@ -40,16 +42,16 @@ class _Record(BaseModel):
 
 
 class CorpusRecord(_Record):
-    """``corpus.json``: what ``passages.arrow`` beside it holds."""
+    """``corpus.json``: what the ``passages.arrow`` beside it holds."""
 
     corpus: CorpusSection
     count: int
 
 
 class PartRecord(_Record):
-    """What lies beside a part's vectors: the rows ``start`` to ``stop`` (excluded), of what, by whom.
+    """Stored beside a part's vectors: which rows they are, ``start`` to ``stop`` (excluded), and whose.
 
-    ``sha256`` is that of the vectors' file; None until all of them are there.
+    ``sha256`` is that of the file of vectors; None until it is complete.
     """
 
     corpus_sha256: str
@@ -61,7 +63,7 @@ class PartRecord(_Record):
 
 @dataclass(frozen=True)
 class Part:
-    """Part ``number`` (from 1) of ``of``."""
+    """Part number ``number``, from 1, of ``of`` parts."""
 
     number: int
     of: int
@@ -96,7 +98,7 @@ class Part:
 def prepare_corpus(reader: CorpusReader, folder: Path) -> CorpusRecord:
     """The first step. Raises CorpusError for a bad corpus, BuildError if the folder has one already."""
     if (folder / CORPUS).exists():
-        raise BuildError(f"{folder / CORPUS} exists: this folder has its corpus. Choose another --parts.")
+        raise BuildError(f"{folder / CORPUS} exists: the folder has its corpus. Choose another --parts.")
     folder.mkdir(parents=True, exist_ok=True)
     with held_alone(folder, f"{folder}: another process is writing the corpus of this folder."):
         corpus, count = write_passages(reader, folder / PASSAGES)
@@ -106,7 +108,7 @@ def prepare_corpus(reader: CorpusReader, folder: Path) -> CorpusRecord:
 
 
 def open_corpus(folder: Path) -> tuple[CorpusRecord, PassageStore]:
-    """What ``prepare_corpus`` made. Raises BuildError if it is not there or not whole."""
+    """What ``prepare_corpus`` made. Raises BuildError if it is missing or incomplete."""
     if not (folder / CORPUS).is_file():
         raise BuildError(
             f"{folder}: no {CORPUS}. Begin with: build_index.py passages --corpus PATH --parts {folder}"
@@ -129,10 +131,10 @@ def encode_part(
     overwrite: bool = False,
     progress: bool = True,
 ) -> PartRecord:
-    """The second step, for one part; goes on where a killed run stopped, and does nothing if all is there.
+    """The second step, for one part. Resumes where a killed run stopped; does nothing for a finished part.
 
-    Raises BuildError if the vectors that are there are of another encoder or corpus (``overwrite`` starts
-    over), or if another process encodes this part.
+    Raises BuildError if the part has vectors of another encoder or corpus (``overwrite`` starts over), or if
+    another process is encoding it.
     """
     record, store = open_corpus(folder)
     start, stop = part.rows(record.count)
@@ -168,9 +170,9 @@ def encode_part(
 
 
 def check_parts(folder: Path, *, progress: bool = True) -> tuple[EncoderSection, list[Path]]:
-    """The encoder and the files of the vectors of all rows, in order; every byte is compared with its hash.
+    """The encoder, and the files of vectors in the order of rows; every file is compared with its hash.
 
-    Raises BuildError naming the part that is missing, unfinished, damaged or does not belong.
+    Raises BuildError naming the part that is missing, unfinished, damaged, or of another corpus or encoder.
     """
     record, _ = open_corpus(folder)
     found = [Part(*map(int, m.groups())) for p in sorted(folder.iterdir()) if (m := _NAME.fullmatch(p.name))]
@@ -180,7 +182,7 @@ def check_parts(folder: Path, *, progress: bool = True) -> tuple[EncoderSection,
     divisions = sorted({part.of for part in found})
     if len(divisions) > 1:
         example = ", ".join(str(next(s for s in found if s.of == of)) for of in divisions)
-        raise BuildError(f"{folder}: parts of different divisions ({example}). Remove those of one.")
+        raise BuildError(f"{folder}: parts of different divisions ({example}). Remove all but one division.")
     reference: PartRecord | None = None
     files = []
     parts = [Part(number, divisions[0]) for number in range(1, divisions[0] + 1)]
@@ -189,7 +191,7 @@ def check_parts(folder: Path, *, progress: bool = True) -> tuple[EncoderSection,
             raise BuildError(f"part {part} is missing in {folder}: {again} {part} --encoder NAME")
         there = _read(part.record(folder), PartRecord)
         if there.sha256 is None:
-            raise BuildError(f"part {part} is not finished. The same command goes on: {again} {part} ...")
+            raise BuildError(f"part {part} is not finished. Continue it with: {again} {part} ...")
         start, stop = part.rows(record.count)
         wanted = PartRecord(
             corpus_sha256=record.corpus.sha256,
@@ -214,7 +216,7 @@ def check_parts(folder: Path, *, progress: bool = True) -> tuple[EncoderSection,
 
 
 def _difference(there: PartRecord, wanted: PartRecord) -> str | None:
-    """What two parts differ in, with both values. An encoder is known by its hash, wherever it lies."""
+    """What two parts differ in, with both values. An encoder is identified by its hash, not by its path."""
     if there.corpus_sha256 != wanted.corpus_sha256:
         return f"corpus (sha256 {there.corpus_sha256} instead of {wanted.corpus_sha256})"
     if (there.start, there.stop) != (wanted.start, wanted.stop):

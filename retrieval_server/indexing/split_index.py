@@ -1,10 +1,10 @@
-"""An index cut into shards: consecutive runs of its rows, each an index folder of its own.
+"""Splits an index into shards: consecutive ranges of its rows, each an index folder of its own.
 
 Searching all shards and merging by score, equal scores in corpus order, gives exactly what the whole index
-gives: a passage's score depends on the query and the passage alone. For BM25 that holds because scores are
-computed when the whole index is built, and a shard takes its rows' scores with it; for FAISS where vectors
-are stored as they are (``Flat``, ``IVF...,Flat``: a shard keeps the cells of the whole). Encodings that are
-trained (PQ, SQ8) or graphs (HNSW) would not give the same, and are refused.
+gives, since a passage's score depends on the query and the passage alone. For BM25 that holds because scores
+are computed when the whole index is built, and a shard takes its rows' scores with it; for FAISS it holds
+where vectors are stored unchanged (``Flat``, ``IVF...,Flat``: a shard keeps the cells of the whole). Trained
+encodings (PQ, SQ8) and graphs (HNSW) would not give the same, and are refused.
 
 A shard's manifest says which rows of which index it holds; ``folder/shard_set.py`` opens a set of them.
 """
@@ -37,7 +37,7 @@ _VECTORS_AT_ONCE = 65536
 
 
 def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) -> None:
-    """Cut the index in ``folder`` into ``shards`` index folders below ``out``. Raises BuildError."""
+    """Split the index in ``folder`` into ``shards`` index folders in ``out``. Raises BuildError."""
     manifest = read_manifest(folder)
     check_files(folder, manifest)
     if manifest.shard is not None:
@@ -89,13 +89,13 @@ def _split_faiss(path: Path, rows: range, out: Path) -> None:
     import faiss
 
     whole = faiss.read_index(str(path))
-    part = faiss.clone_index(whole)
-    part.reset()  # the vectors go, what was trained stays
+    shard = faiss.clone_index(whole)
+    shard.reset()  # removes the vectors, keeps what was trained
     if hasattr(whole, "make_direct_map"):
         whole.make_direct_map()
     for first in range(rows.start, rows.stop, _VECTORS_AT_ONCE):
-        part.add(whole.reconstruct_n(first, min(_VECTORS_AT_ONCE, rows.stop - first)))
-    faiss.write_index(part, str(out))
+        shard.add(whole.reconstruct_n(first, min(_VECTORS_AT_ONCE, rows.stop - first)))
+    faiss.write_index(shard, str(out))
 
 
 def _split_bm25(folder: Path, rows: range, out: Path) -> None:
@@ -104,7 +104,7 @@ def _split_bm25(folder: Path, rows: range, out: Path) -> None:
     index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
     documents, borders = index.scores["indices"], index.scores["indptr"]
     mine = (documents >= rows.start) & (documents < rows.stop)
-    before = np.concatenate([[0], np.cumsum(mine)])  # how many of mine stand before each place
+    before = np.concatenate([[0], np.cumsum(mine)])  # how many of mine come before each place
     index.scores = {
         "data": np.asarray(index.scores["data"][mine]),
         "indices": (documents[mine] - rows.start).astype(documents.dtype),

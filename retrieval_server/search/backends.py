@@ -1,8 +1,8 @@
-"""The small interface that a search index implements.
+"""The interface of a back end, that is, of one kind of search index.
 
-A search is two stages, so that a server can run them at the same time for two batches: ``prepare`` turns
-queries into what the index is asked with (vectors, word ids), ``find`` asks the index. A backend answers with
-row numbers; ``index_source.py`` turns rows into documents. To add one: a class with both methods, a manifest
+A search has two stages, so that a server can run them at the same time for two batches: ``prepare`` turns
+queries into what the index searches for (vectors, word ids), ``find`` searches. A back end answers with row
+numbers; ``index_source.py`` turns rows into documents. To add one: a class with both methods, a manifest
 section that says what it needs, and a branch in ``index_source.open_backend``.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from retrieval_server.guarantee import Guarantee
 
-_BORDER = 8  # hits at the end of a list that belong to it only by a rounding, perhaps
+_BORDER = 8  # hits at the end of a list that may be in it only because of rounding
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Hit:
 def nested(search: Callable[[int], list[Hit]], topk: int, total: int, first: int = 32) -> list[Hit]:
     """The ``topk`` best hits of an index whose answer depends on how many it is asked for.
 
-    ``search(depth)`` gives up to ``depth`` hits, best first. It is asked for 32, 128, 512, ... whatever topk
-    is; each answer but the last gives all of its hits save the last few, which rounding may exchange, and
-    adds to what the ones before it gave. So a shorter list is always the beginning of a longer one.
+    ``search(depth)`` gives up to ``depth`` hits, best first. It is called with 32, 128, 512, ... whatever
+    topk is. Each call adds its hits to those of the calls before; of all but the last call the final few are
+    left out, since rounding may exchange them. So a shorter list is always the beginning of a longer one.
     ``total`` is the most that ``search`` can give.
     """
     hits: dict[int, Hit] = {}
@@ -49,19 +49,19 @@ def nested(search: Callable[[int], list[Hit]], topk: int, total: int, first: int
 class Backend(ABC):
     """A loaded search index.
 
-    Each stage is called from one thread at a time; the two may run at once in different threads. A query's
-    hits must not depend on the queries beside it, as far as its ``guarantee`` says, nor, but for their
-    number, on topk: batches are formed from whoever asks at the moment, and results must not tell.
+    Each stage is called from one thread at a time; the two may run at once in different threads. Batches hold
+    whatever queries come in together, so a query's hits must not depend on the other queries, as far as the
+    ``guarantee`` says, nor on topk, except for their number.
     """
 
-    #: Whether the stages gain by running at once; see StagedSource.
+    #: Whether it is faster to run the stages at once; see StagedSource.
     overlaps: bool = True
-    #: What holds for a query's hits in whatever batch it is.
+    #: What holds for a query's hits whatever batch it is in.
     guarantee: Guarantee = Guarantee.BITS
 
     @abstractmethod
     def prepare(self, queries: Sequence[str]) -> Any:
-        """What ``find`` needs of these queries."""
+        """Turn queries into what ``find`` needs."""
 
     @abstractmethod
     def find(self, prepared: Any, topk: int) -> list[list[Hit]]:
@@ -71,5 +71,5 @@ class Backend(ABC):
         """Both stages."""
         return self.find(self.prepare(queries), topk)
 
-    def close(self) -> None:  # noqa: B027 (most have nothing of that kind)
-        """Let go of what the garbage collector does not (connections, processes). Nothing runs any more."""
+    def close(self) -> None:  # noqa: B027 (most have nothing to release)
+        """Release what the garbage collector does not (connections, processes); called when nothing runs."""

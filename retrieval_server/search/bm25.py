@@ -2,8 +2,8 @@
 
 A text is analysed the same way at build and at search: lower case, runs of letters and digits, English stop
 words dropped, then stemmed (Snowball English) if the manifest says so. A passage that shares no word with the
-query is not a hit: a query without any known word finds nothing. Ties are broken by corpus order, so results
-do not depend on topk.
+query is not a hit, so a query without any known word finds nothing. Equal scores are in corpus order, so that
+results do not depend on topk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STOPWORDS = frozenset(
 
 
 class Analyzer:
-    """Text to index terms. Stems are remembered for each distinct word."""
+    """Text to index terms."""
 
     def __init__(self, section: BM25Section):
         self._stopwords = _STOPWORDS if section.stopwords == "english" else frozenset()
@@ -49,7 +49,7 @@ class Analyzer:
 
 
 def build_bm25(texts: Iterable[str], section: BM25Section, folder: Path, *, progress: bool = True) -> None:
-    """Write a BM25 index of ``texts`` (in row order) into ``folder``; holds 4 bytes a word in memory."""
+    """Write a BM25 index of ``texts`` (in row order) into ``folder``; 4 bytes of memory for each word."""
     analyzer = Analyzer(section)
     vocabulary: dict[str, int] = {}
     rows = [
@@ -60,7 +60,7 @@ def build_bm25(texts: Iterable[str], section: BM25Section, folder: Path, *, prog
     ]
     if not vocabulary:
         raise BuildError(
-            "The corpus holds no word to index: only stop words and punctuation. Look at its contents."
+            "The corpus has no word to index, only stop words and punctuation. Look at its contents."
         )
     index = bm25s.BM25(k1=section.k1, b=section.b, method="lucene", backend="numpy")
     # build_index_from_ids is the layer below BM25.index(): it takes the ids that our own analyser gave.
@@ -87,7 +87,7 @@ class BM25Backend(Backend):
         self._analyzer = Analyzer(section)
 
     def prepare(self, queries: Sequence[str]) -> list[list[int]]:
-        """The ids of each query's words that the index knows."""
+        """For each query, the ids of those of its words that are in the index."""
         return [self._index.get_tokens_ids(self._analyzer.terms(query)) for query in queries]
 
     def find(self, prepared: list[list[int]], topk: int) -> list[list[Hit]]:

@@ -1,6 +1,6 @@
-"""Dense search: an encoder makes vectors (encoding.py), FAISS finds the largest inner products.
+"""Dense search: an encoder makes vectors (encode/), FAISS finds the largest inner products.
 
-How the index is made stands in faiss_build.py, how it is searched in faiss_search.py.
+How the index is made: indexing/faiss_build.py. How it is searched: faiss_search.py.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DenseBackend(Backend):
         self._search = open_search(index, lambda index: place(index, options))
         self._encoder = encoder
         self.guarantee = encoder.probed.guarantee if encoder else Guarantee.BITS
-        # Two batches at once on the same cores cost more than one after the other, and are smaller.
+        # On the same cores two batches at once take longer than one after the other, and are smaller.
         self.overlaps = isinstance(self._search, GpuSearch) or (encoder is not None and encoder.on_gpu)
 
     def prepare(self, queries: Sequence[str]) -> np.ndarray:

@@ -1,10 +1,10 @@
-"""FAISS index files: what their first bytes say, opening them whole or mapped, and writing an exact one.
+"""FAISS index files: reading their header, opening them in memory or mapped, and writing an exact one.
 
-A file's kind, rows, dimension and metric stand in its first 37 bytes. They are read before FAISS is, which
-believes every length in a file: so a download that is cut, or something else than an index, is named at once,
-and not after minutes or as a lack of memory.
+A file's first 37 bytes give its kind, rows, dimension and metric. They are checked before FAISS reads the
+file, since FAISS believes every length in it: so a truncated download, or a file that is no index, is
+reported at once, and not after minutes or as a lack of memory.
 
-A mapped index stays on disk: FAISS works on the pages, and the system keeps as many as there is memory for.
+A mapped index stays on disk: FAISS works on its pages, of which the system keeps as many as memory allows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import faiss
 
 INNER_PRODUCT = 0  # faiss.METRIC_INNER_PRODUCT
-#: Kind, dimension, rows, two numbers without a meaning, whether it is trained, metric.
+#: Kind, dimension, rows, two unused numbers, whether it is trained, metric.
 _HEADER = struct.Struct("<4siqqq?i")
 _UNUSED = 1 << 20  # what FAISS writes for the two numbers
 _COUNT = struct.Struct("<Q")  # of the floats that follow in an exact index
@@ -33,7 +33,7 @@ _HOLD_ALL = (*_EXACT, "IHNf", "IwFl")  # kinds that hold every vector in 32 bits
 
 @dataclass(frozen=True)
 class FaissHeader:
-    """The beginning of an index file; ``kind`` is FAISS's code of four letters."""
+    """The header of an index file; ``kind`` is FAISS's code of four letters."""
 
     kind: str
     dimension: int
@@ -43,7 +43,7 @@ class FaissHeader:
 
 
 def read_header(path: Path) -> FaissHeader:
-    """What the file says of itself. Raises IndexFolderError if it is no FAISS index, or a cut one."""
+    """The file's header. Raises IndexFolderError if it is no FAISS index, or a truncated one."""
     try:
         with path.open("rb") as stream:
             first = stream.read(_HEADER.size)
@@ -83,7 +83,7 @@ def open_index(path: Path, *, mapped: bool = False) -> faiss.Index:
     try:
         return faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if mapped else 0)
     except MemoryError:
-        remedy = "Search it where it lies with --mmap, or take a machine with more memory."
+        remedy = "Map it from disk with --mmap, or use a machine with more memory."
         raise IndexFolderError(f"{path}: too large for this machine's memory. {remedy}") from None
     except RuntimeError as error:
         raise IndexFolderError(f"{path}: no readable FAISS index. Build the index again.") from error

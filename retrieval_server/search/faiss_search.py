@@ -1,14 +1,14 @@
-"""Searches a FAISS index so that a query's hits depend on the query alone, not on its batch and topk.
+"""Searches a FAISS index so that a query's hits depend on the query alone, not on its batch or on topk.
 
-FAISS alone does not give that. A matrix product rounds differently for each batch size, HNSW looks further
-for a larger topk, and some quantisers take another way for a batch than for one query. So FAISS only chooses
-candidates; these are scored again in float64, each query for itself, equal scores in corpus order:
+FAISS by itself does not give that. A matrix product rounds differently for each batch size, HNSW searches
+further for a larger topk, and some quantisers treat a batch differently from one query. So FAISS only chooses
+candidates; these are scored again in float64, query by query, equal scores in corpus order:
 
 - ``FlatSearch``, for exact indexes: one product for the whole batch, a few candidates more than topk, and
-  more of them where a near-tie could have crossed the border;
-- ``ApproximateSearch``, for all others: each query alone, several at once in threads, and always the same
-  numbers of candidates (see ``nested``). What is scored is the vector that the index stores: of a quantised
-  one the decoded vector;
+  still more where a near-tie could have been cut off;
+- ``ApproximateSearch``, for all others: one query at a time in each of several threads, always with the same
+  numbers of candidates (see ``nested``). Scores are those of the vectors that the index stores: of a
+  quantised index, the decoded vectors;
 - ``GpuSearch``, for an index with a copy on GPUs: the copy chooses candidates for the whole batch.
 """
 
@@ -31,8 +31,8 @@ from retrieval_server.search.backends import Hit, nested
 # cores 42 ms a query instead of 2-3 ms for 128 queries against 200,000 vectors.
 faiss.cvar.distance_compute_blas_threshold = 16
 
-_GPU_MOST = 2048  # hits of a query that FAISS gives on a GPU
-_SPARE = 8  # candidates more than topk of an exact search
+_GPU_MOST = 2048  # hits for a query that FAISS can give on a GPU
+_SPARE = 8  # candidates beyond topk in an exact search
 # How far FAISS's score of a passage may be from the exact one, as a share of the two vectors' lengths: about
 # ten times what is seen, at 1,024 dimensions.
 _ROUNDING = 2**-18
@@ -40,16 +40,16 @@ _ROUNDING = 2**-18
 
 @dataclass(frozen=True)
 class SearchParameters:
-    """What an approximate search may spend; None where the index has no such thing or FAISS's default stays.
+    """The settings of an approximate search; None for FAISS's default, or if the index has no such setting.
 
-    ``nprobe``: cells of an IVF index looked into. ``ef_search``: length of HNSW's candidate list.
+    ``nprobe``: number of cells of an IVF index searched. ``ef_search``: length of HNSW's candidate list.
     """
 
     nprobe: int | None = None
     ef_search: int | None = None
 
     def apply(self, index: faiss.Index) -> None:
-        """Set them on the index. Raises IndexFolderError naming the flag that does not fit it."""
+        """Apply them to the index. Raises IndexFolderError naming the flag that does not fit it."""
         names = {"nprobe": self.nprobe, "efSearch": self.ef_search}
         for (name, value), flag in zip(names.items(), ("--nprobe", "--ef-search"), strict=True):
             if value is None:
@@ -90,7 +90,7 @@ class FlatSearch:
         return self._ranked(queries, *self._index.search(queries, among), wanted)
 
     def close(self) -> None:
-        """Nothing runs between two searches."""
+        """Nothing to release."""
 
     def _ranked(
         self, queries: np.ndarray, scores: np.ndarray, rows: np.ndarray, topk: int
@@ -100,7 +100,7 @@ class FlatSearch:
         ``scores`` and ``rows`` are (queries, candidates). If a passage that FAISS left out could belong to a
         query's best, more candidates than near-ties are fetched for it.
         """
-        there = rows >= 0  # FAISS fills up with row -1
+        there = rows >= 0  # FAISS pads with row -1
         vectors = self._index.reconstruct_batch(np.where(there, rows, 0).ravel())
         vectors = vectors.reshape(*rows.shape, -1).astype(np.float64)
         exact = np.where(there, (vectors * queries[:, None]).sum(axis=2), -np.inf)
@@ -123,7 +123,7 @@ class ApproximateSearch:
     def __init__(self, index: faiss.Index, threads: int | None = None):
         self._index = index
         _number_rows(index)
-        # A thread a query and none within FAISS, which does not divide a single query of most kinds anyway.
+        # One thread for each query and none within FAISS, which can hardly divide a single query anyway.
         self._threads = ThreadPoolExecutor(
             threads or os.cpu_count() or 1, "faiss", initializer=faiss.omp_set_num_threads, initargs=(1,)
         )
@@ -163,11 +163,11 @@ class GpuSearch:
         return [nested(partial(search, i), topk, most) for i in range(len(queries))]
 
     def close(self) -> None:
-        """Nothing runs between two searches."""
+        """Nothing to release."""
 
 
 def _number_rows(index: faiss.Index) -> None:
-    """Let an IVF index find a row's place in its cells: 8 bytes a passage, made when it is opened."""
+    """Give an IVF index a table from rows to places in its cells: 8 bytes for each passage."""
     ivf = faiss.try_extract_index_ivf(index)
     if ivf is not None:
         ivf.make_direct_map(True)
@@ -185,7 +185,7 @@ def _scored(index: faiss.Index, query: np.ndarray, rows: np.ndarray) -> list[Hit
 def open_search(
     index: faiss.Index, place: Callable[[faiss.Index], faiss.Index] = lambda index: index
 ) -> FlatSearch | ApproximateSearch | GpuSearch:
-    """The search that fits the index. ``place`` may copy it to GPUs, and gives the copy or the index."""
+    """The search that fits the index. ``place`` may copy it to GPUs; it returns the copy or the index."""
     placed = place(index)
     if placed is not index:
         return GpuSearch(placed, index)

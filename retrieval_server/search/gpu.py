@@ -1,7 +1,7 @@
-"""Brings a FAISS index to the GPUs, where faiss-gpu is installed and sees some.
+"""Copies a FAISS index to the GPUs, if faiss-gpu is installed and sees any.
 
-The GPUs choose candidates; the index in main memory stays for their exact scores, so that what is sent does
-not depend on how a GPU rounds. With several GPUs each holds a shard. FAISS has no HNSW on a GPU.
+The GPUs choose candidates; the index in main memory gives their exact scores, so that answers do not depend
+on how a GPU rounds. With several GPUs each holds a part of the rows. FAISS has no HNSW for GPUs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Several indexes of one corpus, searched together and merged by reciprocal rank fusion.
 
-Each index gives its ``depth`` best passages; a passage scores the sum of 1 / (k + rank) over the lists that
-it is in (Cormack, Clarke and Büttcher, SIGIR 2009, with their k of 60). Only ranks count, so word scores and
-inner products need no common scale. Depth is fixed and not topk: a longer answer begins with the shorter one.
-The folder holds the text and the names of the other folders, which must be of the same corpus.
+Each index gives its ``depth`` best passages; a passage's score is the sum of 1 / (k + rank) over the lists
+that contain it (Cormack, Clarke and Büttcher, SIGIR 2009, with their k of 60). Only ranks count, so word
+scores and inner products need no common scale. The depth does not depend on topk, so that a longer answer
+begins with the shorter one. The folder holds the text and the paths of the other folders, which must be of
+the same corpus.
 """
 
 from __future__ import annotations
@@ -40,56 +41,58 @@ def fuse(lists: Sequence[Sequence[Hit]], k: int, topk: int) -> list[Hit]:
 
 
 class HybridBackend(Backend):
-    """Opened indexes of one corpus, so that a row means the same passage in all."""
+    """Several opened indexes of one corpus: a row number means the same passage in all of them."""
 
-    def __init__(self, parts: Sequence[Backend], section: HybridSection):
-        self._parts = list(parts)
+    def __init__(self, members: Sequence[Backend], section: HybridSection):
+        self._members = list(members)
         self._section = section
-        self.overlaps = all(part.overlaps for part in parts)
-        self.guarantee = weakest(part.guarantee for part in parts)
+        self.overlaps = all(member.overlaps for member in members)
+        self.guarantee = weakest(member.guarantee for member in members)
 
     def prepare(self, queries: Sequence[str]) -> list[Any]:
-        """What each index needs of the queries."""
-        return [part.prepare(queries) for part in self._parts]
+        """Turn queries into what each index needs."""
+        return [member.prepare(queries) for member in self._members]
 
     def find(self, prepared: list[Any], topk: int) -> list[list[Hit]]:
         depth, k = self._section.depth, self._section.k
-        found = [part.find(asked, depth) for part, asked in zip(self._parts, prepared, strict=True)]
+        found = [member.find(asked, depth) for member, asked in zip(self._members, prepared, strict=True)]
         return [fuse(lists, k, topk) for lists in zip(*found, strict=True)]
 
     def close(self) -> None:
-        for part in self._parts:
-            part.close()
+        for member in self._members:
+            member.close()
 
 
-def open_parts(
-    folder: Path, manifest: Manifest, verify: bool | None, open_part: Callable[[Path, Manifest], Backend]
+def open_members(
+    folder: Path, manifest: Manifest, verify: bool | None, open_member: Callable[[Path, Manifest], Backend]
 ) -> HybridBackend:
-    """Open the indexes that a hybrid folder names. Raises IndexFolderError where one no longer fits."""
+    """Open the indexes that a hybrid folder names. Raises IndexFolderError if one no longer fits."""
     assert manifest.hybrid is not None
-    parts = []
+    members = []
     for name in manifest.hybrid.of:
-        part = folder / name
-        found = read_manifest(part)
+        member = folder / name
+        found = read_manifest(member)
         remedy = f"{folder} is a hybrid of it: build both of the same corpus again."
-        require_equal(f"{part}: corpus sha256", manifest.corpus.sha256, found.corpus.sha256, remedy)
-        require_equal(f"{part}: is itself a hybrid", False, found.backend == "hybrid", remedy)
-        check_files(part, found, verify)
-        parts.append(open_part(part, found))
-    return HybridBackend(parts, manifest.hybrid)
+        require_equal(f"{member}: corpus sha256", manifest.corpus.sha256, found.corpus.sha256, remedy)
+        require_equal(f"{member}: is itself a hybrid", False, found.backend == "hybrid", remedy)
+        check_files(member, found, verify)
+        members.append(open_member(member, found))
+    return HybridBackend(members, manifest.hybrid)
 
 
-def describe_parts(folders: Sequence[Path], out: Path, k: int, depth: int) -> tuple[HybridSection, Manifest]:
-    """The section of a hybrid of these folders, and the manifest of the one that gives text and encoder.
+def describe_members(
+    folders: Sequence[Path], out: Path, k: int, depth: int
+) -> tuple[HybridSection, Manifest]:
+    """The section of a hybrid of these folders, and the manifest of the one whose text and encoder it uses.
 
-    Raises BuildError where they are not two or more finished indexes of one corpus, or IndexFolderError.
+    Raises BuildError or IndexFolderError unless they are two or more finished indexes of one corpus.
     """
     if len({folder.resolve() for folder in folders}) < 2:
         raise BuildError("--backend hybrid needs two indexes or more: --of DIR --of DIR.")
     manifests = [read_manifest(folder) for folder in folders]
     for folder, manifest in zip(folders, manifests, strict=True):
         if manifest.backend == "hybrid":
-            raise BuildError(f"--of {folder}: a hybrid itself. Name the indexes that it is made of.")
+            raise BuildError(f"--of {folder}: a hybrid itself. Name the indexes that it consists of.")
         if manifest.corpus.sha256 != manifests[0].corpus.sha256:
             raise BuildError(
                 f"--of {folder}: of another corpus than {folders[0]}: sha256 {manifest.corpus.sha256} and "

@@ -45,7 +45,7 @@ class IndexSource(StagedSource):
         """Load an index folder and check that its parts fit each other and the encoder.
 
         ``encoder`` and ``device`` are short for the options of those names. With ``encodes`` false no encoder
-        is loaded: ``find`` must be given vectors from elsewhere.
+        is loaded: ``find`` must be given vectors that another process has made.
         Raises IndexFolderError or EncoderError, with the two values that differ and the remedy.
         """
         options = options or OpenOptions(encoder=encoder, device=device)
@@ -71,7 +71,7 @@ class IndexSource(StagedSource):
         )
 
     def prepare(self, queries: Sequence[str]) -> Any:
-        """The first stage, for queries that are not blank: what ``find`` needs of them."""
+        """The first stage, for queries that are not blank: turn them into what ``find`` needs."""
         return self._backend.prepare(queries)
 
     def find(self, prepared: Any, topks: Sequence[int]) -> list[tuple[Retrieved, ...]]:
@@ -79,7 +79,7 @@ class IndexSource(StagedSource):
         return [tuple(map(rounded, hits)) for hits in self.find_unrounded(prepared, topks)]
 
     def find_unrounded(self, prepared: Any, topks: Sequence[int]) -> list[list[Retrieved]]:
-        """The second stage with scores as they were computed, for who merges the hits of several indexes."""
+        """The second stage with unrounded scores, for merging the hits of several shards."""
         found = self._backend.find(prepared, max(topks))
         return [
             [Retrieved(self._passages[hit.row], hit.score) for hit in hits[:topk]]
@@ -113,12 +113,12 @@ def open_backend(
 
         return open_own_backend(options.backend, folder, manifest)
     if manifest.backend == "hybrid":
-        from retrieval_server.search.hybrid import open_parts
+        from retrieval_server.search.hybrid import open_members
 
-        def open_part(part: Path, found: Manifest) -> Backend:
-            return open_backend(part, found, options, encodes)
+        def open_member(member: Path, found: Manifest) -> Backend:
+            return open_backend(member, found, options, encodes)
 
-        return open_parts(folder, manifest, verify, open_part)
+        return open_members(folder, manifest, verify, open_member)
     if manifest.backend == "lucene":
         from retrieval_server.search.lucene import LuceneBackend
 

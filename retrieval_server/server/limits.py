@@ -7,12 +7,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from retrieval_server.command_line import Flag, Group, Options
+from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
 
 #: Files that the process opens for other things than connections: indexes, logs, the recording.
 _OTHER_FILES = 128
-
-AtLeastOne = Annotated[int, Field(ge=1)]
 
 
 class Limits(Options):

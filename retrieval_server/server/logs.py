@@ -1,8 +1,8 @@
-"""What the server writes about itself: text for people, or JSON for machines, one object a line.
+"""The server's log: text for people, or JSON for machines, one object a line.
 
 Each request is one record of the logger ``retrieval_server.requests``: id, route, status, milliseconds,
-number of queries, index. The queries' words are their users' own and stay out, unless the operator asks for
-them. Headers are never logged, so neither is the token.
+number of queries, index. The text of queries is private and left out, unless the operator asks for it.
+Headers, and with them the token, are never logged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOTE = "retrieval_server.note"
 
 @dataclass
 class Note:
-    """What is logged of a request beside what every server knows; the service fills it in."""
+    """What is logged about a request beside route, status and time; the search service fills it in."""
 
     id: str
     queries: int = 0
@@ -28,7 +28,7 @@ class Note:
 
 
 class JsonLines(logging.Formatter):
-    """A record as one line of JSON; what it carries as ``fields`` stands beside time, level and message."""
+    """A record as one line of JSON: time, level, logger, message, and the record's ``fields``."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -43,7 +43,7 @@ class JsonLines(logging.Formatter):
 
 
 class Text(logging.Formatter):
-    """The same for people: the fields behind the message, as key=value."""
+    """A record as a line of text: the fields follow the message, as key=value."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")

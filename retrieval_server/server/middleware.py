@@ -1,6 +1,6 @@
-"""ASGI layers around the app, outermost first: measurement and log, the bearer token, the size of a body.
+"""ASGI layers around the app, outermost first: metrics and log, the bearer token, the size of a body.
 
-Between them stand those of origins.py and shedding.py; app.py puts all of them together.
+Those of origins.py and shedding.py come between them; app.py has the order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from retrieval_server.server.error_answers import error_answer
 from retrieval_server.server.logs import NOTE, Note
 from retrieval_server.server.logs import requests as request_log
 
-#: Answered without the token: probes send none, and the page about the API holds nothing of anybody's.
+#: Answered without the token: probes send none, and the API page holds no data.
 OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
 _GOOD_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
@@ -28,19 +28,19 @@ _GOOD_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 class Measure:
     """Counts answers and their seconds by route, and logs a line for each.
 
-    Every answer gets ``X-Request-ID``: the client's own if it sent a sane one. Only the server's own routes
-    are labels.
+    Every answer gets ``X-Request-ID``: the client's, if it sent a well-formed one. Paths that are no route of
+    the server share the label "other".
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, routes: frozenset[str]):
         self._app, self._metrics, self._routes = app, metrics, routes
-        start = secrets.token_hex(5)  # once: asking the system for randomness is dear at every request
+        start = secrets.token_hex(5)  # once: the system's random numbers are slow for every request
         self._ids = (f"{start}{number % 16**6:06x}" for number in itertools.count())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        started, status = time.monotonic(), 500  # what an exception becomes further out
+        started, status = time.monotonic(), 500  # the status of an exception
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         good = _GOOD_ID.fullmatch(given)
         note = scope[NOTE] = Note(given.decode() if good else next(self._ids))
@@ -56,7 +56,8 @@ class Measure:
             await self._app(scope, receive, noted)
         finally:
             seconds = time.monotonic() - started
-            # The router leaves its route in the scope: the label of a path with a name in it is its template.
+            # The router leaves its route in the scope: a path with a name in it is counted under its
+            # template.
             path = getattr(scope.get("route"), "path", scope["path"])
             route = path if path in self._routes else "other"
             self._metrics.requests.labels(route, status).inc()
@@ -70,7 +71,7 @@ class Measure:
 
 
 class BearerToken:
-    """Lets in who sends ``Authorization: Bearer`` with the server's token; OPEN_PATHS are for everybody."""
+    """Requires ``Authorization: Bearer`` with the server's token, except for OPEN_PATHS."""
 
     def __init__(self, app: ASGIApp, token: str, metrics: Metrics):
         self._app, self._token, self._metrics = app, token.encode(), metrics
@@ -80,7 +81,7 @@ class BearerToken:
             return await self._app(scope, receive, send)
         sent = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         scheme, _, token = sent.partition(b" ")
-        # Compared in constant time: how long it takes tells nothing about how much of a guess was right.
+        # Compared in constant time, so that the time does not tell how much of a guess was right.
         if scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token):
             return await self._app(scope, receive, send)
         self._metrics.rejections.labels("", "unauthorized").inc()
@@ -90,7 +91,7 @@ class BearerToken:
 
 
 class BodyLimit:
-    """A body beyond the limit is refused before it is in memory."""
+    """Refuses a body beyond the limit before it is in memory."""
 
     def __init__(self, app: ASGIApp, max_bytes: int):
         self._app, self._max = app, max_bytes

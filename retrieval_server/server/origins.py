@@ -1,12 +1,14 @@
-"""Keeps web pages out: a server on 127.0.0.1 is within reach of every page that its user's browser opens.
+"""Keeps web pages out: every page that is open in the user's browser can reach a server on 127.0.0.1.
 
-Three things let a page order something here, and each is refused before a body is read:
+There are three ways for a page to send commands; each is refused before a body is read:
 
-- a name of the page's own that resolves to this machine (DNS rebinding): ``Host`` must name what is served
-  (421). An address in figures needs no list, for no such name is one;
-- a request sent across from another site: what is not a GET must come from the same origin, or from no page
-  at all (403). Clients other than browsers send neither ``Origin`` nor ``Sec-Fetch-Site``;
-- a form, whose content type needs no leave of the server: a POST must say that it is JSON (415).
+- a name of the page's own that resolves to this machine (DNS rebinding): ``Host`` must be a name of this
+server
+  (421). Numeric addresses are always accepted, since a page's name is never one;
+- a request from another site: anything but a GET must come from the same origin, or from no page at all
+(403).
+  Clients other than browsers send neither ``Origin`` nor ``Sec-Fetch-Site``;
+- a form, which a browser sends to other sites without asking them: a POST must say that it is JSON (415).
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class HostNames:
-    """The names under which a server is asked for: its own, and ``allowed`` (``--allowed-host``).
+    """The names under which clients may address the server: its own, and ``allowed`` (``--allowed-host``).
 
-    An entry ``.example.org`` stands for that name and all below it, ``*`` for every name.
+    An entry ``.example.org`` stands for that name and its subdomains, ``*`` for every name.
     """
 
     def __init__(self, own: Iterable[str] = (), allowed: Iterable[str] = ()):
@@ -52,13 +54,13 @@ class HostNames:
 
 
 def own_names(listen: str) -> set[str]:
-    """What this machine is called, and the address that the server listens on."""
+    """The name of this machine, and the address that the server listens on."""
     name = socket.gethostname()
     return {listen, name, name.partition(".")[0]}
 
 
 class OwnOrigin:
-    """Refuses what a page of another site sends. ``hosts`` None: whatever name the client used is right."""
+    """Refuses what a page of another site sends. ``hosts`` None: any ``Host`` is accepted."""
 
     def __init__(self, app: ASGIApp, hosts: HostNames | None, metrics: Metrics):
         self._app, self._hosts, self._metrics = app, hosts, metrics
@@ -72,7 +74,7 @@ class OwnOrigin:
 
     def _refusal(self, scope: Scope) -> tuple[int, str, str] | None:
         hosts = _values(scope, b"host")
-        # HTTP/1.0, as some load balancers ask for /health, knows no Host; no browser speaks it.
+        # HTTP/1.0 has no Host header; some load balancers check /health with it, but no browser uses it.
         named = len(hosts) == 1 or (not hosts and scope.get("http_version") == "1.0")
         if self._hosts is not None and not (named and all(map(self._hosts.serves, hosts))):
             what = repr(hosts[0][:100]) if len(hosts) == 1 else f"{len(hosts)} Host headers"
@@ -94,13 +96,13 @@ class OwnOrigin:
         except ValueError:
             return False
         name = _name_of(there)
-        # A proxy may have put another Host in the place of the browser's.
+        # A proxy may have replaced the browser's Host.
         listed = name is not None and self._hosts is not None and self._hosts.lists(name)
         return bool(there) and (listed or there in hosts)
 
 
 class JsonOnly:
-    """Refuses a POST that does not say that its body is JSON."""
+    """Refuses a POST whose content type is not JSON."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics):
         self._app, self._metrics = app, metrics

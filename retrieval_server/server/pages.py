@@ -1,8 +1,8 @@
 """Whole pages by their address, for clients that open what a search has shown (ASearcher's ``/access``).
 
-The file is JSONL, ``{"url": ..., "contents": ...}`` a line, read once at start: of every line 16 bytes stay
-in memory (hash of the address, offset), so that six million pages cost 100 MB. The text stays on disk. If an
-address stands in several lines, the first counts.
+The file is JSONL, ``{"url": ..., "contents": ...}`` a line, read once at start: for every line 16 bytes stay
+in memory (hash of the address, offset), so that six million pages take 100 MB. The text stays on disk. If an
+address occurs in several lines, the first counts.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class PageStore:
         self._offsets = np.frombuffer(offsets, dtype=np.uint64)[order]
 
     def __len__(self) -> int:
-        """Lines of the file; a page that stands there twice counts twice."""
+        """Lines of the file; a page that occurs twice counts twice."""
         return len(self._hashes)
 
     def get(self, url: str) -> dict[str, str] | None:
-        """``{"url", "contents"}`` of the page, or None. MediaWiki's two ways to write an address are one."""
+        """``{"url", "contents"}`` of the page, or None. MediaWiki's two forms of an address are equal."""
         found = self._find(url)
         if found is None and "/index.php/" in url:
             found = self._find(url.replace("/index.php/", "/index.php?title=", 1))
@@ -65,7 +65,7 @@ class PageStore:
             with self._path.open("rb") as stream:
                 stream.seek(int(self._offsets[position]))
                 page = _parse(stream.readline(), str(self._path))
-            if page["url"] == url:  # else another address of the same hash
+            if page["url"] == url:  # else another address with the same hash
                 return page
         return None
 

@@ -30,15 +30,17 @@ class OutsideRoot(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """Where an index lies, and its encoder if that was moved since the build."""
+    """Where an index is, and its encoder, if that was moved since the build."""
 
     path: Path
     encoder: str | None = None
 
 
 class Reloader:
-    """Makes loaders. ``places`` are the indexes as the server was started; ``root`` None stands for the
-    folder that holds the index in question.
+    """Makes loaders, and decides which places an order may name.
+
+    ``places`` are the indexes that the server was started with. ``root`` None: for each index, the folder
+    that contains it.
     """
 
     def __init__(
@@ -61,8 +63,8 @@ class Reloader:
         now = self.places[index]
         kept = now.encoder if path is None else None
         found = None if path is None else self._inside(index, "path", path)
-        for part in _parts(found):
-            self._inside(index, "path", str(part))
+        for member in _members(found):
+            self._inside(index, "path", str(member))
         return Place(
             path=found or now.path,
             encoder=kept if encoder is None else str(self._inside(index, "encoder", encoder)),
@@ -116,10 +118,10 @@ class ReloadService:
         try:
             return index.name, await asyncio.shield(task)
         except RetrievalServerError as error:
-            reason = f"{error} The old index goes on serving."
+            reason = f"{error} The old index keeps serving."
             raise refused(422, "reload_failed", reason, index=index.name) from None
         except OSError as error:
-            reason = f"a file of it cannot be read ({error.strerror}). The old index goes on serving."
+            reason = f"a file of it cannot be read ({error.strerror}). The old index keeps serving."
             raise refused(422, "reload_failed", reason, index=index.name) from None
 
     async def _replace(self, reloader: Reloader, index: ServedIndex, place: Place) -> Serving:
@@ -144,7 +146,7 @@ class ReloadService:
             task.exception()  # mark as seen: it was logged, and its caller may have gone
 
 
-def _parts(folder: Path | None) -> list[Path]:
+def _members(folder: Path | None) -> list[Path]:
     """The folders that a hybrid index is made of; none for another index, and for what is no index at all."""
     try:
         hybrid = read_manifest(folder).hybrid if folder is not None else None

@@ -1,8 +1,8 @@
-"""``POST /rerank``: documents that the client already has, ordered by the server's cross-encoder.
+"""``POST /rerank``: documents that the client sends, ordered by the server's cross-encoder.
 
-Two forms. Search-R1's takes a list of queries with a list of documents each, as ``/retrieve`` gives them, and
-answers in the form of ``/retrieve``. The other takes one ``query`` and answers as the rerank services of
-Cohere and Jina do: positions in the request and relevance scores.
+There are two forms. Search-R1's takes a list of queries with a list of documents each, as ``/retrieve`` gives
+them, and answers in the form of ``/retrieve``. The other takes one ``query`` and answers as the rerank
+services of Cohere and Jina do: positions in the request and relevance scores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from retrieval_server.server.services import Services
 from retrieval_server.server.wire import Query, TopK
 
 MAX_PAIRS = 2048  # of a query and a document, in one request
-MAX_WAITING = 16  # requests accepted and not yet answered; the model scores one after the other
+MAX_WAITING = 16  # requests accepted and not yet answered; the model scores them one after the other
 
 
 class GivenDocument(BaseModel):
@@ -33,7 +33,7 @@ class GivenDocument(BaseModel):
 
 
 class GivenScored(BaseModel):
-    """A document with the score of the search that found it, which is not looked at."""
+    """A document with the score of the search that found it, which is ignored."""
 
     document: GivenDocument
 
@@ -86,7 +86,7 @@ class RerankRequest(BaseModel):
 
 
 class Ranked(BaseModel):
-    """A document of the request, by its position there."""
+    """A document of the request, by its position."""
 
     index: int
     relevance_score: float
@@ -123,7 +123,7 @@ def add_rerank_route(app: APIRouter, services: Services, reranker: Reranker, err
         pairs = [(query, _text(given)) for query, documents in lists for given in documents]
         work = asyncio.get_running_loop().run_in_executor(thread, reranker.score, pairs)
         try:
-            scores = iter(await services.search.while_wanted(request, work))  # what still waits is taken back
+            scores = iter(await services.search.while_wanted(request, work))  # cancelled if it has not begun
         finally:
             waiting -= 1
         result = [_ranked([(given, next(scores)) for given in given_list], body) for _, given_list in lists]

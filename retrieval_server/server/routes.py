@@ -33,7 +33,7 @@ from retrieval_server.server.wire import (
 )
 from retrieval_server.sources import Retrieved
 
-_FOREIGN = (403, 415, 421)  # refusals of what a web page of another site can send
+_FOREIGN = (403, 415, 421)  # refusals of what pages of other sites can send
 ERRORS: dict[int | str, dict] = {
     code: {"model": Error} for code in (404, 413, *_FOREIGN, 422, 500, 502, 503, 504)
 }
@@ -56,7 +56,7 @@ def add_search_routes(app: APIRouter, services: Services) -> None:
 
     @app.post(
         "/indexes/{name}/retrieve",
-        summary="The same, out of the index that the path names",
+        summary="The same, from the index that the path names",
         response_model=RetrieveResponse,
         responses=ERRORS,
     )
@@ -74,7 +74,7 @@ def add_search_routes(app: APIRouter, services: Services) -> None:
 
     @app.post(
         "/indexes/{name}/queries",
-        summary="The same, out of the index that the path names",
+        summary="The same, from the index that the path names",
         response_model=QueriesResponse,
         responses=ERRORS,
     )
@@ -110,7 +110,7 @@ def add_probes(app: FastAPI, services: Services) -> None:
 def add_operations(app: APIRouter, services: Services) -> None:
     @app.post(
         "/reload",
-        summary="Exchange an index or its encoder without a dropped request",
+        summary="Replace an index or its encoder without dropping a request",
         responses=_RELOAD_ERRORS,
     )
     async def reload(body: ReloadRequest) -> ReloadResponse:

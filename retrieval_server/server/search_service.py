@@ -1,4 +1,4 @@
-"""What stands between a search request and the engine: limits, the deadline, and clients that go away."""
+"""Between a search request and the engine: limits, the deadline, and clients that disconnect."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Refusing without reading, when there is no time even to read.
+"""Load shedding: refusing requests without reading them, when there is no time even for that.
 
-A refusal costs about as much as an accepted request does outside the engine: its body is read, parsed and
-checked before anybody sees that it will not fit. At many times a server's capacity that work alone takes the
-processor from the searches. So when the event loop runs late, or a refusal is no exception any more, and the
-engine would refuse one more query anyway, a search is refused from its first line. Until then every request
-is read: what is in the cache, or under way already, is answered though the queue is full.
+Outside of the engine a refused request costs about as much as an accepted one: its body is read, parsed and
+checked before the full queue is noticed. At many times a server's capacity, that work alone takes the CPU
+from the searches. So when the event loop is late, or refusals are frequent, and the engine would refuse one
+more query anyway, a search is refused by its path alone. Until then every request is read: what is in the
+cache, or already under way, is answered even though the queue is full.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from retrieval_server.server.refusals import Refused
 from retrieval_server.server.services import Services
 
-#: How often the event loop is looked at, and how late it must run, in seconds.
+#: How often the delay of the event loop is measured, and which delay is too long, in seconds.
 _EVERY_S, _LATE_S = 0.05, 0.1
 _SEARCH = re.compile(r"(?:/indexes/([^/]+))?/(?:retrieve|queries)")
-#: Refusals between two looks that are too many to read each request first: a hundred a second.
+#: Refusals between two measurements that are too many to read each request first: 100 per second.
 _MANY = 5
 
 
 class LoopWatch:
-    """Whether there is no time to read what will be refused; ``watch`` runs in the event loop."""
+    """Whether there is no time to read requests that will be refused. ``watch`` runs in the event loop."""
 
     def __init__(self) -> None:
-        #: Seconds by which the loop came back too late from its latest sleep.
+        #: Seconds by which the latest sleep lasted too long.
         self.late_s = 0.0
         self._refusing, self._refused = False, 0
 
@@ -44,7 +44,7 @@ class LoopWatch:
             self._refusing, self._refused = self._refused >= _MANY, 0
 
     def would_refuse(self) -> None:
-        """Note a search that cannot be answered but from the cache."""
+        """Note a search that could only be answered from the cache."""
         self._refused += 1
 
     @property

@@ -1,15 +1,14 @@
-"""The wire: request and response bodies.
+"""The wire format: request and response bodies.
 
-``/retrieve`` is the form of Search-R1, RAG-R1, SkyRL and ASearcher. As in their servers, ``return_scores``
-is false unless asked for: the result then holds the bare documents. One ``query`` in place of ``queries`` is
-a list of one for SkyRL, whose clients read ``result``; rLLM's send ``query`` and ``top_k`` and read a flat
-list with scores under ``results``, which such an answer holds as well, with ``id`` and ``content`` beside
-each ``document``: its examples read either. Answers to ``queries`` hold each text once. ``/queries`` is the
-form of R1-Searcher: its answers are the corpus's lines, id and contents with a tab between, because its
-clients strip a leading number. They show any other id to the model: a corpus for them has numbers for ids.
-``/access`` is ASearcher's: whole pages by their address.
+``/retrieve`` is the format of Search-R1, RAG-R1, SkyRL and ASearcher. As in their servers, ``return_scores``
+is false by default, and the result then holds the bare documents. One ``query`` in place of ``queries`` is a
+list of one, for SkyRL, whose clients read ``result``. rLLM's clients send ``query`` and ``top_k`` and read a
+flat list with scores under ``results``, with ``id`` and ``content`` beside each ``document``; the answer to a
+``query`` has both. ``/queries`` is the format of R1-Searcher: its answers are lines of the corpus, id and
+contents separated by a tab, because its clients strip a leading number. They would show any other id to the
+model, so a corpus for them has numbers as ids. ``/access`` is ASearcher's: whole pages by their address.
 
-Where one server has several indexes, ``index`` names one, or the path does: ``/indexes/{name}/retrieve``.
+If a server has several indexes, ``index`` names one, or the path does: ``/indexes/{name}/retrieve``.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ class ScoredDocument(BaseModel):
 
 
 class FlatDocument(ScoredDocument):
-    """The same with the document's id and contents beside it, under the names that rLLM's clients read."""
+    """A scored passage with its id and contents repeated under the names that rLLM's clients read."""
 
     id: str
     content: str
@@ -181,7 +180,7 @@ class IndexStatus(BaseModel):
 
 
 class Ready(IndexStatus):
-    """Every index is loaded and has answered a question: the default one, and under ``indexes`` each."""
+    """Every index is loaded and warmed up. The default index, and each one under ``indexes``."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -209,7 +208,7 @@ class ReloadRequest(BaseModel):
     encoder: str | None = Field(
         None,
         max_length=MAX_PATH,
-        description="Where its encoder lies; where the index says if absent (the same path: as before).",
+        description="Where its encoder is; by default where the index says; for the same path, as before.",
     )
 
 

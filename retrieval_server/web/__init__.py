@@ -1,12 +1,12 @@
-"""Web search engines behind the same wire as an index.
+"""Web search engines behind the same wire format as an index.
 
     WebSource (source.py) --> Tape (tape.py): is the answer recorded?
-                          --> WebClient (client.py): ask; retry, wait, or give up at once (breaker.py)
-                                  --> WebEngine (engines.py): how this engine is asked, and read
-                                          --> text.py: markup out, house convention in
+                          --> WebClient (client.py): send; retry, wait, or give up at once (breaker.py)
+                                  --> WebEngine (engines.py): the requests and answers of this engine
+                                          --> text.py: removes markup, formats documents like the corpora
 
 ``options.py`` declares the options of start_retrieval.py.
 
-A web engine is a ``RemoteSource`` (see sources.py): each query travels on its own. Keys are read from the
-environment only, travel in a header, and stand in no log, error or recording.
+A web engine is a ``RemoteSource`` (see sources.py): each query is a request of its own. Keys are read from
+the environment only, sent in a header, and appear in no log, error or recording.
 """

@@ -1,9 +1,9 @@
-"""When to leave a web engine alone: the decisions, without a clock or connections. Time is an argument.
+"""A circuit breaker: when to send no requests to a web engine. It has no clock: time is an argument.
 
-Two things hold requests back. *Limited*: the engine said how long to wait (``Retry-After``); everyone waits
-that long, not only the one who was told. *Down*: so many requests failed one after another that more would
-only queue up behind their time-outs. Then all are refused at once for a while; after it one goes through to
-see, and its fate decides for all.
+Requests are held back for two reasons. *Limited*: the engine said how long to wait (``Retry-After``); all
+requests wait that long, not only the one that was answered so. *Down*: so many requests failed in a row that
+more would only queue up behind their time-outs. Then all are refused at once for a while; after that one is
+let through as a probe, and its outcome decides for all.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Hold:
-    """No request may go now; perhaps in ``seconds``. ``down``: the engine fails, else it limits our rate."""
+    """No request may go now; perhaps in ``seconds``. ``down``: the engine fails; else it limits the rate."""
 
     seconds: float
     down: bool
 
 
 class Breaker:
-    """Counts failures in a row; any answer, even a refusal, shows that the engine lives."""
+    """Counts failures in a row; any answer, even a refusal, shows that the engine is up."""
 
     def __init__(self, failures: int = 8, cool_down_s: float = 5.0):
         self.cool_down_s = cool_down_s
@@ -35,7 +35,7 @@ class Breaker:
         return self._failures >= self._allowed
 
     def hold(self, now: float) -> Hold | None:
-        """What holds a request back; None lets it go, and its outcome must be told with one of the below."""
+        """What holds a request back. None lets it go; report its outcome with one of the methods below."""
         if self.is_down:
             if self._probing:
                 return Hold(self.cool_down_s, down=True)
@@ -51,12 +51,12 @@ class Breaker:
         self._failures, self._probing = 0, False
 
     def limited(self, now: float, seconds: float) -> None:
-        """A request was told to come again in ``seconds``."""
+        """The engine asked to repeat a request in ``seconds``."""
         self.answered()
         self._limited_until = max(self._limited_until, now + seconds)
 
     def failed(self, now: float) -> bool:
-        """A request got no answer, or a server's error. True if this one makes the engine count as down."""
+        """A request got no answer or a server error. True if the engine counts as down from now on."""
         was_down = self.is_down
         self._failures, self._probing = self._failures + 1, False
         if self.is_down:

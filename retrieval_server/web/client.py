@@ -1,10 +1,10 @@
-"""Asks one web engine: pooled connections, a time-out, retries, and no patience with an engine that is down.
+"""Sends queries to one web engine, with pooled connections, a time-out, retries and a circuit breaker.
 
-An attempt ends in one of three ways. An answer. A failure that another attempt may mend (no connection,
-time-out, 429, 5xx): tried again after a back-off that doubles, with jitter, or after what ``Retry-After``
-says. A refusal that it will not (a bad key, a query that the engine does not take): told at once. What the
-breaker holds back does not go out at all: a pause up to the time-out is waited for, a longer one is told to
-the client, as is an engine that is down.
+An attempt ends in one of three ways: with an answer; with a failure that another attempt may overcome (no
+connection, time-out, 429, 5xx), which is retried after a doubling back-off with jitter, or after the time in
+``Retry-After``; or with a refusal that it will not (a bad key, a query that the engine rejects), which is
+reported at once. What the breaker holds back is not sent: a pause up to the time-out is waited for, a longer
+one, and an engine that is down, is reported to the client.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _now = time.monotonic
 
 
 class _Retryable(Exception):
-    """An attempt failed and another may not. ``after`` is the engine's own wish, in seconds."""
+    """An attempt failed, but another may succeed. ``after``: the engine's Retry-After, in seconds."""
 
     def __init__(self, problem: str, after: float | None = None, limited: bool = False):
         super().__init__(problem)
@@ -55,7 +55,7 @@ class WebClient:
         return f"WebClient({self.engine.name})"  # no address, no key
 
     async def search(self, query: str, depth: int) -> list[WebDocument]:
-        """Up to ``depth`` results, best first. Raises SearchFailed with what the asker should know."""
+        """Up to ``depth`` results, best first. Raises SearchFailed with a reason for the client."""
         for attempt in range(self.options.retries + 1):
             await self._admission()
             try:
@@ -90,7 +90,7 @@ class WebClient:
                 reason = f"not asked: its last requests all failed, the latest with: {self._problem}"
                 raise self._failed(503, "web_unavailable", reason, seconds)
             if hold.seconds > self.options.timeout_s:
-                raise self._failed(503, "web_limited", f"it wants no request for {seconds} s", seconds)
+                raise self._failed(503, "web_limited", f"it asked for a pause of {seconds} s", seconds)
             await asyncio.sleep(hold.seconds + random.uniform(0, self.options.backoff_s))
 
     def _note(self, error: _Retryable) -> None:
@@ -115,7 +115,7 @@ class WebClient:
         except asyncio.TimeoutError:
             raise _Retryable(f"no answer within {self.options.timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            # The kind of error only: its text can hold the address, which may be private.
+            # Only the kind of error: its text may contain the address, which may be private.
             raise _Retryable(f"no answer ({_root(error)})") from None
         if status == 429 or status >= 500:
             limited = status == 429
@@ -173,7 +173,7 @@ def _root(error: BaseException) -> str:
 
 
 def _said(body: bytes) -> str:
-    """What an engine says about its refusal, shortened: the first message that its JSON holds."""
+    """The engine's reason for a refusal, shortened: the first message in its JSON."""
     try:
         at = json.loads(body)
     except (ValueError, RecursionError):
@@ -187,7 +187,7 @@ def _said(body: bytes) -> str:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds of a Retry-After header, in either of its forms; None if there is none to understand."""
+    """Seconds of a Retry-After header, in either of its forms; None without a valid one."""
     value = headers.get("Retry-After", "").strip()
     if value.isdecimal() and len(value) < 7:
         return float(value)

@@ -1,19 +1,19 @@
-"""How each web search engine is asked and read. To add one: a ``WebEngine`` in ``ENGINES``.
+"""The requests and answers of each web search engine. To add one: a ``WebEngine`` in ``ENGINES``.
 
-Requests and answers as documented on:
+They follow the documentation at:
 
 - Serper (Google): https://serper.dev (playground) and its JSON schema at
   https://schemas.apis.io/schemas/serper/serper-search-response/
 - Bing Web Search v7: https://learn.microsoft.com/bing/search-apis/bing-web-search/reference/query-parameters
-  and .../reference/response-objects. Microsoft ended its own service on 2025-08-11; the adapter serves
-  gateways that speak the same API (``--web-url``).
+  and .../reference/response-objects. Microsoft ended its own service on 2025-08-11; the adapter is for
+  gateways with the same API (``--web-url``).
 - Tavily: https://docs.tavily.com/api-reference/endpoint/search
 - Brave: https://api-dashboard.search.brave.com/api-reference/web/search/get
 - SearXNG: https://docs.searxng.org/dev/search_api.html; ``json`` must be among ``search.formats`` of the
   instance's settings.yml, else it answers 403.
 
-An engine is asked for a whole page of ten results, or several, whatever topk is: an answer then depends on
-topk only by its length, one recording serves every topk of the page, and most engines charge by the request.
+Whatever topk is, an engine is asked for a whole page of ten results, or several: so answers for different
+topk differ only in length, one recording serves every topk of the page, and most engines charge per request.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class WebDocument:
 
 @dataclass(frozen=True)
 class WebEngine:
-    """The API of one engine. Field names are the API's own, ``results`` is the way to its list of results."""
+    """The API of one engine. Field names are the API's; ``results`` is the path to the list of results."""
 
     name: str
     method: Literal["GET", "POST"]
-    url: str | None  # None: there is no common address, ``url_variable`` has it
+    url: str | None  # None: no default address; the environment's ``url_variable`` has it
     key_variable: str | None
     headers: Callable[[str], dict[str, str]]  # of the key
     query: str
@@ -54,16 +54,16 @@ class WebEngine:
     snippet: str
     fixed: Mapping[str, Any] = field(default_factory=dict)
     url_variable: str | None = None
-    #: Statuses beside 401 and 403 that say that key or quota are at fault.
+    #: Statuses, besides 401 and 403, that mean a problem with key or quota.
     refusals: frozenset[int] = frozenset({402})
 
     def depth(self, topk: int) -> int:
-        """How many results to ask for, to answer with ``topk``."""
+        """How many results to request in order to answer with ``topk``."""
         pages = -(-topk // PAGE)
         return self.max_count if self.count is None else min(pages * PAGE, self.max_count)
 
     def fields(self, query: str, depth: int, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The request: parameters of the address (GET) or keys of the JSON body (POST)."""
+        """The request: query parameters (GET) or keys of the JSON body (POST)."""
         count = {} if self.count is None else {self.count: depth}
         return {**params, **self.fixed, self.query: query, **count}
 
@@ -74,9 +74,9 @@ class WebEngine:
     def parse(self, answer: Any) -> list[WebDocument]:
         """The results of a decoded JSON answer, best first, each address once.
 
-        An answer without the list has no results, which is how some engines say so; a result without an
-        http(s) address, or with neither title nor snippet, is left out. Raises ValueError if it is not this
-        API's JSON.
+        An answer without the list has no results: some engines leave the list out then. A result without an
+        http(s) address, or with neither title nor snippet, is left out. Raises ValueError if the answer is
+        not this API's JSON.
         """
         at = answer
         for step in self.results:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from retrieval_server.command_line import Flag, Group, Options
+from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
 from retrieval_server.web.engines import ENGINES
 
 #: The name under which a web engine is served.
@@ -20,8 +20,7 @@ class WebOptions(Options):
     """How an engine is asked."""
 
     concurrency: Annotated[
-        int,
-        Field(ge=1),
+        AtLeastOne,
         Flag("queries sent to the engine at a time", names=("--web-concurrency",), metavar="N"),
     ] = 16
     #: From connecting to the last byte.

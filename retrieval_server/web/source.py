@@ -1,4 +1,4 @@
-"""A web search engine as a source of documents: from the recording if there is one, else from the engine."""
+"""A web search engine as a source of documents: from the recording, if there is one, or from the engine."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class WebSource(RemoteSource):
 
     @property
     def note(self) -> str:
-        """Where the answers come from, in words."""
+        """Where the answers come from, for the log."""
         recorded = f"{len(self._tape)} recorded answers" if self._tape is not None else "nothing recorded"
         return recorded if self._client is not None else f"{recorded}, nothing else"
 
@@ -130,7 +130,7 @@ def _url(engine: WebEngine, environment: Mapping[str, str], url: str | None) -> 
         url = environment.get(name, "").strip()
         if not url:
             raise WebEngineError(
-                f"{engine.name} has no common address: export {name}=http://127.0.0.1:8080, your instance."
+                f"{engine.name} has no default address: export {name}=http://127.0.0.1:8080, your instance."
             )
         if not url.rstrip("/").endswith("/search"):
             url = url.rstrip("/") + "/search"

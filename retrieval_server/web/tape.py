@@ -1,14 +1,14 @@
-"""Recorded answers of web engines: a run that was recorded can be replayed for nothing, to the byte.
+"""Recorded answers of web engines: a recorded run can be replayed free of charge and byte for byte.
 
-A recording is JSONL, one answer a line, appended in one write as soon as it is there:
+A recording is JSONL, one answer per line, appended in one write as soon as it arrives:
 
     {"engine": "serper", "query": "...", "depth": 10, "params": {}, "documents": [{"url", "contents"}, ...]}
 
-The first four are the key: each stands in the file once, so there is never a question which answer counts.
-What is replayed is what the clients got, not the engine's JSON, so a later version that reads that JSON
-differently does not change an old run. A line that a kill cut off has no line end; it is left out, and
-removed when recording goes on. Memory holds a hash and an offset for each answer; one process records into a
-file at a time.
+The first four fields are the key; each key is in the file once, so that there is one answer for it. What is
+recorded is what the clients got, not the engine's JSON: a later version that parses that JSON differently
+does not change an old run. A line that was cut off by a kill has no line end; it is ignored, and removed when
+recording continues. Memory holds a hash and an offset for each answer. One process at a time records into a
+file.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from retrieval_server.web.engines import WebDocument
 
 log = logging.getLogger(__name__)
 MAX_LINE_BYTES = 16 * 2**20  # of one recorded answer
-#: What reading a line raises that is no recorded answer.
+#: What parsing raises for a line that is not a recorded answer.
 _BROKEN = (ValueError, KeyError, TypeError, RecursionError)
 
 
 @dataclass(frozen=True)
 class Question:
-    """What an answer answers; no key of an account is part of it."""
+    """What an answer belongs to; no API key is part of it."""
 
     engine: str
     query: str
@@ -52,8 +52,8 @@ class Question:
 class Tape:
     """Answers from ``replay`` and ``record``, and appends new ones to ``record``. Safe for threads.
 
-    ``replay`` must exist. ``record`` may exist only if it is ``replay`` too, so that nobody mixes an old run
-    into a new one unawares. Raises RecordingError.
+    ``replay`` must exist. ``record`` may exist only if it is also ``replay``, so that an old run is not mixed
+    into a new one by mistake. Raises RecordingError.
     """
 
     def __init__(self, replay: Path | None = None, record: Path | None = None):
@@ -77,7 +77,7 @@ class Tape:
         return len(self._at)
 
     def get(self, question: Question) -> list[WebDocument] | None:
-        """The recorded answer, or None. Raises RecordingError if somebody has changed the file meanwhile."""
+        """The recorded answer, or None. Raises RecordingError if the file was changed meanwhile."""
         place = self._at.get(question.digest())
         if place is None:
             return None
@@ -90,9 +90,9 @@ class Tape:
         return [WebDocument(**document) for document in row["documents"]]
 
     def put(self, question: Question, documents: Sequence[WebDocument]) -> list[WebDocument]:
-        """Record an answer, if there is a file to record into; returns the answer that counts, the first.
+        """Record an answer, if there is a file to record into. Returns the first answer recorded for its key.
 
-        Raises RecordingError if the file cannot be written; nothing of the line stays in it then.
+        Raises RecordingError if the file cannot be written; the line is then removed from it.
         """
         if self._record is None:
             return list(documents)
@@ -119,7 +119,7 @@ class Tape:
 
     def _open(self, path: Path, flags: int) -> int:
         try:
-            descriptor = os.open(path, flags, 0o600)  # the queries are their users' own
+            descriptor = os.open(path, flags, 0o600)  # readable by the owner only: queries are private
         except OSError as error:
             hint = "" if flags & os.O_CREAT else " Record it first, with --record FILE."
             raise RecordingError(f"{path}: cannot be opened ({error.strerror}).{hint}") from None
@@ -137,7 +137,7 @@ class Tape:
             raise RecordingError(f"{path}: another server is recording into it. Give each its own file.")
         if not go_on and os.fstat(descriptor).st_size:
             raise RecordingError(
-                f"{path}: exists. To answer from it and record what it lacks, add --replay {path}; "
+                f"{path}: exists. To answer from it and record what is missing, add --replay {path}; "
                 "for a new recording name a new file."
             )
         self._end = self._read(descriptor, repair=True)
@@ -160,7 +160,7 @@ class Tape:
                 except _BROKEN as error:
                     raise RecordingError(
                         f"{path}: line {number} is no recorded answer ({error!r}). Remove the line; its "
-                        "query is then asked anew."
+                        "query is then sent again."
                     ) from None
                 self._at.setdefault(question.digest(), (descriptor, end, len(line)))
                 end += len(line)

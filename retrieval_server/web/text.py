@@ -1,4 +1,4 @@
-"""From what a search engine shows to plain text: no markup, no entities, one line.
+"""Titles and snippets of search engines to plain text: no markup, no entities, one line.
 
 Only names that are HTML elements count as tags, so that ``List<String>`` and ``a < b`` survive. One pass
 from left to right, so a hostile page can make a snippet ugly but not slow.
@@ -10,9 +10,9 @@ import html
 import re
 
 _TAG = re.compile(r"</?([a-z][a-z0-9]*)(?:[\s/][^<>]*)?>", re.IGNORECASE)
-#: Elements that stand between words.
+#: Elements that separate words.
 _BREAKS = frozenset("br p div li td th tr h1 h2 h3 h4 h5 h6 dd dt hr ul ol table section".split())
-#: Elements that stand within a line, or hold what does.
+#: Elements within a line, or around such.
 _INLINE = frozenset(
     (
         "a abbr article aside b bdi bdo blockquote body button caption center cite code col del details dfn "
@@ -32,7 +32,7 @@ def plain_text(marked_up: str) -> str:
 
 
 def contents(title: str, snippet: str) -> str:
-    """A document in the convention of the corpora: the title in quotes, a line break, the text."""
+    """A document in the format of the corpora: the title in quotes, a line break, the text."""
     return f'"{plain_text(title)}"\n{plain_text(snippet)}'
 
 

@@ -86,7 +86,7 @@ def test_flags_without_a_value():
 
 def test_a_model_within_a_model_has_flags_without_a_prefix_and_fields_without_a_flag_have_none(capsys):
     assert parsed("b", "--flag", "--size", 5, "--wait", 0.5).inner == Inner(size=5, wait_s=0.5)
-    assert "--hidden" in refused(capsys, "--hidden", 8)
+    assert "--hidden" in refused(capsys, "--hidden=8")
 
 
 @given(st.integers())

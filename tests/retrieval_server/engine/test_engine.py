@@ -80,7 +80,7 @@ async def until(condition):
 
 
 async def start(engine, *requests):
-    """Each request as a task that has reached the line."""
+    """Each request as a task that has reached the queue."""
     tasks = [asyncio.create_task(engine.search(queries, 1)) for queries in requests]
     await asyncio.sleep(0)
     return tasks

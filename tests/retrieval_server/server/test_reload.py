@@ -170,7 +170,7 @@ async def test_a_reload_that_fails_says_why_and_the_old_index_goes_on(shelf):
     async with client_of({"wiki": Place(shelf / "red")}) as client:
         answer = await client.post("/reload", json={"path": "empty"})
         assert (answer.status_code, answer.json()["error"]) == (422, "reload_failed")
-        assert "manifest.json" in answer.json()["reason"] and "goes on serving" in answer.json()["reason"]
+        assert "manifest.json" in answer.json()["reason"] and "keeps serving" in answer.json()["reason"]
         assert signature(await ask(client)) == "red"
         assert (await client.get("/ready")).json()["index_version"] == 1
         assert (await client.post("/reload", json={"path": "blue"})).status_code == 200

@@ -129,7 +129,7 @@ def test_a_short_retry_after_is_sat_out_and_a_long_one_is_told_to_everybody_unas
         assert len(await client.search("x", 10)) == 10
         stub.script = [(429, {"Retry-After": "3600"}, b"")]
         for _ in range(2):
-            with pytest.raises(SearchFailed, match="wants no request for 3600 s") as failed:
+            with pytest.raises(SearchFailed, match="asked for a pause of 3600 s") as failed:
                 await client.search("y", 10)
             assert (failed.value.status, failed.value.error) == (503, "web_limited")
             assert 3590 < failed.value.retry_after <= 3600

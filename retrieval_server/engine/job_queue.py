@@ -1,7 +1,7 @@
-"""The line of waiting jobs: who adds to it does not wait, who takes from it waits until a batch is due.
+"""The queue of waiting jobs. Adding returns at once; taking a batch waits until one is due.
 
-When a batch is due, and which jobs are in it, is decided by ``batching.py``; here are the event loop's clock
-and the count of jobs that are not answered yet, on which that decision depends.
+``batching.py`` decides when a batch is due and which jobs are in it. This module gives it the event loop's
+clock, and the number of jobs that are not answered yet, on which the decision depends.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from retrieval_server.engine.batching import BatchFormer
 from retrieval_server.engine.jobs import Batch, Job, now
 
-#: Turns of the event loop within which a request that has arrived at the socket reaches the line.
+#: Turns of the event loop within which a request that has arrived at the socket reaches the queue.
 _TURNS_TO_READ = 3
 
 
-class Line:
+class JobQueue:
     """Belongs to one event loop."""
 
     def __init__(self, max_batch: int, max_wait_s: float):
@@ -42,7 +42,7 @@ class Line:
         self._wake()
 
     def withdraw(self, job: Job) -> bool:
-        """Take a job out; False if it no longer waits."""
+        """Take a job out of the queue; False if it no longer waits."""
         if not self._former.remove(job):
             return False
         self._unanswered -= 1

@@ -1,4 +1,4 @@
-"""The line of waiting jobs, over a real event loop."""
+"""The queue of waiting jobs, over a real event loop."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retrieval_server.engine.job_queue import JobQueue
 from retrieval_server.engine.jobs import Job
-from retrieval_server.engine.line import Line
 
 
 def run(conversation, **options):
     async def main():
-        line = Line(**({"max_batch": 4, "max_wait_s": 0.0} | options))
-        await asyncio.wait_for(conversation(line), 30)
+        queue = JobQueue(**({"max_batch": 4, "max_wait_s": 0.0} | options))
+        await asyncio.wait_for(conversation(queue), 30)
 
     asyncio.run(main())
 
@@ -29,21 +29,21 @@ def queries(batch):
 
 
 def test_who_takes_waits_until_there_is_something():
-    async def conversation(line):
-        taking = asyncio.create_task(line.next_batch())
+    async def conversation(queue):
+        taking = asyncio.create_task(queue.next_batch())
         await asyncio.sleep(0.01)
         assert not taking.done()
-        line.add(jobs("a", "b"))
+        queue.add(jobs("a", "b"))
         assert queries(await taking) == ["a", "b"]
 
     run(conversation)
 
 
 def test_a_batch_goes_to_one_of_those_who_wait():
-    async def conversation(line):
-        takers = [asyncio.create_task(line.next_batch()) for _ in range(3)]
+    async def conversation(queue):
+        takers = [asyncio.create_task(queue.next_batch()) for _ in range(3)]
         await asyncio.sleep(0)
-        line.add(jobs(*"abcdefghijkl"))
+        queue.add(jobs(*"abcdefghijkl"))
         batches = await asyncio.gather(*takers)
         assert sorted(query for batch in batches for query in queries(batch)) == list("abcdefghijkl")
 
@@ -51,45 +51,45 @@ def test_a_batch_goes_to_one_of_those_who_wait():
 
 
 def test_a_job_that_is_withdrawn_is_not_taken_and_no_longer_counts():
-    async def conversation(line):
+    async def conversation(queue):
         first, second = jobs("a", "b")
-        line.add([first, second])
-        assert line.withdraw(first) and not line.withdraw(first)
-        assert (len(line), line.unanswered) == (1, 1)
-        assert queries(await line.next_batch()) == ["b"]
-        assert not line.withdraw(second)
-        assert (len(line), line.unanswered) == (0, 1)
+        queue.add([first, second])
+        assert queue.withdraw(first) and not queue.withdraw(first)
+        assert (len(queue), queue.unanswered) == (1, 1)
+        assert queries(await queue.next_batch()) == ["b"]
+        assert not queue.withdraw(second)
+        assert (len(queue), queue.unanswered) == (0, 1)
 
     run(conversation)
 
 
 def test_jobs_of_a_failed_batch_come_back_one_at_a_time_before_all_others():
-    async def conversation(line):
-        line.add(jobs("a", "b"))
-        failed = await line.next_batch()
-        line.add(jobs("c"))
-        line.retry_alone(failed.jobs)
-        assert [queries(await line.next_batch()) for _ in range(3)] == [["a"], ["b"], ["c"]]
+    async def conversation(queue):
+        queue.add(jobs("a", "b"))
+        failed = await queue.next_batch()
+        queue.add(jobs("c"))
+        queue.retry_alone(failed.jobs)
+        assert [queries(await queue.next_batch()) for _ in range(3)] == [["a"], ["b"], ["c"]]
 
     run(conversation)
 
 
 @given(st.lists(st.lists(st.integers(), min_size=1, max_size=9), min_size=1, max_size=6), st.integers(1, 5))
 def test_every_job_is_taken_once_and_counts_until_it_is_done(requests, max_batch):
-    async def conversation(line):
+    async def conversation(queue):
         added = [jobs(*map(str, request)) for request in requests]
         for request in added:
-            line.add(request)
+            queue.add(request)
         every = {job for request in added for job in request}
         taken = []
-        while len(line):
-            batch = await line.next_batch()
+        while len(queue):
+            batch = await queue.next_batch()
             assert 1 <= len(batch.jobs) <= max_batch
             taken += batch.jobs
-            assert line.unanswered == len(every), "taken, and not answered yet"
+            assert queue.unanswered == len(every), "taken, and not answered yet"
         assert len(taken) == len(every) and set(taken) == every
         for _ in taken:
-            line.job_done()
-        assert line.unanswered == 0
+            queue.job_done()
+        assert queue.unanswered == 0
 
     run(conversation, max_batch=max_batch)
