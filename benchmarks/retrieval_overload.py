@@ -116,7 +116,7 @@ def report(calm, storm, memory: list[float], alive: bool) -> int:
         (alive, f"the server is alive and answers: {'yes' if alive else 'NO'}"),
         (slower <= 2, f"accepted: {accepted}"),
         (not others, f"of {asked}: {fates}, others {others or 'none'}"),
-        (bool(memory) and last <= first * (1 + FLAT), f"memory: {sizes if memory else 'not told'}"),
+        (bool(memory) and last <= first * (1 + FLAT), f"memory: {sizes if memory else 'not reported'}"),
     ]
     for kept, text in bars:
         print(f"  {'ok    ' if kept else 'MISSED'} {text}")

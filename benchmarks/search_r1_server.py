@@ -29,7 +29,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-# This folder holds a retrieval_server.py of its own: look for packages in the project's root instead.
+# This folder has its own retrieval_server.py: look for packages in the project's root instead.
 _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
