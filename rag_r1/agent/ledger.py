@@ -93,6 +93,9 @@ class Ledger:
         self.generated_tokens = 0
         self.observed_tokens = 0
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ledger) and self._rows == other._rows
+
     def generated(self, ids: Sequence[int], logprobs: Sequence[float] | None = None, turn: int = 0) -> None:
         """Take ids sampled by the policy, with their log-probs (nats) when the engine gave them. Raises
         RowFull, and ValueError if the log-probs are not as many."""
