@@ -51,7 +51,7 @@ def manager(tmp_path, reward, **failures) -> SearchRewardManager:
 
 def rows(number: int = 0, count: int = 1) -> list[SimpleNamespace]:
     """The rows of one trajectory, as veRL sends them."""
-    turns = [Turn("", "search", ["a", "b"]), Turn("", "search", ["c"]), Turn("", "answer")]
+    turns = [Turn.searched("", ["a", "b"]), Turn.searched("", ["c"]), Turn("", "answer")]
     record = Trajectory(f"q{number}#0", "Who?", "rag_r1_mq", turns, "x", "answered")
     fields = {
         "tool_extra_fields": {"trajectory": record.to_dict()},
