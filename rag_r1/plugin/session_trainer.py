@@ -11,7 +11,8 @@ veRL's own name (`trainer.v1.separate_async.parameter_sync_step`).
 
 The metrics `sessions/rows` (rows of a trajectory, mean) and `sessions/padding` (share of masked rows in the
 batch) tell what rewriting costs. veRL's own means over rows (`critic/score/mean`, `num_turns/mean`) count a
-trajectory once for each of its rows; those under `search/` count trajectories.
+trajectory once for each of its rows; those under `search/` count trajectories. Its means over micro-batches
+(`actor/ppo_kl`, `actor/pg_clipfrac`) count one of nothing but padding as 0; losses and gradients do not.
 """
 
 from __future__ import annotations

@@ -30,9 +30,11 @@ _SHARED = (
 
 #: Sums over tokens, divided by their number or by nothing. The others take a row for a sequence.
 EXACT_AGGREGATIONS = ("token-mean", "token-sum")
-#: A term for each token, whatever stands in the other rows of a micro-batch.
+#: A term for each token, whatever stands in the other rows of a micro-batch. Others are unlike that, or have
+#: not been looked at.
 EXACT_LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gpg", "dro", "cispo")
-#: GRPO takes one row of a session; the others give every token the reward, and whiten over tokens.
+#: GRPO takes one row of a session; the others give every token the reward, and whiten over tokens. What is
+#: not here counts rows, or has not been looked at.
 EXACT_ESTIMATORS = ("grpo", "gae", "reinforce_plus_plus")
 
 
@@ -76,7 +78,7 @@ def _check_losses(config: DictConfig) -> list[Problem]:
     problems, what = [], "takes each row for a sequence of its own"
     for part in [_ACTOR, "critic"] if _has_critic(config) else [_ACTOR]:
         problems += _only(config, f"{part}.loss_agg_mode", EXACT_AGGREGATIONS, what)
-    what = "makes the loss of a token depend on the other tokens of its row or micro-batch"
+    what = "may make the loss of a token depend on the other tokens of its row or micro-batch"
     problems += _only(config, f"{_ACTOR}.policy_loss.loss_mode", EXACT_LOSSES, what)
     what = "weighs a row by all of its tokens, and not the trajectory"
     problems += _only(config, f"{_CORRECTION}.rollout_is", (None, "token"), what)
@@ -89,7 +91,7 @@ def _check_losses(config: DictConfig) -> list[Problem]:
 def _check_advantages(config: DictConfig) -> list[Problem]:
     """Every token has the advantage that it has in a single row; a trajectory has one vote in its group."""
     estimator = str(config.algorithm.adv_estimator)
-    what = "counts each row as a trajectory"
+    what = "may count each row as a trajectory"
     problems = _only(config, "algorithm.adv_estimator", EXACT_ESTIMATORS, what)
     what = "leaves out the penalties of later rows (actor_rollout_ref.actor.use_kl_loss does not)"
     problems += _only(config, "algorithm.use_kl_in_reward", (False,), what)

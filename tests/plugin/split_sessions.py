@@ -85,7 +85,7 @@ class RowStore(Store):
 
     def kv_batch_get(self, keys, partition_id, select_fields=None):
         rows = [self.rows[partition_id][key] for key in keys]
-        names = [name for name in select_fields or rows[0] if name in rows[0]]
+        names = [name for name in select_fields or rows[0] if all(name in row for row in rows)]
         return TensorDict(
             {name: _column([row[name] for row in rows]) for name in names}, batch_size=len(keys)
         )

@@ -50,7 +50,6 @@ def test_rows_change_no_tokens_return(monkeypatch, sessions, estimator):
     [
         {"adv_estimator": "rloo"},
         {"adv_estimator": "reinforce_plus_plus_baseline"},
-        {"adv_estimator": "opo"},
         {"adv_estimator": "gae", "gamma": 0.9},
         {"adv_estimator": "gae", "lam": 0.9},
         {"adv_estimator": "reinforce_plus_plus", "gamma": 0.9},
