@@ -69,7 +69,7 @@ def make_tool(name: str, entry: ToolEntry) -> Any:
     factory raises."""
     key = f"rag_r1.tools.{name}"
     if name == SEARCH:
-        raise ValueError(f"{key}: the name belongs to the search engine, whose options are under rag_r1.retriever")
+        raise ValueError(f"{key}: the name is used by the search engine; its options are rag_r1.retriever")
     if not isinstance(entry, str | Mapping):
         raise ValueError(f"{key} must be an import path or {{tool, ...options}}, not {entry!r}")
     options = {"tool": entry} if isinstance(entry, str) else dict(entry)
