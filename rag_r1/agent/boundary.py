@@ -1,14 +1,15 @@
-"""What an episode lets in from its parts (parts.py): calls bounded in time, and answers that are checked.
+"""The boundary between an episode and its parts (parts.py): calls have a time limit, results are checked.
 
-Engine, tools and codec are foreign code. Nothing of what they return is used before it has passed here:
-token ids are whole numbers from 0, log-probs are finite and as many, there is a result for each call, and
-results hold documents. What does not fit raises; loop.py, the only caller, types it.
+Engine, tools and codec are foreign code. Nothing that they return is used before it is checked here: token
+ids are whole numbers from 0, log-probs are finite and there is one for each id, there is a result for each
+call, and results hold documents. Anything else raises; loop.py and guard.py turn the exception into a typed
+failure.
 
-An engine that returns more tokens than it was asked for has not failed: the beginning of a sample is what
-the policy would have written under the limit. The surplus is cut off together with its log-probs, here and
-nowhere else, so that no row outgrows its budget.
+An engine that returns more tokens than requested has not failed: the beginning of a sample is what the policy
+would have written under the limit. The surplus is cut off together with its log-probs, here and nowhere else,
+so that no row outgrows its budget.
 
-What cannot be bounded is a part that never gives the event loop back: it stops everything.
+The time limit does not help against a part that blocks the event loop: it stops everything.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rag_r1.agent.parts import Generation
 from rag_r1.protocols import SEARCH, Document, Failure
 from rag_r1.protocols.actions import well_formed
 
-#: What the policy reads when a search failed. Fixed: a tool's own words may be hostile.
+#: What the policy reads when a search failed. A fixed text: a tool's own may be hostile.
 NO_ANSWER = "The search engine did not answer. Try another query, or answer with what is known."
 TIMED_OUT = "The search did not answer in time. Try another query, or answer with what is known."
 
@@ -42,14 +43,14 @@ def no_answer(tool: str, late: bool = False) -> str:
 
 
 class Late(Exception):
-    """A call took longer than it may."""
+    """A call exceeded its time limit."""
 
 
 async def within(limit_s: float | None, call: Callable[[], Awaitable[T]]) -> T:
-    """What `call()` gives. Raises Late after `limit_s` seconds (None: no limit), and what the call raises.
+    """The result of `call()`. Raises Late after `limit_s` seconds (None: no limit), and what the call raises.
 
-    The call runs in a task of its own: if it ignores its cancellation, it is left behind; and if somebody
-    else cancels it, that is a failure of the call and not a cancellation of the episode.
+    The call runs in a task of its own: if it ignores its cancellation, it is abandoned; if it is cancelled
+    from elsewhere, that is a failure of the call and not a cancellation of the episode.
     """
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(call())
@@ -78,7 +79,7 @@ def _end(ended: asyncio.Future[None], task: Any = None) -> None:
 
 
 def _take_exception(task: asyncio.Future[Any]) -> None:
-    """So that asyncio does not report it as forgotten."""
+    """Retrieve the exception, so that asyncio does not log it as never retrieved."""
     if not task.cancelled():
         task.exception()
 
@@ -98,13 +99,13 @@ def checked_ids(ids: Any) -> list[int]:
     if not isinstance(ids, Sized) or isinstance(ids, str | bytes | bytearray):
         raise TypeError(f"token ids must be a list of whole numbers, not {type(ids).__name__}")
     found = list(ids)
-    array("L", found)  # looks at each of them in C
+    array("L", found)  # checks every id, in C
     return found
 
 
 def checked_generation(out: Any, most: int) -> Generation:
     """What an engine returned, with at most `most` tokens. Raises TypeError, ValueError or OverflowError if
-    it is no Generation, or one with ids or log-probs that cannot be."""
+    it is no Generation, or one with impossible ids or log-probs."""
     if not isinstance(out, Generation):
         raise TypeError(f"the engine returned {type(out).__name__} instead of a Generation")
     ids, logprobs = checked_ids(out.token_ids), out.logprobs
@@ -121,8 +122,8 @@ def checked_generation(out: Any, most: int) -> Generation:
 
 
 def checked_results(results: Any, count: int, shown: str = NO_ANSWER) -> list[list[Document] | Failure]:
-    """What a tool returned for `count` calls; a result that is no list of documents becomes a Failure,
-    of which the policy reads `shown`. Raises TypeError or ValueError unless there is one for each call."""
+    """What a tool returned for `count` calls; a result that is not a list of documents becomes a Failure with
+    the text `shown` for the policy. Raises TypeError or ValueError unless there is one for each call."""
     if not isinstance(results, Sequence):
         raise TypeError(f"the tool returned {type(results).__name__} instead of a list")
     if len(results) != count:
@@ -142,7 +143,7 @@ def _checked_result(result: Any, shown: str) -> list[Document] | Failure:
 
 
 def _with_plain_score(document: Document) -> Document:
-    """The score as JSON can hold it: numpy's numbers as floats, NaN and infinity as unknown."""
+    """The document with a score that JSON can hold: numpy's numbers as floats, NaN and infinity as None."""
     score = document.score
     if score is None or (type(score) in (float, int) and isfinite(score)):
         return document

@@ -1,20 +1,21 @@
 """A byte-level BPE tokenizer's ids, by tiktoken: the same ids in a fifth of the time or less.
 
-Hugging Face's tokenizers and tiktoken both cut a text into pre-tokens by a regular expression and merge each
-one's bytes, the pair of the lowest rank first. tiktoken keeps no offsets and has the faster regular
-expressions, which count most here. Qwen's and Llama 3's vocabularies were tiktoken's before they were
-Hugging Face's, so this is the way back; and it is taken only where it leads to the same ids:
+Hugging Face's tokenizers and tiktoken both split a text into pre-tokens by a regular expression and merge the
+bytes of each, the pair with the lowest rank first. tiktoken keeps no offsets and has the faster regular
+expressions, which matter most here. Qwen's and Llama 3's vocabularies were converted from tiktoken's format;
+this module converts them back, and only where the ids stay the same:
 
-* The tokenizer cuts by one expression, normalises by NFC or not at all, and has plain added tokens.
-* Tokenizers ranks pairs, tiktoken what they make. Where a token's own text is encoded as that one token, this
-  is the same: its parts never stand side by side unmerged, for within them the merges are those of the token
-  alone, whatever stands around. Tokens without that property are never made and are left out. Where whole
-  words are looked up before anything is merged (Llama 3), every way to cut a token in two must be a merge.
-* A text that NFC would change, or of which the expression leaves a part out, goes to the tokenizer itself.
+* The tokenizer splits by one expression, normalises by NFC or not at all, and has plain added tokens.
+* tokenizers ranks pairs, tiktoken ranks the tokens that they merge into. The two agree for every token whose
+  own text is encoded as that one token: its parts never stay unmerged side by side, because they are merged
+  as in the token alone, whatever surrounds them. Tokens without that property never occur and are left out.
+  If whole words are looked up before anything is merged (Llama 3), every way to split a token in two must be
+  a merge.
+* A text that NFC would change, or of which the expression skips a part, goes to the tokenizer itself.
 
-Both libraries must also take the same characters for letters. tokenizers 0.22 and tiktoken 0.14 do, in all of
-Unicode; were one ahead of the other, new letters would be cut in another place, and the ids still spell the
-same text.
+Both libraries must also regard the same characters as letters. tokenizers 0.22 and tiktoken 0.14 do, in all
+of Unicode; if one of them is updated first, new letters are split at another place, and the ids still decode
+to the same text.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ from typing import Any
 
 try:
     import tiktoken
-except ImportError:  # vLLM brings it
+except ImportError:  # installed with vLLM
     tiktoken = None
 
-#: The pattern of a ByteLevel pre-tokenizer that cuts by itself (GPT-2's).
+#: The pattern of a ByteLevel pre-tokenizer that does the splitting itself (GPT-2's).
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
 class QuickBpe:
-    """Encodes and decodes as the tokenizer does; made by `of`."""
+    """Encodes and decodes as the tokenizer does; created by `of`."""
 
     def __init__(self, tokenizer: Any, encoding: Any):
         self._tokenizer, self._encoding = tokenizer, encoding
 
     @classmethod
     def of(cls, tokenizer: Any) -> QuickBpe | None:
-        """For a Hugging Face tokenizer; None where tiktoken would give other ids, or is not installed. Takes
+        """For a Hugging Face tokenizer; None if tiktoken would give other ids, or is not installed. Takes
         a second for a vocabulary of 150,000."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None or tiktoken is None or not _as_inherited(type(tokenizer)):
@@ -67,18 +68,18 @@ class QuickBpe:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, special tokens left out: past what transformers does for ids of other forms."""
+        """Text of ids without special tokens; bypasses transformers' conversion of other types of ids."""
         return self._tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=True)
 
 
 def _as_inherited(kind: type) -> bool:
-    """Whether a tokenizer encodes and decodes as transformers' base classes do, in no way of its own."""
+    """Whether a class of tokenizers inherits its encoding and decoding from transformers' base classes."""
     methods = (getattr(kind, name, None) for name in ("encode", "decode", "_encode_plus", "_decode"))
     return all(getattr(m, "__module__", "").startswith("transformers.tokenization_utils") for m in methods)
 
 
 def _pattern(spec: dict[str, Any]) -> str | None:
-    """The expression that cuts a text into pre-tokens, if that is all that is done to it."""
+    """The expression that splits a text into pre-tokens; None if more than that is done to it."""
     if (spec["normalizer"] or {"type": "NFC"})["type"] != "NFC":
         return None
     before = spec["pre_tokenizer"] or {"type": None}
@@ -95,8 +96,8 @@ def _pattern(spec: dict[str, Any]) -> str | None:
 
 
 def _added(tokens: list[dict[str, Any]]) -> dict[str, int] | None:
-    """Ids of the added tokens, unless one takes blanks along, is bound to word boundaries, or begins as
-    another does (Hugging Face takes the longest, tiktoken any)."""
+    """Ids of the added tokens; None if one strips white space around it, matches whole words only, or is the
+    beginning of another (of these Hugging Face matches the longest, tiktoken any)."""
     if any(token["lstrip"] or token["rstrip"] or token["single_word"] for token in tokens):
         return None
     names = sorted(token["content"] for token in tokens)
@@ -132,7 +133,7 @@ def _ranks(spec: dict[str, Any], model: Any) -> dict[bytes, int] | None:
 
 
 def _all_cuts(made: Counter[str], vocabulary: dict[str, int]) -> bool:
-    """Whether each token is made by as many merges as there are ways to cut it into two tokens."""
+    """Whether each token has as many merges as there are ways to split it into two tokens."""
     return all(
         count == sum(token[:i] in vocabulary and token[i:] in vocabulary for i in range(1, len(token)))
         for token, count in made.items()
@@ -140,8 +141,8 @@ def _all_cuts(made: Counter[str], vocabulary: dict[str, int]) -> bool:
 
 
 def _byte_letters() -> Iterator[tuple[str, int]]:
-    """The letters that stand for bytes in a byte-level vocabulary (GPT-2, `bytes_to_unicode`): a printable
-    byte for itself, the others for 256 and on."""
+    """The characters that stand for bytes in a byte-level vocabulary (GPT-2, `bytes_to_unicode`): a printable
+    byte stands for itself, characters from 256 on stand for the others."""
     shown = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     hidden = 0
     for byte in range(256):

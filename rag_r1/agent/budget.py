@@ -15,9 +15,9 @@ from rag_r1.options import Count, Flag, PositiveCount, options, options_from
 class EpisodeLimits:
     """The keys under `rag_r1.agent`: limits per query and per turn."""
 
-    #: Turns in which the policy may search (without `final_turn`, the last of them only answers).
+    #: Turns in which the policy may search (without `final_turn`, the last of them can only answer).
     max_turns: Count = 4
-    #: One more turn at the end in which a search is not carried out (Search-R1's and RAG-R1's last rollout).
+    #: One more turn at the end, in which no search is carried out (Search-R1's and RAG-R1's last rollout).
     final_turn: Flag = True
     #: Generated tokens in a turn.
     max_turn_tokens: PositiveCount = 500
@@ -40,10 +40,10 @@ class EpisodeLimits:
 
 @options("rag_r1.agent")
 class Budget(EpisodeLimits):
-    """The limits of an episode with the totals that the trainer's row and the engine's context can hold,
-    which are no keys of `rag_r1.agent`.
+    """The limits of an episode, with the totals that the trainer's row and the engine's context can hold;
+    these totals are not keys of `rag_r1.agent`.
 
-    When a total is reached the episode ends with the status `token_limit`; nothing is ever cut out of a
+    When a total is reached, the episode ends with the status `token_limit`; nothing is ever cut out of a
     context that the policy has seen.
     """
 
@@ -56,7 +56,7 @@ class Budget(EpisodeLimits):
 
     @property
     def most_prompt_tokens(self) -> int | None:
-        """The longest prompt that leaves room for a token; None: any does."""
+        """Length of the longest prompt that leaves room for a token; None: no limit."""
         limits = (self.max_prompt_tokens, self.max_context_tokens and self.max_context_tokens - 1)
         return min((limit for limit in limits if limit is not None), default=None)
 

@@ -1,18 +1,19 @@
-"""What can be observed of a running episode.
+"""The events of a running episode.
 
-An observer is a plain function that is given one Event after the other, in order, while the episode runs:
+An observer is a plain function that is called with one Event after the other, in order, while the episode
+runs:
 
     turn      a turn begins; {room}: tokens that may be generated
     tokens    the policy has written; {text, tokens, status}
-    calls     tools are asked; {calls: [{tool, arguments}]}
-    documents what the policy is shown; {calls: [call records]}
+    calls     tools are about to be called; {calls: [{tool, arguments}]}
+    documents the observation is in the context; {calls: [call records]}
     rewrite   the context was rewritten; {tokens}: its length
     answer    {text}
     failure   {kind, detail}
     ended     the whole record, as `Trajectory.to_dict`
 
-An episode without an observer makes no events. One that raises is told once in the log and asked no more: it
-cannot harm what it looks at.
+Without an observer no events are made. An observer that raises is logged and not called again, so it cannot
+harm the episode.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Event:
     data: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """As a line of JSON holds it."""
+        """Plain JSON types."""
         return dict(vars(self))
 
 
@@ -43,17 +44,17 @@ Observer = Callable[[Event], None]
 
 
 class Guarded:
-    """An observer that may raise."""
+    """Calls an observer until it raises for the first time."""
 
     def __init__(self, observer: Observer):
         self.observer: Observer | None = observer
 
     def __call__(self, event: Event) -> None:
-        """Pass it on."""
+        """Pass the event on, unless the observer has failed before."""
         if self.observer is None:
             return
         try:
             self.observer(event)
         except Exception:
-            logger.exception("an observer of trajectory %s failed and is asked no more", event.trajectory_id)
+            logger.exception("an observer of trajectory %s failed and is now off", event.trajectory_id)
             self.observer = None

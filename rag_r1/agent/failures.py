@@ -1,14 +1,14 @@
-"""What the infrastructure does wrong, and what an episode does about it.
+"""Failures of the infrastructure, and what an episode does about them.
 
-A failure is no answer of the policy's. It is typed where the episode calls something outside of itself (the
-engine, the searcher; loop.py), tried again in place as often as the policy says, and, if it stays, recorded
-once in the trajectory. Nothing of the trajectory is lost by a retry: a failed call has added no token to the
-ledger, so the call is made again from the same context, in the same turn. A codec is not asked again: it
-would say the same.
+A failure is not an action of the policy. It gets its type where the episode calls an engine or a tool
+(loop.py, guard.py), is retried there as often as the FailurePolicy allows, and, if it persists, is recorded
+once in the trajectory. A retry loses nothing of the trajectory: a failed call has added no token to the
+ledger, so the call is made again from the same context, in the same turn. A codec is not retried: it would
+fail again in the same way.
 
-What the trainer does with a trajectory that has failures follows from their kinds: those in `mask` keep it
-out of the loss and out of its group's baseline (see plugin/sampler.py); others leave it in. An episode whose
-failure will be masked ends there and then, since nothing after it would be trained on.
+What the trainer does with a trajectory that has failures depends on their kinds: those in `mask` keep it out
+of the loss and out of its group's baseline (see plugin/sampler.py); others leave it in. An episode ends at
+once with a failure that will be masked, since nothing after it would be trained on.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from pydantic import BeforeValidator, Strict
 
 from rag_r1.options import Count, Must, PositiveSeconds, Seconds, options, options_from
 
-#: retriever: the search engine gave no answer; tool: a tool of one's own failed; engine: a generation was
-#: aborted, raised, took too long or cannot be true (ids outside the vocabulary, NaN log-probs); judge: a
-#: reward term could not be judged; row: the data set's row could not be used; error: a fault in code;
-#: budget: the policy ran out of turns or tokens (not the infrastructure's doing; masking it is DAPO's
-#: overlong filtering).
+#: retriever: the retrieval server did not answer; tool: another tool failed; engine: a generation was
+#: aborted, raised, timed out or is impossible (ids outside the vocabulary, NaN log-probs); judge: the judge
+#: of a reward term failed; row: the data set's row could not be used; error: a bug; budget: the policy ran
+#: out of turns or tokens (no failure of the infrastructure; masking it is DAPO's overlong filtering).
 Kind = Literal["retriever", "tool", "engine", "judge", "row", "error", "budget"]
 KINDS: tuple[str, ...] = get_args(Kind)
 #: A list in YAML.
@@ -39,8 +38,8 @@ Kinds = Annotated[
 
 @dataclass(frozen=True)
 class FailureNote:
-    """One failure that no retry mended: its kind, the turn (from 0) in which it happened, and words for
-    people."""
+    """One failure that persisted after all retries: its kind, the turn (from 0) in which it happened, and a
+    description for people."""
 
     kind: str
     turn: int
@@ -51,29 +50,29 @@ class FailureNote:
 class FailurePolicy:
     """The keys under `rag_r1.failures`. The default shows a failed search to the policy and goes on."""
 
-    #: Times that a failed call of the engine or of the searcher is made again.
+    #: Retries of a failed call of the engine or of a tool.
     retries: Count = 0
-    #: Seconds before the first of them; doubles each time.
+    #: Seconds before the first retry; doubles each time.
     wait_s: Seconds = 1.0
     #: Seconds that a search may take, its own retries included, before it counts as failed: a tool that hangs
     #: would hang the run. None: no limit.
     tool_timeout_s: PositiveSeconds | None = 300.0
-    #: Seconds that a generation may take before it counts as failed; None: no limit. A turn may rightly wait
-    #: for its place in the engine's queue, and under veRL's asynchronous trainers for a whole training step,
-    #: validation and checkpoint, during which veRL's client holds it back (FullyAsyncLLMServerClient). A day
-    #: is longer than all of these: the default ends only what would never end.
+    #: Seconds that a generation may take before it counts as failed; None: no limit. A turn may have to wait
+    #: in the engine's queue, and under veRL's asynchronous trainers for a whole training step, validation and
+    #: checkpoint, during which veRL's client (FullyAsyncLLMServerClient) holds it back. A day is longer than
+    #: any of these: the default ends only what would never end.
     engine_timeout_s: PositiveSeconds | None = 86_400.0
-    #: Kinds of failure with which a trajectory is not trained on.
+    #: Kinds of failure that exclude a trajectory from training.
     mask: Kinds = ()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> FailurePolicy:
-        """From the keys under `rag_r1.failures`, with the defaults of a training. Raises OptionsError naming
+        """From the keys under `rag_r1.failures`, with the defaults for training. Raises OptionsError naming
         every unknown or wrong key."""
         return options_from(cls, {**FOR_TRAINING, **config})
 
 
-#: What a training does unless told otherwise: one retry, and every kind but `budget` masked.
+#: The defaults for training: one retry, and every kind but `budget` masked.
 FOR_TRAINING: dict[str, Any] = {
     "retries": 1,
     "mask": ("retriever", "tool", "engine", "judge", "row", "error"),

@@ -1,9 +1,9 @@
-"""The guard around every tool: whatever a tool does, each of a turn's calls gets one result that fits.
+"""The guard around every tool: whatever a tool does, each call of a turn gets one valid result.
 
-All calls of a turn to one tool are made together, those to several tools side by side. A call to a tool that
-is not there, or with arguments that it does not take, is the policy's mistake: it is told so, and nothing has
-failed. What the tool itself does wrong (it raises, takes too long, returns what does not fit) is a Failure of
-the calls concerned; these, and only these, are made again as often as the FailurePolicy says.
+All calls of a turn to one tool are made together, those to several tools concurrently. A call to a tool that
+does not exist, or with arguments that it does not accept, is the policy's mistake: the policy reads what is
+wrong, and this is not a failure. If the tool itself raises, times out or returns something invalid, that is a
+Failure of the calls concerned; only these are retried, as often as the FailurePolicy allows.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from rag_r1.protocols import Document, Failure, in_words
 logger = logging.getLogger(__name__)
 
 Result = list[Document] | Failure
-#: Characters of a tool's name or of a fault that the policy is shown.
+#: Characters of a tool's name or of a fault that are shown to the policy.
 _SHOWN = 200
 
 
 class ToolGuard:
-    """Makes the calls of an episode. `wait(attempt)` is awaited before a call is made again."""
+    """Makes the calls of an episode. `wait(attempt)` is awaited before each retry."""
 
     def __init__(
         self, tools: Mapping[str, Tool], failures: FailurePolicy, wait: Callable[[int], Awaitable[None]]
@@ -45,7 +45,7 @@ class ToolGuard:
             results[i] = self._refused(call)
             if results[i] is None:
                 by_tool.setdefault(call.tool, []).append(i)
-        if len(by_tool) == 1:  # as nearly always: without a task of its own
+        if len(by_tool) == 1:  # the usual case: no task needed
             ((name, places),) = by_tool.items()
             found = [await self._call_tool(name, [calls[i] for i in places])]
         else:
@@ -60,7 +60,7 @@ class ToolGuard:
         return [result for result in results if result is not None]
 
     def _refused(self, call: CallRecord) -> Result | None:
-        """What the policy is told instead of an answer, if it cannot make this call."""
+        """What the policy reads instead of a result if this call is not possible; None if it is."""
         tool = self.tools.get(call.tool)
         try:
             if tool is None:
@@ -78,7 +78,7 @@ class ToolGuard:
         return in_words(call.tool, str(fault)[:_SHOWN])
 
     async def _call_tool(self, name: str, calls: Sequence[CallRecord]) -> list[Result]:
-        """One result a call; what failed, and only that, is asked again."""
+        """One result for each call; only failed calls are retried."""
         started = time.perf_counter()
         results = await self._ask(name, [call.arguments for call in calls])
         for attempt in range(self.failures.retries):

@@ -5,13 +5,13 @@ encoded again. An observation is encoded once, on its own. The mask of a trainin
 token in (the policy or the environment), never from looking at text or at ids.
 
 While the context only grows there is one row, and `context` is all of it: what the engine is given is a
-prefix of what the trainer gets, so the two cannot differ. As `context` is no copy, the cost of an episode
+prefix of what the trainer gets, so the two cannot differ. `context` is not a copy, so the cost of an episode
 grows with its tokens and not with tokens times turns. `rewrite` closes the row and opens the next, whose
-prompt is the rewritten context: these tokens have been trained on where they were generated, and are not
-again.
+prompt is the rewritten context: each generated token is trained on once, in the row in which it was
+generated.
 
-A row holds what its trainer and its engine can: the ledger refuses what would exceed `Capacity`, and `room`
-tells what is left.
+A row holds no more than the trainer and the engine can take: the ledger refuses what would exceed `Capacity`,
+and `room` is what is left.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TrainingRow:
 
 @dataclass(frozen=True)
 class Capacity:
-    """Tokens that one row holds: of its response, and of prompt and response together; None: no limit."""
+    """Most tokens in one row: of its response, and of prompt and response together; None: no limit."""
 
     response_tokens: int | None = None
     context_tokens: int | None = None
@@ -82,7 +82,7 @@ class _Row:
 
 
 class Ledger:
-    """Appends only. A row has no log-probs if one of its generations came without."""
+    """Spans are only appended. A row has no log-probs if one of its generations has none."""
 
     def __init__(self, prompt_ids: Sequence[int], capacity: Capacity | None = None):
         self.capacity = capacity or Capacity()
@@ -97,8 +97,8 @@ class Ledger:
         return isinstance(other, Ledger) and self._rows == other._rows
 
     def generated(self, ids: Sequence[int], logprobs: Sequence[float] | None = None, turn: int = 0) -> None:
-        """Take ids sampled by the policy, with their log-probs (nats) when the engine gave them. Raises
-        RowFull, and ValueError if the log-probs are not as many."""
+        """Append ids sampled by the policy, with their log-probs (nats) if the engine gave them. Raises
+        RowFull, and ValueError if there are more or fewer log-probs than ids."""
         if logprobs is not None and len(logprobs) != len(ids):
             raise ValueError(f"{len(ids)} generated tokens but {len(logprobs)} log-probs")
         values = None if logprobs is None else tuple(logprobs)
@@ -106,7 +106,7 @@ class Ledger:
         self.generated_tokens += len(ids)
 
     def observed(self, ids: Sequence[int], turn: int = 0) -> None:
-        """Take ids put in by the environment. Raises RowFull."""
+        """Append ids inserted by the environment. Raises RowFull."""
         self._append(Span(tuple(ids), False, turn))
         self.observed_tokens += len(ids)
 
@@ -122,7 +122,7 @@ class Ledger:
     def context(self) -> list[int]:
         """What the engine continues from: prompt and response of the open row.
 
-        It is the ledger's own list. Read it while the engine is asked; make a copy to keep it longer.
+        This is the ledger's own list, which later appends extend: copy it to keep it.
         """
         return self._context
 
@@ -133,12 +133,12 @@ class Ledger:
 
     @property
     def row_number(self) -> int:
-        """Of the open row, from 0."""
+        """Number of the open row, from 0."""
         return len(self._rows) - 1
 
     @property
     def first_prompt(self) -> list[int]:
-        """The prompt with which the episode began; the ledger's own list."""
+        """The prompt of the first row; the ledger's own list."""
         return self._rows[0].prompt_ids
 
     @property
@@ -151,12 +151,12 @@ class Ledger:
         return (span for row in self._rows for span in row.spans)
 
     def rows(self) -> list[TrainingRow]:
-        """The training rows, as copies; only those with a generated token, if there is one with."""
+        """The training rows with a generated token, as copies; if none has one, the first row."""
         rows = [row for row in self._rows if any(span.generated and span.ids for span in row.spans)]
         return [row.training_row() for row in rows or self._rows[:1]]
 
     def row(self) -> TrainingRow:
-        """The training row, where the context was never rewritten. Raises ValueError if it was."""
+        """The only training row. Raises ValueError if the context was rewritten: then there are several."""
         if len(self._rows) > 1:
             raise ValueError(f"the context was rewritten: there are {len(self._rows)} rows, see `rows`")
         return self._rows[0].training_row()

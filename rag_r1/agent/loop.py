@@ -2,16 +2,17 @@
 
     generate -> parse -> call -> observe -> generate -> ... -> answer
 
-Nothing here knows veRL, torch or HTTP: the engine, the tools and the tokenizer come in through the small
-interfaces of parts.py. Each trajectory is a coroutine of its own and does not wait for others; all calls of a
-turn are made at once. What a turn does is looked up by its action's kind, in one table; no protocol is known
-here by its name. Everything that the policy sees goes through the ledger, so the training row is the context.
+This module depends on neither veRL nor torch nor HTTP: the engine, the tools and the tokenizer are passed in
+through the small interfaces of parts.py. Each trajectory is a coroutine of its own and does not wait for
+others; all calls of a turn are made at once. One table maps an action's kind to the method that carries it
+out; the code never refers to a protocol by name. Everything that the policy sees goes through the ledger, so
+the training row is the context.
 
-An episode always ends with a status (see trajectory.STATUSES), whatever its parts do: raise, hang, or return
-what does not fit (boundary.py looks). Here and in guard.py, which makes the calls, and nowhere else, each
-failure is typed, tried again and recorded as failures.py tells; unless it is to be masked, a failed call is
-shown to the policy as a short error and the episode goes on. Only a cancellation of the episode itself comes
-out of it.
+An episode always ends with a status (see trajectory.STATUSES), even if one of its parts raises, hangs or
+returns something invalid (boundary.py checks). Here and in guard.py, which makes the calls, and nowhere else,
+each failure gets its type, is retried and is recorded, as failures.py describes. Unless its kind is masked, a
+failed call is shown to the policy as a short error and the episode goes on. `run` raises nothing but the
+cancellation of the episode itself.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ logger = logging.getLogger(__name__)
 class Episode:
     """Runs one question. After `run`, `ledger` holds the tokens and the returned trajectory the record.
 
-    `tools` by name; the built-in search calls `search` (rag_r1.tools.searching). `observer` is given the
-    events of events.py while the episode runs.
+    `tools` maps names to tools; the built-in search calls the tool `search` (see rag_r1.tools.searching).
+    `observer` receives the events of events.py while the episode runs.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Episode:
         self.observer = Guarded(observer) if observer else None
         self.ledger = Ledger([])
         self._asked: set[str] = set()
-        #: What a turn does, by its action. Each returns None, or the status with which the episode ends.
+        #: Handlers by kind of action. Each returns None, or the status with which the episode ends.
         self._does = {
             Search.kind: self._call,
             Calls.kind: self._call,
@@ -75,10 +76,10 @@ class Episode:
     async def run(
         self, trajectory_id: str, question: str, prompt_ids: Sequence[int] | Awaitable[Sequence[int]]
     ) -> Trajectory:
-        """Play the episode from a prompt in tokens, or from one that is still being made.
+        """Run the episode from the token ids of a prompt, or from an awaitable that gives them.
 
-        Without a question, or with a prompt that cannot be made or does not fit, nothing is played: the
-        status is `bad_row`, and the ledger stays empty. Raises nothing but its own cancellation.
+        Without a question, or if the prompt cannot be made or does not fit, nothing is generated: the status
+        is `bad_row`, and the ledger stays empty. Raises nothing but its own cancellation.
         """
         self.ledger, self._asked = Ledger([]), set()
         problem = await self._begin(question, prompt_ids)
@@ -93,7 +94,7 @@ class Episode:
         else:
             try:
                 record.status = await self._play(record)
-            except Exception as error:  # the codec's, or a fault of our own
+            except Exception as error:  # an error of the codec, or a bug of ours
                 logger.exception("trajectory %s", trajectory_id)
                 record.status = "error"
                 self._failed(record, "error", reason(error))
@@ -109,7 +110,7 @@ class Episode:
         return record
 
     async def _begin(self, question: str, prompt: Sequence[int] | Awaitable[Sequence[int]]) -> str | None:
-        """Take the prompt into the ledger; or the reason for which there is nothing to play."""
+        """Put the prompt into the ledger. Returns the reason if the episode cannot start, else None."""
         try:
             ids = checked_ids(await prompt if isawaitable(prompt) else prompt)
         except Exception as error:
@@ -123,12 +124,12 @@ class Episode:
         return None
 
     async def _play(self, record: Trajectory) -> str:
-        """Turn by turn; returns the status with which the episode ends."""
+        """Run turn by turn; returns the status with which the episode ends."""
         for left in range(self.budget.max_turns - (not self.budget.final_turn), -1, -1):
             room = min(self.budget.max_turn_tokens, self._room())
             if room < 1:
                 return "token_limit"
-            # In the record before anything of it can fail.
+            # Recorded before anything in it can fail.
             turn = Turn("", Invalid.kind, status="invalid", row=self.ledger.row_number)
             record.turns.append(turn)
             self._tell(record, "turn", room=room)
@@ -144,7 +145,7 @@ class Episode:
         return "turn_limit"
 
     def _room(self) -> int:
-        """Tokens that may still come: in the open row, and in the episode."""
+        """Tokens that the open row and the episode can still take."""
         room = self.ledger.room
         assert room is not None  # a Budget always limits a row's response
         if self.budget.max_episode_tokens is None:
@@ -171,9 +172,9 @@ class Episode:
         return action, out
 
     async def _continue(self, room: int) -> tuple[Generation, str]:
-        """What the engine generates, and its text. A generation that failed is an aborted one without tokens.
+        """What the engine generates, and its text. A failed generation is an aborted one without tokens.
 
-        Raises what the codec does wrong."""
+        Raises the codec's errors, except UnknownToken, and TypeError if it returns no text."""
         call = partial(self.engine.generate, self.ledger.context(), room, self.protocol.stop)
         try:
             out = checked_generation(await within(self.failures.engine_timeout_s, call), room)
@@ -197,8 +198,8 @@ class Episode:
         return "answered"
 
     async def _call(self, record: Trajectory, turn: Turn, action: Search | Calls) -> str | None:
-        """Make the calls and show what they gave; or the status with which the episode ends: a call failed
-        and that is to be masked, or there is no room for an observation and a turn after it."""
+        """Make the calls and show their results. Returns the status with which the episode ends if a failed
+        call is to be masked, or if there is no room for an observation and another turn; else None."""
         total = self._room() - self.budget.min_turn_tokens
         total = min(total, self.budget.max_observation_tokens or total)
         if total < 1:
@@ -234,11 +235,11 @@ class Episode:
         return None
 
     async def _go_on(self, record: Trajectory, turn: Turn, action: Action) -> None:
-        """Nothing answers to it: the next turn follows."""
+        """There is no observation: the next turn follows."""
 
     async def _rewrite(self, record: Trajectory, turn: Turn, action: Action) -> str | None:
-        """The context becomes the prompt and this turn, with the tokens that it was generated in; or the
-        status, if that leaves no room for a turn."""
+        """Rewrite the context to the prompt and this turn, its token ids unchanged. Returns the status with
+        which the episode ends if that leaves no room for another turn; else None."""
         ids = [*self.ledger.first_prompt, *self.ledger.context()[-turn.generated_tokens :]]
         room = self.ledger.capacity.room(len(ids))
         if room is not None and room < self.budget.min_turn_tokens:
@@ -248,7 +249,7 @@ class Episode:
         return None
 
     async def _hint(self, record: Trajectory, turn: Turn, action: Action) -> str | None:
-        """Tell the policy what a turn should be; or the status with which the episode ends."""
+        """Show the protocol's hint for an invalid turn, or return the status with which the episode ends."""
         if self.protocol.invalid_hint is None:
             return "token_limit" if turn.status == "truncated" else "no_action"
         ids = checked_ids(self.codec.encode(self.protocol.invalid_hint))
@@ -262,13 +263,13 @@ class Episode:
         turn.observed_tokens = len(ids)
 
     def _repeated(self, queries: Sequence[str]) -> int:
-        """How many of a turn's queries have been asked before; remembers them for the turns to come."""
+        """How many of a turn's queries were sent before in this episode; they are noted for later turns."""
         before = len(self._asked)
         self._asked.update(map(query_key, queries))
         return len(queries) - (len(self._asked) - before)
 
     async def _wait(self, record: Trajectory, attempt: int) -> None:
-        """Before a failed call is made again."""
+        """Count a retry and wait before it."""
         record.retries += 1
         await asyncio.sleep(self.failures.wait_s * 2**attempt)
 

@@ -7,7 +7,7 @@ lowest ranks go first, whichever query they answer: every query's best document 
 The documents of the first rank that does not fit whole share what is left; those that need less than an equal
 share of it stay whole, the others are shortened.
 
-To encode is what packing costs. An observation that fits as it stands is encoded once and no more.
+Encoding is what makes packing expensive. An observation that fits as it is is encoded only once.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from itertools import count
 
 from rag_r1.protocols import Document, Failure, Protocol
 
-#: A shortened document with less than this many tokens says nothing; it is left out.
+#: A shortened document with fewer tokens than this is of no use and is left out.
 _SHORTEST = 8
-#: Each further try takes this share more than the measured excess, so that a hostile text (dense in tokens at
-#: its beginning, free after it) is fitted in at most 1 / _HASTE tries.
+#: Each further attempt cuts this share more than the measured excess, so that a hostile text (with all its
+#: tokens at the beginning) is fitted in at most 1 / _HASTE attempts.
 _HASTE = 1 / 32
-#: An observation with more characters than this for each token it may have is not encoded as it stands.
+#: An observation with more characters than this for each token of its limit is packed without encoding it
+#: whole first.
 _MOST_CHARS_A_TOKEN = 8
 
 Encode = Callable[[str], list[int]]
@@ -35,7 +36,7 @@ def fit_observation(
 ) -> tuple[list[int], list[list[Document]]] | None:
     """Token ids of the observation (at most `total`) and the documents that it shows, or None if not even the
     bare tags fit. `per_query` bounds each query's documents; an observation that is within it as a whole is
-    not looked at query by query."""
+    not checked query by query."""
     found = [[] if isinstance(result, Failure) else list(result) for result in results]
 
     def render(shown: Sequence[list[Document]]) -> str:
@@ -57,7 +58,7 @@ def fit_observation(
             return ids, shown
         if room < 1:
             return None
-        if attempt == 0:  # the documents may have what the bare tags leave
+        if attempt == 0:  # the documents get what the bare tags leave
             room = total - len(encode(render([[] for _ in found])))
         else:
             room = _less(room, 1 - (len(ids) - total) / room, attempt)
@@ -69,12 +70,12 @@ def fit_observation(
 def fit_documents(
     protocol: Protocol, documents: Sequence[Document], encode: Encode, budget: int
 ) -> list[Document]:
-    """The best-ranked documents within `budget` tokens, the last of them shortened if need be."""
+    """The best-ranked documents within `budget` tokens, the last of them shortened if necessary."""
     return _Packer(protocol, encode).fit_query(documents, budget)
 
 
 class _Packer:
-    """Measures documents as they will stand in the observation, each once, and chooses among them."""
+    """Measures documents as they will appear in the observation, each once, and selects what fits."""
 
     def __init__(self, protocol: Protocol, encode: Encode):
         self.protocol, self.encode = protocol, encode
@@ -106,7 +107,7 @@ class _Packer:
             if room < 1:
                 break
             row = [(docs[rank - 1], query) for query, docs in enumerate(found) if len(docs) >= rank]
-            # The shortest first: what one of them does not need of its share goes to the others.
+            # Shortest first: the part of its share that a document does not need goes to the others.
             row.sort(key=lambda entry: self.cost(rank, entry[0]))
             fits = sum(self.cost(rank, document) for document, _ in row) <= room
             share = room if fits else room // len(row)
@@ -122,7 +123,7 @@ class _Packer:
         return shown
 
     def fit(self, rank: int, document: Document, room: int) -> Document | None:
-        """The document itself if it fits, else as much of it as does, or None if that would say nothing."""
+        """The document if it fits, else as much of it as fits, or None if that is too little to be of use."""
         if self.cost(rank, document) <= room:
             return document
         shorter = document
@@ -131,7 +132,7 @@ class _Packer:
             if room < _SHORTEST or not text:
                 return None
             text = text[: _less(len(text), room / self.cost(rank, shorter), attempt)]
-            # At a word boundary, unless that would lose half of the text (a long word, no blanks at all).
+            # At a word boundary, unless that would lose half of the text (a long word, or no spaces at all).
             boundary = max(text.rfind(" "), text.rfind("\n"))
             shorter = replace(document, contents=text[:boundary] if boundary > len(text) // 2 else text)
             if self.cost(rank, shorter) <= room:
@@ -139,5 +140,5 @@ class _Packer:
 
 
 def _less(size: int, fit: float, attempt: int) -> int:
-    """The next size to try when only the share `fit` of this one would fit; less than `size`, not below 0."""
+    """The next size to try if only the share `fit` of this one fits; less than `size`, not below 0."""
     return max(0, min(size - 1, int(size * fit * (1 - attempt * _HASTE))))

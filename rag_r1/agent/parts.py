@@ -1,7 +1,7 @@
-"""The parts that an episode is given: an engine, tools, a codec, as interfaces.
+"""The interfaces of an episode's parts: engine, tools and codec.
 
-This is what they promise. They are foreign code and may break it: boundary.py checks what they return, and
-loop.py types what goes wrong.
+They are a contract that the implementations, which are foreign code, may break: boundary.py checks what they
+return, and loop.py and guard.py turn whatever goes wrong into typed failures.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rag_r1.protocols import Document, Failure
 @dataclass(frozen=True)
 class Generation:
     """What the engine returned for one turn. `logprobs`: in nats, one for each id, or None for all.
-    `aborted`: it stopped for a reason of its own, told in `detail`."""
+    `aborted`: the engine stopped early, for the reason in `detail`."""
 
     token_ids: list[int]
     logprobs: list[float] | None = None
@@ -30,7 +30,7 @@ class UnknownToken(ValueError):
 
 
 class Engine(Interface):
-    """Continues a context. The returned ids hold the stop string, and at most `max_tokens` tokens."""
+    """Continues a context by at most `max_tokens` tokens; the returned ids include the stop string."""
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation: ...
 
@@ -39,7 +39,7 @@ class Tool(Interface):
     """Something that the policy can call.
 
     `parameters` is the JSON schema of the arguments, an object. `call` answers all calls of a turn at once,
-    aligned with them; `fault` says what is wrong with arguments, for the policy to read, or None.
+    aligned with them; `fault` returns what is wrong with arguments, for the policy to read, or None.
     """
 
     name: str
@@ -56,8 +56,8 @@ class Tool(Interface):
 class Codec(Interface):
     """A tokenizer: text to ids without special tokens added, and ids to text with special tokens left out.
 
-    `decode` raises UnknownToken on ids that no engine of this vocabulary can have sampled: these are the
-    engine's failure. Anything else that it raises is a fault in code.
+    `decode` raises UnknownToken for ids that no engine with this vocabulary can have sampled; this counts as
+    the engine's failure. Any other exception counts as a bug.
     """
 
     def encode(self, text: str) -> list[int]: ...

@@ -1,4 +1,4 @@
-"""The record of one episode: what the policy wrote, what it asked, what came back, and how it ended.
+"""The record of one episode: what the policy wrote and called, what came back, and how it ended.
 
 Rewards, dumps, evaluation and the explorer read this record and nothing else. It holds plain values only, so
 that `to_dict` and JSON lose nothing. The prompt and the observations' text are deliberately not part of
@@ -18,8 +18,7 @@ from rag_r1.protocols import SEARCH, Document, Search
 #: How an episode can end. `answered` is the only one with an answer.
 #: turn_limit: no answer in the last turn; token_limit: no room for another turn; no_action: a turn without
 #: an action, in a protocol that has no hint for it; tool_failure: no answer, and a search had failed;
-#: engine_failure: there was no generation, or none that can be used; bad_row: the data set's row could not be
-#: used; error: a fault in code.
+#: engine_failure: no usable generation; bad_row: the data set's row could not be used; error: a bug.
 STATUSES = (
     "answered",
     "turn_limit",
@@ -36,12 +35,12 @@ _NO_WORD = re.compile(r"[^\w]+")
 
 
 def query_key(query: str) -> str:
-    """What two queries have in common that ask for the same: words in order, not case and punctuation."""
+    """A key that is the same for queries which differ only in letter case, punctuation or white space."""
     return " ".join(_NO_WORD.sub(" ", query.casefold()).split()) or query
 
 
 def _copied(value: Any) -> Any:
-    """JSON values that share nothing with these."""
+    """A deep copy of JSON values."""
     if isinstance(value, dict):
         return {key: _copied(item) for key, item in value.items()}
     return [_copied(item) for item in value] if isinstance(value, list) else value
@@ -49,7 +48,7 @@ def _copied(value: Any) -> Any:
 
 @dataclass
 class CallRecord:
-    """One call of a tool and what it gave. `documents`: as shown to the policy, None if nothing was shown;
+    """One call of a tool and its result. `documents`: as shown to the policy, None if nothing was shown;
     `seconds`: wall time of the turn's calls of this tool, which are made together, retries included."""
 
     tool: str
@@ -60,7 +59,7 @@ class CallRecord:
 
     @property
     def query(self) -> str | None:
-        """What is searched for, if this is a search."""
+        """The query, if this is a search."""
         return str(self.arguments.get("query", "")) if self.tool == SEARCH else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -78,7 +77,7 @@ class CallRecord:
 
 @dataclass
 class Turn:
-    """One generation and what the environment answered to it. `row`: the training row that it is part of."""
+    """One generation and the environment's answer. `row`: number of the training row that contains it."""
 
     text: str
     action: str  # search | call | answer | plan | think | summary | invalid
@@ -95,7 +94,7 @@ class Turn:
     def searched(
         cls, text: str, queries: Sequence[str], documents: Sequence[Sequence[Document]] = (), **fields: Any
     ) -> Turn:
-        """A turn with a search: `documents` are those shown for each query, or nothing if none were."""
+        """A turn with a search: `documents` are those shown for each query; empty if none were shown."""
         shown = list(documents) or [None] * len(queries)
         calls = [
             CallRecord(SEARCH, {"query": query}, None if found is None else list(found))
@@ -105,12 +104,12 @@ class Turn:
 
     @property
     def queries(self) -> list[str]:
-        """What was searched for."""
+        """The queries of the turn's searches."""
         return [query for call in self.calls if (query := call.query) is not None]
 
     @property
     def documents(self) -> list[list[Document]]:
-        """The documents shown to the policy, one list a query; none if nothing was shown."""
+        """The documents shown to the policy, one list for each query; empty if nothing was shown."""
         shown = (call.documents for call in self.calls if call.query is not None)
         return [documents for documents in shown if documents is not None]
 
@@ -134,9 +133,9 @@ class Trajectory:
     observed_tokens: int = 0
     seconds: float = 0.0
     rewards: dict[str, float | None] = field(default_factory=dict)
-    turn_scores: list[float] = field(default_factory=list)  # one a turn; they sum to the score
-    failures: list[FailureNote] = field(default_factory=list)  # those that no retry mended
-    retries: int = 0  # calls of the engine or of a tool that were made again
+    turn_scores: list[float] = field(default_factory=list)  # one for each turn; they sum to the score
+    failures: list[FailureNote] = field(default_factory=list)  # those that persisted after all retries
+    retries: int = 0  # repeated calls of the engine or of tools
 
     @property
     def generated_text(self) -> str:
@@ -159,8 +158,7 @@ class Trajectory:
         return sum(turn.status == "tool_failure" for turn in self.turns)
 
     def failed(self, kind: str, detail: str = "") -> None:
-        """Record a failure of the turn that is being played (or of the last one). An unknown kind is a
-        tool's."""
+        """Record a failure of the current turn (or of the last one). An unknown kind counts as `tool`."""
         kind = kind if kind in KINDS else "tool"
         self.failures.append(FailureNote(kind, max(len(self.turns) - 1, 0), detail[:200]))
 
@@ -169,8 +167,8 @@ class Trajectory:
         return any(failure.kind in kinds for failure in self.failures)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types, none of them shared with the record (`dataclasses.asdict`, without its search for
-        dataclasses in every value)."""
+        """Plain JSON types, none of them shared with the record (like `dataclasses.asdict`, but
+        faster: no search for dataclasses in every value)."""
         turns = [turn.to_dict() for turn in self.turns]
         failures = [dict(vars(failure)) for failure in self.failures]
         lists = {"turns": turns, "turn_scores": list(self.turn_scores), "failures": failures}

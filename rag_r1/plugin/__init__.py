@@ -1,22 +1,22 @@
 """What veRL loads: the registration of RAG-R1's parts.
 
 veRL loads this module through the entry point group ``verl.plugins`` at the end of ``import verl``, in every
-process of a run (driver, trainer, agent-loop and reward workers, training workers, vLLM's engine). That is
-the whole integration: no key of a recipe and no environment variable is needed for it. The imports below
+process of a run (driver, trainer, agent-loop and reward workers, training workers, vLLM's engine). Nothing
+else is needed for the integration, neither a recipe key nor an environment variable. The imports below
 register:
 
-- the platform "cpu" and, where it is the platform in use, the FSDP engines for it;
+- the platform "cpu" and, if it is the platform in use, the FSDP engines for it;
 - the agent loop "search_agent" (``rollout.agent.default_agent_loop``, or ``agent_name`` of a row);
 - the reward manager "search" (``reward.reward_manager.name``);
 - the trainers "sessions_..." (``trainer.v1.trainer_mode``).
 
-They import parts of veRL inside of ``import verl``. That is safe, for veRL has defined all its names by then,
-and costs little: trainer, agent-loop and training workers import the same parts anyway, the other processes
-pay one to two seconds at start.
+They import parts of veRL during ``import verl``. That is safe, because veRL has defined all its names by
+then, and costs little: trainer, agent-loop and training workers import the same parts anyway, the other
+processes start one to two seconds later.
 
-A plugin that fails is passed over by veRL with a message at debug level; the run would then end later with
-"agent loop search_agent not registered". So every part is loaded on its own, its failure is kept in
-`FAILURES` and logged as a warning, and `rag-r1 doctor` shows the whole traceback.
+veRL skips a plugin that fails, with a message at debug level only; the run would then end later with "agent
+loop search_agent not registered". So every part is loaded separately, its failure is kept in `FAILURES` and
+logged as a warning, and `rag-r1 doctor` shows the whole traceback.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ import warnings
 logger = logging.getLogger(__name__)
 
 FAILURES: dict[str, str] = {}
-"""Part -> traceback of the exception with which its registration failed in this process; empty if all is
-well."""
+"""Part -> traceback of the exception that its registration raised in this process; empty if none did."""
 
 
 def _load(part: str, module: str) -> None:
     try:
         with warnings.catch_warnings():
-            # veRL warns, in every process, of each engine family that is not installed.
+            # In every process veRL warns about each engine family that is not installed.
             warnings.filterwarnings("ignore", message=".*engine is not available", category=UserWarning)
             importlib.import_module(module)
     except Exception as error:  # a plugin must never stop `import verl`

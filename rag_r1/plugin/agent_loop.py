@@ -1,14 +1,14 @@
 """veRL's agent loop `search_agent`: the agent core behind veRL's interface.
 
-veRL makes one SearchAgentLoop for each trajectory and awaits `run`. The loop turns the row into prompt
-tokens, plays an `Episode` against veRL's own generation client, and hands back the ledger's rows.
-Trajectories share their tools and one codec per process (agent_setup.py). The trajectory record travels to
-the reward manager in `extra_fields`, and no further (`SearchOutput`).
+veRL creates one SearchAgentLoop for each trajectory and awaits `run`. The loop turns the row into prompt
+tokens, runs an `Episode` with veRL's own generation client, and returns the ledger's rows. The trajectories
+of a process share their tools and one codec (agent_setup.py). The trajectory record is passed to the reward
+manager in `extra_fields`, and no further (`SearchOutput`).
 
-Whatever goes wrong with one trajectory costs that trajectory and not the run, and the episode types it
-(agent/loop.py): also a prompt or a tool that cannot be made, for both are made within it.
-`rag_r1.failures.mask` says which failures are masked: their response mask is 0, and the sampler takes them
-out of the batch (sampler.py).
+Whatever goes wrong with one trajectory affects that trajectory and not the run. The episode turns it into a
+typed failure (agent/loop.py), even if a prompt or a tool cannot be made, since both are made within the
+episode. `rag_r1.failures.mask` lists the kinds of failure that are masked: the response mask of such a
+trajectory is 0, and the sampler removes it from the batch (sampler.py).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from rag_r1.config import RagR1Config
 class VerlEngine:
     """veRL's generation client as the agent core's Engine, for one trajectory.
 
-    One request id for all turns keeps them on the replica with the prefix cached. `extra_fields` holds the
-    span of the weight versions that generated the trajectory, which veRL's asynchronous trainers need.
+    One request id for all turns keeps them on the replica that has the prefix cached. `extra_fields` holds
+    the range of weight versions that generated the trajectory, which veRL's asynchronous trainers need.
 
-    In these a generation is aborted for a weight update and resumed by veRL's client
-    (`FullyAsyncLLMServerClient`, llm_server.py), invisibly but for one thing: the resumed request looks for
-    stop strings in its own text only. A closing tag that was cut in two is then passed over, and the policy
-    writes on. `_until_stop` cuts there.
+    Those trainers abort a generation for a weight update, and veRL's client (`FullyAsyncLLMServerClient`,
+    llm_server.py) resumes it. This is invisible except for one thing: the resumed request looks for stop
+    strings in its own text only. A closing tag that was split in two is then missed, and the policy continues
+    to write. `_until_stop` cuts the output there.
     """
 
     def __init__(self, client: Any, sampling_params: dict[str, Any], codec: Codec):
@@ -66,7 +66,7 @@ class VerlEngine:
             self._widen(out.extra_fields)
         self.preempted += out.num_preempted or 0
         ids, logprobs = out.token_ids, None
-        if self.sampling_params.get("logprobs"):  # without them the row would fit no batch: none is too few
+        if self.sampling_params.get("logprobs"):  # missing ones: the generation counts as failed
             logprobs = out.log_probs or []
         if self.resumes and (logprobs is None or len(logprobs) == len(ids)):
             ids = self._until_stop(ids, stop)
@@ -75,7 +75,7 @@ class VerlEngine:
         return Generation(ids, logprobs, aborted, f"stop reason {out.stop_reason}" if aborted else "")
 
     def _widen(self, fields: dict[str, Any]) -> None:
-        """Take a turn's fields; its weight versions widen the span of the trajectory."""
+        """Take over a turn's fields; its weight versions widen the range of the trajectory."""
         spans = {name: self.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps")}
         self.extra_fields.update(fields)
         for (name, old), pick in zip(spans.items(), (min, max), strict=True):
@@ -83,7 +83,7 @@ class VerlEngine:
             self.extra_fields[name] = pick(versions, default=None)
 
     def _until_stop(self, ids: list[int], stop: Sequence[str]) -> list[int]:
-        """The shortest beginning of `ids` whose text holds a stop string; all of them if there is none."""
+        """The shortest beginning of `ids` whose text contains a stop string; all ids if there is none."""
 
         def stopped(n: int) -> bool:
             text = self.codec.decode(ids[:n])
@@ -95,12 +95,12 @@ class VerlEngine:
 
 
 class SearchOutput(AgentLoopOutput):
-    """veRL's output, whose record of the trajectory ends with its reward.
+    """veRL's output; the trajectory record in it is dropped once the reward is computed.
 
     veRL's agent-loop worker sends `extra_fields` to the reward manager, which reads the record and writes it
-    to disk, and then puts `as_dict()` into its store, from where the trainer fetches `extra_fields` in every
-    step and every validation. Nothing reads the record there, and it is most of what they weigh: documents
-    and texts of all turns. So it stays with the worker.
+    to disk. The worker then puts `as_dict()` into veRL's store, from which the trainer fetches `extra_fields`
+    in every step and every validation. Nothing there reads the record, which is most of their size: documents
+    and texts of all turns. So it is left out.
     """
 
     def as_dict(self) -> dict[str, Any]:
@@ -111,8 +111,8 @@ class SearchOutput(AgentLoopOutput):
 
 
 class _Settings:
-    """The agent of a process, for training and for validation; made once, since veRL makes a loop for each
-    trajectory."""
+    """The agent of a process, for training and for validation; created once, although veRL creates
+    a loop for each trajectory."""
 
     _made: tuple[DictConfig, _Settings] | None = None
 
@@ -133,7 +133,7 @@ class _Settings:
 
 @register("search_agent")
 class SearchAgentLoop(AgentLoopBase):
-    """One trajectory of the search agent; see the module's paragraph."""
+    """One trajectory of the search agent; see the top of the module."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -142,8 +142,8 @@ class SearchAgentLoop(AgentLoopBase):
     async def run(
         self, sampling_params: dict[str, Any], **row: Any
     ) -> AgentLoopOutput | list[AgentLoopOutput]:
-        """Play one row of the data set; `row` holds its columns. Returns the training row with the record; a
-        list of rows where the context was rewritten, the record in the last."""
+        """Run one row of the data set; `row` holds its columns. Returns the training row with the record or,
+        if the context was rewritten, a list of rows with the record in the last."""
         info = row.get("extra_info")
         info = info if isinstance(info, Mapping) else {}
         question = _text(info.get("question"))
@@ -157,7 +157,7 @@ class SearchAgentLoop(AgentLoopBase):
         return outputs[0] if len(outputs) == 1 else outputs
 
     async def _prompt_ids(self, setup: AgentSetup, row: dict[str, Any], question: str) -> list[int]:
-        # Not ct_build_initial_tokens, which cuts a long prompt on the left (_cap_text_prompt_length).
+        # Not ct_build_initial_tokens, which truncates a long prompt on the left (_cap_text_prompt_length).
         chat = self.continuous_token_builder.build_initial_tokens
         given = None if setup.own_prompt else list(row["raw_prompt"])
         return await asyncio.get_running_loop().run_in_executor(None, setup.prompt_ids, question, given, chat)
@@ -171,12 +171,12 @@ class SearchAgentLoop(AgentLoopBase):
         mask: Collection[str],
     ) -> list[AgentLoopOutput]:
         """veRL's outputs, one for each training row. veRL scores the last and copies its score to the others;
-        so the record is there, and so are the trajectory's metrics, which would count twice elsewhere."""
-        # Not the zeros of a row without generations if the other rows of its batch have none.
+        so the last has the record, and also the trajectory's metrics, which are then counted once."""
+        # No log-probs, not even the zeros of a row without generations, if the rest of the batch has none.
         wanted = engine.sampling_params.get("logprobs")
         masked = record.masked(mask)
-        # veRL's trainer takes no row without versions (trainer_base.py, `_compute_metrics`). Where no engine
-        # has told one, it is that of the step: the weights of step n are those that step n - 1 made.
+        # veRL's trainer requires versions in every row (trainer_base.py, `_compute_metrics`). If no engine
+        # has reported one, it is that of the step: the weights of step n result from step n - 1.
         version = max(int(row.get("global_steps", 0)) - 1, 0)
         span = {name: engine.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps")}
         fields = {
@@ -207,8 +207,8 @@ class SearchAgentLoop(AgentLoopBase):
         ]
 
     def _not_empty(self, row: TrainingRow) -> TrainingRow:
-        """The row with at least one token of prompt and response, which veRL's tensors need; what is added is
-        masked and trains nothing."""
+        """The row with at least one token of prompt and response, which veRL's tensors need; added tokens are
+        masked, so they are not trained on."""
         eos = self.tokenizer.eos_token_id
         if not row.response_ids:
             row = TrainingRow(row.prompt_ids, [eos], [0], [0.0])
@@ -216,19 +216,19 @@ class SearchAgentLoop(AgentLoopBase):
 
 
 def _vocabulary_size(config: DictConfig) -> int | None:
-    """The number of ids that the model has; None where its configuration cannot be read here."""
+    """The number of ids that the model has; None if its configuration cannot be read here."""
     model = config.actor_rollout_ref.get("model") or {}
     if not model.get("path"):
         return None
     try:
         found = AutoConfig.from_pretrained(model.path, trust_remote_code=bool(model.get("trust_remote_code")))
         return int(found.get_text_config().vocab_size)
-    except Exception:  # an address that only veRL can read, a model without a vocabulary: nothing is known
+    except Exception:  # an address that only veRL can read, or a model without a vocabulary size
         return None
 
 
 def _text(value: Any) -> str:
-    """A cell of the data set as text; an empty or a nested one as none."""
+    """A cell of the data set as text; the empty text for an empty or a nested one."""
     return str(value) if isinstance(value, str | Real) else ""
 
 

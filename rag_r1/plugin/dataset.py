@@ -1,7 +1,7 @@
 """veRL's data set of parquet rows, without the rows that have no prompt.
 
 veRL's own data set ends a run in the middle of an epoch at a row whose `prompt` is null (rl_dataset.py,
-`__getitem__`); one such row among ninety thousand is no reason to lose a night. `data.custom_cls` is veRL's
+`__getitem__`); one such row among ninety thousand should not cost a whole run. `data.custom_cls` is veRL's
 own way to name another data set. Rows with a prompt but without a question or a gold answer stay: the agent
 loop ends their trajectories at once, with a status of their own.
 """
@@ -15,7 +15,7 @@ from rag_r1.rows import usable_prompt
 
 
 class SearchDataset(RLHFDataset):
-    """RLHFDataset that leaves unusable prompts out and says how many."""
+    """RLHFDataset that leaves out rows without a usable prompt and prints how many."""
 
     def maybe_filter_out_long_prompts(self, dataframe: datasets.Dataset = None) -> datasets.Dataset:
         """Called by veRL with all rows, before it counts tokens (if `data.filter_overlong_prompts`)."""

@@ -1,31 +1,29 @@
-"""DAPO's dynamic sampling in veRL's replay buffers: groups that teach nothing are replaced (arXiv
+"""DAPO's dynamic sampling in veRL's replay buffers: groups without a learning signal are replaced (arXiv
 2503.14476).
 
-A group of trajectories with one and the same reward has no advantage. With
+If all trajectories of a group have the same reward, the group has no advantage. With
 `algorithm.filter_groups.enable=true` veRL's replay buffer drops such groups while others are still being
-generated and asks for new prompts until its batch is full (replay_buffer.py, `ReplayBuffer.sample`); the
-same code replaces groups of which nothing arrived (`trainer.v1.sampler.sync_refill_failed_groups=true`).
-Both are used here as they are. veRL hands neither setting to a sampler that is named in the configuration,
-so they come as keys of `trainer.v1.sampler.sampler_kwargs`, which recipes/rag_r1_defaults.yaml takes from
-veRL's own keys. `GroupFilter` adds three things:
+generated and requests new prompts until its batch is full (replay_buffer.py, `ReplayBuffer.sample`); the same
+code replaces groups of which nothing arrived (`trainer.v1.sampler.sync_refill_failed_groups=true`). Both are
+used unchanged. veRL passes neither setting to a sampler that is named in the configuration, so they are keys
+of `trainer.v1.sampler.sampler_kwargs`, which recipes/rag_r1_defaults.yaml sets from veRL's own keys.
+`GroupFilter` adds three things:
 
-**Masked trajectories do not count.** Their reward is unknown, and veRL would read it as 0 (or stop at
-None). Groups are compared by their other trajectories; a group with fewer than two of these is replaced as
-well.
+**Masked trajectories do not count.** Their reward is unknown, and veRL would read it as 0 (or fail on None).
+Groups are compared by their other trajectories; a group with fewer than two of these is replaced as well.
 
-**The limit holds.** `algorithm.filter_groups.max_num_gen_batches` is a key that veRL's own buffer passes
-over. Here a step generates at most so many batches of prompts. When they are used up and all have ended,
-the step trains on the groups that there are; if there is none, the run ends with an error. Groups lost to
-failures are replaced up to one batch of them, for asking on does not bring a search engine back. 0 is no
-limit, as in veRL.
+**The limit is enforced.** veRL's own buffer ignores `algorithm.filter_groups.max_num_gen_batches`. Here a
+step generates at most that many batches of prompts. When they are used up and all have ended, the step trains
+on the groups that it has; if it has none, the run ends with an error. At most one batch of groups lost to
+failures is replaced, since more requests do not repair a search engine. 0 means no limit, as in veRL.
 
-**It is told.** `search/filtered_groups` (one reward), `search/unusable_groups` (lost to failures),
-`search/refilled_groups` (asked for in their place) and `search/short_groups` (by which the batch is
-short), beside veRL's `training/filter_groups/...`. The means of `search/...` include the trajectories of
-dropped groups: they tell how the policy searches, not what a step was trained on.
+**Metrics.** `search/filtered_groups` (one reward), `search/unusable_groups` (lost to failures),
+`search/refilled_groups` (requested in their place) and `search/short_groups` (missing in the batch), beside
+veRL's `training/filter_groups/...`. The means of `search/...` include the trajectories of dropped groups:
+they describe how the policy searches, not what a step was trained on.
 
-With `trainer_mode=separate_async` and its switching of GPUs, groups are also replaced between two steps;
-the limit does not reach there.
+With `trainer_mode=separate_async` and its switching of GPUs, groups are also replaced between two steps; the
+limit does not apply there.
 """
 
 from __future__ import annotations
@@ -48,11 +46,11 @@ COUNTED = ("filtered_groups", "unusable_groups", "refilled_groups", "short_group
 
 
 class NothingMoreComes(Exception):
-    """The limit is reached, everything generated has ended, and the batch is not full."""
+    """The limit is reached, all generations have ended, and the batch is not full."""
 
 
 class GroupFilter:
-    """Mixin for veRL's ReplayBuffer and ReplayBufferAsync; see the module's paragraph."""
+    """Mixin for veRL's ReplayBuffer and ReplayBufferAsync; see the top of the module."""
 
     def __init__(
         self,
@@ -71,17 +69,17 @@ class GroupFilter:
         self.replaces_groups = metric is not None or refills_failed
         self.dropped_infos: list[dict[str, Any]] = []  # of trajectories in dropped groups; for the metrics
         self._verl_refill = refill_fn
-        self._infos: dict[str, list[dict[str, Any]]] = {}  # by prompt; of groups that were looked at
+        self._infos: dict[str, list[dict[str, Any]]] = {}  # by prompt; of groups that were classified
         self._unusable: set[str] = set()  # prompts of groups with fewer than two usable trajectories
         self._counts: Counter[str] = Counter()
-        self._left: int | None = None  # prompts that this step may still ask for; None: no limit
+        self._left: int | None = None  # prompts that this step may still request; None: no limit
         self._lost_at_most: int | None = None  # groups lost to failures that this step replaces
         super().__init__(
             *args,
             refill_fn=self._refill if refill_fn is not None else None,
             filter_groups_metric=metric,
             train_batch_size=options.train_batch_size,
-            # veRL's loader gives prompts one by one as soon as either setting is on (`_init_dataloader`).
+            # veRL's loader gives prompts one by one if either setting is on (`_init_dataloader`).
             gen_batch_size=1 if self.replaces_groups else options.train_batch_size,
             max_inflight_gen_batches=chosen.max_inflight_gen_batches or 1,
             sync_refill_failed_groups=refills_failed,
@@ -92,7 +90,7 @@ class GroupFilter:
         self, *args: Any, partition_id: str, batch_size: int, **kwargs: Any
     ) -> tuple[KVBatchMeta, dict]:
         """veRL's batch of `batch_size` prompts, or of fewer at the limit. Empty if failures have left
-        nothing; raises RuntimeError if every group had one reward."""
+        nothing; raises RuntimeError if the rewards were equal in every group."""
         if partition_id != "train" or not self.replaces_groups:
             return super().sample(*args, partition_id=partition_id, batch_size=batch_size, **kwargs)
         self._counts, self.dropped_infos, self._lost_at_most = Counter(), [], batch_size
@@ -118,7 +116,7 @@ class GroupFilter:
             return KVBatchMeta(partition_id="train", keys=[], tags=[]), {}
         raise RuntimeError(
             f"none of {self._counts['filtered_groups']} groups had different rewards, so there is nothing to"
-            f" learn from (algorithm.filter_groups, {self.max_gen_batches} batches in a step): give easier or"
+            f" learn from (algorithm.filter_groups, {self.max_gen_batches} batches in a step): use easier or"
             " harder questions, more answers to each (rollout.n), a finer metric, or more max_num_gen_batches"
         )
 
@@ -156,7 +154,7 @@ class GroupFilter:
         super()._clear_groups(partition_id, uids)
 
     def _dapo_filtered_keys(self, partition_id: str) -> tuple[set[str], Counter]:
-        # veRL looks at no group twice: what is found out here is put where it keeps what it has found out.
+        # veRL classifies each group once: our results are put into the cache in which it keeps its own.
         if partition_id == "train" and self.filter_groups_metric is not None:
             known = self._dapo_classification_cache[partition_id]
             for uid, group in self._finished_groups(partition_id, skip=known.keys()).items():
@@ -164,7 +162,7 @@ class GroupFilter:
         return super()._dapo_filtered_keys(partition_id)
 
     def _finished_groups(self, partition_id: str, skip: Any) -> dict[str, list[tuple[dict, float | None]]]:
-        """By finished prompt, (reward info, metric) of each trajectory; None if it is masked or unknown."""
+        """By finished prompt, (reward info, metric) of each trajectory; metric None: masked or unknown."""
         fresh = self.finished_keys[partition_id] - skip
         rows = last_rows([key for key in self.partitions[partition_id] if prompt_of(key) in fresh])
         if not rows:
@@ -184,14 +182,14 @@ class GroupFilter:
             elif not canonical and self.filter_groups_metric not in info:
                 known = ", ".join(sorted(info)) or "none"
                 raise RuntimeError(
-                    f"algorithm.filter_groups.metric={self.filter_groups_metric} is no value of the reward"
-                    f" manager's; there are: {known}"
+                    f"algorithm.filter_groups.metric={self.filter_groups_metric} is not a value of the reward"
+                    f" manager; its values are: {known}"
                 )
             groups[prompt_of(key)].append((info, value))
         return groups
 
     def _shared_value(self, uid: str, group: list[tuple[dict, float | None]]) -> float | None:
-        """What all usable trajectories of a group have; None if they differ or cannot be compared."""
+        """The metric that all usable trajectories of a group share; None if they differ or are too few."""
         self._infos[uid] = [info for info, _ in group]
         values = [float(value) for _, value in group if value is not None]
         if len(values) < 2:
@@ -202,5 +200,5 @@ class GroupFilter:
 
 
 def reward_info(extra_fields: Any) -> dict[str, Any]:
-    """What the reward manager returned for a row, from the field as the store gives it back."""
+    """What the reward manager returned for a row, from the field as veRL's store returns it."""
     return getattr(extra_fields, "data", extra_fields).get("reward_extra_info") or {}

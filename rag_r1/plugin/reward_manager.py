@@ -1,17 +1,16 @@
-"""veRL's reward manager `search`: scores a trajectory record with the terms under `rag_r1.reward`, and
-dumps it.
+"""veRL's reward manager `search`: scores trajectory records with the terms under `rag_r1.reward`.
 
 It reads the record that the agent loop put into `extra_fields`, never the decoded sequence, so a prompt's
-example or a document cannot earn anything. The score of every term is returned under its own name, with how
-the episode went, so that veRL logs them for validation and the sampler for training. Terms that ask a judge
-are awaited; veRL's reward worker scores other trajectories meanwhile. A trajectory with a failure that
-`rag_r1.failures.mask` names is not judged: its terms are None, which veRL's validation leaves out of its
-means, and `masked` tells the sampler to leave it out of the batch. With `rag_r1.trajectory_dir` set, every
-record is written there (rag_r1/records.py).
+example or a document cannot earn anything. The score of every term is returned under its own name, together
+with statistics of the episode, so that veRL logs them for validation and the sampler for training. Terms that
+call a judge are awaited; veRL's reward worker scores other trajectories meanwhile. A trajectory with a
+failure whose kind is in `rag_r1.failures.mask` is not judged: its terms are None, which veRL's validation
+leaves out of its means, and `masked` makes the sampler remove it from the batch. If `rag_r1.trajectory_dir`
+is set, every record is written there (rag_r1/records.py).
 
-The score of each turn stays in the record (`turn_scores`). veRL 0.9.1 takes the total from a reward manager,
-and averages everything else in its validation (metric_utils.py, `process_validation_metrics`), which fails on
-lists of different lengths.
+The score of each turn stays in the record (`turn_scores`). veRL 0.9.1 takes only the total from a reward
+manager; everything else it averages in validation (metric_utils.py, `process_validation_metrics`), which
+fails on lists of different lengths.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from rag_r1.rows import golds_of
 
 @register("search")
 class SearchRewardManager(RewardManagerBase):
-    """Scores one trajectory at a time; see the module's paragraph."""
+    """Scores one trajectory at a time; see the top of the module."""
 
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any, **unused: Any):
         super().__init__(config, tokenizer, compute_score)
@@ -78,9 +77,9 @@ class SearchRewardManager(RewardManagerBase):
 
 
 def on_grid(score: float) -> float:
-    """`score` to a multiple of 2^-16, so that equal rewards are exactly equal to their mean in 32 bits too.
+    """`score` rounded to a multiple of 2^-16, so that equal rewards equal their mean exactly in 32 bits too.
 
-    Otherwise the mean of seven equal rewards need not be that reward, and GRPO, which divides the difference
-    by the (equally tiny) deviation of the group, makes an advantage of up to 0.2 out of a tie.
+    Otherwise the mean of seven equal rewards may differ from that reward, and GRPO, which divides the
+    difference by the (equally tiny) deviation of the group, turns a tie into an advantage of up to 0.2.
     """
     return round(score * 65536) / 65536

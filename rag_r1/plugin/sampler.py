@@ -1,30 +1,30 @@
 """veRL's replay buffers, without masked trajectories and with the search metrics of every training batch.
 
-veRL takes a sampler by configuration (`trainer.v1.sampler.custom_sampler`), asks it for each training
-batch and adds the metrics that it returns to the step's. Four things are done there.
+The sampler is named in veRL's configuration (`trainer.v1.sampler.custom_sampler`). veRL gets each training
+batch from it and adds the metrics that it returns to those of the step. The sampler does four things.
 
-**A masked trajectory leaves the batch** (`rag_r1.failures`; the reward manager marks it). Its response
-mask is 0, which keeps it out of the loss, but its reward would still stand in the mean of its GRPO group:
-a search engine that was away would then make the siblings look good. A group of several that has one left
-has nothing to be compared with, and veRL would take its bare reward for the advantage (core_algos.py,
-`compute_grpo_outcome_advantage`): it leaves too. veRL pads the batch to the size that its mini-batches ask
-for. When nothing is left of a batch, another is generated from the next prompts after a while, at most
-`refills` times; then the run ends with an error, since what stays away so long is not mended by asking
-again. A masked trajectory of a validation leaves its means in the same way (validation_rows.py), and
-groups without different rewards can be replaced (DAPO, group_filter.py).
+**It removes masked trajectories from the batch** (`rag_r1.failures`; the reward manager marks them). The
+response mask of such a trajectory is 0, which keeps it out of the loss, but its reward would still count in
+the mean of its GRPO group: an outage of the search engine would make the rest of the group look good. If only
+one trajectory of a group is left, it has nothing to be compared with, and veRL would use its plain reward as
+the advantage (core_algos.py, `compute_grpo_outcome_advantage`): it is removed too. veRL pads the batch to the
+size that its mini-batches require. If nothing is left of a batch, another is generated from the next prompts
+after a wait, at most `refills` times; then the run ends with an error, since further attempts are not likely
+to succeed. Masked trajectories of a validation are left out of its means as well (validation_rows.py), and
+groups with equal rewards can be replaced (DAPO, group_filter.py).
 
-**How the policy searches while it learns** is logged, as `search/<name>`: veRL logs each term of a reward
-for validation but only the total for training. The means are over the trajectories that were found, masked
-ones included (their terms count as unknown). All counts are of trajectories, however many rows they have.
+**It logs how the policy searches during training**, as `search/<name>`: veRL logs each term of a reward for
+validation, but only the total for training. The means are over the trajectories that arrived, masked ones
+included (their terms count as unknown). All counts are of trajectories, however many rows they have.
 
-**A trajectory of several rows** (sessions.py) is made fit for veRL's advantages: rows in which nothing was
-generated leave the batch, and the reward of a row stands on a token that was generated.
+**It prepares trajectories of several rows** (sessions.py) for veRL's advantages: rows in which nothing was
+generated are removed, and the reward of a row is moved to a generated token.
 
-**veRL's settings reach it.** veRL hands a custom sampler none of these (trainer_base.py,
-`_build_replay_buffer`), so they are keys of `trainer.v1.sampler.sampler_kwargs` here: `poll_interval` in
-seconds (veRL looks for finished trajectories every 2 s, which is longer than a whole step of a small
-policy), and those of group_filter.py. Our own keys there: `refills`, `refill_wait_s` (seconds before the
-first, doubled each time), and `group_size`, with which trajectories that never arrived are counted.
+**It receives settings that veRL does not pass to a custom sampler** (trainer_base.py,
+`_build_replay_buffer`). They are keys of `trainer.v1.sampler.sampler_kwargs` here: `poll_interval` in seconds
+(veRL looks for finished trajectories every 2 s, which is longer than a whole step of a small policy), and
+those of group_filter.py. Our own keys there are `refills`, `refill_wait_s` (seconds before the first refill,
+doubled each time), and `group_size`, with which trajectories that never arrived are counted.
 `rag_r1.config.SamplerOptions` declares them.
 """
 
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 
 class _SearchSampling(GroupFilter):
-    """Mixin: reads our keys of `sampler_kwargs`; leaves masked trajectories out; adds search metrics."""
+    """Mixin: reads our keys of `sampler_kwargs`, removes masked trajectories, adds search metrics."""
 
     def __init__(self, *args: Any, sampler_kwargs: Any = None, **kwargs: Any):
         options = SamplerOptions.from_config(_plain(sampler_kwargs))
@@ -62,8 +62,8 @@ class _SearchSampling(GroupFilter):
         super().__init__(*args, options=options, sampler_kwargs=sampler_kwargs, **kwargs)
 
     def sample(self, *args: Any, partition_id: str, batch_size: int, **kwargs: Any) -> tuple[Any, dict]:
-        """veRL's batch of `batch_size` prompts, as the module's paragraph says. Raises RuntimeError if every
-        trajectory of `refills` + 1 batches is masked."""
+        """veRL's batch of `batch_size` prompts, changed as described at the top of the module. Raises
+        RuntimeError if every trajectory of `refills` + 1 batches is masked."""
         failures: Counter[str] = Counter()
         for attempt in range(self.refills + 1):
             batch, metrics = super().sample(*args, partition_id=partition_id, batch_size=batch_size, **kwargs)
@@ -92,8 +92,8 @@ class _SearchSampling(GroupFilter):
                 time.sleep(self.refill_wait_s * 2**attempt)
                 self._verl_refill(batch_size)
         raise RuntimeError(
-            f"every trajectory of {self.refills + 1} batches ended by a failure that rag_r1.failures.mask "
-            f"names: {dict(failures)}. See the warnings of the agent loop above, mend what failed, and start "
+            f"every trajectory of {self.refills + 1} batches ended with a failure that rag_r1.failures.mask "
+            f"names: {dict(failures)}. See the warnings of the agent loop above, repair the cause, and start "
             "again: the run resumes from its last checkpoint"
         )
 
@@ -109,8 +109,9 @@ def reward_infos(batch: KVBatchMeta) -> dict[str, dict[str, Any]]:
 
 
 def rows_to_train(keys: Sequence[str], partition_id: str) -> list[str]:
-    """`keys` without the rows of trajectories of several in which nothing was generated (`trained_rows`). The
-    rewards of their others are put on tokens that were generated, in the store (`on_generated`)."""
+    """`keys` without the rows of trajectories of several rows in which nothing was generated
+    (`trained_rows`). In the store, the rewards of their other rows are moved to generated tokens
+    (`on_generated`)."""
     several = [key for rows in by_session(keys).values() if len(rows) > 1 for key in rows]
     if not several:
         return list(keys)
@@ -131,8 +132,8 @@ def rows_to_train(keys: Sequence[str], partition_id: str) -> list[str]:
 
 
 def usable(keys: Sequence[str], masked: Sequence[bool], group_size: int | None = None) -> list[str]:
-    """The keys that can be trained on, in order: of trajectories without a masked row, and not alone in a
-    group that had, or should have had (`group_size`), several."""
+    """The keys that can be trained on, in order: those of trajectories without a masked row, except the only
+    one left of a group that had, or should have had (`group_size`), several."""
     bad = {session(key) for key, is_masked in zip(keys, masked, strict=True) if is_masked}
     groups: dict[str, set[str]] = defaultdict(set)
     for key in keys:

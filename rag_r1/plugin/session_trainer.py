@@ -1,18 +1,19 @@
 """veRL's trainers with mini-batches of whole trajectories: `trainer.v1.trainer_mode=sessions_<veRL's mode>`.
 
-For protocols that rewrite their context, whose trajectories have several rows (sessions.py says what veRL
-does with these, and where). Everything is veRL's own trainer; what is overridden is how a batch is laid out
-before the step, and the number of rows that make a mini-batch. `ppo_mini_batch_size` keeps its meaning, in
-prompts: a step has as many updates as with one row for each trajectory.
+They are for protocols that rewrite their context, whose trajectories have several rows (sessions.py describes
+how veRL treats these, and where). The trainers are veRL's own; overridden are only the layout of a batch
+before the step and the number of rows in a mini-batch. `ppo_mini_batch_size` keeps its meaning, in prompts: a
+step has as many updates as with one row for each trajectory.
 
-veRL takes a trainer by name (`register_trainer`). Its base class compares that name with "sync" in six
-places, so the name of the parent is put back into the configuration first; the keys of the mode stay under
-veRL's own name (`trainer.v1.separate_async.parameter_sync_step`).
+veRL finds a trainer by its name (`register_trainer`). Its base class compares that name with "sync" in six
+places, so the parent's name is put back into the configuration first; the keys of the mode stay under veRL's
+own name (`trainer.v1.separate_async.parameter_sync_step`).
 
-The metrics `sessions/rows` (rows of a trajectory, mean) and `sessions/padding` (share of masked rows in the
-batch) tell what rewriting costs. veRL's own means over rows (`critic/score/mean`, `num_turns/mean`) count a
-trajectory once for each of its rows; those under `search/` count trajectories. Its means over micro-batches
-(`actor/ppo_kl`, `actor/pg_clipfrac`) count one of nothing but padding as 0; losses and gradients do not.
+The metrics `sessions/rows` (mean number of rows per trajectory) and `sessions/padding` (share of padding rows
+in the batch) show what rewriting costs. veRL's own means over rows (`critic/score/mean`, `num_turns/mean`)
+count a trajectory once for each of its rows; those under `search/` count trajectories. Its means over
+micro-batches (`actor/ppo_kl`, `actor/pg_clipfrac`) count one of nothing but padding as 0; losses and gradients
+do not.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from rag_r1.plugin.sessions import last_rows, mini_batches, rows_of_each, shares
 
 
 class WholeSessions:
-    """Mixin for a trainer of veRL's, registered there as `verls_mode`; see the module's paragraph."""
+    """Mixin for a trainer that veRL registers as `verls_mode`; see the top of the module."""
 
     verls_mode: str
 
@@ -45,11 +46,11 @@ class WholeSessions:
         super().__init__(config)
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> KVBatchMeta:
-        """veRL's batch, padded, in the order in which the ranks cut whole trajectories from it."""
+        """veRL's batch, padded, in the order in which the ranks take whole trajectories from it."""
         model = self.config.actor_rollout_ref
         real = list(batch.keys)
         self._mini_batches = mini_batches(real, model.actor.ppo_mini_batch_size * model.rollout.n)
-        batch = super()._balance_batch(batch, metrics, *args, **kwargs)  # pads to the size asked for below
+        batch = super()._balance_batch(batch, metrics, *args, **kwargs)  # pads to the size returned below
         known = set(real)
         padding = [key for key in batch.keys if key not in known]
         lengths = {key: int(tag["seq_len"]) for key, tag in zip(batch.keys, batch.tags, strict=True)}
@@ -64,13 +65,13 @@ class WholeSessions:
         return batch
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
-        """The size of this batch with its padding, which veRL takes for a multiple to round up to."""
+        """The size of this batch with its padding; veRL rounds the batch up to a multiple of it."""
         self._ranks = dp_size
         self._rows = rows_of_each(self._mini_batches, dp_size * self._micro_batch())
         return self._rows * len(self._mini_batches)
 
     def _micro_batch(self) -> int:
-        """Rows of which every worker's share of a mini-batch must be a multiple; 1 if all go by tokens."""
+        """Rows of which every worker's share of a mini-batch is a multiple; 1 if all limits are in tokens."""
         model, critic = self.config.actor_rollout_ref, self.config.critic
         sizes = []
         if not model.actor.use_dynamic_bsz:
@@ -94,8 +95,8 @@ class WholeSessions:
 
     @contextmanager
     def _mini_batches_in_rows(self) -> Iterator[None]:
-        """veRL multiplies two keys to tell its workers the rows of a mini-batch: here that gives the rows of
-        this batch's. The workers have copies of their own, in which nothing changes."""
+        """veRL multiplies two keys to get the rows of a mini-batch for its workers: within this context the
+        product is the number for this batch. The workers' own copies of the configuration do not change."""
         given, self.config = self.config, copy.deepcopy(self.config)
         try:
             with open_dict(self.config):

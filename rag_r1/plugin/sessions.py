@@ -1,28 +1,28 @@
-"""Sessions: the rows of one trajectory, together from veRL's store to the optimiser. Functions of keys only.
+"""Sessions: keep the rows of a trajectory together on their way to the optimiser. Functions of keys only.
 
-A trajectory whose context is rewritten (memory, summary, folding) is trained as several rows. veRL names
-them `<prompt>_<session>_<row>` (agent_loop_tq.py, `_agent_loop_postprocess`) and mostly counts rows. What
-must not depend on the number of rows is a trajectory's vote in its group, the weight of its tokens in every
-loss, and the number of updates of a step. These places of veRL 0.9.1 stand against it, under verl/:
+A trajectory whose context is rewritten (memory, summary, folding) is trained as several rows. veRL names them
+`<prompt>_<session>_<row>` (agent_loop_tq.py, `_agent_loop_postprocess`) and mostly counts rows. A
+trajectory's vote in its group, the weight of its tokens in every loss and the number of updates of a step
+must not depend on its number of rows. In veRL 0.9.1 these places conflict with that, under verl/:
 
 - trainer/ppo/v1/trainer_base.py, `_update_actor`, `_update_critic`, `_get_required_batch_multiple`: a
-  mini-batch is `ppo_mini_batch_size * rollout.n` rows, so more rows are more updates.
-- the same file, `_balance_batch`: rows are dealt to the ranks by their lengths alone, and
-  workers/engine_workers.py, `train_mini_batch`: each rank cuts its rows one after the other. The rows of a
-  trajectory end up in different updates.
+  mini-batch is `ppo_mini_batch_size * rollout.n` rows, so more rows mean more updates.
+- the same file, `_balance_batch`: rows are distributed over the ranks by their lengths alone, and
+  workers/engine_workers.py, `train_mini_batch`: each rank cuts its rows into mini-batches in order. The rows
+  of a trajectory end up in different updates.
 - workers/engine/fsdp/transformer_impl.py, `forward_backward_batch`: `token-mean` divides by the generated
-  tokens of the mini-batch, over all ranks. So a token's weight is right as soon as mini-batches hold the
-  right trajectories; masked rows add nothing to the numerator, nor to the denominator.
-- trainer/ppo/v1/utils.py, `compute_advantage_for_multi_trajectories`: GRPO takes the last row of a session
-  for all, and reads its advantage at the first generated token: where there is none, everything gets 0.
+  tokens of the mini-batch, over all ranks. So a token's weight is right if the mini-batches hold the right
+  trajectories; masked rows contribute neither to the numerator nor to the denominator.
+- trainer/ppo/v1/utils.py, `compute_advantage_for_multi_trajectories`: GRPO uses the last row of a session for
+  all its rows, and reads the advantage at that row's first generated token: if there is none, all get 0.
 - trainer/ppo/core_algos.py, `compute_gae_advantage_return`: a reward on a token that was not generated is
   lost, and veRL puts it on the last token of a row.
 
-`mini_batches`, `rows_of_each` and `shares` lay a batch out so that these lines do the right thing: the same
-trajectories in each mini-batch as with one row each, and the same number of rows in all of them, for which
-the rest is padded with masked rows (session_trainer.py does it). `trained_rows` and `on_generated` make the
-rows fit for the advantages (sampler.py). Losses and estimators that count rows by themselves are refused
-before the run (rag_r1/preflight/sessions.py).
+`mini_batches`, `rows_of_each` and `shares` lay out a batch so that this code gives the right result: each
+mini-batch has the same trajectories as with one row each, and all have the same number of rows, with masked
+rows as padding (session_trainer.py adds it). `trained_rows` and `on_generated` prepare the rows for the
+advantages (sampler.py). Losses and estimators that count rows in other ways are refused before the run
+(rag_r1/preflight/sessions.py).
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def by_session(keys: Sequence[str]) -> dict[str, list[str]]:
 
 
 def last_rows(keys: Sequence[str]) -> list[str]:
-    """One row for each trajectory, its last: it stands for all of them, which share its reward."""
+    """The last row of each trajectory: it represents all its rows, which share its reward."""
     return [rows[-1] for rows in by_session(keys).values()]
 
 
 def trained_rows(keys: Sequence[str], generated: Mapping[str, bool]) -> list[str]:
     """`keys`, in order, without the rows in which nothing was generated (`generated`: key -> whether anything
-    was). They train nothing; but as the last row one would take its trajectory's advantage away. A trajectory
-    in which nothing was generated at all keeps its last row, and with it its vote."""
+    was). There is nothing to train in them, and as the last row one would set its trajectory's advantage to
+    0. A trajectory in which nothing was generated at all keeps its last row, and with it its vote."""
     kept: set[str] = set()
     for rows in by_session(keys).values():
         kept.update([key for key in rows if generated[key]] or rows[-1:])
@@ -64,8 +64,8 @@ def trained_rows(keys: Sequence[str], generated: Mapping[str, bool]) -> list[str
 
 
 def on_generated(rewards: Sequence[float], mask: Sequence[int]) -> list[float]:
-    """The rewards of a row's tokens, with those behind the last generated token (`mask` 1) moved onto it. A
-    row without a generated token keeps them as they are."""
+    """The rewards of a row's tokens, with those after the last generated token (`mask` 1) moved onto it. The
+    rewards of a row without a generated token are unchanged."""
     moved = list(rewards)
     last = max((i for i, bit in enumerate(mask) if bit), default=None)
     if last is not None and any(moved[last + 1 :]):
@@ -75,7 +75,7 @@ def on_generated(rewards: Sequence[float], mask: Sequence[int]) -> list[float]:
 
 
 def mini_batches(keys: Sequence[str], sessions: int) -> list[list[str]]:
-    """The rows of each mini-batch: `sessions` whole trajectories, the last of what is left. Which
+    """The rows of each mini-batch: `sessions` whole trajectories, in the last one those that are left. Which
     trajectories these are depends on the order of the keys, and not on how many rows each has."""
     rows = list(by_session(keys).values())
     return [
@@ -95,9 +95,9 @@ def shares(
 ) -> list[list[str]]:
     """The rows of each rank, in the order in which it cuts them into mini-batches.
 
-    All rows and the padding are dealt out: each mini-batch gets the same number of rows, and each rank an
-    equal number of them, in tokens (`lengths`) about as many as the others. Raises ValueError if they cannot
-    be.
+    All rows and the padding are distributed: each mini-batch gets the same number of rows, and each rank the
+    same number of these, with about as many tokens (`lengths`) as the others. Raises ValueError if that is
+    impossible.
     """
     size, rest = divmod(sum(map(len, batches)) + len(padding), len(batches))
     if rest or size % ranks or any(len(batch) > size for batch in batches):
@@ -115,7 +115,7 @@ def shares(
 
 
 def _deal(rows: Sequence[str], ranks: int, lengths: Mapping[str, int]) -> list[list[str]]:
-    """Equal numbers of rows for each rank: the longest first, each to the rank with the fewest tokens."""
+    """Equal numbers of rows for all ranks: longest first, each to the rank with the fewest tokens."""
     room, tokens = len(rows) // ranks, [0] * ranks
     hands: list[list[int]] = [[] for _ in range(ranks)]
     for i in sorted(range(len(rows)), key=lambda i: -lengths[rows[i]]):

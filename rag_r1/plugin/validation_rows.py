@@ -1,15 +1,15 @@
-"""Masked trajectories leave a validation's means, and it is told how many they were.
+"""Leaves masked trajectories out of a validation's means, and reports how many there were.
 
-veRL takes the score of every trajectory that a validation hands out; that of a masked trajectory
-(rag_r1.failures.mask) is unknown and stands there as 0, so that a search engine that was away for a minute
-would look like a worse policy. The sampler passes the batch of a validation through `without_masked`:
-masked trajectories are taken out, with all their rows, so that `val-core` and `val-aux` are means over what
-was judged. How many were lost must not vanish with them. In every one that stays, `masked` and the
-`failed_<kind>` become the shares of its data source in that batch, so that `val-aux/<source>/masked/mean@1`
-is what it was before; and a line in the log tells the numbers.
+veRL averages the scores of all trajectories of a validation. The score of a masked trajectory
+(rag_r1.failures.mask) is unknown and recorded as 0, so an outage of the search engine would look like a worse
+policy. The sampler passes the batch of a validation through `without_masked`: masked trajectories are
+removed, with all their rows, so that `val-core` and `val-aux` are means over what was judged. The number of
+lost trajectories is kept: in every remaining one, `masked` and the `failed_<kind>` are replaced by their
+shares in its data source in that batch, so that `val-aux/<source>/masked/mean@1` is unchanged; and the
+numbers are logged.
 
-With several answers to a question (`val_kwargs.n`), veRL's name of a mean holds the number of answers: a
-question that has lost one is counted under another name (mean@3 beside mean@4).
+With several answers to a question (`val_kwargs.n`), veRL puts the number of answers into the name of a mean:
+a question that has lost one is counted under another name (mean@3 beside mean@4).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 
 def without_masked(batch: KVBatchMeta) -> KVBatchMeta:
-    """The rows of a validation batch that were judged. If there is none, all rows stay: veRL's validation
-    asks for some, and the error in the log says that its numbers are worth nothing."""
-    rows = last_rows(batch.keys)  # veRL reads a trajectory's result in its last row
+    """The rows of a validation batch that were judged. If there are none, all rows stay: veRL's validation
+    needs some, and an error in the log says that its numbers are worth nothing."""
+    rows = last_rows(batch.keys)  # veRL takes a trajectory's result from its last row
     if not rows:
         return batch
     data = tq.kv_batch_get(
@@ -88,5 +88,5 @@ def _told(share: dict[str, float]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value as it was put; the store may hand it back in a wrapper of tensordict's."""
+    """A value as it was stored; the store may return it in one of tensordict's wrappers."""
     return getattr(value, "data", value)

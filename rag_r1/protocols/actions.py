@@ -1,8 +1,8 @@
-"""What a turn can be: the typed results of parsing one generated turn, and what its calls give.
+"""Actions: the typed results of parsing one generated turn, and the results of its calls.
 
-A turn is one action. `Search` and `Calls` ask tools for something: `calls` lists what, each a tool's name and
+A turn is one action. `Search` and `Calls` call tools: `calls` lists the calls, each with a tool's name and
 its arguments. `Search` is the built-in one, for the tool `search`; a turn that calls nothing else is a
-`Search` however its protocol writes it.
+`Search`, whatever its protocol's syntax.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SEARCH = "search"
 
 
 def well_formed(text: str) -> str:
-    """`text` with `?` for lone surrogates (JSON's `"\\ud800"`), which no tokenizer or file takes."""
+    """`text` with `?` for lone surrogates (JSON's `"\\ud800"`), which no tokenizer or file accepts."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -25,8 +25,8 @@ def well_formed(text: str) -> str:
 class Document:
     """One retrieved passage: the corpus's id, its text (FlashRAG: `"Title"\\ntext`) and its score.
 
-    `verbatim`: shown without the protocol's template for documents, as the words of a tool that is no search
-    engine are (`in_words`).
+    `verbatim`: shown without the protocol's template for documents; used for the text that other tools than a
+    search engine return (`in_words`).
     """
 
     id: str
@@ -40,7 +40,7 @@ class Document:
 
     @property
     def title(self) -> str:
-        """The first line, as it stands (FlashRAG corpora keep the title in double quotes)."""
+        """The first line, unchanged (FlashRAG corpora keep the title in double quotes)."""
         return self.contents.partition("\n")[0]
 
     @property
@@ -51,10 +51,10 @@ class Document:
 
 @dataclass(frozen=True)
 class Failure:
-    """Stands in a search's results for a query that could not be answered.
+    """The result of a call that could not be answered.
 
-    `reason` is shown to the model; `detail` is for people and never is; `kind` is one of the agent core's
-    kinds of failure, `retriever` or `tool`.
+    `reason` is shown to the policy; `detail` is for people and never shown to it; `kind` is one of the agent
+    core's kinds of failure, `retriever` or `tool`.
     """
 
     reason: str
@@ -75,13 +75,13 @@ class Call:
 
     @property
     def is_search(self) -> bool:
-        """Is it the built-in search, with a query and nothing else?"""
+        """Is this the built-in search, with a query and nothing else?"""
         query = self.arguments.get("query")
         return self.tool == SEARCH and isinstance(query, str) and len(self.arguments) == 1
 
     @property
     def words(self) -> str:
-        """What is asked, in one text: the query of a search, else the arguments as JSON."""
+        """The call as one text: the query of a search, else the arguments as JSON."""
         query = self.arguments.get("query")
         if isinstance(query, str) and len(self.arguments) == 1:
             return query
@@ -90,7 +90,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Search:
-    """Ask the search engine: one query or more, all different. `dropped` counts those beyond the limit."""
+    """One or more queries to the search engine, all different. `dropped` counts those beyond the limit."""
 
     kind: ClassVar[str] = "search"
     queries: tuple[str, ...]
@@ -104,7 +104,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Calls:
-    """Call tools, of which not all are the search engine. `dropped`: as in Search."""
+    """Calls of tools, not all of which are searches. `dropped`: as in Search."""
 
     kind: ClassVar[str] = "call"
     calls: tuple[Call, ...]
@@ -121,7 +121,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan for the turns to come; nothing answers to it."""
+    """A plan for the next turns; it gets no observation."""
 
     kind: ClassVar[str] = "plan"
     text: str
@@ -129,7 +129,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Think:
-    """A thought that is a turn of its own; nothing answers to it."""
+    """A thought that is a turn of its own; it gets no observation."""
 
     kind: ClassVar[str] = "think"
     text: str
@@ -137,7 +137,7 @@ class Think:
 
 @dataclass(frozen=True)
 class Summary:
-    """What is worth keeping: the context is rewritten to the prompt and the turn that wrote this."""
+    """A summary of the episode: the context is rewritten to the prompt and the turn that contains it."""
 
     kind: ClassVar[str] = "summary"
     text: str
@@ -163,5 +163,5 @@ def calls_action(calls: Sequence[Call], most: int) -> Search | Calls:
 
 
 def in_words(tool: str, text: str) -> list[Document]:
-    """A tool's answer in words, as its result; shown as it stands (but neutralised, as all data is)."""
+    """A tool's text as its result; shown unchanged, except that it is neutralised, like all data."""
     return [Document(tool, text, verbatim=True)]

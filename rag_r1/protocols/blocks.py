@@ -1,15 +1,15 @@
 """The blocks of a protocol: who writes what between which tags, and what it means.
 
-A block has a role, and its role says what happens when it is closed:
+A block has a role, which determines what happens when the block is closed:
 
     think, plan     text of the policy; with `stop: true` the generation ends there and the next turn begins
     call            calls of tools; the environment answers with an observation
     answer          the final answer, which ends the episode
     summary         the context is rewritten to the prompt and the turn that wrote the summary
-    observation     written by the environment; the only block that is
+    observation     written by the environment, as the only block
 
-The roles of the loop are fixed, their names and number are not: a protocol file may declare any number of
-blocks under `blocks:`, e.g. a `<plan>` or a second call block with a tool of its own.
+The roles are fixed, the names and the number of blocks are not: a protocol file may declare any number of
+blocks under `blocks:`, e.g. a `<plan>` or a second call block for another tool.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Tag:
 
 @dataclass(frozen=True)
 class CallFormat:
-    """How calls stand in a block. `syntax`: see `parsing.read_calls`; `most`: calls a turn; `tool`: which one
-    a `single` or `list` block calls; `delete`: characters that are left out of a query; `fold`: white space
-    inside becomes single blanks."""
+    """How calls are written in a block. `syntax`: see `parsing.read_calls`; `most`: most calls in a turn;
+    `tool`: the one that a `single` or `list` block calls; `delete`: characters that are removed from a query;
+    `fold`: white space in a query becomes single spaces."""
 
     syntax: str
     most: int

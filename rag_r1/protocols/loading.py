@@ -1,17 +1,17 @@
 """Loads a protocol from its YAML file and checks it: every message names the file and the key.
 
-A file that says `extends: NAME` (a shipped protocol, or the path of a YAML file, seen from its own folder) is
-that protocol with the keys that it gives itself; mappings are merged key by key, and a key set to null counts
-as not given. So a second prompt for the same dialect is a name and a prompt.
+A file with `extends: NAME` (a shipped protocol, or the path of a YAML file, relative to its own folder) is
+that protocol with its own keys on top; mappings are merged key by key, and a key set to null counts as
+missing. So a second prompt for the same dialect takes no more than a name and the prompt.
 
-`tags:` gives the four blocks that every protocol has: think, search, information, answer. Further ones stand
-under `blocks:`, by name:
+`tags:` gives the four blocks that every protocol has: think, search, information, answer. Further ones are
+declared under `blocks:`, by name:
 
     blocks:
       plan: {tags: ["<plan>", "</plan>"], role: plan}
       calculate: {tags: ["<calc>", "</calc>"], role: call, tool: calculator, syntax: json}
 
-What the roles mean stands in blocks.py, the syntaxes in parsing.py (`read_calls`).
+blocks.py explains the roles, parsing.py (`read_calls`) the syntaxes.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from rag_r1.protocols.blocks import ACTING, ROLES, SYNTAXES, Block, CallFormat
 from rag_r1.protocols.protocol import ObservationFormat, Protocol
 
 _HERE = Path(__file__).parent
-#: Files that may extend one another in a row; more are taken for a circle.
+#: Longest chain of files that extend one another; a longer one is taken for a cycle.
 _DEEPEST = 8
 #: The blocks under `tags:`, and their roles.
 _ALWAYS = {"think": "think", "search": "call", "information": "observation", "answer": "answer"}
 
 
 class ProtocolError(ValueError):
-    """A protocol that does not exist, or a file that is not a right protocol; the message names the key."""
+    """The protocol does not exist, or its file is not valid; the message names the key."""
 
 
 def protocol_names() -> list[str]:
@@ -45,9 +45,9 @@ def protocol_names() -> list[str]:
 def load_protocol(name_or_path: str, prompt: str | None = None) -> Protocol:
     """A shipped protocol by name, or one of your own by the path of its YAML file.
 
-    `prompt` is a text with `{question}` in it that takes the place of the protocol's user prompt (that of a
-    published checkpoint, say); a system prompt of the protocol then falls away too. The opening of the
-    policy's first turn stays, once: a prompt that ends with it need not be shortened.
+    `prompt` is a text with `{question}` in it that replaces the protocol's user prompt and its system prompt,
+    e.g. by the prompt of a published checkpoint. The opening of the policy's first turn is kept; if the
+    prompt ends with it as well, it is not repeated.
 
     Raises ProtocolError, naming the file and the key.
     """
@@ -76,7 +76,7 @@ def _find(name_or_path: str, folder: Path) -> Path:
 
 
 def _read(path: Path, depth: int = 1) -> dict[str, Any]:
-    """The keys of a file, those of the protocols that it extends included."""
+    """The keys of a file, including those of the protocols that it extends."""
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -87,7 +87,7 @@ def _read(path: Path, depth: int = 1) -> dict[str, Any]:
     if parent is None:
         return data
     if not isinstance(parent, str) or depth == _DEEPEST:
-        what = "and not itself in a circle" if isinstance(parent, str) else f"not {parent!r}"
+        what = "and not form a cycle" if isinstance(parent, str) else f"not {parent!r}"
         raise ProtocolError(f"{path}: extends must name a protocol, {what}")
     return _merged(_read(_find(parent, path.parent), depth + 1), data)
 
@@ -144,12 +144,11 @@ def _from_dict(data: dict[str, Any], where: str) -> Protocol:
 
 
 def _block(name: str, given: Any, where: str, form: CallFormat) -> Block:
-    """A block of one's own. Its calls are made of what the search block has: the number of them in a turn and
-    how a query is cleaned."""
+    """A custom block. How many calls it can hold and how a query is cleaned are as in the search block."""
     if not isinstance(given, dict):
         raise ProtocolError(f"{where}: blocks.{name} must be {{tags, role, ...}}, not {given!r}")
     if name in _ALWAYS:
-        raise ProtocolError(f"{where}: blocks.{name}: the name stands under `tags` already; choose another")
+        raise ProtocolError(f"{where}: blocks.{name}: the name is already used under `tags`; choose another")
     keys = _Keys(given, where, f"blocks.{name}.")
     pair = keys.take_tag("tags")
     role = keys.take("role", str, one_of=tuple(role for role in ROLES if role != "observation"))
@@ -166,28 +165,28 @@ def _block(name: str, given: Any, where: str, form: CallFormat) -> Block:
 
 
 def _check(protocol: Protocol, where: str) -> None:
-    """What one key cannot show by itself. Raises ProtocolError."""
+    """Check what involves several keys. Raises ProtocolError."""
     strings = [string for block in protocol.blocks for string in (block.open, block.close)]
     for string in strings:
         if strings.count(string) > 1:
-            raise ProtocolError(f"{where}: tags: {string!r} stands for two things")
+            raise ProtocolError(f"{where}: tags: {string!r} is used for two tags")
     information = protocol.tags.information
     opening, _, closing = protocol.format.template.partition("{body}")
     if information.open not in opening or information.close not in closing:
         raise ProtocolError(f"{where}: observation.template must put {{body}} between the tags.information")
     nothing = protocol.format.nothing_found
     if nothing is not None and not 0 <= nothing.find(information.open) < nothing.find(information.close):
-        raise ProtocolError(f"{where}: observation.nothing_found must stand between the tags.information")
+        raise ProtocolError(f"{where}: observation.nothing_found must contain both tags.information")
     if protocol.max_queries < 1 or (protocol.queries.syntax == "single" and protocol.max_queries != 1):
         raise ProtocolError(
             f"{where}: max_queries is {protocol.max_queries}; `single` takes 1, `list` 1 or more"
         )
     if any(block.close in protocol.opening for block in protocol.acting):
-        raise ProtocolError(f"{where}: prompt.opening must not hold an action: the policy has to write it")
+        raise ProtocolError(f"{where}: prompt.opening must not contain an action: the policy has to write it")
 
 
 class _Keys:
-    """Takes typed keys out of a mapping, and complains about those that are missing, wrong or left over."""
+    """Takes typed keys out of a mapping; raises ProtocolError for missing, wrong and unknown ones."""
 
     def __init__(self, data: dict, where: str, prefix: str = ""):
         self.data, self.where, self.prefix = dict(data), where, prefix

@@ -1,14 +1,14 @@
-"""Makes text that is data harmless: nothing in it can be taken for a tag or a token that controls a model.
+"""Neutralises text that is data: nothing in it can act as a tag or as a token that controls a model.
 
-Documents and questions come from anywhere. Where a tokenizer has a string in its added vocabulary, that
-string becomes one token wherever it stands, also in the middle of a document: the end of a turn, the
-beginning of a tool's answer. So all of these are changed (`control_tokens`), with the protocol's own tags and
-the marks by which published chat templates divide turns, whether or not the tokenizer at hand has them as
-tokens: some templates write them as text. `<search>` becomes `[search]`, `<|im_end|>` becomes `[|im_end|]`; a
-token without angle brackets is broken in two. All other text stays as it is, to the byte.
+Documents and questions come from anywhere. A string in a tokenizer's added vocabulary becomes one token
+wherever it occurs, even in the middle of a document: the end of a turn, the beginning of a tool's answer. So
+all such strings (`control_tokens`) are changed, and so are the protocol's own tags and the marks by which
+published chat templates separate turns, whether or not the tokenizer in use has them as tokens: some
+templates write them as text. `<search>` becomes `[search]`, `<|im_end|>` becomes `[|im_end|]`; a token
+without angle brackets is split in two. All other text is unchanged, byte for byte.
 
-The time is linear in the text for any vocabulary (Gemma has six thousand added tokens): the tokens are one
-regular expression that shares their beginnings.
+The time is linear in the length of the text for any vocabulary (Gemma has six thousand added tokens): the
+tokens form one regular expression in which common prefixes are shared.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _BRACKETS = str.maketrans("<>", "[]")
-#: Each half on its own: to look for pairs costs quadratic time on a text of opening halves. The wide stroke
-#: is DeepSeek's.
+#: Halves of `<|...|>`, each on its own: matching pairs takes quadratic time on a text of opening halves. The
+#: full-width bar is DeepSeek's.
 _HALVES = "<[|｜]>?|[|｜]>"
 #: Tags of published chat templates and reasoning models: Hermes and Qwen, Gemma, Llama 2, reasoning.
 _TAGS = [
@@ -28,7 +28,7 @@ _TAGS = [
     for name in ("tool_call", "tool_response", "think", "thinking", "thought", "reasoning")
     for slash in ("", "/")
 ] + ["<start_of_turn>", "<end_of_turn>", "<<SYS>>", "<</SYS>>"]
-#: And those without angle brackets: Llama 2 and Mistral.
+#: Those without angle brackets: Llama 2 and Mistral.
 _MARKS = [
     f"[{slash}{name}]"
     for name in ("INST", "AVAILABLE_TOOLS", "TOOL_CALLS", "TOOL_RESULTS", "SYSTEM_PROMPT")
@@ -36,13 +36,13 @@ _MARKS = [
 ]
 
 
-#: What ordinary words are made of that somebody adds to a vocabulary: years, names, `Doc 1:`.
+#: Ordinary words that may have been added to a vocabulary: years, names, `Doc 1:`.
 _ORDINARY = re.compile(r"(?:[^\W_]|[\s.,:;!?'\"()/&%+*=-])*")
 
 
 def control_tokens(tokenizer: Any) -> set[str]:
-    """The strings that a Hugging Face tokenizer takes for one token wherever they stand: its special tokens,
-    and all others that were added to its vocabulary, such as Qwen's `<tool_call>`, but for ordinary words."""
+    """The strings that a Hugging Face tokenizer turns into one token wherever they occur: its special tokens
+    and the others that were added to its vocabulary, such as Qwen's `<tool_call>`, except ordinary words."""
     added = tokenizer.added_tokens_decoder.values()
     special = {*tokenizer.all_special_tokens, *(str(token) for token in added if _is_special(token))}
     others = {*tokenizer.get_added_vocab(), *map(str, added)}
@@ -54,8 +54,8 @@ def _is_special(token: Any) -> bool:
 
 
 def with_question(messages: Sequence[Any], question: str, harmless: str) -> list[Any]:
-    """Chat messages with `harmless` in the place of the question that they put: its last occurrence, for a
-    prompt puts the question behind its instructions. The same messages where nothing is to be changed."""
+    """Chat messages with the last occurrence of the question replaced by `harmless`: a prompt has the
+    question after its instructions. The messages are unchanged if the two are equal."""
     if question == harmless:
         return list(messages)
     changed = list(messages)
@@ -70,8 +70,8 @@ def with_question(messages: Sequence[Any], question: str, harmless: str) -> list
 
 
 class Neutraliser:
-    """Neutralises `tags` (also with blanks inside: a model may read `< /Search >` as the real one) and
-    `tokens` as they are, both in any letter case."""
+    """Neutralises `tags` (also with spaces inside: a model may read `< /Search >` as the real tag) and exact
+    `tokens`, both in any letter case."""
 
     def __init__(self, tags: Iterable[str], tokens: Iterable[str]):
         tags = list(tags)
@@ -83,12 +83,12 @@ class Neutraliser:
         self._forbidden = re.compile("|".join([*loose, _any_of(sorted(exact)), _HALVES]), re.IGNORECASE)
 
     def __call__(self, text: str) -> str:
-        # Until nothing is left: `<pad>` becomes `[pad]`, which may itself be a special token. It ends, for
-        # each pass takes angle brackets away or drives the letters of a token further apart.
+        # Repeated until nothing is left: `<pad>` becomes `[pad]`, which may itself be a special token. It
+        # terminates, because each pass removes angle brackets or moves the letters of a token further apart.
         while True:
             while (changed := self._forbidden.sub(_defuse, text)) != text:
                 text = changed
-            # Some tokenizers look for their tokens in a text whose wide letters they have made narrow.
+            # Some tokenizers look for their tokens after normalising full-width letters.
             plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
             if plain == text or not self._forbidden.search(plain):
                 return text
@@ -96,7 +96,7 @@ class Neutraliser:
 
 
 def _defuse(match: re.Match[str]) -> str:
-    """Angle brackets become square ones. A token without any is broken in two, a single character blanked."""
+    """Make angle brackets square. A token without any is split in two, a single character becomes a space."""
     changed = match[0].translate(_BRACKETS)
     if changed != match[0]:
         return changed
@@ -104,8 +104,8 @@ def _defuse(match: re.Match[str]) -> str:
 
 
 def _any_of(words: Sequence[str], at: int = 0) -> str:
-    """A pattern of the longest of the sorted words that stands at a place; letter by letter, so that the time
-    does not grow with their number. Never matches where there is none."""
+    """A pattern that matches the longest of the sorted words at a position. It is a trie, so that the time
+    does not grow with the number of words. Without words it never matches."""
     if not words:
         return "(?!)"
     common = len(words[0])

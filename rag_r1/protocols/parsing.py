@@ -1,12 +1,12 @@
-"""From the text of one generated turn to an action.
+"""Parses the text of one generated turn into an action.
 
 Only text that the policy itself wrote is ever parsed, so a prompt's example or a document cannot become an
 action. Generation stops at the closing tag of a block that acts (a call, an answer, ...); should an engine
 run past it, the first closed block is the action and the rest is ignored.
 
-Where a block was opened more than once, it begins at its last opening tag: in `<search> a <search> b
-</search>` the query is `b`, as a model that starts over means it. An answer begins where the published scorer
-begins to read it (`answer_opening`): in Search-R1 and RAG-R1 at the first opening tag, so that `<answer> a
+If a block was opened more than once, it begins at its last opening tag: in `<search> a <search> b </search>`
+the query is `b`, for the model has started over. An answer begins where the published scorer starts to read
+it (`answer_opening`): in Search-R1 and RAG-R1 at the first opening tag, so that `<answer> a
 <answer> b </answer>` is not a right answer to a question whose gold is `b`; in R1-Searcher at the last.
 """
 
@@ -30,7 +30,7 @@ from rag_r1.protocols.actions import (
 )
 from rag_r1.protocols.blocks import Block, CallFormat
 
-# A comma between digits belongs to a number when just three follow: "1,000" is one query, "1999,2001" two.
+# A comma between digits belongs to a number if exactly three follow: "1,000" is one query, "1999,2001" two.
 _SEPARATOR = re.compile(r"(?<!\d),|,(?!\d{3}(?!\d))")
 _QUOTED = re.compile(r'\s*"([^"]*)"\s*(?:,|$)')
 # `[Wiki_RAG]: key words`, as Agentic RAG-R1 writes a call.
@@ -67,11 +67,10 @@ def parse_turn(text: str, acting: Sequence[Block], answer_opening: str) -> Actio
 
 
 def read_calls(body: str, form: CallFormat) -> list[Call]:
-    """The calls in the body of a block, as `form.syntax` writes them. Raises ValueError if they cannot be
-    read.
+    """The calls in the body of a block, written in `form.syntax`. Raises ValueError if they cannot be read.
 
     `single`, `list`: queries to the tool `form.tool`. `named`: `[tool]: query`. `json`: an object (or a list
-    of objects) with `name` and `arguments`, Hermes' form, which Qwen's chat templates ask for.
+    of objects) with `name` and `arguments`, Hermes' form, which Qwen's chat templates use too.
     """
     if form.syntax == "json":
         return _json_calls(body)
@@ -110,8 +109,7 @@ def _well_formed(value: Any) -> Any:
 
 
 def split_queries(body: str, form: CallFormat) -> tuple[str, ...]:
-    """The queries of a search block, without the empty ones and the repeats (in other letter case or white
-    space too).
+    """The queries of a search block, without empty and repeated ones (ignoring letter case and white space).
 
     `single` (and `named`): the whole body is one query. `list`: RAG-R1's comma form; a query with a comma is
     written in double quotes, or the block is a JSON list of strings.

@@ -1,14 +1,14 @@
-"""A protocol: the dialect in which a policy and its environment talk.
+"""A protocol: the dialect in which a policy and its environment communicate.
 
-Everything that differs between Search-R1, RAG-R1, R1-Searcher and their relatives is data: a YAML file
-beside this module with the prompt, the blocks, the syntax of calls and the observation template (`loading.py`
-reads it). A protocol has five verbs: `messages` (question -> chat messages), `prompt_ids` (these -> tokens),
+Everything that differs between Search-R1, RAG-R1, R1-Searcher and similar systems is data: a YAML file in
+this folder with the prompt, the blocks, the syntax of calls and the observation template (`loading.py` reads
+it). The interface of a protocol is `messages` (question -> chat messages), `prompt_ids` (messages -> tokens),
 `parse` (one generated turn -> action), `observation` (search results -> text) and `invalid_hint`. Data
 processing, rollout, rewards, evaluation and serving all use the same object.
 
-Documents are data. Whatever stands in one, `observation` renders it so that no protocol tag and no token that
-controls a model survives inside (neutralise.py). A question is data too, and `harmless` treats it likewise
-where the tokenizer is known; `messages` puts it as it is.
+Documents are data: `observation` renders them so that no protocol tag and no control token survives in them
+(neutralise.py). A question is data too: `harmless` neutralises it once the tokenizer is known; `messages`
+inserts it unchanged.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from rag_r1.protocols.parsing import parse_turn
 class ObservationFormat:
     """How results become text.
 
-    `body`: `text` (documents in a row) or `json` (RAG-R1's parallel form: queries and documents as one
-    indented object). `ascii`: JSON writes other characters as `\\u` escapes. `trim`: which white space is
-    left out, at both `ends` of a query's documents together, or where each document `starts`.
-    `nothing_found`: the whole observation where there is no document to show; None: an empty body.
+    `body`: `text` (one document after the other) or `json` (RAG-R1's parallel form: queries and documents as
+    one indented object). `ascii`: in JSON, other characters are written as `\\u` escapes. `trim`: which white
+    space is removed: at both `ends` of a query's documents as a whole, or where each document `starts`.
+    `nothing_found`: the whole observation if there is no document to show; None: an empty body.
     """
 
     template: str
@@ -47,13 +47,13 @@ class ObservationFormat:
 
 @dataclass(frozen=True)
 class Protocol:
-    """One dialect. See the module's paragraph for the verbs, and `load_protocol` for where it comes from.
+    """One dialect. Its interface is described at the top of the module; `load_protocol` loads one.
 
-    `prompt_form`: `chat` (the model's chat template) or `text` (the bare words, for a base model). `opening`
-    is what the prompt has already written of the policy's first turn, e.g. `<think>`. `invalid_hint` is what
-    the policy reads after a turn without an action; None (in a file: empty): such a turn ends the episode.
-    `answer_opening` says which opening tag begins an answer, the `first` of the turn or the `last`. `blocks`
-    holds at least one block of each of the roles think, call, observation and answer.
+    `prompt_form`: `chat` (the model's chat template) or `text` (plain text, for a base model). `opening` is
+    the beginning of the policy's first turn that is already in the prompt, e.g. `<think>`. `invalid_hint` is
+    what the policy reads after a turn without an action; None (in a file: empty): such a turn ends the
+    episode. `answer_opening`: which opening tag begins an answer, the `first` of the turn or the `last`.
+    `blocks` has at least one block of each of the roles think, call, observation and answer.
     """
 
     name: str
@@ -75,14 +75,14 @@ class Protocol:
 
     @property
     def queries(self) -> CallFormat:
-        """How the first call block is written: that of the search engine."""
+        """The call format of the first call block, which is the search block."""
         call = self._first("call").call
         assert call is not None
         return call
 
     @property
     def max_queries(self) -> int:
-        """Calls in one turn, at most."""
+        """Most calls in one turn."""
         return self.queries.most
 
     @cached_property
@@ -92,7 +92,7 @@ class Protocol:
 
     @cached_property
     def stop(self) -> tuple[str, ...]:
-        """Strings at which generation ends; they stay in the output, so that nothing trails a closing tag."""
+        """Strings at which generation ends; they stay in the output, and nothing follows a closing tag."""
         return tuple(block.close for block in self.acting)
 
     @property
@@ -102,7 +102,7 @@ class Protocol:
 
     @property
     def tools_called(self) -> list[str]:
-        """The tools that blocks call by themselves; where a call names its tool, it is not known before."""
+        """The tools that blocks are bound to; in the other syntaxes each call names its tool."""
         calls = (block.call for block in self.blocks if block.call is not None)
         return list(dict.fromkeys(call.tool for call in calls if call.syntax in ("single", "list")))
 
@@ -110,12 +110,12 @@ class Protocol:
         return next(block for block in self.blocks if block.role == role)
 
     def messages(self, question: str) -> list[dict[str, str]]:
-        """Chat messages that put the question."""
+        """Chat messages that ask the question."""
         system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
         return [*system, {"role": "user", "content": self.user_prompt.replace("{question}", question)}]
 
     def harmless(self, messages: Sequence[Any], question: str) -> list[Any]:
-        """Messages that put this question, with it neutralised; the same where there is nothing to be."""
+        """The messages with the question in them neutralised; unchanged if there is nothing to neutralise."""
         return with_question(messages, question, self.neutralise(question))
 
     def prompt_ids(
@@ -127,10 +127,9 @@ class Protocol:
     ) -> list[int]:
         """Token ids of a prompt, up to where the policy's first turn begins.
 
-        `chat` gives the ids of messages under the chat template, with its own beginning of an answer;
-        `encode` those of a text without special tokens; `start` are the ids with which a bare text begins (a
-        model's beginning-of-sequence token, where it has one). A prompt in the form `text` is encoded as one
-        text.
+        `chat` encodes messages with the chat template, including its generation prompt; `encode` encodes a
+        text without special tokens; `start` are the ids with which a plain text begins (the model's
+        beginning-of-sequence token, if it has one). A prompt in the form `text` is encoded as one text.
         """
         if self.prompt_form == "text":
             return [*start, *encode("".join(message["content"] for message in messages) + self.opening)]
@@ -141,8 +140,8 @@ class Protocol:
         return parse_turn(text, self.acting, self.answer_opening)
 
     def observation(self, queries: Sequence[str], results: Sequence[Sequence[Document] | Failure]) -> str:
-        """The text that answers calls. `results` are aligned with `queries` (of a call to another tool: its
-        `words`); documents are neutralised."""
+        """The text that answers a turn's calls. `results` are aligned with `queries` (for a call of another
+        tool: its `words`); documents are neutralised."""
         if len(queries) != len(results):
             raise ValueError(f"{len(queries)} queries but {len(results)} results")
         if self.format.nothing_found is not None and not any(map(_shows, results)):
@@ -162,7 +161,7 @@ class Protocol:
         return block.strip() if self.format.trim == "ends" else block
 
     def render_document(self, rank: int, document: Document) -> str:
-        """One document as it stands in an observation, escaped and neutralised; `rank` counts from 1."""
+        """One document as it appears in an observation, escaped and neutralised; `rank` counts from 1."""
         text = self._fill(rank, document)
         if self.format.body == "json":
             text = json.dumps(text, ensure_ascii=self.format.ascii)[1:-1]
@@ -179,12 +178,12 @@ class Protocol:
         return re.sub(r"\{(rank|title|text|contents)\}", lambda m: fields[m[1]], self.format.document)
 
     def with_special_tokens(self, tokens: Iterable[str]) -> Protocol:
-        """The same protocol, neutralising also these strings (a tokenizer's `control_tokens`)."""
+        """The same protocol, which also neutralises these strings (a tokenizer's `control_tokens`)."""
         stripped = {token.strip() for token in tokens} - {""}
         return replace(self, special_tokens=tuple(sorted(stripped, key=lambda token: (-len(token), token))))
 
     def neutralise(self, text: str) -> str:
-        """`text` with tags and control tokens made harmless, and otherwise unchanged; see neutralise.py."""
+        """`text` with tags and control tokens neutralised, otherwise unchanged; see neutralise.py."""
         return self._neutralise(text)
 
     @cached_property
@@ -194,5 +193,5 @@ class Protocol:
 
 
 def _shows(result: Sequence[Document] | Failure) -> bool:
-    """Is there anything to show: a document, or why there is none?"""
+    """Is there anything to show: a document, or the reason why there is none?"""
     return isinstance(result, Failure) or len(result) > 0

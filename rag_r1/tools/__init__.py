@@ -1,5 +1,5 @@
-"""Tools: what an action of the agent calls. See `registry.py` for the ways in for your own,
-`function_tool.py` for a tool out of a function, and `retrieval.py` for the client of the retrieval server."""
+"""The tools that the policy can call. `registry.py` explains how to add your own, `function_tool.py` makes a
+tool from a function, and `retrieval.py` is the client of the retrieval server."""
 
 from rag_r1.tools.function_tool import FunctionTool, Searcher, SearcherTool, searching, tool
 from rag_r1.tools.registry import make_searcher, make_tool, shared_searcher, shared_tools

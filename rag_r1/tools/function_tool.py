@@ -1,13 +1,13 @@
-"""A tool out of an async function, or out of a searcher.
+"""Makes a tool from an async function or from a searcher.
 
     @tool("Adds two numbers.", {"a": {"type": "number"}, "b": {"type": "number"}})
     async def add(a: float, b: float) -> str:
         return str(a + b)
 
-The second argument are the properties of a JSON schema, all of them required unless `required` says which;
+The second argument is the properties of a JSON schema (all required, unless `required` lists those that are),
 or a whole schema. Arguments are checked against it before the function is called, so a policy's mistake never
-reaches it. It returns a text, which is shown as it is (neutralised), or a list of Document, shown as the
-protocol shows documents. What it raises is a failure of that call alone.
+reaches the function. It returns a text, which is shown unchanged (but neutralised), or a list of Document,
+shown in the protocol's format. If it raises, only that call fails.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from jsonschema.exceptions import best_match
 
 from rag_r1.protocols import SEARCH, Document, Failure, in_words
 
-#: Characters of a text that a tool returns; the budget of an observation is what usually limits it.
+#: Characters kept of a text that a tool returns; usually the budget of the observation is the lower limit.
 _MOST_CHARS = 20_000
 
 Function = Callable[..., Awaitable["str | Sequence[Document]"]]
 
 
 def schema_of(parameters: Mapping[str, Any], required: Sequence[str] | None = None) -> dict[str, Any]:
-    """The JSON schema of an object with these properties; a schema of an object as it is. Raises
-    jsonschema's SchemaError if it is none."""
+    """The JSON schema of an object with these properties; a whole schema of an object is returned unchanged.
+    Raises jsonschema's SchemaError if it is not a valid schema."""
     if parameters.get("type") == "object":
         schema = dict(parameters)
     else:
@@ -42,7 +42,7 @@ def schema_of(parameters: Mapping[str, Any], required: Sequence[str] | None = No
 
 
 def fault_of(validator: Draft202012Validator, arguments: Mapping[str, Any]) -> str | None:
-    """What is wrong with arguments, in a sentence for the policy, or None."""
+    """What is wrong with the arguments, in a sentence for the policy, or None."""
     error = best_match(validator.iter_errors(dict(arguments)))
     if error is None:
         return None
@@ -51,7 +51,7 @@ def fault_of(validator: Draft202012Validator, arguments: Mapping[str, Any]) -> s
 
 
 class FunctionTool:
-    """A tool around an async function; see the module's paragraph."""
+    """A tool around an async function; see the top of the module."""
 
     def __init__(self, name: str, description: str, parameters: Mapping[str, Any], function: Function):
         self.name, self.description, self.function = name, description, function
@@ -59,11 +59,11 @@ class FunctionTool:
         self._validator = Draft202012Validator(dict(parameters))
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
-        """What is wrong with arguments, or None."""
+        """What is wrong with the arguments, or None."""
         return fault_of(self._validator, arguments)
 
     async def call(self, arguments: Sequence[Mapping[str, Any]]) -> list[list[Document] | Failure]:
-        """All calls side by side."""
+        """Make all calls concurrently."""
         return list(await asyncio.gather(*map(self._one, arguments)))
 
     async def _one(self, arguments: Mapping[str, Any]) -> list[Document] | Failure:
@@ -74,7 +74,7 @@ class FunctionTool:
             return Failure(shown, "tool", f"{type(error).__name__}: {error}"[:200])
         if isinstance(result, str):
             return in_words(self.name, result[:_MOST_CHARS])
-        return result  # type: ignore[return-value]  # the episode's guard looks
+        return result  # type: ignore[return-value]  # the episode's guard checks it
 
 
 def tool(
@@ -84,7 +84,7 @@ def tool(
     name: str | None = None,
     required: Sequence[str] | None = None,
 ) -> Callable[[Function], FunctionTool]:
-    """Decorator: make a tool of an async function. `name`: the function's own unless given."""
+    """Decorator that makes an async function a tool. `name` defaults to the function's name."""
     schema = schema_of(parameters, required)
 
     def made(function: Function) -> FunctionTool:
@@ -117,10 +117,10 @@ class SearcherTool:
         return "Wrong arguments: a search needs one, `query`, a text."
 
     async def call(self, arguments: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Document] | Failure]:
-        """One search for all queries."""
+        """Make one search for all queries."""
         return await self.searcher.search([one["query"] for one in arguments])
 
 
 def searching(searcher: Searcher) -> dict[str, SearcherTool]:
-    """The tools of an episode that can search and do nothing else."""
+    """The tools of an episode that can only search."""
     return {SEARCH: SearcherTool(SEARCH, searcher)}

@@ -1,26 +1,25 @@
-"""Which tools a policy can call.
+"""The tools that a policy can call, made from the configuration.
 
-**The search engine** is the tool `search`, and `rag_r1.retriever` are its options. What answers it is a
-factory that takes these options (all but `tool`) and returns an object with one coroutine, `search(queries)
--> [documents or Failure, one entry a query]` (the agent core's `Searcher`). The shipped one is `retrieval`;
-your own is named by its import path:
+**The search engine** is the tool `search`; its options are under `rag_r1.retriever`. It is made by a factory
+that takes these options (all but `tool`) and returns an object with one coroutine, `search(queries) ->
+[documents or Failure, one entry for each query]` (`Searcher` in function_tool.py). The shipped factory is
+`retrieval`; your own is named by its import path:
 
     rag_r1.retriever.tool: my_package.my_tool:make_searcher
 
-**Further tools** stand under `rag_r1.tools`, by the names with which the policy calls them:
+**Further tools** are declared under `rag_r1.tools`, with the names by which the policy calls them:
 
     rag_r1:
       tools:
         calculator: my_package.my_tools:calculator
         wiki: {tool: "my_package.my_tools:make_wiki", language: fr}
 
-The import path leads to a tool (`@tool`, see function_tool.py), or to a factory that takes the other options
-and returns a tool or a Searcher. How a policy writes a call is the protocol's (protocols/blocks.py).
+The import path names a tool (`@tool`, see function_tool.py), or a factory that takes the other options and
+returns a tool or a Searcher. How a policy writes a call is set by the protocol (protocols/blocks.py).
 
 A tool is made once for each event loop and configuration and shared by all trajectories there, so it may hold
-connections and caches. It is made by its first call: whatever goes wrong in it then happens within that call,
-and the episode's guard, which makes the call, types it (agent/guard.py). A factory that raised is asked again
-by the next call.
+connections and caches. It is made by its first call, so that an error of its factory is a failure of that
+call, which the episode's guard handles (agent/guard.py). If the factory raised, the next call tries it again.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ def make_searcher(config: dict[str, Any]) -> Any:
 
 
 def shared_searcher(config: dict[str, Any]) -> Any:
-    """The searcher of the running event loop for this configuration. Making it raises nothing; its first
-    search raises what `make_searcher` does."""
+    """The searcher of the running event loop for this configuration. Raises nothing; the first search raises
+    what `make_searcher` does."""
     searchers = _shared.setdefault(asyncio.get_running_loop(), {})
     key = json.dumps(config, sort_keys=True, default=str)
     if key not in searchers:
@@ -66,11 +65,11 @@ def shared_searcher(config: dict[str, Any]) -> Any:
 
 
 def make_tool(name: str, entry: ToolEntry) -> Any:
-    """A new tool from an entry of `rag_r1.tools`. Raises ValueError naming the key, and what a factory
-    raises."""
+    """A new tool from an entry of `rag_r1.tools`. Raises ValueError naming the key, and whatever the
+    factory raises."""
     key = f"rag_r1.tools.{name}"
     if name == SEARCH:
-        raise ValueError(f"{key}: the name is the search engine's; its options are rag_r1.retriever")
+        raise ValueError(f"{key}: the name is used by the search engine; its options are rag_r1.retriever")
     if not isinstance(entry, str | Mapping):
         raise ValueError(f"{key} must be an import path or {{tool, ...options}}, not {entry!r}")
     options = {"tool": entry} if isinstance(entry, str) else dict(entry)
@@ -93,7 +92,7 @@ def make_tool(name: str, entry: ToolEntry) -> Any:
 
 
 def shared_tools(retriever: Mapping[str, Any], tools: Mapping[str, ToolEntry]) -> dict[str, Any]:
-    """The tools of the running event loop for this configuration, by name. Making them raises nothing."""
+    """The tools of the running event loop for this configuration, by name. Raises nothing."""
     shared = _shared.setdefault(asyncio.get_running_loop(), {})
     key = json.dumps([dict(retriever), dict(tools)], sort_keys=True, default=str)
     if key not in shared:
@@ -109,7 +108,7 @@ def _is_tool(thing: Any) -> bool:
 
 
 class _MadeWhenCalled:
-    """A tool that is made by its first call."""
+    """A tool that is made on first use."""
 
     def __init__(self, name: str, entry: ToolEntry):
         self.name, self.entry = name, entry

@@ -1,16 +1,16 @@
-"""The retrieval client: what a search calls during rollouts.
+"""The client of the retrieval server, which answers the searches of rollouts.
 
-One client serves all trajectories of a process over one pooled connection set. Queries that nobody has asked
-yet go out together if they come within a millisecond or two (`gather_s`): an engine ends many turns in one
-step, and a request costs more processor time than the queries in it. A query that another trajectory is
-asking right now is awaited, not sent again (single flight), and one that was answered before comes from an
-LRU cache. GRPO siblings ask the same things, so both matter. Whatever can go wrong on the wire (refused
+One client serves all trajectories of a process over one pool of connections. New queries that arrive within a
+millisecond or two of each other (`gather_s`) are sent together: an engine ends many turns in one step, and a
+request takes more CPU time than the queries in it. A query that is already in flight for another trajectory
+is awaited, not sent again (single flight), and one that was answered before comes from an LRU cache. The
+trajectories of a GRPO group send the same queries, so both matter. Whatever can go wrong on the wire (refused
 connection, time-out, 5xx, 429, broken JSON, wrong shape) is retried with exponential back-off and jitter;
 after the last retry the query gets a `Failure`, never an exception, so a dead retriever costs one bounded
-error observation and not the run. Failures are not cached. A redirect is an error, and nothing is unpacked.
+error observation and not the run. Failures are not cached. Redirects are errors; nothing is decompressed.
 
-A server that asks for a token gets the one in the environment variable `RETRIEVAL_TOKEN`; it is no key of the
-configuration, because configurations are logged.
+The token for a server that requires one is read from the environment variable `RETRIEVAL_TOKEN`; it is not a
+key of the configuration, because configurations are logged.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from rag_r1.tools.wire import WIRES, Wire
 
 logger = logging.getLogger(__name__)
 
-#: What the policy reads when a search could not be answered. Fixed: a server's own words are hostile data.
+#: What the policy reads when a search could not be answered. A fixed text: a server's own is hostile data.
 FAILURE_TEXT = "The search engine did not answer. Try another query, or answer with what is known."
 #: A response larger than this many bytes is not a search result.
 MAX_RESPONSE_BYTES = 64 << 20
@@ -66,9 +66,9 @@ def _http_address(url: str) -> str:
 class RetrieverConfig:
     """The keys under `rag_r1.retriever`."""
 
-    #: Address of the retrieval server; a trailing `/retrieve` (Search-R1's habit) or `/queries` is left out.
+    #: Address of the retrieval server; a trailing `/retrieve` (as in Search-R1) or `/queries` is removed.
     url: Annotated[Text, AfterValidator(_http_address), Must("an http(s) address")] = "http://127.0.0.1:8000"
-    #: What the server speaks: `retrieve`, or `queries` (R1-Searcher's server); see wire.py.
+    #: Wire format of the server: `retrieve`, or `queries` (R1-Searcher's server); see wire.py.
     wire: Literal[tuple(WIRES)] = "retrieve"
     #: Documents per query.
     topk: PositiveCount = 3
@@ -78,13 +78,13 @@ class RetrieverConfig:
     retries: Count = 4
     #: Wait before the first retry in seconds; doubles each time, with jitter.
     backoff_s: Seconds = 0.5
-    #: Queries remembered; 0 switches the cache off.
+    #: Queries in the cache; 0 turns it off.
     cache_size: Count = 10_000
     #: Connections to the server, per process.
     max_connections: PositiveCount = 64
-    #: Seconds for which a query waits for others to share its request; 0 sends each turn's at once.
+    #: Seconds for which a query waits for others to share its request; 0 sends each turn's queries at once.
     gather_s: Seconds = 0.002
-    #: Queries in a request, at most, unless one turn alone has more.
+    #: Most queries in a request, unless one turn alone has more.
     max_queries: PositiveCount = 16
 
     @classmethod
@@ -94,12 +94,12 @@ class RetrieverConfig:
 
     @property
     def spoken(self) -> Wire:
-        """The wire that `wire` names."""
+        """The wire format that `wire` names."""
         return WIRES[self.wire]
 
     @property
     def base(self) -> str:
-        """The server's address without the path of a wire."""
+        """The server's address without the route."""
         base = self.url.rstrip("/")
         for wire in WIRES.values():
             base = base.removesuffix(wire.path)
@@ -113,7 +113,7 @@ class RetrieverConfig:
 
 @dataclass
 class ClientStats:
-    """Counts since the client was made. queries = cached + joined + sent."""
+    """Counts since the client was created. queries = cached + joined + sent."""
 
     queries: int = 0
     cached: int = 0
@@ -125,12 +125,12 @@ class ClientStats:
 
 
 def failure(detail: str) -> Failure:
-    """What the client gives for a query without an answer; `detail` is for people."""
+    """The result of a query that got no answer; `detail` is for people."""
     return Failure(FAILURE_TEXT, "retriever", detail[:200])
 
 
 def token_header() -> dict[str, str]:
-    """The header with the token that `TOKEN_VARIABLE` holds; empty without one. It belongs in no log."""
+    """The header with the token in `TOKEN_VARIABLE`; empty without one. It must not be logged."""
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
     return {"Authorization": f"Bearer {token}"} if token else {}
 
@@ -140,7 +140,7 @@ class _WrongAnswer(Exception):
 
 
 class RetrievalClient:
-    """Asks a retrieval server; belongs to the event loop in which it is first used."""
+    """Sends queries to a retrieval server; bound to the event loop in which it is first used."""
 
     def __init__(self, config: RetrieverConfig):
         self.config = config
@@ -174,7 +174,7 @@ class RetrievalClient:
         return [await asyncio.shield(item) if isinstance(item, asyncio.Future) else item for item in waiting]
 
     async def close(self) -> None:
-        """Drop what is under way and close the connections."""
+        """Cancel requests in flight and close the connections."""
         for turn in self._gathered_until_now():
             self._settle(turn, [failure("cancelled")] * len(turn))
         for task in list(self._tasks):
@@ -185,7 +185,7 @@ class RetrievalClient:
             self._session = None
 
     def _gather(self, queries: list[str]) -> None:
-        """Send the queries with those that come soon, or with those that wait already."""
+        """Send the queries together with others that are waiting already or arrive soon."""
         waiting = sum(map(len, self._gathered))
         if waiting + len(queries) > self.config.max_queries:
             self._depart()
@@ -216,14 +216,14 @@ class RetrievalClient:
         try:
             self.stats.sent += len(queries)
             results = await self._ask_with_retries(turns)
-        except Exception as error:  # a fault of our own: it costs these queries, and is seen
+        except Exception as error:  # a bug of ours: only these queries fail, and it is logged
             logger.exception("search failed at %s", self.config.endpoint)
             results = [failure(f"{type(error).__name__}: {error}")] * len(queries)
-        finally:  # also when cancelled: nobody may wait for ever on a future that has no task
+        finally:  # also when cancelled: a future without a task would never be resolved
             self._settle(queries, results)
 
     def _settle(self, queries: list[str], results: list[Result]) -> None:
-        """Give everybody who waits for these queries their results."""
+        """Deliver the results to all searches that wait for these queries."""
         for query, result in zip(queries, results, strict=True):
             if isinstance(result, Failure):
                 self.stats.failed += 1
@@ -234,9 +234,9 @@ class RetrievalClient:
                 future.set_result(result)
 
     async def _ask_with_retries(self, turns: list[list[str]], attempt: int = 0) -> list[Result]:
-        """Results of all queries of the turns. What fails is repeated turn by turn, without the queries that
-        have their answer, so that a fault costs those who shared a request one attempt at most, and a refused
-        query only its own turn."""
+        """Results of all queries of the turns. After a failure each turn is retried in a request of its own,
+        without the queries that have an answer already. So a faulty turn costs those that shared its request
+        one attempt at most, and a refused query affects only its own turn."""
         queries = [query for turn in turns for query in turn]
         wait, refused = 0.0, False
         found: list[list[Document] | str]
@@ -245,7 +245,7 @@ class RetrievalClient:
             found = await self._ask(queries)
         except aiohttp.ClientResponseError as error:
             found = [f"HTTP {error.status}"] * len(queries)
-            # Else the server understood, and will say the same again.
+            # Otherwise the server understood the request, and would refuse it again.
             refused = error.status < 500 and error.status not in _RETRIED_STATUSES
             wait = _retry_after(error.headers)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError, _WrongAnswer) as error:
@@ -275,7 +275,7 @@ class RetrievalClient:
         """For each query its documents, or what is wrong with them."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                # Not compressed: a few bytes could be gigabytes.
+                # No compression: a few bytes could expand to gigabytes.
                 headers={"Accept-Encoding": "identity", **token_header()},
                 auto_decompress=False,
                 connector=aiohttp.TCPConnector(limit=self.config.max_connections),
@@ -300,7 +300,7 @@ class RetrievalClient:
 
 
 def _without_answer(turns: list[list[str]], found: Sequence[list[Document] | str]) -> list[list[str]]:
-    """The turns without the queries that have their answer, and without those that are then empty."""
+    """The turns without the queries that have an answer; turns that are then empty are left out."""
     results = iter(found)
     left = [[query for query in turn if isinstance(next(results), str)] for turn in turns]
     return [turn for turn in left if turn]

@@ -1,12 +1,12 @@
-"""The two wires that the retrieval client speaks: what a request holds, and how an answer is read.
+"""The two wire formats of the retrieval client: what a request contains, and how an answer is read.
 
     retrieve   POST /retrieve {"queries", "topk", "return_scores"} -> {"result": [[{"document", "score"}]]},
                Search-R1's, RAG-R1's and our own server's
     queries    POST /queries {"queries", "k"} -> {"queries", "answers": [["id<TAB>contents"]]}, R1-Searcher's;
                it has no scores
 
-An answer is hostile until it is read: whatever its shape, reading gives documents or raises ValueError. What
-is wrong with one query's documents is that query's own: `parse_each` gives the others theirs.
+Answers are not trusted: whatever their shape, reading them gives documents or raises ValueError. A fault in
+one query's documents affects only that query: `parse_each` still gives the documents of the others.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from rag_r1.protocols import Document
 
 #: A passage is about 100 words; a document beyond this many characters is cut before it reaches a tokenizer.
 MAX_DOCUMENT_CHARS = 20_000
-#: And its id: an address, at the longest.
+#: Longest id of a document; web addresses are the longest.
 MAX_ID_CHARS = 2_000
 
 
 @dataclass(frozen=True)
 class Wire:
-    """`path` behind the address; `payload(queries, topk)`; under `key` an answer has one list of documents
-    for each query, and `read` makes one of these out of JSON."""
+    """A wire format. `path`: the server's route; `payload(queries, topk)`: the body of a request; `key`:
+    where an answer has one list of documents for each query; `read`: converts one document from JSON."""
 
     path: str
     payload: Callable[[Sequence[str], int], dict[str, Any]]
@@ -78,7 +78,7 @@ def _read_score(score: Any) -> float | None:
         return None
     try:
         number = float(score)
-    except OverflowError:  # JSON's whole numbers have no end
+    except OverflowError:  # JSON's whole numbers have no upper limit
         number = math.inf
     if not math.isfinite(number):
         raise ValueError("a score must be a finite number")
@@ -103,6 +103,6 @@ WIRES = {
         "/queries", lambda queries, topk: {"queries": list(queries), "k": topk}, "answers", _read_line
     ),
 }
-#: The two readers by themselves.
+#: The readers of the two formats.
 parse_results = WIRES["retrieve"].parse
 parse_answers = WIRES["queries"].parse

@@ -102,7 +102,7 @@ def test_the_first_closed_block_is_the_action(extended):
         ),
         (PLAN | {"role": "observation"}, "blocks.x.role must be one of"),
         (PLAN | {"tool": "calculator"}, "unknown key blocks.x.tool"),
-        (PLAN | {"tags": ["<think>", "</plan>"]}, "'<think>' stands for two things"),
+        (PLAN | {"tags": ["<think>", "</plan>"]}, "'<think>' is used for two tags"),
         (CALL | {"syntax": "xml"}, "blocks.x.syntax must be one of"),
         (CALL | {"stop": False}, "blocks.x.stop: a generation always ends after a call"),
     ],
@@ -113,5 +113,5 @@ def test_a_wrong_block_is_named(extended, block, message):
 
 
 def test_a_block_cannot_take_the_name_of_one_under_tags(extended):
-    with pytest.raises(ProtocolError, match="blocks.search: the name stands under `tags` already"):
+    with pytest.raises(ProtocolError, match="blocks.search: the name is already used under `tags`"):
         extended({"search": CALL})

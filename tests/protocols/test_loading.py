@@ -114,20 +114,20 @@ def test_an_unknown_key_is_named(load, data, key):
         ("prompt", "text", "prompt must be dict"),
         ("prompt.user", "no place for it", "prompt.user must contain {question}"),
         ("prompt.form", "xml", "prompt.form must be one of chat, text"),
-        ("prompt.opening", "<answer> x </answer>", "prompt.opening must not hold an action"),
+        ("prompt.opening", "<answer> x </answer>", "prompt.opening must not contain an action"),
         ("tags.search", "<search>", "tags.search must be list"),
         ("tags.search", ["<search>"], "tags.search must be .opening, closing."),
         ("tags.think", ["<think>", ""], "tags.think must be .opening, closing."),
         ("tags.think", ["<think>", " \n"], "tags.think must be .opening, closing."),
-        ("tags.answer", ["<answer>", "</search>"], "tags: '</search>' stands for two things"),
-        ("tags.answer", ["**", "**"], r"tags: '\*\*' stands for two things"),
+        ("tags.answer", ["<answer>", "</search>"], "tags: '</search>' is used for two tags"),
+        ("tags.answer", ["**", "**"], r"tags: '\*\*' is used for two tags"),
         ("observation.body", "xml", "observation.body must be one of text, json"),
         ("observation.document", "Doc {rank}", "observation.document must contain {contents} or {text}"),
         ("observation.template", "<information></information>", "observation.template must contain {body}"),
         ("observation.template", "{body}", "observation.template must put {body} between"),
         ("observation.template", "</information>{body}<information>", "observation.template must put {body}"),
         ("observation.trim", "none", "observation.trim must be one of ends, starts, not 'none'"),
-        ("observation.nothing_found", "None", "observation.nothing_found must stand between"),
+        ("observation.nothing_found", "None", "observation.nothing_found must contain both tags.information"),
     ],
 )
 def test_a_wrong_value_is_named(load, data, key, value, message):
@@ -175,7 +175,7 @@ def test_a_file_that_extends_another_gives_only_what_differs(tmp_path, load, dat
     [
         ("no_such", "unknown protocol 'no_such'"),
         ("gone.yaml", "cannot read protocol .*gone.yaml"),
-        ("mine.yaml", "mine.yaml: extends must name a protocol, and not itself in a circle"),
+        ("mine.yaml", "mine.yaml: extends must name a protocol, and not form a cycle"),
         (3, "mine.yaml: extends must name a protocol, not 3"),
     ],
 )

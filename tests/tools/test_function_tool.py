@@ -106,7 +106,7 @@ def test_a_module_that_is_not_there_is_named_with_a_remedy():
 
 
 def test_the_name_of_the_search_engine_is_taken():
-    with pytest.raises(ValueError, match="rag_r1.tools.search: the name is the search engine's"):
+    with pytest.raises(ValueError, match="rag_r1.tools.search: the name is used by the search engine"):
         make_tool("search", f"{__name__}:divide")
 
 
