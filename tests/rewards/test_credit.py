@@ -28,7 +28,8 @@ def judged(draw, values=None):
     """A trajectory, the sum of some terms, and what each of them gives to the trajectory."""
     n_turns = draw(st.integers(0, 6))
     turns = st.lists(NUMBERS, min_size=n_turns, max_size=n_turns)
-    returned = draw(st.lists(values or (NUMBERS | turns | st.none()), max_size=5))
+    values = NUMBERS | turns | st.none() if values is None else values
+    returned = draw(st.lists(values, max_size=5))
     terms = [
         Term(f"term_{i}", draw(WEIGHTS), lambda trajectory, golds, value=value: value)
         for i, value in enumerate(returned)
