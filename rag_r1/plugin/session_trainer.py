@@ -12,8 +12,8 @@ own name (`trainer.v1.separate_async.parameter_sync_step`).
 The metrics `sessions/rows` (mean number of rows per trajectory) and `sessions/padding` (share of padding rows
 in the batch) show what rewriting costs. veRL's own means over rows (`critic/score/mean`, `num_turns/mean`)
 count a trajectory once for each of its rows; those under `search/` count trajectories. Its means over
-micro-batches (`actor/ppo_kl`, `actor/pg_clipfrac`) count one of nothing but padding as 0; losses and gradients
-do not.
+micro-batches (`actor/ppo_kl`, `actor/pg_clipfrac`) count one of nothing but padding as 0; losses and
+gradients do not.
 """
 
 from __future__ import annotations
