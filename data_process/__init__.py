@@ -1,1 +1,1 @@
-"""From question files to veRL parquet: one thin script a source over `command.py`."""
+"""Converts question files to veRL parquet: one thin script for each source, on top of `command.py`."""

@@ -1,8 +1,8 @@
 """One rule for rows that cannot be used, for every script here (as in retrieval_server/folder/bad_rows.py).
 
-A bad row is counted, and the first five are named with their place and the reason. Then nothing is written
-and the script ends with a status other than 0; with `--skip-bad-rows` these rows are left out, counted and
-named all the same, and the others are used. A whole file is read before it is refused, so one run shows every
+Bad rows are counted, and the first five are named with their place and the reason. By default nothing is then
+written, and the script ends with a status other than 0; with `--skip-bad-rows` these rows are left out, also
+counted and named, and the others are used. A whole file is read before it is refused, so one run shows every
 fault.
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-#: Bad rows that are named; the others are counted.
+#: Bad rows that are named; the others are only counted.
 NAMED = 5
-HELP = "leave rows that cannot be used out, and count them (default: such a row is an error)"
+HELP = "leave out and count rows that cannot be used (default: such a row is an error)"
 
 
 @dataclass
@@ -32,13 +32,13 @@ class BadRows:
         return BadRows(self.count + other.count, (self.first + other.first)[:NAMED])
 
     def refusal(self) -> str:
-        """The sentence of the error with which a file is refused."""
+        """The message with which a file is refused."""
         more = self.count - len(self.first)
         named = "; ".join(self.first) + (f"; and {more} more" if more else "")
         return f"{self._counted()}: {named}. Repair them, or leave them out with --skip-bad-rows."
 
     def left_out(self) -> list[str]:
-        """What is told when they were left out: how many, a line for each that is named, one for the
+        """The report if they were left out: how many, a line for each that is named, and one for the
         others."""
         if not self.count:
             return []

@@ -1,4 +1,4 @@
-"""The command line that all scripts here share; a script differs in its defaults only."""
+"""The command line that the scripts here share; most of them differ only in their defaults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rag_r1.protocols import Protocol, ProtocolError, load_protocol, protocol_na
 
 Given = TypeVar("Given", bound="QuestionArguments")
 
-#: Key of what a script's `read` gives beside its splits: the bad rows of other files than the splits' own.
+#: Key under which a script's `read` returns the bad rows of files that are not those of its splits.
 BAD_ROWS = "bad_rows"
 
 ROWS = """\
@@ -24,15 +24,15 @@ A row is {"question": text, "golden_answers": text or list of texts}, with an op
 "answers" are read too. Files are a JSON array, JSON lines, CSV or TSV with a header (each also gzipped), or
 parquet. A row that cannot be used is an error, unless --skip-bad-rows leaves it out.
 
-Written are train.parquet and test.parquet (each if its input is given) and data_summary.json, which holds the
-printed counts. Of rows with the same question and the same answers the first stays; rows with the same
-question and other answers all stay; a question in both files is removed from train. repeated_questions.jsonl
-names all of these rows.
+The output is train.parquet and test.parquet (each if its input is given) and data_summary.json, which has the
+printed counts. Of rows with the same question and the same answers the first is kept; rows with the same
+question and different answers are all kept; a question in both files is removed from train.
+repeated_questions.jsonl lists all of these rows.
 """
 
 
 class QuestionArguments(Arguments):
-    """The arguments that all scripts share; a script names its own defaults (`with_defaults`)."""
+    """The arguments that all scripts share; each script sets its own defaults (`with_defaults`)."""
 
     out: Path = argument("folder for the parquet files", "DIR")
     train: str | None = argument("questions to train on", "FILE", default=None)
@@ -43,12 +43,12 @@ class QuestionArguments(Arguments):
     skip_bad_rows: bool = argument(HELP, default=False)
     prompt: str | None = argument("your own prompt: a text file with {question} in it", "FILE", default=None)
     source_name: str = argument(
-        "data_source of the rows, under which veRL reports, and the beginning of their ids", "NAME"
+        "data_source of the rows, under which veRL reports them, and the prefix of their ids", "NAME"
     )
 
 
 class HubArguments(QuestionArguments):
-    """Questions may also come from the Hub, if no file is given."""
+    """The same, with a Hub data set as the source if no file is given."""
 
     hub: str | None = argument("Hub data set, used if no file is given", "DATASET", default=None)
     hub_config: str | None = argument("its configuration", "NAME", default=None)
@@ -64,7 +64,7 @@ def main(
 ) -> int:
     """Run a script with its defaults; returns the exit status.
 
-    `hub`: Hub data set and configuration, read if no file is given. `arguments`: else the command line's.
+    `hub`: Hub data set and configuration, read if no file is given. `arguments`: default, the command line's.
     """
     dataset, config = hub or (None, None)
     declared = with_defaults(
@@ -75,7 +75,7 @@ def main(
 
 
 def run(given: Given, read: Callable[[Given], tuple[list[Split], dict[str, Any]]]) -> int:
-    """Write what `read` gives (the splits, and what else the summary is to hold) and print the counts;
+    """Write what `read` returns (the splits, and further entries of the summary) and print the counts;
     returns the exit status."""
     try:
         if not re.fullmatch(r"[\w.-]+", given.source_name):
@@ -90,13 +90,13 @@ def run(given: Given, read: Callable[[Given], tuple[list[Split], dict[str, Any]]
         print(f"error: {error}", file=sys.stderr)
         return 1
     for name, told in summary["splits"].items():
-        overlap = f", {told['overlap_with_test']} removed that stand in test" if name == "train" else ""
+        overlap = f", {told['overlap_with_test']} removed that are in test" if name == "train" else ""
         print(
             f"{given.out / name}.parquet: {told['written']} questions of {told['read']} rows "
             f"({told['duplicates']} duplicates removed{overlap}, {told['malformed']} malformed rows left out)"
         )
         if others := told["same_question_other_answers"]:
-            print(f"  {others} rows have the question of another row and other answers: they are kept")
+            print(f"  {others} rows have the question of another row but different answers: they are kept")
     if any(split.repeats for split in splits):
         print(f"{given.out / REPEATED}: the repeated questions, row by row")
     for line in bad.left_out():

@@ -1,16 +1,16 @@
-"""Training sets of a given make-up: so many questions of each source and difficulty (as R1-Searcher's).
+"""Draws training sets with given numbers of questions per source and difficulty (as R1-Searcher's).
 
-The difficulty of a question is how many rollouts of a model that can search it takes until one is right:
+The difficulty of a question is the number of rollouts that a model with search needs until one is right:
 `easy` < 10, `medium` 10 to 20, `hard` > 20. These counts come from a file, JSON lines of
 
     {"id" or "question", "rollouts": 14}        counted elsewhere
-    {"question", "rewards": {"cover_em": 1.0}}  one rollout, in the order played: our own trajectory records
+    {"question", "rewards": {"cover_em": 1.0}}  one rollout, in order: our own trajectory records
 
-A question that was never right within 20 rollouts or fewer has no class: it may be medium or hard. Without a
-file there are no classes, and the counts of a source are drawn from all of its questions.
+A question that was never right in 20 rollouts or fewer has no class: it may be medium or hard. Without a file
+there are no classes, and the counts of a source are drawn from all of its questions.
 
-A make-up that cannot be met is not an error, for a data set may simply be smaller: what is there is taken,
-and every shortfall is told with what there was to choose from.
+A composition that cannot be met is not an error, because a data set may simply be smaller: what exists is
+taken, and every shortfall is reported with the numbers that were available.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PUBLISHED: dict[int, MakeUp] = {
 
 @dataclass(frozen=True)
 class Difficulties:
-    """Classes by source id and by question; `of` asks for both. `bad`: lines left out."""
+    """Classes by source id and by question; `of` looks up both. `bad`: lines left out."""
 
     by_id: Mapping[str, str]
     by_question: Mapping[str, str]
@@ -62,8 +62,8 @@ class Difficulties:
 
 @dataclass(frozen=True)
 class Selection:
-    """The questions that were drawn; for each entry of the make-up what was asked for, taken and there; and
-    the rows that were left out because an earlier one has their question and their answers."""
+    """The questions that were drawn; for each entry of the composition the counts requested, taken and
+    available; and the rows that were left out because an earlier one has the same question and answers."""
 
     questions: list[Question]
     told: list[dict[str, Any]]
@@ -71,22 +71,22 @@ class Selection:
 
     @property
     def shortfalls(self) -> list[str]:
-        """A sentence for each count that could not be met, with the reason."""
+        """A sentence for each count that could not be met, with what was available."""
         return [_shortfall(entry) for entry in self.told if entry["taken"] < entry["asked"]]
 
 
 def difficulty_class(rollouts: int, right: bool) -> str | None:
-    """The class after `rollouts` rollouts, of which only the last was right, or none (`right` false)."""
+    """The class after `rollouts` rollouts, of which only the last was right or, if not `right`, none."""
     if right:
         return EASY if rollouts < 10 else MEDIUM if rollouts <= 20 else HARD
     return HARD if rollouts > 20 else None
 
 
 def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> Difficulties:
-    """From a file as the module's paragraph describes it.
+    """From a file as described at the top of the module.
 
-    Raises DataError, naming the file and the first bad lines, if a line says no difficulty (with
-    `skip_bad_rows` such lines are counted in `bad` instead) or if none does.
+    Raises DataError, naming the file and the first bad lines, if a line gives no difficulty (with
+    `skip_bad_rows` such lines are counted in `bad` instead) or if no line does.
     """
     by_id: dict[str, str] = {}
     by_question: dict[str, str] = {}
@@ -125,7 +125,7 @@ def _read_line(
     by_question: dict[str, str],
     played: dict[str, list[bool]],
 ) -> None:
-    """Note what a line says. Raises ValueError if it says nothing."""
+    """Record the difficulty in a line. Raises ValueError if there is none."""
     if isinstance(row, ValueError):
         raise row
     question = row.get("question") if isinstance(row, dict) else None
@@ -143,7 +143,7 @@ def _read_line(
     rewards = row.get("rewards")
     if not isinstance(rewards, dict) or "cover_em" not in rewards or not isinstance(question, str):
         raise ValueError("needs `rollouts`, a number from 1, or a question with rewards.cover_em")
-    if rewards["cover_em"] is not None:  # a rollout that a failure ended says nothing about the question
+    if rewards["cover_em"] is not None:  # None: the rollout ended with a failure, and does not count
         played[question_key(question)].append(bool(rewards["cover_em"]))
 
 
@@ -156,8 +156,8 @@ def select(
 ) -> Selection:
     """Draw `make_up` from `questions` (by source), each row once (see same_question.py).
 
-    `class_of` is None where difficulties are unknown: then the counts of a source are one, of class `any`.
-    `taken_elsewhere`: keys (`question_key`) of questions that are not to be drawn, the validation set's.
+    `class_of` is None if difficulties are unknown: the counts of a source are then added up, as class `any`.
+    `taken_elsewhere`: keys (`question_key`) of questions that must not be drawn, those of the validation set.
     """
     if class_of is None:
         merged: Counter[tuple[str, str]] = Counter()

@@ -1,4 +1,4 @@
-"""HotpotQA for multi-query search (RAG-R1-mq): up to three queries a turn.
+"""HotpotQA for multi-query search (RAG-R1-mq): up to three queries per turn.
 
 FlashRAG's HotpotQA from the Hub:
     python data_process/hotpotqa_search_mq.py --out data/hotpotqa_search_mq
@@ -12,9 +12,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(
-    0, str(Path(__file__).parent.parent)
-)  # so that the script also runs where nothing is installed
+sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also runs without installation
 
 from data_process.command import main  # noqa: E402
 

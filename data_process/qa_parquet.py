@@ -1,13 +1,13 @@
-"""Questions to veRL's parquet: duplicates out, prompts rendered by the protocol, rows and counts written.
+"""Converts questions to veRL's parquet: removes duplicates, makes prompts, writes rows and counts.
 
-same_question.py tells which rows are duplicates. A question that stands in both splits is removed from train,
-never from test: test keeps its published rows and holds nothing that is trained on. Every row that was
-removed, or that asks what another one asks, is named in `repeated_questions.jsonl` with the row that it
+same_question.py defines which rows are duplicates. A question in both splits is removed from train, never
+from test: test keeps its published rows and has nothing that is trained on. Every row that was removed, or
+that has the same question as another one, is listed in `repeated_questions.jsonl` with the row that it
 repeats and the answers of both.
 
-Every row has an id of its own: `source/split/id`, with the source's own id or, where there is none (or the
-same twice), a hash of the question (and of its answers, where rows differ in these alone). So a question has
-the same id under every protocol, and sets of several sources can be merged.
+Every row has a unique id: `source/split/id`, with the source's own id or, if there is none (or the same id
+twice), a hash of the question (and of its answers, if rows differ only in these). So a question has the same
+id under every protocol, and sets of several sources can be merged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REPEATED = "repeated_questions.jsonl"
 
 @dataclass(frozen=True)
 class Split:
-    """The questions of one split that are kept, and the rows that ask what another one asks."""
+    """The questions of one split that are kept, and the rows whose question another one has too."""
 
     name: str
     source: Source
@@ -51,7 +51,7 @@ class Split:
 
     @property
     def other_answers(self) -> int:
-        """Rows that are kept although another one has their question: its answers are others."""
+        """Rows that are kept although another one has the same question, because the answers differ."""
         return sum(not repeat.removed for repeat in self.repeats)
 
 
@@ -70,7 +70,7 @@ def make_splits(train: Source | None, test: Source | None) -> list[Split]:
         kept = [question for question, first in zip(questions, tested, strict=True) if first is None]
         if not kept:
             raise DataError(
-                f"every question of {train.name} also stands in the validation set: nothing to train on"
+                f"every question of {train.name} is also in the validation set: nothing to train on"
             )
         pairs = zip(questions, tested, strict=True)
         overlap = [Repeat(question, first, IN_TEST) for question, first in pairs if first is not None]
@@ -117,11 +117,11 @@ def write_splits(
     folder: Path,
     more: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write `<split>.parquet`, `data_summary.json`, which also holds `more`, and, if there are any, the
+    """Write `<split>.parquet`, `data_summary.json`, which includes `more`, and, if there are any, the
     repeated questions; returns the summary.
 
-    Raises DataError, and writes nothing, where a split of an earlier run would stay in the folder beside a
-    new one that was not compared with it.
+    Raises DataError, and writes nothing, if the folder has the other split of an earlier run, with which the
+    new one was not compared.
     """
     _refuse_leftovers(splits, folder)
     folder.mkdir(parents=True, exist_ok=True)

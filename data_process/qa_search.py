@@ -9,9 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(
-    0, str(Path(__file__).parent.parent)
-)  # so that the script also runs where nothing is installed
+sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also runs without installation
 
 from data_process.command import main  # noqa: E402
 

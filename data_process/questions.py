@@ -2,9 +2,8 @@
 
 A row is `{"question", "golden_answers" | "answers" | "answer", "id" | "_id" | "idx"}`, where the answers are
 a string or a list of strings and the id may be missing. That covers RAG-R1's own JSON, FlashRAG's and
-R1-Searcher's JSONL, and the raw files of HotpotQA and 2WikiMultihopQA. row_files.py tells which forms of
-files are read, bad_rows.py what becomes of a row that cannot be used. What is read is data, and only ever
-becomes text.
+R1-Searcher's JSONL, and the raw files of HotpotQA and 2WikiMultihopQA. row_files.py reads the file formats,
+bad_rows.py handles rows that cannot be used. What is read is data, and is never used as anything but text.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ _KEYS = ("question", *_ANSWER_KEYS, *_ID_KEYS)
 class Question:
     """A question (white space folded), its gold answers (at least one) and its source's id, if it has one.
 
-    `row` is its place in the file, from 1; it tells people where the question stands, and does not count
-    where two are compared.
+    `row` is its place in the file, from 1; it is for messages, and is ignored in comparisons.
     """
 
     question: str
@@ -52,7 +50,7 @@ class Source:
 
     @property
     def malformed(self) -> list[str]:
-        """The first of them, as `row 3: no answer`."""
+        """The first of these rows, as `row 3: no answer`."""
         return [row.removeprefix(f"{self.name}, ") for row in self.bad.first]
 
 
@@ -60,7 +58,7 @@ def read_file(path: str | Path) -> Source:
     """All questions of a file (see row_files.py). Raises DataError if none is usable."""
     path = Path(path)
     with open_rows(path, _KEYS, _ANSWER_KEYS) as (columns, rows):
-        return collect(str(path), rows, columns, f". Read are {ACCEPTED}")
+        return collect(str(path), rows, columns, f". Accepted are {ACCEPTED}")
 
 
 def read_hub(dataset: str, config: str | None, split: str) -> Source:
@@ -77,7 +75,7 @@ def read_hub(dataset: str, config: str | None, split: str) -> Source:
         rows = datasets.load_dataset(dataset, config, split=split)
         columns = rows.column_names
         rows = rows.select_columns([key for key in _KEYS if key in columns])
-    except Exception as error:  # the package raises a dozen kinds, of its own and of its HTTP clients
+    except Exception as error:  # many kinds, of the package itself and of its HTTP clients
         first_line = str(error).strip().partition("\n")[0]
         raise DataError(
             f"cannot load {name} from the Hub: {type(error).__name__}: {first_line}. Offline, {remedy}"
@@ -90,8 +88,8 @@ def collect(
 ) -> Source:
     """Numbered rows as a Source; an entry that is a ValueError stands for a row that could not be decoded.
 
-    `columns`: those of a table, where the rows have no others. Raises DataError if no row is usable, or a
-    column that every row needs is not there.
+    `columns`: those of a table, whose rows have no others. Raises DataError if no row is usable, or if a
+    required column is missing.
     """
     source = Source(name)
     if columns:
@@ -111,7 +109,7 @@ def collect(
 def _check_columns(name: str, columns: Collection[str]) -> None:
     there = f"its columns are {_keys(columns)}"
     if "question" not in columns:
-        raise DataError(f"{name} has no column `question`: {there}. Name the column of the questions so")
+        raise DataError(f"{name} has no column `question`: {there}. Rename the column of questions")
     if not set(columns) & set(_ANSWER_KEYS):
         wanted = ", ".join(_ANSWER_KEYS)
         raise DataError(f"{name} has no column of answers: {there}. Name it one of {wanted}")
@@ -145,12 +143,12 @@ def parse_row(row: Any) -> Question:
 
 
 def _is_plain(value: Any) -> bool:
-    """Text, or a number that stands for itself as text."""
+    """Whether this is a text, or a number that can be written as text."""
     return isinstance(value, str | int | float) and not isinstance(value, bool) and value == value
 
 
 def _keys(row: Iterable[Any]) -> str:
-    """A row's keys, or a table's columns, for a message of one line: they are data too."""
+    """A row's keys, or a table's columns, for a message of one line; quoted, as they are data too."""
     names = [name if isinstance(name, str) and name.isidentifier() else repr(name) for name in row]
     text = ", ".join(names) or "no keys"
     return text if len(text) <= 120 else text[:117] + "..."

@@ -1,17 +1,17 @@
 """R1-Searcher's training sets: stage 1 (350 questions) and stage 2 (8,148).
 
-Published rows, as they are:
+From the published rows:
     python data_process/r1_searcher.py --stage 1 --out data/r1s/stage1 \\
         --train stage_1.jsonl --validation dev.jsonl
     python data_process/r1_searcher.py --stage 2 --out data/r1s/stage2 \\
         --train stage_2.jsonl --validation dev.jsonl
-or drawn anew from the raw training files of HotpotQA and 2WikiMultihopQA:
+or newly drawn from the raw training files of HotpotQA and 2WikiMultihopQA:
     python data_process/r1_searcher.py --stage 2 --out data/r1s/stage2 --hotpotqa hotpot_train_v1.1.json \\
         --2wiki train.json --difficulty rollouts.jsonl --validation dev.jsonl
---difficulty names a file that says how many rollouts each question took (data_process/difficulty.py describes
-it; trajectory records of a run can be used too). Without it the difficulty is ignored. --count changes the
-published numbers: --count hotpotqa.medium=20 --count 2wiki.hard=0. A Llama is trained with --protocol
-r1_searcher_instruct.
+--difficulty names a file with the number of rollouts that each question took (see
+data_process/difficulty.py; trajectory records of a run can be used too). Without it the difficulty is
+ignored. --count changes the published numbers: --count hotpotqa.medium=20 --count 2wiki.hard=0. For Llama
+models, use --protocol r1_searcher_instruct.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-sys.path.insert(
-    0, str(Path(__file__).parent.parent)
-)  # so that the script also runs where nothing is installed
+sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also runs without installation
 
 from data_process.bad_rows import BadRows  # noqa: E402
 from data_process.command import BAD_ROWS, ROWS, QuestionArguments, run  # noqa: E402
@@ -37,12 +35,12 @@ from rag_r1.command_line import argument, read_arguments, with_defaults  # noqa:
 
 
 class StageArguments(QuestionArguments):
-    """Which stage, and the raw files from which it can be drawn anew."""
+    """The stage, and the raw files from which it can be drawn."""
 
     stage: Annotated[
         Literal[tuple(PUBLISHED)],
         BeforeValidator(lambda value: int(value) if value.isdecimal() else value),
-    ] = argument("whose published counts are asked for")
+    ] = argument("the stage with the published counts to use")
     hotpotqa: str | None = argument("HotpotQA's raw training file, instead of --train", "FILE", default=None)
     two_wiki: str | None = argument("2WikiMultihopQA's raw training file", "FILE", default=None, flag="2wiki")
     difficulty: str | None = argument("rollouts that each question took, JSON lines", "FILE", default=None)
@@ -51,11 +49,11 @@ class StageArguments(QuestionArguments):
         "SOURCE.CLASS=N",
         default=[],
     )
-    seed: int = argument("of the draw", default=0)
+    seed: int = argument("seed of the draw", default=0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit status; a make-up that cannot be met is told on standard error, and no error."""
+    """Returns the exit status; a composition that cannot be met is noted on standard error only."""
     declared = with_defaults(StageArguments, protocol="r1_searcher", source_name="r1_searcher")
     return run(read_arguments(declared, arguments, description=__doc__, epilog=ROWS), _read)
 
@@ -69,7 +67,7 @@ def _read(given: StageArguments) -> tuple[list[Split], dict[str, Any]]:
     if given.train:
         if given.difficulty or given.count:
             raise DataError(
-                "--difficulty and --count draw from raw rows; the published ones of --train are drawn"
+                "--difficulty and --count are for raw rows; the published rows of --train are drawn already"
             )
         return _published(make_splits(read_file(given.train), test), given.stage)
     make_up = _make_up(given)
@@ -100,7 +98,7 @@ def _published(splits: list[Split], stage: int) -> tuple[list[Split], dict[str, 
     if written < asked:
         print(
             f"note: {written} of the {asked} questions that stage {stage} was published with; the counts "
-            "below say what was left out, the rest is not in the file",
+            "below say what was left out, and the rest is not in the file",
             file=sys.stderr,
         )
     return splits, {"stage": stage, "published": asked}

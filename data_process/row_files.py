@@ -1,9 +1,9 @@
-"""The rows of a file, one after the other, whatever its form.
+"""Reads the rows of a file, one after the other, whatever its format.
 
-Read are JSON (an array, or one object a line), CSV and TSV with a header, each also gzipped, and parquet.
-Only `.csv`, `.tsv` and `.parquet` are known by the file's name; JSON arrays, JSON lines and gzip are known by
-what stands in the file. A row that cannot be decoded is given as a ValueError in its place, and does not end
-the reading. What is read is data, and only ever becomes text.
+Formats are JSON (an array, or one object on each line), CSV and TSV with a header, each also gzipped, and
+parquet. Only `.csv`, `.tsv` and `.parquet` are recognised by the file's name; JSON arrays, JSON lines and
+gzip are recognised by their content. In place of a row that cannot be decoded a ValueError is returned, and
+reading continues. What is read is data, and is never used as anything but text.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 ACCEPTED = (
-    ".json (an array or one object a line), .jsonl, .csv and .tsv (with a header), each also with .gz behind "
-    "it, and .parquet"
+    ".json (an array or one object per line), .jsonl, .csv and .tsv (with a header), each also with .gz "
+    "appended, and .parquet"
 )
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
-#: (number from 1, row or the ValueError that says why it is none).
+#: (number from 1, row, or a ValueError that says why it could not be decoded).
 Rows = Iterator[tuple[int, Any]]
 
 
@@ -38,8 +38,8 @@ def open_rows(
 ) -> Iterator[tuple[list[str] | None, Rows]]:
     """The names of the columns (None for JSON, which has none) and the rows.
 
-    Of a table only `columns` are read; a cell of CSV under one of `lists` may hold a JSON list. Raises
-    DataError if the file cannot be read, there or while its rows are taken.
+    Of a table only `columns` are read; a CSV cell in one of the columns `lists` may be a JSON list. Raises
+    DataError if the file cannot be read, at once or while iterating over its rows.
     """
     name = path.name.lower().removesuffix(".gz")
     try:
@@ -66,7 +66,7 @@ def short(value: Any) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """The file's bytes, unpacked."""
+    """The file's bytes, decompressed."""
     with path.open("rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
@@ -78,7 +78,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _json_rows(path: Path, file: BinaryIO) -> Rows:
-    """A JSON array, or one JSON value a line; numbered from 1, by element or by line."""
+    """A JSON array, or one JSON value on each line; numbered from 1, by element or by line."""
     if _first_byte(file) == b"[":
         try:
             yield from enumerate(json.load(file), 1)
@@ -91,7 +91,7 @@ def _json_rows(path: Path, file: BinaryIO) -> Rows:
 
 
 def _first_byte(file: BinaryIO) -> bytes:
-    """The first byte that is not white space or a byte-order mark; the file is put back to its start."""
+    """The first byte that is not white space or a byte-order mark; the file is rewound."""
     byte = file.read(1)
     while byte and (byte.isspace() or byte in b"\xef\xbb\xbf"):
         byte = file.read(1)
@@ -100,7 +100,7 @@ def _first_byte(file: BinaryIO) -> bytes:
 
 
 def decoded(line: bytes) -> Any:
-    """The JSON value of a line, or the ValueError that says why it has none."""
+    """The JSON value of a line, or a ValueError that says why there is none."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -108,7 +108,7 @@ def decoded(line: bytes) -> Any:
 
 
 def _table_rows(path: Path, file: BinaryIO, delimiter: str, lists: Collection[str]) -> tuple[list[str], Rows]:
-    """CSV by its header. Bytes that are not UTF-8 become lone surrogates, which the reader of a row
+    """CSV with a header. Bytes that are not UTF-8 become lone surrogates, which the parser of rows
     refuses."""
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
     reader = csv.reader(text, delimiter=delimiter)
@@ -120,7 +120,7 @@ def _table_rows(path: Path, file: BinaryIO, delimiter: str, lists: Collection[st
 
 
 def _cells(reader: Any, header: list[str], lists: Collection[str]) -> Rows:
-    """Rows of cells as mappings; an empty cell is not there. Row 1 is the one below the header."""
+    """Rows as mappings, without empty cells. Row 1 is the one below the header."""
     number = 0
     while True:
         number += 1
@@ -145,7 +145,7 @@ def _cells(reader: Any, header: list[str], lists: Collection[str]) -> Rows:
 
 
 def _listed(cell: str, name: str) -> Any:
-    """A cell that holds a list, as JSON writes one, or else the text that it is."""
+    """A cell as a list if it is a JSON list, else as text."""
     if not cell.lstrip().startswith("["):
         return cell
     try:

@@ -1,14 +1,14 @@
-"""Which rows ask the same, and what becomes of them.
+"""Finds rows with the same question, and decides which are kept.
 
-Two questions are the same if they differ in nothing but case, white space, the punctuation at their end, and
-in how Unicode writes the same characters (composed or not, full or half width, curly or straight quotes, the
-kinds of dashes). All other signs count: C++, C# and C are three languages, 2+2 is not 2-2, and a vowel sign
-makes another word in Hindi, Thai or Arabic. Two questions too few that are found the same cost little; two
-that are wrongly taken for one cost a row.
+Two questions are the same if they differ only in case, white space, punctuation at the end, and in how
+Unicode encodes the same characters (composed or not, full or half width, curly or straight quotes, kinds of
+dashes). All other signs count: C++, C# and C are three languages, 2+2 is not 2-2, and a vowel sign makes
+another word in Hindi, Thai or Arabic. Missing a duplicate costs little; wrongly merging two questions loses a
+row.
 
-Of rows with the same question and the same answers the first stays. Rows with the same question and other
-answers all stay: PopQA asks for the occupation of several people of one name, and each of its rows counts in
-the published figures. They are named in the same file as the rows that are removed.
+Of rows with the same question and the same answers the first is kept. Rows with the same question and
+different answers are all kept: PopQA asks for the occupations of several people with the same name, and each
+of its rows counts in the published figures. They are listed in the same file as the rows that are removed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _ALIKE = str.maketrans(
         **dict.fromkeys("“”„‟«»", '"'),
         **dict.fromkeys("‘’‚‛ʼ´`", "'"),
         **dict.fromkeys("‐‑‒–—―−", "-"),
-        "\u037e": "?",  # Greek's question mark, which Unicode takes for a semicolon
-        # Soft hyphen, zero-width space, word joiner, byte-order mark, and marks of direction; the joiners of
-        # Indic and Persian script, U+200C and U+200D, make other words and stay.
+        "\u037e": "?",  # the Greek question mark, which Unicode normalises to a semicolon
+        # Soft hyphen, zero-width space, word joiner, byte-order mark, and direction marks; the joiners of
+        # Indic and Persian scripts, U+200C and U+200D, distinguish words and are kept.
         **dict.fromkeys("\u00ad\u200b\u2060\ufeff\u200e\u200f\u202a\u202b\u202c\u202d\u202e", ""),
     }
 )
@@ -39,7 +39,7 @@ _FINAL = " ?.。؟।॥"
 
 
 def question_key(question: str) -> str:
-    """What makes two questions the same: equal keys. Never empty for a question that is not."""
+    """A key that is equal for questions that are the same. Not empty unless the question is."""
     text = "".join(map(_plain, question.translate(_ALIKE)))
     text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
     text = " ".join(text.split())
@@ -58,14 +58,13 @@ def _plain(character: str) -> str:
 
 
 def golds_key(question: Question) -> frozenset[str]:
-    """What makes the answers of two rows the same."""
+    """A key that is equal for rows whose answers are the same."""
     return frozenset(map(question_key, question.golds))
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """A row whose question stands in an earlier row too, or in the test set; `outcome` says what became of
-    it."""
+    """A row whose question is also in an earlier row or in the test set; `outcome`: whether it is kept."""
 
     row: Question
     first: Question
@@ -101,7 +100,7 @@ def _shown(question: Question) -> dict[str, Any]:
 
 
 def fold(questions: Iterable[Question]) -> tuple[list[Question], list[Repeat]]:
-    """The questions that stay, in order, and every row that asks what an earlier one asks."""
+    """The questions that are kept, in order, and every row with the same question as an earlier one."""
     same: dict[tuple[str, frozenset[str]], Question] = {}
     asked: dict[str, Question] = {}
     kept, repeats = [], []

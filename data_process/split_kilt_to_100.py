@@ -1,16 +1,18 @@
-"""KILT's Wikipedia (August 2019, 5.9 million pages) to passages of 100 words, 29 million, for build_index.py.
+"""Splits KILT's Wikipedia (August 2019, 5.9 million pages) into 29 million passages of 100 words.
 
     wget http://dl.fbaipublicfiles.com/KILT/kilt_knowledgesource.json
     python data_process/split_kilt_to_100.py --input kilt_knowledgesource.json --out wiki_kilt_100.jsonl.gz
     python retrieval_server/build_index.py --corpus wiki_kilt_100.jsonl.gz --out indexes/bm25 --backend bm25
 
 A line of the input is a page, {"wikipedia_title": text, "text": [paragraph, ...], ...}. Its paragraphs are
-put together, the marks "Section::::" and "BULLET::::" taken out, and the words, which are what stands between
-white space, cut after every hundredth: the passages and the numbers of RAG-R1's corpus. A line of the output
-is {"id": "0", "contents": "\\"Title\\"\\nwords"}. Input and output are gzipped if their names end in .gz.
+joined, the marks "Section::::" and "BULLET::::" are removed, and the text is cut after every hundredth word
+(words are separated by white space): the same passages, with the same ids, as RAG-R1's corpus. A line of the
+output is {"id": "0", "contents": "\\"Title\\"\\nwords"}. Input and output are gzipped if their names end in
+.gz.
 
-Run again after a kill, it goes on where it stopped and ends in the same bytes. Lines that are no page are
-counted, and refused at the end (bad_rows.py); with --skip-bad-rows the same command then ends at once.
+Run again after a kill, it continues where it stopped, and the output is the same, byte for byte. Lines that
+are not pages are counted, and refused at the end (bad_rows.py); with --skip-bad-rows the same command then
+ends at once.
 """
 
 from __future__ import annotations
@@ -26,26 +28,24 @@ from pathlib import Path
 from pydantic import model_validator
 from tqdm import tqdm
 
-sys.path.insert(
-    0, str(Path(__file__).parent.parent)
-)  # so that the script also runs where nothing is installed
+sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also runs without installation
 
 from data_process.bad_rows import HELP, BadRows  # noqa: E402
 from rag_r1.command_line import Arguments, argument, read_arguments  # noqa: E402
 
 WORDS = 100
-CHECKPOINT = 2000  # pages between two records of progress; a killed run repeats that many at most
+CHECKPOINT = 2000  # pages between two records of progress; a killed run repeats at most that many
 _MARKS = ("BULLET::::", "Section::::")
 
 
 class KiltError(ValueError):
-    """Lines of the input are no pages; the message names the first ones and their faults."""
+    """Lines of the input are not pages; the message names the first ones and their faults."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run came: bytes (unpacked) and lines read, bytes and passages written, lines that are no
-    pages; and what it was asked for."""
+    """Progress of a run: bytes (decompressed) and lines read, bytes and passages written, lines that are not
+    pages; and the input and setting of the run."""
 
     input_bytes: int
     words: int
@@ -57,7 +57,7 @@ class Progress:
 
 
 def split_page(line: bytes, words: int = WORDS) -> Iterator[str]:
-    """The contents of a page's passages, in order. Raises KiltError with the fault."""
+    """The contents of a page's passages, in order. Raises KiltError naming the fault."""
     try:
         page = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -68,7 +68,7 @@ def split_page(line: bytes, words: int = WORDS) -> Iterator[str]:
         raise KiltError("not a page of KILT: it needs 'wikipedia_title' and a list 'text'")
     if not all(isinstance(paragraph, str) for paragraph in paragraphs):
         raise KiltError("'text' holds something else than strings")
-    text = " ".join(paragraphs)  # KILT's end in a newline; one that does not must not run into the next
+    text = " ".join(paragraphs)  # a space, for paragraphs that do not end in KILT's newline
     for mark in _MARKS:
         text = text.replace(mark, "")
     found = text.split()
@@ -81,9 +81,9 @@ def split_page(line: bytes, words: int = WORDS) -> Iterator[str]:
 def split(
     source: Path, out: Path, *, words: int = WORDS, skip_bad_rows: bool = False, progress: bool = True
 ) -> Progress:
-    """Write the passages of all pages to ``out``; what is there of a killed run is kept.
+    """Write the passages of all pages to ``out``, continuing from the output of a killed run.
 
-    Raises KiltError naming the lines that are no pages, unless they are to be skipped, and OSError for files
+    Raises KiltError naming the lines that are not pages, unless they are to be skipped, and OSError for files
     that cannot be read or written.
     """
     part, record = (out.with_name(out.name + suffix) for suffix in (".part", ".progress.json"))
@@ -111,9 +111,9 @@ def split(
                         passages += 1
                 except KiltError as error:
                     bad.add(f"{source}, line {number}", error)
-            # Half a surrogate pair, which JSON can hold and UTF-8 cannot, becomes a question mark.
+            # A lone surrogate, which JSON can represent and UTF-8 cannot, becomes a question mark.
             data = "".join(row + "\n" for row in rows).encode("utf-8", "replace")
-            # Gzip files one after another are a gzip file. Without mtime its bytes would tell the time.
+            # Concatenated gzip files are a gzip file. mtime=0: the bytes do not depend on the time.
             target.write(gzip.compress(data, 6, mtime=0) if out.name.lower().endswith(".gz") else data)
             target.flush()
             os.fsync(target.fileno())
@@ -144,8 +144,8 @@ def _lines(stream) -> Iterator[bytes]:
 
 
 def _resume(part: Path, record: Path, wanted: Progress, skip_bad_rows: bool) -> Progress:
-    """The progress of an earlier run of the same input and setting, else that of a new run: also where bad
-    lines were found that are not to be skipped, for they may have been repaired."""
+    """The progress of an earlier run with the same input and setting, else that of a new run. Also that of a
+    new run if bad lines were found and are not to be skipped, since they may have been repaired."""
     try:
         state = Progress(**json.loads(record.read_text(encoding="utf-8")))
         state = replace(state, bad=BadRows(**state.bad))
@@ -165,13 +165,13 @@ def _note(record: Path, state: Progress) -> None:
 
 
 class KiltArguments(Arguments):
-    """What is split, and into what."""
+    """Input, output and size of the passages."""
 
     input: Path = argument("kilt_knowledgesource.json", "FILE")
     out: Path = argument(".jsonl or .jsonl.gz", "FILE")
-    words: int = argument("words in a passage", default=WORDS)
+    words: int = argument("words per passage", default=WORDS)
     skip_bad_rows: bool = argument(HELP, default=False)
-    overwrite: bool = argument("replace --out if it is there", default=False)
+    overwrite: bool = argument("replace --out if it exists", default=False)
 
     @model_validator(mode="after")
     def _can_be_written(self) -> KiltArguments:

@@ -1,3 +1,3 @@
-"""RAG-R1 trains a language model to search: an extension of veRL. The rooms are described in the README."""
+"""RAG-R1 trains a language model to search: an extension of veRL. The README describes the packages."""
 
 __version__ = "0.1.0"

@@ -1,14 +1,14 @@
-"""Everything that an episode needs but its engine and its question, made in one place.
+"""Everything that an episode needs except its engine and its question, created in one place.
 
 Training, evaluation, serving, the demo and the preflight create episodes from an `AgentSetup` and from
-nothing else, so what is measured is what was trained. `AgentSetup.of` makes one from the block `rag_r1:`;
-code that has its parts at hand, such as the demo, gives them to the constructor. It holds
+nothing else, so what is measured is what was trained. `AgentSetup.of` creates one from the block `rag_r1:`;
+code that has the parts already, such as the demo, passes them to the constructor. The parts are
 
-    protocol    which also neutralises the tokens of this tokenizer (documents and questions are data)
+    protocol    also neutralises the tokens of this tokenizer (documents and questions are data)
     codec       text to tokens and back, shared by all episodes of a process
-    budget      with what the trainer's rows and the engine's context can hold
+    budget      including the limits of the trainer's rows and of the engine's context
     tools       made for the running event loop, each guarded by the episode
-    failures    what is tried again, and what is masked
+    failures    what is retried, and what is masked
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from rag_r1.protocols import Protocol, control_tokens
 from rag_r1.tools import shared_tools
 
 Messages = Sequence[Mapping[str, Any]]
-#: Ids of messages under the model's chat template, with the beginning of an answer.
+#: Messages to token ids with the model's chat template, including its generation prompt.
 Chat = Callable[[Messages], Sequence[int]]
 
-#: Longer prompts are not even encoded: the longest tokens of common vocabularies are runs of 128 blanks.
+#: Longer prompts are not encoded at all: the longest tokens of common vocabularies are runs of 128 spaces.
 _MOST_CHARS_A_TOKEN = 128
 
 
 @dataclass(frozen=True)
 class RowLimits:
-    """Tokens that the trainer's rows and the engine's context hold: of a prompt, of a row's response, of both
-    together."""
+    """Most tokens of a prompt, of a row's response, and of both together (the engine's context)."""
 
     prompt_tokens: int
     response_tokens: int
@@ -42,7 +41,7 @@ class RowLimits:
 
     def within(self, budget: Budget) -> Budget:
         """The budget with these limits."""
-        # The engine refuses a prompt that its context cannot hold; no shorter one is refused before it.
+        # At least a prompt and a token: a prompt that is too long for the engine is refused by the engine.
         context = max(
             self.context_tokens or self.prompt_tokens + self.response_tokens, self.prompt_tokens + 1
         )
@@ -51,8 +50,8 @@ class RowLimits:
 
 @dataclass(frozen=True)
 class AgentSetup:
-    """See the module's paragraph. `tools` is called within the event loop of an episode. With `own_prompt`
-    the protocol's prompt is used even where a row of the data set brings messages."""
+    """See the top of the module. `tools` is called within the event loop of an episode. With `own_prompt` the
+    protocol's prompt is used even if a row of the data set has messages."""
 
     protocol: Protocol
     codec: Codec
@@ -61,7 +60,7 @@ class AgentSetup:
     chat: Chat
     failures: FailurePolicy = field(default_factory=FailurePolicy)
     own_prompt: bool = False
-    #: What a bare text begins with, e.g. a beginning-of-sequence token.
+    #: Ids before a plain text, e.g. a beginning-of-sequence token.
     start: tuple[int, ...] = ()
 
     @classmethod
@@ -74,7 +73,7 @@ class AgentSetup:
         vocabulary_size: int | None = None,
         chat: Chat | None = None,
     ) -> AgentSetup:
-        """From the block `rag_r1:`, for training; `for_validation` has its changes. Raises ValueError."""
+        """From the block `rag_r1:`, for training; see `for_validation`. Raises ValueError."""
         codec = TokenizerCodec(tokenizer, vocabulary_size=vocabulary_size)
         return cls(
             protocol=settings.protocol.with_special_tokens(control_tokens(tokenizer)),
@@ -88,7 +87,7 @@ class AgentSetup:
         )
 
     def for_validation(self, settings: RagR1Config, limits: RowLimits) -> AgentSetup:
-        """The same with the validation's budget and retriever."""
+        """The same setup with the budget and retriever of validation."""
         return replace(
             self,
             budget=limits.within(settings.budget(limits.response_tokens, validation=True)),
@@ -96,17 +95,17 @@ class AgentSetup:
         )
 
     def messages(self, question: str, given: Messages | None = None) -> list[Any]:
-        """The chat messages that put a question: those given (a row of the data set) unless `own_prompt` is
-        set."""
+        """The chat messages that ask a question: those given (by a row of the data set), unless `own_prompt`
+        is set."""
         if given is None or self.own_prompt:
             return self.protocol.messages(question)
         return list(given)
 
     def prompt_ids(self, question: str, given: Messages | None = None, chat: Chat | None = None) -> list[int]:
-        """Token ids of the prompt that puts a question, up to where the policy's first turn begins.
+        """Token ids of the prompt that asks a question, up to where the policy's first turn begins.
 
-        The question in the messages is neutralised. Raises ValueError for a prompt with more characters than
-        `max_prompt_tokens` can stand for, before it is encoded.
+        The question in the messages is neutralised. Raises ValueError for a prompt that has more characters
+        than `max_prompt_tokens` tokens can have, before encoding it.
         """
         messages = self.messages(question, given)
         if self.budget.max_prompt_tokens is not None:
@@ -125,7 +124,7 @@ class AgentSetup:
 
 
 def chat_template(tokenizer: Any, **arguments: Any) -> Chat:
-    """A Hugging Face tokenizer's own chat template; `arguments` as apply_chat_template takes them."""
+    """A Hugging Face tokenizer's own chat template; `arguments` are passed to apply_chat_template."""
 
     def ids(messages: Messages) -> Sequence[int]:
         return tokenizer.apply_chat_template(

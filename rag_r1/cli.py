@@ -1,7 +1,7 @@
-"""The command `rag-r1`: one word, then the arguments of that word.
+"""The command `rag-r1`: a subcommand, then its arguments.
 
-Each command lives in a module of its own with ``main(arguments) -> exit status`` and its own `--help`; it is
-imported when it is called, so `rag-r1 --help` answers at once and a command asks only for what it needs.
+Each subcommand is a module with ``main(arguments) -> exit status`` and its own `--help`; it is imported when
+it is called, so `rag-r1 --help` is fast and a subcommand imports only what it needs.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from importlib import import_module
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "doctor": ("rag_r1.doctor", "check the installation and say what to do about what is missing"),
+    "doctor": ("rag_r1.doctor", "check the installation, and say what is missing and how to fix it"),
     "train": ("rag_r1.train", "check a recipe, its data, model and retrieval server, then train with veRL"),
-    "stages": ("rag_r1.stages", "train in stages, each from the model of the one before; resumable"),
+    "stages": ("rag_r1.stages", "train in stages, each from the model of the previous one; resumable"),
     "demo": ("rag_r1.demo.run", "train the embedded tiny policy on its invented world, on this machine"),
 }
-"""Command -> the module that holds its `main`, and what it does."""
+"""Command -> the module with its `main`, and what it does."""
 
 
 def usage() -> str:
@@ -30,13 +30,13 @@ def usage() -> str:
             "",
             *lines,
             "",
-            "rag-r1 COMMAND --help tells more about each.",
+            "rag-r1 COMMAND --help describes each command.",
         ]
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command named first. Returns its exit status; 2 for a command that does not exist."""
+    """Run a command. Returns its exit status; 2 for a command that does not exist."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())

@@ -1,4 +1,4 @@
-"""The arguments of a command, declared once as a typed class; flags, help and checks follow from it.
+"""The arguments of a command, declared once as a typed class, from which flags, help and checks are made.
 
     class Greet(Arguments):
         name: str = argument("who is greeted", "NAME")
@@ -7,12 +7,12 @@
 
     given = read_arguments(Greet, arguments, prog="greet", description="Greet somebody.")
 
-`--name NAME` is required then, `--times` has its default in the help, and `--loudly` is a flag.
-pydantic-settings makes the parser, and pydantic checks the values. Of the sources that pydantic-settings
-knows only the command line is used, no environment variable and no file. Three things are done here. Lists
-are kept item by item: pydantic-settings would divide them at commas, and Hydra's overrides hold some. The
-help has a line for each argument, without Python's names of types. And a wrong value ends the command as a
-wrong flag does, with status 2 and a sentence that names the flag, the value and what it must be.
+Here `--name NAME` is required, the help shows the default of `--times`, and `--loudly` is a flag.
+pydantic-settings makes the parser, and pydantic checks the values. Of the sources of pydantic-settings only
+the command line is used, not environment variables or files. This module adds three things. Lists are kept
+item by item: pydantic-settings would split them at commas, which Hydra's overrides may contain. The help has
+a line for each argument, without Python's type names. And a wrong value ends the command like a wrong flag,
+with status 2 and a message that names the flag, the value and what it must be.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ CheckedOverrides = CliPositionalArg[list[Annotated[str, AfterValidator(_key_and_
 
 
 class Arguments(BaseSettings):
-    """Base of the declarations. A field is a flag, `two_words` is `--two-words`. A validator that raises
-    ValueError refuses what is given; its message names the flag."""
+    """Base class of the declarations. A field is a flag, `two_words` is `--two-words`. A validator refuses a
+    value by raising ValueError with a message that names the flag."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -57,12 +57,12 @@ class Arguments(BaseSettings):
         cli_implicit_flags="toggle",
         cli_enforce_required=True,
         cli_avoid_json=True,
-        cli_parse_none_str="\0",  # no word of a command line: "None" is a name like any other
+        cli_parse_none_str="\0",  # cannot occur on a command line: "None" is an ordinary word
     )
 
     @classmethod
     def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, **others: Any) -> tuple:
-        """Nothing but what is given (pydantic-settings puts the command line before it)."""
+        """Only the values passed in (pydantic-settings puts the command line before them)."""
         return (init_settings,)
 
 
@@ -73,14 +73,14 @@ def argument(
     default: Any = PydanticUndefined,
     flag: str | None = None,
 ) -> Any:
-    """A field of Arguments; required without a default. `metavar`: what stands for the value in the help, one
-    for each if the flag takes several. `flag`: its name where that is no name in Python."""
+    """A field of Arguments; required if it has no default. `metavar`: placeholder of the value in the help,
+    or a tuple if the flag takes several. `flag`: its name, if that is not a valid name in Python."""
     shown = {"metavar": metavar}
     return Field(default, description=help, validation_alias=flag, json_schema_extra=shown)
 
 
 def with_defaults(cls: type[Given], **defaults: Any) -> type[Given]:
-    """The declaration with other defaults for some fields; one that is None changes nothing."""
+    """The declaration with other defaults for some fields; a default of None is ignored."""
     changed = {}
     for name, value in defaults.items():
         if value is not None:
@@ -98,8 +98,8 @@ def read_arguments(
     description: str,
     epilog: str | None = None,
 ) -> Given:
-    """The arguments as declared; None: those of the process. Ends the process for `--help` (status 0), and
-    with what is wrong (status 2)."""
+    """The parsed arguments; None: those of the process. Ends the process after `--help` (status 0) and, with
+    a message, if an argument is wrong (status 2)."""
     parser = argparse.ArgumentParser(
         prog=prog,
         description=description,
@@ -123,7 +123,7 @@ def read_arguments(
 
 
 class _KeepItems(argparse.Action):
-    """Collects a list as JSON, which pydantic-settings reads as it is."""
+    """Collects a list as JSON, which pydantic-settings does not split."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         items = json.loads(getattr(namespace, self.dest, None) or "[]")
@@ -132,7 +132,7 @@ class _KeepItems(argparse.Action):
 
 
 def _shown(field: FieldInfo, given: dict[str, Any]) -> dict[str, Any]:
-    """What pydantic-settings gives argparse for an argument, with our help and our lists."""
+    """The keywords that pydantic-settings gives to argparse for an argument, with our help and our lists."""
     help, metavar = field.description or "", field.json_schema_extra["metavar"]
     default = field.default
     if isinstance(default, list | tuple):
@@ -143,7 +143,7 @@ def _shown(field: FieldInfo, given: dict[str, Any]) -> dict[str, Any]:
         given.update(action=_KeepItems, default=argparse.SUPPRESS)
         if isinstance(metavar, tuple):
             given["nargs"] = len(metavar)
-    if "metavar" in given:  # which a flag without a value has not
+    if "metavar" in given:  # not for a flag without a value
         if metavar is None and get_origin(field.annotation) is Literal:
             metavar = f"{{{','.join(map(str, get_args(field.annotation)))}}}"
         given["metavar"] = metavar
@@ -151,7 +151,7 @@ def _shown(field: FieldInfo, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sentence(error: Any, fields: dict[Any, FieldInfo]) -> str:
-    """A wrong value in argparse's words, or in those of the validator that refuses it."""
+    """The message about a wrong value, in argparse's style or from the validator that refused it."""
     if cause := error.get("ctx", {}).get("error"):
         return str(cause)
     name, value = error["loc"][0], error["input"]

@@ -1,11 +1,11 @@
-"""The configuration under the key `rag_r1:`, next to veRL's own keys, and what veRL hands our sampler.
+"""The configuration under the key `rag_r1:`, next to veRL's own keys, and the keys of our sampler.
 
 Every key is declared once, with its type, limits and default: those of a section where it is used (the limits
 of an episode in agent/budget.py, the failure policy in agent/failures.py, the retrieval client's in
-tools/retrieval.py), the others here; options.py tells how. `RagR1Config.read` checks everything when a run
-starts and gives every fault, each named with its full path, so that one look is enough to correct them all;
-`from_config` raises them. `recipes/rag_r1_defaults.yaml` shows and explains the keys; the defaults there are
-the declared ones (tests/test_config.py).
+tools/retrieval.py), the others here; options.py explains how. `RagR1Config.read` checks everything when a run
+starts and returns every fault with the full path of its key, so that all can be corrected at once;
+`from_config` raises them. `recipes/rag_r1_defaults.yaml` shows and explains the keys; its defaults equal the
+declared ones (tests/test_config.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REWARD = ({"term": "em", "weight": 1.0},)
 
 
 def _listed(value: Any) -> Any:
-    """A list of mappings as a tuple; the default for none."""
+    """A list of mappings as a tuple; the default for an empty or missing one."""
     return tuple(value) if isinstance(value, list) and value else value or _REWARD
 
 
@@ -48,7 +48,7 @@ Entries = Annotated[tuple[dict, ...], BeforeValidator(_listed), Must("a list of 
 
 @options("rag_r1")
 class _Block:
-    """The keys of the block. The sections are read one by one, and the list of rewards where it is used."""
+    """The keys of the block. Each section is read separately, and the list of rewards where it is used."""
 
     #: Must be given.
     protocol: Annotated[Text | None, Must("the name of a protocol")] = None
@@ -67,10 +67,10 @@ class _Block:
 
 @dataclass(frozen=True)
 class RagR1Config:
-    """What the plugin needs to know, checked. `agent` becomes a Budget once the row length is known.
+    """The checked settings of the plugin. `agent` becomes a Budget once the row length is known.
 
-    `validation_agent` and `validation_retriever` are all of `agent` and `retriever` with the keys that
-    validation changes. `retriever` holds the keys of the tool that it names, which knows them.
+    `validation_agent` and `validation_retriever` are `agent` and `retriever` with the keys that validation
+    changes. `retriever` has the keys of the tool that it names; that tool checks them.
     """
 
     protocol: Protocol
@@ -101,8 +101,9 @@ class RagR1Config:
     def read(cls, config: Mapping[str, Any] | None) -> tuple[RagR1Config | None, list[Exception]]:
         """The settings and every fault, as an exception that names the key.
 
-        Where there are faults the settings are for further checks only: what is wrong has its default, and a
-        protocol that cannot be loaded is None. Without a block `rag_r1:` there are no settings.
+        If there are faults, the settings are for further checks only: wrong values are replaced by their
+        defaults, and a protocol that cannot be loaded is None. Without a block `rag_r1:` there are no
+        settings.
         """
         if not isinstance(config, Mapping):
             what = "the configuration has no mapping `rag_r1:`; build on one of the recipes"
@@ -138,21 +139,21 @@ class RagR1Config:
         return settings, faults
 
     def budget(self, max_response_tokens: int, *, validation: bool = False) -> Budget:
-        """The episode's limits when a row can hold `max_response_tokens`."""
+        """The episode's limits for rows of `max_response_tokens`."""
         limits = self.validation_agent if validation else self.agent
         return Budget(**vars(limits), max_response_tokens=max_response_tokens)
 
 
 @options("algorithm.filter_groups", others="ignore")
 class FilterGroups:
-    """veRL's block `algorithm.filter_groups`, as far as our sampler reads it (veRL checks it itself)."""
+    """The part of veRL's block `algorithm.filter_groups` that our sampler reads (veRL checks it itself)."""
 
     enable: Flag = False
     #: `reward`, or the name of a term; None: veRL's default.
     metric: Text | None = None
-    #: Batches of prompts generated in a step at most; 0 or less: no limit.
+    #: Most batches of prompts generated in a step; 0 or less: no limit.
     max_num_gen_batches: Annotated[int, Strict(), Must("a whole number")] | None = None
-    #: Batches of prompts that wait or are generated at a time.
+    #: Most batches of prompts that are waiting or being generated at a time.
     max_inflight_gen_batches: Count | None = None
 
 
@@ -163,14 +164,14 @@ def _filter_groups(value: Any) -> Any:
 
 @options("trainer.v1.sampler.sampler_kwargs")
 class SamplerOptions:
-    """The keys under `trainer.v1.sampler.sampler_kwargs`: our own, and those of veRL's settings that veRL
-    hands no sampler that is named in the configuration (plugin/sampler.py, plugin/group_filter.py)."""
+    """The keys under `trainer.v1.sampler.sampler_kwargs`: our own, and veRL's settings that veRL does not
+    pass to a sampler named in the configuration (plugin/sampler.py, plugin/group_filter.py)."""
 
-    #: Seconds between two looks for finished trajectories; None: veRL's default.
+    #: Seconds between two checks for finished trajectories; None: veRL's default.
     poll_interval: Seconds | None = None
-    #: How often a batch is generated anew of which failures have left nothing.
+    #: How often a batch of which failures have left nothing is generated again.
     refills: Count = 5
-    #: Seconds before the first of them; doubles each time.
+    #: Seconds before the first refill; doubles each time.
     refill_wait_s: Seconds = 10.0
     #: Trajectories that a group should have; None: not known.
     group_size: PositiveCount | None = None
@@ -189,7 +190,7 @@ class SamplerOptions:
 
 
 def faults_of(build: Callable[[dict[str, Any]], Any], options: Mapping[str, Any]) -> list[Exception]:
-    """What `build` says against `options`: every fault where it tells them apart, else the one that it
+    """The faults that `build` finds in `options`: all of them if it raises OptionsError, else the one that it
     raises."""
     try:
         build(dict(options))

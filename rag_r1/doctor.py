@@ -1,11 +1,11 @@
-"""`rag-r1 doctor`: is everything there that a training needs?
+"""`rag-r1 doctor`: checks that everything that a training needs is installed.
 
-Every check is a small function that yields `Finding`s: what was looked at, whether it is well, and, where it
-is not, the remedy. A warning lets a run start; anything missing does not, and makes the exit status 1. The
-root scripts run this first.
+Every check is a small function that yields `Finding`s: what was checked, its state and, if that is not ok,
+the remedy. A run can start with warnings; anything missing prevents it, and makes the exit status 1. The root
+scripts run this first.
 
-What veRL has registered is looked up in veRL's own registries after a plain ``import verl``, in the same way
-as in a Ray worker: veRL passes over a plugin that fails to load with a message at debug level.
+What is registered is looked up in veRL's own registries after a plain ``import verl``, as in a Ray worker:
+veRL skips a plugin that fails to load, with a message at debug level only.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ GIB = 1 << 30
 
 SETUP = "bash scripts/setup_env.sh"
 VERL = "0.9.1"
-# What a training of a million parameters holds at its peak on a CPU: 6 to 9 GiB, most of it imports.
+# Peak memory of training a million parameters on a CPU: 6 to 9 GiB, most of it for imports.
 MEMORY_GIB = 8.0
-# Ray keeps its object store in shared memory; containers give 64 MiB of it unless they are asked for more.
+# Ray keeps its object store in shared memory, of which containers have 64 MiB by default.
 SHM_GIB = 1.0
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. `remedy` says what to do, and stands only where `state` is not ok."""
+    """One line of the report. `remedy` says what to do; it is empty if `state` is ok."""
 
     name: str
     state: str
@@ -53,7 +53,7 @@ def ok(name: str, detail: str) -> Finding:
 
 
 def check_versions() -> Iterator[Finding]:
-    """Python and the distributions that a training is made of."""
+    """Python and the distributions that a training needs."""
     python = platform.python_version()
     if (3, 10) <= sys.version_info[:2] <= (3, 12):
         yield ok("python", f"{python} ({sys.prefix})")
@@ -85,7 +85,8 @@ def version_of(distribution: str) -> str | None:
 
 
 def check_registration() -> Iterator[Finding]:
-    """What veRL knows after `import verl`: the platform, and our agent loop, reward manager and engines."""
+    """What is registered after `import verl`: the platform, and our agent loop, reward manager and
+    engines."""
     if not any(point.name == "rag_r1" for point in metadata.entry_points(group="verl.plugins")):
         yield Finding(
             "plugin", MISSING, "rag-r1 is not installed, so veRL cannot find it", "pip install -e ."
@@ -102,7 +103,7 @@ def check_registration() -> Iterator[Finding]:
             from verl.plugin.platform import get_platform
             from verl.workers.engine import EngineRegistry
     except Exception as error:
-        # VERL_PLATFORM=cpu names the plugin's platform: where the plugin is kept out, veRL does not know it.
+        # VERL_PLATFORM=cpu names the plugin's platform, which veRL does not know if the plugin is excluded.
         policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS") or "auto"
         kept_out = policy != "auto" and "rag_r1" not in policy
         if kept_out and "rag_r1.plugin" not in sys.modules:
@@ -116,9 +117,7 @@ def check_registration() -> Iterator[Finding]:
         yield _plugin_not_loaded()
         return
     for part, trace in plugin.FAILURES.items():
-        yield Finding(
-            part, MISSING, f"could not be registered:\n{trace}", f"{SETUP}, or mend the error above"
-        )
+        yield Finding(part, MISSING, f"could not be registered:\n{trace}", f"{SETUP}, or fix the error above")
 
     device = get_platform().device_name
     yield ok("platform", f"{device} ({type(get_platform()).__name__})")
@@ -146,7 +145,7 @@ def _plugin_not_loaded() -> Finding:
 
 
 def check_driver() -> Iterator[Finding]:
-    """On a machine with a GPU, where it is to be used: the driver is new enough. torch need not be there."""
+    """On a machine with a GPU that is to be used: the driver is new enough. Does not need torch."""
     driver = gpu_machine.driver_version()
     if driver is None or for_cpus():
         return
@@ -160,7 +159,7 @@ def check_driver() -> Iterator[Finding]:
         what = f"{driver}, but CUDA {cuda or gpu_machine.CUDA} needs series {needed} or newer"
         remedy = (
             "install a newer NVIDIA driver (another environment does not help); on data-centre GPUs the"
-            f" package cuda-compat-{gpu_machine.CUDA}-0 will do: then set RAG_R1_OLD_DRIVER=1"
+            f" package cuda-compat-{gpu_machine.CUDA}-0 is enough: then set RAG_R1_OLD_DRIVER=1"
         )
         yield Finding("gpu driver", MISSING, what, remedy)
     else:
@@ -168,7 +167,7 @@ def check_driver() -> Iterator[Finding]:
 
 
 def check_gpu() -> Iterator[Finding]:
-    """On a machine with a GPU: that the environment can use it."""
+    """On a machine with a GPU: the environment can use it."""
     if shutil.which("nvidia-smi") is None:
         return
     import torch
@@ -185,16 +184,14 @@ def check_gpu() -> Iterator[Finding]:
     else:
         driver = gpu_machine.driver_version()
         if driver and gpu_machine.too_old(driver, gpu_machine.oldest_driver(torch.version.cuda)):
-            return  # check_driver has told it
+            return  # reported by check_driver
         what = f"nvidia-smi is here, but torch (CUDA {torch.version.cuda}) sees no GPU"
-        remedy = (
-            "look at `nvidia-smi` and CUDA_VISIBLE_DEVICES; a container needs the GPU handed in (--gpus all)"
-        )
+        remedy = "check `nvidia-smi` and CUDA_VISIBLE_DEVICES; a container must be started with --gpus all"
         yield Finding("gpu", MISSING, what, remedy)
 
 
 def no_flash_attn() -> Iterator[Finding]:
-    """flash-attn is missing; whether it could be compiled here decides what to do."""
+    """flash-attn is missing; the remedy depends on whether it can be compiled here."""
     nvcc, release = gpu_machine.nvcc_release()
     if release and release.startswith(f"{gpu_machine.CUDA}."):
         remedy = f"RAG_R1_PLATFORM=gpu {SETUP}"
@@ -206,12 +203,12 @@ def no_flash_attn() -> Iterator[Finding]:
 
 
 def for_cpus() -> bool:
-    """Whether somebody has said that this machine's GPU is not to be used (train.sh does, for the demo)."""
+    """Whether the environment says not to use this machine's GPU (train.sh sets it for the demo)."""
     return os.environ.get("RAG_R1_PLATFORM") == "cpu" or os.environ.get("VERL_PLATFORM") == "cpu"
 
 
 def check_memory() -> Iterator[Finding]:
-    """Free memory of the machine, and of /dev/shm where there is one."""
+    """Free memory of the machine, and of /dev/shm if it exists."""
     import psutil
 
     free = psutil.virtual_memory().available / GIB
@@ -220,7 +217,7 @@ def check_memory() -> Iterator[Finding]:
         yield ok("memory", detail)
     else:
         yield Finding(
-            "memory", WARNING, f"{detail}; the demo needs up to {MEMORY_GIB:.0f}", "end other programs"
+            "memory", WARNING, f"{detail}; the demo needs up to {MEMORY_GIB:.0f}", "close other programs"
         )
     shm = Path("/dev/shm")
     if not shm.is_dir():
@@ -234,17 +231,17 @@ def check_memory() -> Iterator[Finding]:
 
 
 def check_ray() -> Iterator[Finding]:
-    """A run joins the cluster that RAY_ADDRESS names, instead of starting its own."""
+    """With RAY_ADDRESS set, a run joins that cluster instead of starting its own."""
     address = os.environ.get("RAY_ADDRESS")
     if address:
-        what = f"RAY_ADDRESS={address}: runs join that cluster, which must have this environment on all nodes"
-        yield Finding("ray cluster", WARNING, what, "unset RAY_ADDRESS to train on this machine alone")
+        what = f"RAY_ADDRESS={address}: runs join that cluster, all nodes of which need this environment"
+        yield Finding("ray cluster", WARNING, what, "unset RAY_ADDRESS to train on this machine only")
 
 
 def check_retriever(url: str | None) -> Iterator[Finding]:
-    """A real search at the server; nothing where no address is given."""
+    """A real search at the server; nothing without an address."""
     if not url:
-        yield ok("retriever", "not asked (--retriever URL or $RETRIEVER_URL)")
+        yield ok("retriever", "not checked (--retriever URL or $RETRIEVER_URL)")
         return
     from omegaconf import OmegaConf
 
@@ -261,7 +258,7 @@ def check_retriever(url: str | None) -> Iterator[Finding]:
 
 
 def examine(retriever: str | None) -> Iterator[Finding]:
-    """All findings, in the order in which a reader can act on them."""
+    """All findings, in the order in which to act on them."""
     yield from check_driver()
     yield from check_versions()
     if version_of("verl") and version_of("torch"):
@@ -277,8 +274,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the findings. Returns 1 if something is missing, else 0."""
     parser = argparse.ArgumentParser(
         prog="rag-r1 doctor",
-        description="Check the installation: versions, the platform, what veRL has registered, memory, and"
-        " the retrieval server. Ends with status 1, and says what to do, if something is missing.",
+        description="Check the installation: versions, the platform, what is registered with veRL, memory and"
+        " the retrieval server. If something is missing, the status is 1, and the output says what to do.",
     )
     parser.add_argument(
         "--retriever",

@@ -1,6 +1,6 @@
-"""What this machine's NVIDIA driver and CUDA toolkit are, without torch: asked before anything is installed.
+"""Versions of this machine's NVIDIA driver and CUDA toolkit, found without torch, before any installation.
 
-scripts/gpu_env.sh asks the same questions in the shell, before the first download.
+scripts/gpu_env.sh finds the same in the shell, before the first download.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 CUDA = 13
-"""The CUDA of the locked GPU environment (torch 2.11.0, vllm 0.24.0), where no torch is there to be asked."""
+"""The CUDA of the locked GPU environment (torch 2.11.0, vllm 0.24.0), for use without torch."""
 
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 """Major version of CUDA -> the first driver series that runs it (NVIDIA's release notes, minor-version
@@ -20,7 +20,7 @@ compatibility)."""
 
 
 def driver_version() -> str | None:
-    """The driver that nvidia-smi tells, e.g. "580.65.06"; None without nvidia-smi or without a driver."""
+    """The driver that nvidia-smi reports, e.g. "580.65.06"; None without nvidia-smi or without a driver."""
     if shutil.which("nvidia-smi") is None:
         return None
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -39,13 +39,13 @@ def oldest_driver(cuda: str | None) -> int:
 
 
 def too_old(driver: str, needed: int) -> bool:
-    """Whether a driver is below the series, and nobody has said (RAG_R1_OLD_DRIVER=1) that it will do."""
+    """Whether a driver is older than the series, unless RAG_R1_OLD_DRIVER=1 says that it is new enough."""
     return int(driver.partition(".")[0]) < needed and os.environ.get("RAG_R1_OLD_DRIVER") != "1"
 
 
 def nvcc_release() -> tuple[str | None, str | None]:
-    """(path, release) of the CUDA compiler: that of CUDA_HOME, or in PATH, or /usr/local/cuda. (None, None)
-    without one."""
+    """(path, release) of the CUDA compiler in CUDA_HOME, PATH or /usr/local/cuda; (None, None) without
+    one."""
     home = os.environ.get("CUDA_HOME")
     candidate = f"{home}/bin/nvcc" if home else shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     if not Path(candidate).is_file():

@@ -1,8 +1,9 @@
-"""What an import path in the configuration names: `package.module:function`, a reward or a tool of one's own.
+"""Resolves import paths in the configuration: `package.module:function`, for custom rewards and tools.
 
-The module is looked for where Python looks: in what is installed, on PYTHONPATH, and in the folder from which
-the command was given (`find_beside_the_caller`). Importing runs the module's code, so only its own author
-names it; whatever it raises becomes one sentence that says where was looked and what to do.
+The module is searched for where Python searches: in what is installed, on PYTHONPATH, and in the folder from
+which the command was started (`find_beside_the_caller`). Importing runs the module's code, so name only
+modules that you trust; whatever the import raises becomes one sentence that says where the module was
+searched for and what to do.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 
 class ImportPathError(ValueError):
-    """An import path that leads to nothing. The message says why; `remedy` what to do."""
+    """An import path that cannot be resolved. The message says why; `remedy` says what to do."""
 
     def __init__(self, message: str, remedy: str):
         super().__init__(message)
@@ -24,9 +25,9 @@ class ImportPathError(ValueError):
 
 
 def find_beside_the_caller() -> None:
-    """Let this process find modules in the working directory, behind all others.
+    """Add the working directory to the end of this process's module search path.
 
-    veRL's processes do without: `python -m` looks there, and Ray tells its workers to.
+    veRL's processes do not need this: `python -m` searches there, and so do Ray's workers.
     """
     here = str(Path.cwd())
     if here not in sys.path:
@@ -73,7 +74,7 @@ def _not_found(path: str, module_name: str) -> ImportPathError:
 def _broken(path: str, module_name: str, error: Exception) -> ImportPathError:
     try:
         spec = importlib.util.find_spec(module_name)
-    except Exception:  # of a package that cannot be imported itself
+    except Exception:  # raised for a package that cannot be imported
         spec = None
     where = spec.origin if spec is not None and spec.origin else module_name
     return ImportPathError(

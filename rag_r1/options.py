@@ -1,4 +1,4 @@
-"""How an option is declared: once, with its type, its limits and its default, in a frozen class.
+"""Declares options: each once, with its type, limits and default, in a frozen class.
 
     @options("rag_r1.agent")
     class Limits:
@@ -9,9 +9,9 @@
         unknown key rag_r1.agent.max_turn: use one of max_turns; did you mean max_turns?
         rag_r1.agent.max_turns must be a whole number of at least 0, not True
 
-Such a class is a dataclass that pydantic validates whenever one is made (also by `dataclasses.replace`). The
-types below are strict: `true` is no number, and "3" is no 3. Every fault is found in one reading and told
-with the full key, the value and what it must be.
+Such a class is a dataclass whose objects pydantic validates when they are made (also by
+`dataclasses.replace`). The types below are strict: `true` is not a number, and "3" is not 3. All faults are
+found at once and reported with the full key, the value and what it must be.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Must:
-    """In an annotation: what a value must be, in the words of the message about another one."""
+    """In an annotation: what a value must be, as worded in error messages."""
 
     be: str
 
@@ -56,7 +56,7 @@ PositiveSeconds = Annotated[
 
 
 class OptionFault(ValueError):
-    """One wrong option: `key` is its full path, which stands in the message too."""
+    """One wrong option: `key` is its full path, which is also in the message."""
 
     def __init__(self, key: str, message: str):
         super().__init__(key, message)
@@ -67,7 +67,7 @@ class OptionFault(ValueError):
 
 
 class OptionsError(ValueError):
-    """Wrong options; `faults` has each by itself."""
+    """Wrong options; `faults` lists each separately."""
 
     def __init__(self, faults: list[OptionFault]):
         super().__init__(faults)
@@ -80,10 +80,10 @@ class OptionsError(ValueError):
 def options(
     key: str, *, others: Literal["forbid", "ignore"] = "forbid"
 ) -> Callable[[type[Made]], type[Made]]:
-    """Class decorator: options that are read from the keys under `key`; see the module's paragraph.
+    """Class decorator: options that are read from the keys under `key`; see the top of the module.
 
-    `others`: what becomes of keys that are not declared; `ignore` is for blocks that are not ours. Making an
-    object with wrong values raises OptionsError.
+    `others`: how undeclared keys are treated; `ignore` is for blocks that are not ours. Making an object with
+    wrong values raises OptionsError.
     """
 
     def declare(cls: type[Made]) -> type[Made]:
@@ -114,7 +114,8 @@ def option_names(cls: type) -> list[str]:
 
 
 def options_from(cls: type[Made], config: Mapping[str, Any], key: str | None = None) -> Made:
-    """The options from the keys under `key` (else the one declared). Raises OptionsError with every fault."""
+    """The options from the keys under `key`, by default the declared one. Raises OptionsError with every
+    fault."""
     made, faults = read_options(cls, config, key)
     if faults:
         raise OptionsError(faults)
@@ -124,10 +125,10 @@ def options_from(cls: type[Made], config: Mapping[str, Any], key: str | None = N
 def read_options(
     cls: type[Made], config: Mapping[str, Any], key: str | None = None
 ) -> tuple[Made, list[OptionFault]]:
-    """The options, and every fault. What is wrong is left out, so it has its default; of options that are
-    wrong together, the one with which the message begins. For options that all have defaults."""
+    """The options, and every fault. Wrong values are replaced by the defaults; of options that are wrong in
+    combination, only the one with which the message begins. All options must have defaults."""
     key = key or cls.options_key
-    # Python takes nothing else than texts for the names of arguments; YAML does for keys.
+    # Names of arguments must be strings in Python; keys in YAML need not be.
     faults = [_unknown(name, cls, key) for name in config if not isinstance(name, str)]
     given = {name: value for name, value in config.items() if isinstance(name, str)}
     try:
@@ -142,26 +143,26 @@ def read_options(
 
 
 def _under(fault: OptionFault, declared: str, key: str) -> OptionFault:
-    """The fault with the key under which the options stand, where that is not the declared one."""
+    """The fault with the actual key of the options, if that is not the declared one."""
     if key == declared:
         return fault
     return OptionFault(fault.key.replace(declared, key, 1), str(fault).replace(f"{declared}.", f"{key}.", 1))
 
 
 def _faults(error: ValidationError, cls: type, given: Mapping[str, Any], key: str) -> list[OptionFault]:
-    """pydantic's errors as ours, one for each option that is wrong; first the keys that are not known."""
+    """pydantic's errors as ours, one for each wrong option; unknown keys come first."""
     declared = cls.__pydantic_fields__
     found: dict[str, OptionFault] = {}
     for one in error.errors(include_url=False, include_input=False):
         cause = one.get("ctx", {}).get("error")
-        if not one["loc"]:  # the check of several together; its message begins with the name of one
+        if not one["loc"]:  # a check of several options; its message begins with the name of one
             message = f"{key}.{cause}"
             return [OptionFault(message.split()[0], message)]
         name = one["loc"][0]
-        if isinstance(cause, OptionsError):  # of options within these
+        if isinstance(cause, OptionsError):  # nested options
             found.update({fault.key: fault for fault in cause.faults})
             continue
-        if isinstance(name, int):  # given by its position
+        if isinstance(name, int):  # a positional argument
             name = list(declared)[name]
         if name not in declared:
             found[name] = _unknown(name, cls, key)
@@ -180,7 +181,7 @@ def _unknown(name: Any, cls: type, key: str) -> OptionFault:
 
 
 def in_words(annotation: Any, metadata: Any = ()) -> str:
-    """What a value of this type is: the words of its `Must`, or those that follow from the type."""
+    """What a value of this type must be: the wording of its `Must`, or one derived from the type."""
     for item in reversed(tuple(metadata)):  # the last is the outermost
         if isinstance(item, Must):
             return item.be

@@ -1,13 +1,13 @@
-"""Trajectory records on disk: written, read back, and told in numbers.
+"""Trajectory records on disk: writing, reading and summarising them.
 
-A record is one JSON object on a line: the trajectory (`Trajectory.to_dict`), and of the run `step`, `split`,
-`data_source` and `golds`. One trajectory is one record, however many rows it was trained in. A run writes
-`<dir>/<split>/step_<step>-<process>.jsonl`, so no two processes share a file.
+A record is one JSON object on a line: the trajectory (`Trajectory.to_dict`), and `step`, `split`,
+`data_source` and `golds` from the run. One trajectory is one record, however many rows it was trained in. A
+run writes `<dir>/<split>/step_<step>-<process>.jsonl`, so no two processes share a file.
 
-Reading expects what writing can leave behind. The last line of a file is half a record if the process was
-killed in the middle of it, or is still writing: that line is left out. Texts may hold half of a character, as
-a policy can emit it, and line separators of Unicode: lines end at the newline byte and nowhere else. Any
-other line that is no record is an error, which names file and line.
+Reading allows for what writing can leave behind. If the process was killed while writing, or is still
+writing, the last line of a file is incomplete and is ignored. Texts may contain lone surrogates, which a
+policy can emit, and Unicode's line separators: lines end only at the newline byte. Any other line that is not
+a record is an error, which names file and line.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _FIELDS = frozenset(spec.name for spec in fields(Trajectory))
 
 
 class RecordError(ValueError):
-    """A line that is no record, a record that is no trajectory, or a path that is not there."""
+    """A line that is not a record, a record that is not a trajectory, or a path that does not exist."""
 
 
 class TrajectoryDump:
-    """Appends records as JSON lines; one file for each split, step and process. None: dumps nothing."""
+    """Appends records as JSON lines; one file for each split, step and process. None: writes nothing."""
 
     def __init__(self, folder: str | None):
         self.folder = Path(folder) if folder else None
 
     def write(self, record: Trajectory, *, step: int, split: str, **context: Any) -> bool:
-        """Append one record with its context. A full disk costs the record and not the run, and leaves no
-        half of a line behind; False then."""
+        """Append one record with its context. Returns False if it could not be written, e.g. on a full disk;
+        the run goes on, and no partial line is left behind."""
         if self.folder is None:
             return True
         name = "".join(c if c.isalnum() or c in "-_" else "_" for c in split) or "train"
@@ -57,20 +57,20 @@ class EventLog:
         self.path = Path(path)
 
     def __call__(self, event: Event) -> None:
-        """Write the event; a full disk costs it and not the episode."""
+        """Write the event; if the disk is full it is lost, and the episode goes on."""
         _append(self.path, event.to_dict())
 
 
 def _append(path: Path, value: dict[str, Any]) -> bool:
-    """Append a line to a file of its owner's own, whole or not at all; False if it could not be written."""
-    # surrogatepass: a policy can emit half of a character
+    """Append a whole line or nothing to a file that only its owner can read; False if that failed."""
+    # surrogatepass: a policy can emit lone surrogates
     data = (json.dumps(value, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(path, "ab", buffering=0, opener=_for_its_owner) as file:
             before = file.seek(0, os.SEEK_END)
             try:
-                if file.write(data) != len(data):  # what a full disk says first
+                if file.write(data) != len(data):  # the first sign of a full disk
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError:
                 file.truncate(before)
@@ -82,15 +82,15 @@ def _append(path: Path, value: dict[str, Any]) -> bool:
 
 
 def _for_its_owner(path: str, flags: int) -> int:
-    """Questions and what was retrieved may be confidential: on a shared machine they are nobody else's."""
+    """Open a file for its owner only: questions and documents may be confidential on a shared machine."""
     return os.open(path, flags, 0o600)
 
 
 def read_records(*paths: str | Path, skip_broken: bool = False) -> Iterator[dict[str, Any]]:
-    """The records of files, and of all `*.jsonl` files in folders and the folders in these, by name.
+    """The records of files, and of all `*.jsonl` files in folders and their subfolders, sorted by name.
 
-    Raises RecordError, which names file and line, at a line that is no record (with `skip_broken` it is
-    logged and left out instead) and for a path that is not there.
+    Raises RecordError, which names file and line, for a line that is not a record (with `skip_broken` it is
+    logged and left out instead) and for a path that does not exist.
     """
     for path in map(Path, paths):
         if not path.exists():
@@ -122,8 +122,8 @@ def _records_of(path: Path, skip_broken: bool) -> Iterator[dict[str, Any]]:
 def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
     """The records of one split's folder by training step; {} if there are none.
 
-    What a run that was killed and resumed has played a second time counts once, as it was played last. Lines
-    that are no records are logged and left out.
+    If a run was killed and resumed, trajectories that ran twice count once, as they ran last. Lines that are
+    not records are logged and left out.
     """
     files = sorted(Path(folder).glob("step_*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
     steps: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
@@ -133,7 +133,7 @@ def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
 
 
 def trajectory_of(record: dict[str, Any]) -> Trajectory:
-    """The trajectory of a record, without what it says of the run. Raises RecordError if it is none."""
+    """The trajectory in a record, without the fields of the run. Raises RecordError if it is invalid."""
     try:
         return Trajectory.from_dict({key: value for key, value in record.items() if key in _FIELDS})
     except (TypeError, AttributeError) as error:
@@ -141,7 +141,7 @@ def trajectory_of(record: dict[str, Any]) -> Trajectory:
 
 
 def summary(record: Trajectory) -> dict[str, float]:
-    """How one trajectory went, in numbers, however many rows it was trained in; the same keys for all."""
+    """Statistics of one trajectory, however many rows it was trained in; the same keys for all."""
     return {
         "turns": float(len(record.turns)),
         "searches": float(record.n_searches),

@@ -1,17 +1,17 @@
 """`QuestionRow`: a row of the data sets, as it is written to parquet and as it comes back.
 
-veRL asks for some columns by name and hands the others through: to the agent loop as keyword arguments, to
-the reward manager as its non-tensor batch. This module is the only one that knows what stands where:
+veRL reads some columns by name and passes the others on: to the agent loop as keyword arguments, to the
+reward manager as its non-tensor batch. The layout of a row is defined only here:
 
     data_source                          name under which veRL reports a validation
-    prompt                               chat messages (in veRL's hands: `raw_prompt`)
-    ability, agent_name                  veRL's; the agent loop that plays the row
+    prompt                               chat messages (veRL renames them to `raw_prompt`)
+    ability, agent_name                  veRL's own; the agent loop that runs the row
     reward_model.ground_truth.target     gold answers
-    extra_info                           id, question, index, split, protocol, and whatever else a source has
+    extra_info                           id, question, index, split, protocol, and what else a source has
 
-Writing is strict: one schema for every file, so that veRL can join files of several sources. Reading takes
-what it finds: files of one's own leave parts out, and veRL makes numpy arrays of lists. What is not there is
-empty; `row_fault` says whether a row is of any use.
+Writing is strict: one schema for every file, so that veRL can concatenate files of several sources. Reading
+is tolerant: users' own files may lack parts, and veRL turns lists into numpy arrays. What is missing is
+empty; `row_fault` says whether a row is usable.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OWN_INFO = ("id", "question", "index", "split", "protocol")
 
 @dataclass(frozen=True)
 class QuestionRow:
-    """One question with its gold answers; see the module's paragraph. Texts that are not known are empty."""
+    """One question with its gold answers; see the top of the module. Unknown texts are empty."""
 
     question: str
     golds: tuple[str, ...]
@@ -79,8 +79,8 @@ class QuestionRow:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> QuestionRow:
-        """From a row of parquet, or what veRL makes of one (`raw_prompt`, numpy arrays, `uid`). Never raises
-        for what the row holds; a prompt that is not usable is empty."""
+        """From a row of parquet, or from one that veRL has converted (`raw_prompt`, numpy arrays, `uid`).
+        Raises nothing, whatever the row contains; an unusable prompt becomes empty."""
         info = row.get("extra_info")
         info = info if isinstance(info, Mapping) else {}
         prompt = _plain(row.get("prompt", row.get("raw_prompt")))
@@ -106,7 +106,7 @@ class QuestionRow:
 def as_golds(value: Any) -> list[str]:
     """Gold answers as a list of strings.
 
-    From a string, a list, a tuple, a numpy array (as parquet gives it), a ground truth `{"target": ...}`, or
+    From a string, a list, a tuple, a numpy array (as read from parquet), a ground truth `{"target": ...}`, or
     None (no golds). Lists may be nested (a list of aliases for each answer). Blank entries are left out;
     numbers become text.
     """
@@ -124,7 +124,7 @@ def golds_of(reward_model: Any) -> list[str]:
 
 
 def row_fault(row: Mapping[str, Any]) -> str | None:
-    """What makes a row useless for training, or None. Such a row trains nothing and does not end a run."""
+    """Why a row cannot be trained on, or None. Such a row does not end a run."""
     info = row.get("extra_info") or {}
     if not isinstance(info.get("question"), str) or not info["question"].strip():
         return "extra_info.question is empty"
@@ -138,7 +138,7 @@ def row_fault(row: Mapping[str, Any]) -> str | None:
 
 
 def usable_prompt(prompt: Any) -> bool:
-    """A list of messages with a role and a text. A row that has none is left out (`plugin/dataset.py`)."""
+    """Whether this is a list of messages with role and text; else `plugin/dataset.py` drops the row."""
     if not isinstance(prompt, list | tuple) or not prompt:
         return False
     return all(
@@ -158,8 +158,8 @@ def write_rows(path: str | Path, rows: Iterable[QuestionRow]) -> None:
 
 
 def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
-    """The rows of a parquet file of any size, for `row_fault` and `QuestionRow.from_row`: plain values, and
-    of the columns only those that are read there."""
+    """The rows of a parquet file of any size, as plain values, with the columns that `row_fault` and
+    `QuestionRow.from_row` read."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
@@ -190,10 +190,10 @@ def _schema(rows: Sequence[QuestionRow]) -> pa.Schema:
 
 
 def _plain(value: Any) -> Any:
-    """A numpy array or number as Python's."""
+    """A numpy array or number as a Python list or number."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _text(value: Any) -> str:
-    """A cell as text; an empty or a nested one as none."""
+    """A cell as text; the empty text for an empty or a nested one."""
     return str(value) if isinstance(value, str | Real) else ""

@@ -1,16 +1,14 @@
-"""`rag-r1 stages`: trainings one after the other, each from the checkpoint with which the last one ended.
+"""`rag-r1 stages`: trains in stages, each from the last checkpoint of the previous one.
 
-A stage is a recipe, trained by `rag-r1 train` into a folder of its own, `OUT/stage1`, `OUT/stage2`, ... What
-has been reached stands in these folders and nowhere else, so the same command may be killed at any moment and
-given again:
+A stage is a recipe, trained by `rag-r1 train` into a folder of its own, `OUT/stage1`, `OUT/stage2`, ... All
+progress is recorded in these folders, so the same command may be killed at any time and run again:
 
-    inside a stage    veRL resumes from the stage's last whole checkpoint (`trainer.resume_mode: auto`)
-    between stages    a stage that has ended left a file `finished`, which names the model that it exported;
-                      it is not trained again, and the next one starts from there
+    inside a stage    veRL resumes from the stage's last complete checkpoint (`trainer.resume_mode: auto`)
+    between stages    a finished stage has left a file `finished`, which names the model that it exported; it
+                      is not trained again, and the next one starts from that model
 
-A training that outlives the command (killed without a chance to end it) keeps the lock on the folder. The
-next command then ends at once with an error: two trainings in one folder would destroy each other's
-checkpoints.
+If the command is killed before it can end its training, the training keeps the lock on the folder. Another
+command then ends at once with an error: two trainings in one folder would destroy each other's checkpoints.
 """
 
 from __future__ import annotations
@@ -28,9 +26,9 @@ from pathlib import Path
 from rag_r1.command_line import Arguments, Overrides, argument, read_arguments
 
 _DESCRIPTION = """\
-Train in stages: each stage starts from the model that the one before has exported. The same command again
-goes on where it was interrupted, in the middle of a stage or between two. key=value are Hydra overrides of
-every stage; stage2:key=value is one of stage 2 alone, and {stage} in a value stands for the stage's number.
+Train in stages: each stage starts from the model that the previous one exported. Run again, the same command
+continues where it was interrupted, within a stage or between two. key=value is a Hydra override for every
+stage, stage2:key=value one for stage 2 only; {stage} in a value is replaced by the stage's number.
 
 example:
   rag-r1 stages --out outputs/r1_searcher \\
@@ -47,11 +45,11 @@ Train = Callable[[str, Sequence[str]], int]
 
 
 class StageError(RuntimeError):
-    """A stage failed, or did not leave what the next one needs; the message says which and the remedy."""
+    """A stage failed, or did not leave what the next one needs; the message names stage and remedy."""
 
 
 def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], train: Train) -> Path:
-    """Train what is not finished yet; returns the folder of the last stage's model.
+    """Train the stages that are not finished yet; returns the folder of the last stage's model.
 
     `train(recipe, overrides)` runs one training and returns its exit status. Raises StageError.
     """
@@ -71,8 +69,8 @@ def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], trai
             status = train(recipe, stage_overrides(overrides, number, folder, model))
             if status:
                 raise StageError(
-                    f"stage {number} ({recipe}) ended with status {status}; mend what it says above and give "
-                    "the same command again: it goes on from the last checkpoint"
+                    f"stage {number} ({recipe}) ended with status {status}; fix the error above and run the "
+                    "same command again: it continues from the last checkpoint"
                 )
             model = exported_model(checkpoints)
             _write_whole(finished, f"{model}\n")
@@ -82,7 +80,7 @@ def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], trai
 
 
 def check_overrides(overrides: Sequence[str], stages: int) -> None:
-    """Raises StageError for an override of a stage that is not there, or one that is no key=value."""
+    """Raises StageError for an override of a stage that does not exist, or one that is not key=value."""
     for override in overrides:
         one = _ONE_STAGE.fullmatch(override)
         if one and not 1 <= int(one[1]) <= stages:
@@ -92,8 +90,8 @@ def check_overrides(overrides: Sequence[str], stages: int) -> None:
 
 
 def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: Path | None) -> list[str]:
-    """The overrides of one stage: those given for all, those given for it, and last, so that nothing changes
-    them, where its checkpoints are and what it starts from: by these the stages follow one another."""
+    """The overrides of one stage: those given for all stages, those given for it, and last, so that they
+    cannot be overridden, its checkpoint folder and its initial model, which connect the stages."""
     every, single = [], []
     for override in overrides:
         one = _ONE_STAGE.fullmatch(override)
@@ -112,8 +110,8 @@ def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: 
 
 
 def mend_tracker(checkpoints: Path) -> None:
-    """veRL resumes from the step that its tracker file names, and cannot start where a kill has left that
-    file empty. It is written last of all, so the newest checkpoint is then whole."""
+    """Repair veRL's tracker file, which names the step to resume from: veRL cannot start if a kill has left
+    it empty. It is written last of all, so the newest checkpoint is then complete."""
     tracker = checkpoints / _TRACKER
     if not tracker.exists() or tracker.read_text(errors="replace").strip().isdigit():
         return
@@ -125,7 +123,7 @@ def mend_tracker(checkpoints: Path) -> None:
 
 
 def exported_model(checkpoints: Path) -> Path:
-    """The Hugging Face folder in the last checkpoint. Raises StageError if there is none."""
+    """The Hugging Face model folder in the last checkpoint. Raises StageError if there is none."""
     tracker = checkpoints / _TRACKER
     step = tracker.read_text().strip() if tracker.exists() else ""
     folder = checkpoints / f"global_step_{step}" / "actor" / "huggingface"
@@ -138,7 +136,7 @@ def exported_model(checkpoints: Path) -> Path:
 
 
 def train_here(recipe: str, overrides: Sequence[str], check_only: bool = False) -> int:
-    """`rag-r1 train` in a process of its own, which is ended with this one."""
+    """Run `rag-r1 train` in a process that ends with this one."""
     command = [sys.executable, "-m", "rag_r1.train", "--recipe", recipe]
     process = subprocess.Popen(
         [*command, *(["--check-only"] if check_only else []), *overrides], close_fds=False
@@ -157,8 +155,8 @@ def train_here(recipe: str, overrides: Sequence[str], check_only: bool = False) 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Holds the folder's lock. The training inherits it: it stays taken for as long as one of them lives.
-    (filelock's is closed to children, and taken from all who share it when one lets it go.)"""
+    """Holds the folder's lock. The training inherits it, so it is held as long as either process lives.
+    (filelock's locks are not inherited, and a release by one process releases them for all.)"""
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / "lock", os.O_CREAT | os.O_RDWR)
     os.set_inheritable(descriptor, True)
@@ -167,8 +165,8 @@ def _locked(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise StageError(
-                f"a training is still at work in {folder} (perhaps one that outlived a killed command): "
-                "let it end, or end it, then give the same command again"
+                f"a training is still running in {folder} (perhaps that of a killed command): "
+                "wait for it or end it, then run the same command again"
             ) from error
         yield
     finally:
@@ -176,7 +174,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """All of it or nothing, whenever this process is killed."""
+    """Write atomically: all or nothing, whenever this process is killed."""
     part = path.with_name(f"{path.name}.part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)
@@ -201,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         check_overrides(given.overrides, len(given.recipe))
-        if given.check_only:  # a later stage is checked with the model that the first one starts from
+        if given.check_only:  # later stages are checked with the first stage's initial model
             folders = [given.out.resolve() / f"stage{i}" for i in range(1, len(given.recipe) + 1)]
             return max(
                 train_here(recipe, stage_overrides(given.overrides, i, folder, None), check_only=True)

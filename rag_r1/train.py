@@ -1,12 +1,12 @@
-"""`rag-r1 train`: compose a recipe, run the preflight, then hand over to veRL's own trainer.
+"""`rag-r1 train`: compose a recipe, run the preflight, then start veRL's own trainer.
 
-There is no trainer here. The recipe and the `key=value` overrides are Hydra's and go to `python -m
-verl.trainer.main_ppo` as they are; this command only makes sure first that they can work. Files and modules
-of one's own are looked for in the folder where the command is given, also by Ray's workers, which may stand
-elsewhere: relative names of files that are there are handed on as whole paths.
+There is no trainer here. The recipe and the `key=value` overrides are Hydra's and are passed unchanged to
+`python -m verl.trainer.main_ppo`; this command only checks them first. A user's own files and modules are
+searched for in the folder from which the command is started. Ray's workers may run in another folder, so
+relative names of existing files are passed on as absolute paths.
 
-A recipe of your own may stand anywhere and name the shipped fragments in its defaults list
-(`- /rag_r1_defaults`, `- /platform/cpu`): the shipped folder is on Hydra's search path too.
+Your own recipe may be anywhere and may name the shipped fragments in its defaults list (`- /rag_r1_defaults`,
+`- /platform/cpu`): the shipped folder is on Hydra's search path too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rag_r1.command_line import Arguments, Overrides, argument, read_arguments
 from rag_r1.import_path import find_beside_the_caller
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
-#: Keys whose values may be files or folders of the caller's.
+#: Keys whose values may be the user's files or folders.
 _PATHS = (
     "rag_r1.protocol",
     "rag_r1.prompt",
@@ -33,8 +33,8 @@ _PATHS = (
 )
 
 _DESCRIPTION = """\
-Train with a recipe. Checks first what can be known without a GPU (configuration, model, data, retrieval
-server), reports every problem at once, and then runs veRL: python -m verl.trainer.main_ppo with the same
+Train with a recipe. Checks first what can be checked without a GPU (configuration, model, data, retrieval
+server), reports all problems at once, and then runs veRL: python -m verl.trainer.main_ppo with the same
 recipe and overrides.
 
 example:
@@ -58,7 +58,7 @@ class Recipe:
 
     @classmethod
     def find(cls, given: str) -> Recipe:
-        """From a path with or without `.yaml`, seen from the working directory or from the project's root."""
+        """From a path with or without `.yaml`, relative to the working directory or to the project's root."""
         for base in (Path.cwd(), RECIPES.parent, RECIPES):
             path = (base / given).resolve()
             path = path if path.suffix == ".yaml" else path.with_name(path.name + ".yaml")
@@ -72,7 +72,7 @@ class Recipe:
 
     @property
     def overrides(self) -> list[str]:
-        """A recipe from elsewhere still finds the shipped fragments and veRL's own."""
+        """Overrides with which a recipe from elsewhere also finds the shipped fragments and veRL's own."""
         if self.folder == RECIPES:
             return []
         return [f'hydra.searchpath=["pkg://verl.trainer.config","file://{RECIPES}"]']
@@ -108,8 +108,8 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
 
 
 def compose_what_fits(recipe: Recipe, overrides: Sequence[str]):
-    """The configuration without the overrides that do not fit, and for each of these its key, what is wrong
-    and the remedy: so the rest can be checked too. Raises RecipeError where no override is at fault."""
+    """The configuration without the wrong overrides, and for each of these its key, what is wrong and the
+    remedy, so that the rest can be checked too. Raises RecipeError if the fault is not in an override."""
     left, faults = list(overrides), []
     while True:
         try:
@@ -125,7 +125,7 @@ def compose_what_fits(recipe: Recipe, overrides: Sequence[str]):
 
 
 def _is_at_fault(override: str, error: BaseException | None) -> bool:
-    """Whether Hydra's error is about this override: it names it, its key, or the file of its group."""
+    """Whether Hydra's error is about this override: it names the override, its key or its group's file."""
     key, _, value = override.lstrip("+~").partition("=")
     if getattr(error, "override", None) == override:
         return True
@@ -147,11 +147,11 @@ def _override_fault(config: Any, override: str, message: str) -> tuple[str, str,
 
 
 def whole_paths(config: Any) -> list[str]:
-    """Overrides that name by their whole paths the files and folders that are given by relative ones."""
+    """Overrides that replace relative paths of files and folders by absolute ones."""
     from omegaconf import ListConfig, OmegaConf
 
     def whole(key: str, name: str) -> str:
-        # The name of a shipped protocol is no file, even where a folder is called so.
+        # The name of a shipped protocol is not a path, even if there is a folder of that name.
         is_file = key != "rag_r1.protocol" or name.endswith((".yaml", ".yml"))
         return str(Path(name).absolute()) if is_file and Path(name).exists() else name
 
@@ -188,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
     if config.trainer.device == "cpu":
-        # veRL goes by nvidia-smi: on a machine with GPUs it would make cuda of this.
+        # veRL checks for nvidia-smi: on a machine with GPUs it would choose cuda.
         os.environ["VERL_PLATFORM"] = "cpu"
     from rag_r1.preflight import preflight
     from rag_r1.preflight.problems import error

@@ -173,7 +173,7 @@ def test_a_training_that_outlives_a_killed_command_keeps_its_folder(tmp_path):
     command.kill()
     command.wait()
     try:
-        with pytest.raises(StageError, match="a training is still at work in .*stage1"):
+        with pytest.raises(StageError, match="a training is still running in .*stage1"):
             run_stages(["r"], tmp_path, [], lambda recipe, overrides: 0)
     finally:
         subprocess.run(["kill", "-9", str(orphan)], check=True)

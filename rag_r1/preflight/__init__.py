@@ -1,8 +1,8 @@
-"""Preflight: everything that can be known about a run before a GPU second is spent.
+"""Preflight: all checks of a run that need no GPU, made before it starts.
 
 Each `check_*` is a function from the composed configuration to a list of Problems; `preflight` calls them all
-and reports all problems at once: what one check finds keeps no other from looking. Nothing is started and
-nothing is written. veRL's own `validate_config` is one of the checks.
+and reports all problems at once: a problem found by one check does not prevent the others. Nothing is started
+and nothing is written. veRL's own `validate_config` is one of the checks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Problem", "Report", "check_retriever", "preflight"]
 
 
 def preflight(config: DictConfig) -> Report:
-    """Run every check on a composed configuration. Never raises for a fault in what it checks."""
+    """Run every check on a composed configuration. Faults in what is checked are reported, never raised."""
     report = Report()
     report.problems += check_given(config)
     settings, problems = check_ours(config)

@@ -1,9 +1,9 @@
-"""Preflight of the machines: rows that the GPUs can share, engines that work, and a retriever that all nodes
+"""Preflight of the machines: batches that divide over the GPUs, engines that work, a retriever that all nodes
 reach.
 
-veRL finds most of this out after a whole rollout, or never: it asserts that an update divides by the
-data-parallel size when it comes to the update (engine_workers.py, `train_mini_batch`), and a search that
-fails on every other node is a masked trajectory there.
+Without these checks most of this shows only after a whole rollout, or never: veRL asserts that an update
+divides by the data-parallel size when it makes the update (engine_workers.py, `train_mini_batch`), and if
+searches fail on all nodes but one, the trajectories there are masked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 
 
 def check_sharing(config: DictConfig) -> list[Problem]:
-    """Every update, micro batch and longest row fits what the data-parallel GPUs get of it."""
+    """Every update and micro-batch divides over the data-parallel GPUs, and the longest row fits on one."""
     problems = _check_replicas(config)
     roles = [(_ACTOR, "fsdp_config")]
     if _needs_critic(config):
@@ -35,7 +35,7 @@ def check_sharing(config: DictConfig) -> list[Problem]:
             continue
         if gpus(config) % together:
             what = f"{gpus(config)} GPUs cannot be divided into groups of {together} that hold one model"
-            remedy = "make the product of its tensor, pipeline, context and sequence sizes a divisor of them"
+            remedy = "make the product of its tensor, pipeline, context and sequence sizes divide the GPUs"
             problems.append(error(role, what, remedy))
             continue
         size = gpus(config) // together
@@ -50,7 +50,7 @@ def gpus(config: DictConfig) -> int:
 
 
 def _model_parallel(config: DictConfig, node: DictConfig, fsdp: str) -> int | None:
-    """GPUs that work on one part of a batch together; None for an engine that is not known here."""
+    """GPUs that together process one part of a batch; None for an engine that is not known here."""
     if node.strategy == "megatron":
         if node.megatron.get("dynamic_context_parallel"):
             return gpus(config)
@@ -98,7 +98,7 @@ def _check_micro_batches(
     row = config.data.max_prompt_length + config.data.max_response_length
     rows = int(node.ppo_mini_batch_size) * int(rollout.n)
     ranks = _sequence_parallel(node, fsdp)
-    # What counts for a forward pass: veRL pads a batch to a multiple of both.
+    # Rows of a rank in a forward pass: veRL pads a batch to a multiple of both.
     passed = math.lcm(size, rows) // size
     forwards = [(f"{role}.ppo", node, "ppo_micro_batch_size_per_gpu", rows // size)]
     if role == _ACTOR:
@@ -114,7 +114,7 @@ def _check_micro_batches(
         if dynamic:
             limit = owner.get(f"{prefix}max_token_len_per_gpu")
             if limit is not None and limit * ranks < row:
-                what = f"{limit} tokens do not hold the longest row, {row} tokens"
+                what = f"{limit} tokens are fewer than the longest row has, {row}"
                 problems.append(
                     error(f"{key}.{prefix}max_token_len_per_gpu", what, f"set it to at least {row}")
                 )
@@ -126,29 +126,29 @@ def _check_micro_batches(
 
 
 def check_engines(config: DictConfig) -> list[Problem]:
-    """The engines that generate and train work with the agent loop, and their packages are there."""
+    """The engines for generation and training work with the agent loop, and their packages are installed."""
     problems, rollout = [], OmegaConf.select(config, _ROLLOUT)
     if rollout.name != "vllm":
         what = (
-            f"{rollout.name} does not work here: a turn must end with its stop string, which vLLM keeps by"
-            " include_stop_str_in_output. SGLang and TensorRT-LLM refuse that parameter, so every generation"
-            " would fail and be masked; and veRL starts SGLang without a tokenizer, without which it finds no"
-            " stop string"
+            f"{rollout.name} does not work here: a turn must end with its stop string, which vLLM keeps if"
+            " include_stop_str_in_output is set. SGLang and TensorRT-LLM refuse that parameter, so every"
+            " generation would fail and be masked; and veRL starts SGLang without a tokenizer, so that it"
+            " cannot find stop strings"
         )
         problems.append(error(f"{_ROLLOUT}.name", what, "set it to vllm"))
     strategy = OmegaConf.select(config, f"{_ACTOR}.strategy")
     if strategy == "megatron" and importlib.util.find_spec("megatron") is None:
         what = "megatron is chosen, but megatron-core is not installed"
-        remedy = "install what veRL's extra `mcore` names, on all nodes, or train with platform=gpu"
+        remedy = "install veRL's extra `mcore` on all nodes, or train with platform=gpu"
         problems.append(error(f"{_ACTOR}.strategy", what, remedy))
     elif strategy not in ("fsdp", "fsdp2", "megatron"):
-        what = f"no recipe has been made for {strategy}: its keys, divisibility and memory were not checked"
+        what = f"there is no recipe for {strategy}: its keys, divisibility and memory were not checked"
         problems.append(warning(f"{_ACTOR}.strategy", what, "use fsdp, fsdp2 or megatron"))
     problems += _check_adapters(config)
     backend = OmegaConf.select(config, f"{_ROLLOUT}.checkpoint_engine.backend")
     apart = verls_mode(config.trainer.v1.trainer_mode) == "separate_async"
     if apart and backend in ("nccl", "nixl", "delta") and importlib.util.find_spec("cupy") is None:
-        what = f"{backend} moves weights with cupy, which is not installed"
+        what = f"{backend} transfers weights with cupy, which is not installed"
         remedy = "pip install cupy-cuda13x==14.0.1 (requirements/gpu.lock.txt has it), on all nodes"
         problems.append(error(f"{_ROLLOUT}.checkpoint_engine.backend", what, remedy))
     return problems
@@ -160,13 +160,13 @@ def _check_adapters(config: DictConfig) -> list[Problem]:
     rank = int(lora.get("rank") or 0) or int(model.get("lora_rank") or 0)
     if config.trainer.device != "cpu" or rank <= 0 or lora.get("merge"):
         return []
-    what = "vLLM's CPU build loads no LoRA adapters"
-    remedy = "set it to true: merged weights are sent to it instead"
+    what = "vLLM's CPU build cannot load LoRA adapters"
+    remedy = "set it to true: merged weights are then sent to vLLM instead"
     return [error("actor_rollout_ref.model.lora.merge", what, remedy)]
 
 
 def check_reach(config: DictConfig) -> list[Problem]:
-    """With several nodes, the retrieval server is not at an address that means another machine on each."""
+    """With several nodes, the retrieval server's address is not a loopback address."""
     nodes = int(config.trainer.nnodes)
     if verls_mode(config.trainer.v1.trainer_mode) == "separate_async":
         nodes += int(config.actor_rollout_ref.rollout.get("nnodes") or 0)
@@ -174,17 +174,17 @@ def check_reach(config: DictConfig) -> list[Problem]:
     for key in ("rag_r1.retriever.url", "rag_r1.validation_retriever.url"):
         url = None if not_given(config, key) else OmegaConf.select(config, key)
         if nodes > 1 and isinstance(url, str) and is_loopback(url):
-            what = f"{url} is, on each node, that node itself, and agent loops run on all {nodes}"
+            what = f"on each node {url} is that node itself, and agent loops run on all {nodes}"
             remedy = (
-                "give one that every node reaches (start_retrieval.py --host 0.0.0.0), or, with a server"
-                " on every node, a host name that each resolves to itself"
+                "give an address that every node reaches (start_retrieval.py --host 0.0.0.0) or, with a"
+                " server on every node, a host name that each node resolves to itself"
             )
             problems.append(error(key, what, remedy))
     return problems
 
 
 def is_loopback(url: str) -> bool:
-    """Whether an address means the machine that asks: localhost, 127.0.0.0/8, ::1, 0.0.0.0, ::."""
+    """Whether an address means the local machine: localhost, 127.0.0.0/8, ::1, 0.0.0.0, ::."""
     try:
         host = (urlsplit(url if "//" in url else f"//{url}").hostname or "").rstrip(".")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Preflight of the data as a run will use it: every file's rows and prompts, and the steps that they give."""
+"""Preflight of the data: rows and prompts of every file, and the number of steps that they give."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rag_r1.preflight.parquet import column_problems, scan, scan_problems
 from rag_r1.preflight.problems import Problem, Report, error, plain, warning
 from rag_r1.rows import QuestionRow
 
-#: A prompt of so many tokens is still counted.
+#: A limit on the tokens of a prompt that no prompt reaches.
 _ANY_LENGTH = 1 << 40
 
 
 def check_data(
     config: DictConfig, settings: RagR1Config | None, tokenizer: Any | None, report: Report
 ) -> int | None:
-    """All data files: columns, rows, protocol, prompt lengths. Returns the usable training rows, if known.
+    """All data files: columns, rows, protocol, prompt lengths. Returns the number of training rows, if known.
 
-    Without a protocol, which others name, only the files and their columns are looked at.
+    Without a protocol, which other checks report, only the files and their columns are checked.
     """
     protocol = settings and settings.protocol
 
@@ -40,14 +40,14 @@ def check_data(
     limit, filtered = config.data.max_prompt_length, bool(config.data.filter_overlong_prompts)
     count_tokens = None
     if protocol is not None and tokenizer is not None:
-        # Prompts that are longer than a row takes are counted too, to be named.
+        # No limit: the tokens of overlong prompts are counted too, for the report.
         setup = AgentSetup.of(settings, tokenizer, RowLimits(_ANY_LENGTH, 1), chat=chat_ids)
         count_tokens = _counter(setup)
     train_rows: int | None = 0
     for key in ("train_files", "val_files"):
         for path in _files(config.data, key):
             if "://" in path or not path.endswith(".parquet"):
-                report.notes.append(f"{path}: not a local parquet file, so its rows were not looked at")
+                report.notes.append(f"{path}: not a local parquet file, so its rows were not checked")
                 train_rows = None if key == "train_files" else train_rows
                 continue
             problems = column_problems(path)
@@ -67,12 +67,12 @@ def check_data(
 
 
 def _counter(setup: AgentSetup) -> Callable[[QuestionRow], int]:
-    """Tokens of a row's prompt, as the agent makes it."""
+    """A function that counts the tokens of a row's prompt, as the agent makes it."""
     return lambda row: len(setup.prompt_ids(row.question, row.prompt))
 
 
 def check_steps(config: DictConfig, train_rows: int) -> list[Problem]:
-    """A batch can be filled, and the epochs reach the steps asked for (veRL drops a last short batch)."""
+    """A batch can be filled, and the epochs give the required steps (veRL drops a last short batch)."""
     batch, epochs, steps = (
         config.data.train_batch_size,
         config.trainer.total_epochs,

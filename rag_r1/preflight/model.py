@@ -1,4 +1,4 @@
-"""Preflight of the model: it is there, its tokenizer loads, and shows every tag of the protocol."""
+"""Preflight of the model: it exists, its tokenizer loads, and keeps every tag of the protocol visible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rag_r1.preflight.problems import Problem, error, first_line, not_given
 
 
 def check_model(config: DictConfig) -> tuple[Any | None, list[Problem]]:
-    """The model is there and its tokenizer loads. Returns the tokenizer, or None with the problem."""
+    """The model exists and its tokenizer loads. Returns the tokenizer, or None with the problem."""
     key, node = "actor_rollout_ref.model.path", config.actor_rollout_ref.model
     if not_given(config, key):
         return None, []
@@ -29,10 +29,10 @@ def check_model(config: DictConfig) -> tuple[Any | None, list[Problem]]:
         source = node.get("tokenizer_path") or node.path
         tokenizer = hf_tokenizer(str(Path(source).expanduser()) if looks_local else source,
                                  trust_remote_code=node.get("trust_remote_code", False))  # fmt: skip
-    except Exception as fault:  # the Hub, the cache and the tokenizer's own code raise what they like
+    except Exception as fault:  # the Hub, the cache and the tokenizer's own code may raise anything
         what = f"cannot load the tokenizer of {node.path} ({type(fault).__name__}: {first_line(fault)})"
         return None, [
-            error(key, what, "give a folder that holds a model and its tokenizer, or a name on the Hub")
+            error(key, what, "give a folder that has a model and its tokenizer, or a name on the Hub")
         ]
     if node.get("custom_chat_template"):
         tokenizer.chat_template = node.custom_chat_template
@@ -43,12 +43,12 @@ def check_model(config: DictConfig) -> tuple[Any | None, list[Problem]]:
 
 
 def check_tags(settings: RagR1Config, tokenizer: Any) -> list[Problem]:
-    """The tokenizer keeps every tag visible: one that it holds as a special token would vanish from turns."""
+    """The tokenizer keeps every tag visible: one that is a special token would be missing from turns."""
     codec, problems = TokenizerCodec(tokenizer), []
     for block in settings.protocol.blocks:
         for text in (block.open, block.close):
             if text not in codec.decode(codec.encode(f"a {text} b")):
-                what = f"the tokenizer does not give back {text!r} (the protocol's {block.name} tag)"
+                what = f"the tokenizer loses {text!r} (the protocol's {block.name} tag) in decoding"
                 remedy = "register the tag as an ordinary added token, or use a protocol with other tags"
                 problems.append(error("actor_rollout_ref.model.path", what, remedy))
     return problems

@@ -1,9 +1,9 @@
-"""Preflight of parquet rows: what can be wrong with them, found before a run.
+"""Preflight of parquet rows: finds faults in them before a run.
 
-Each row is looked at once, as rag_r1/rows.py reads it in batches, so size does not matter. `column_problems`
-reads the schema only; `scan` counts rows, names the faulty ones, and keeps the longest prompts. Counting
-tokens is what costs time, so only the `TOKENISED` longest prompts (by characters) of a file are tokenised:
-all of a small file, and of a large one those that could be too long.
+Each row is checked once; rag_r1/rows.py reads rows in batches, so the size of a file does not matter.
+`column_problems` reads the schema only; `scan` counts rows, names the faulty ones, and keeps the longest
+prompts. Counting tokens is slow, so only the `TOKENISED` longest prompts (by characters) of a file are
+tokenised: all of a small file, and of a large one those that could be too long.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tqdm import tqdm
 from rag_r1.preflight.problems import Problem, error, warning
 from rag_r1.rows import REQUIRED_COLUMNS, QuestionRow, read_rows, row_fault, usable_prompt
 
-#: Prompts of a file that are tokenised at most.
+#: Most prompts of a file that are tokenised.
 TOKENISED = 4000
-#: Faulty rows of a file that are named.
+#: Most faulty rows of each kind that are named.
 NAMED = 3
 
 _REMEDY = "make the file with a script in data_process/, or add the column"
@@ -31,7 +31,7 @@ _REMEDY = "make the file with a script in data_process/, or add the column"
 
 @dataclass
 class Faults:
-    """Rows with one kind of fault: how many, and the first of them with a word on each. Rows count from 0."""
+    """Rows with one kind of fault: how many, and a description of the first ones. Rows count from 0."""
 
     count: int = 0
     first: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Faults:
 
 @dataclass
 class Scan:
-    """What the rows of one file are like."""
+    """The results of checking the rows of one file."""
 
     rows: int = 0
     malformed: Faults = field(default_factory=Faults)
@@ -59,12 +59,12 @@ class Scan:
 
     @property
     def usable(self) -> int:
-        """Rows that can train something."""
+        """Rows that can be trained on."""
         return self.rows - self.malformed.count - self.promptless.count
 
 
 def column_problems(path: str) -> list[Problem]:
-    """The file is there, is parquet, and has the columns. Names the column that is missing."""
+    """The file exists, is parquet, and has the columns. Names those that are missing."""
     if not Path(path).is_file():
         return [
             error(
@@ -94,7 +94,7 @@ def _has(schema: pa.Schema, column: str) -> bool:
         if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
             return False
         kind = kind.field(name).type
-    # A ground truth that is itself the answer is read too; a struct must have `target`.
+    # A ground truth may also be the answer itself; a struct must have `target`.
     return names[-1] != "ground_truth" or not pa.types.is_struct(kind) or kind.get_field_index("target") >= 0
 
 
@@ -105,10 +105,10 @@ def scan(
     count_tokens: Callable[[QuestionRow], int] | None,
     max_prompt_length: int,
 ) -> Scan:
-    """Look at every row of a parquet file that has the columns.
+    """Check every row of a parquet file that has the columns.
 
     `messages` gives the chat messages that the agent will send for a row, `count_tokens` the length of its
-    prompt (None where no tokenizer could be loaded).
+    prompt (None if no tokenizer could be loaded).
     """
     found = Scan()
     longest: list[tuple[int, int, QuestionRow]] = []
@@ -125,7 +125,7 @@ def scan(
             question = QuestionRow.from_row(row)
             if question.protocol != protocol:
                 found.other_protocol.add(number, repr(question.protocol or None))
-            # Minus the row number: of equals the first is kept, and rows are never compared.
+            # Negative row number: among equals the first is kept, and rows are never compared.
             entry = (sum(len(message["content"]) for message in messages(question)), -number, question)
             if len(longest) < TOKENISED:
                 heapq.heappush(longest, entry)
@@ -143,14 +143,14 @@ def scan(
 def scan_problems(
     path: str, found: Scan, protocol: str, max_prompt_length: int, filtered: bool
 ) -> list[Problem]:
-    """What a Scan means. `filtered`: veRL drops long prompts by itself."""
+    """The problems in a Scan. `filtered`: veRL drops long prompts itself."""
     problems = []
     if found.malformed.count:
         what = f"{found.malformed.count} of {found.rows} rows are malformed ({found.malformed})"
-        problems.append(warning(path, what, "mend or remove them; they do not end a run, and teach nothing"))
+        problems.append(warning(path, what, "repair or remove them; they end no run, but train nothing"))
     if found.promptless.count:
         what = f"{found.promptless.count} of {found.rows} rows have no usable `prompt` ({found.promptless})"
-        problems.append(warning(path, what, "remove or mend them; they are left out of the run"))
+        problems.append(warning(path, what, "repair or remove them; they are left out of the run"))
     if found.other_protocol.count:
         rows = f"{found.other_protocol.count} rows ({found.other_protocol})"
         what = f"{rows} were made for another protocol than the configured {protocol!r}"

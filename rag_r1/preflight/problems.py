@@ -1,4 +1,4 @@
-"""What a check answers with: problems (place, fault, remedy) and notes; and small readers of a config."""
+"""What checks return: problems (place, fault, remedy) and notes; and helpers that read a configuration."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Problem:
 
 
 def error(where: str, what: str, remedy: str) -> Problem:
-    """A Problem that must keep a run from starting."""
+    """A Problem with which a run must not start."""
     return Problem("error", where, what, remedy)
 
 
 def warning(where: str, what: str, remedy: str) -> Problem:
-    """A Problem that a run survives."""
+    """A Problem with which a run can start."""
     return Problem("warning", where, what, remedy)
 
 
 def of_fault(fault: Exception) -> Problem:
-    """A fault of an option. Its message begins with the key, as `rag_r1.retriever.topk must be ...`, or with
-    `unknown key` and the key."""
+    """The Problem for a wrong option, whose message begins with the key, as in `rag_r1.retriever.topk must be
+    ...`, or with `unknown key` and the key."""
     what = str(fault)
     words = [word.rstrip(":,") for word in what.split() if word.startswith("rag_r1")]
     where = getattr(fault, "key", None) or (words[0] if words else "rag_r1")
@@ -47,19 +47,19 @@ def of_fault(fault: Exception) -> Problem:
 
 @dataclass
 class Report:
-    """What was found, and in `notes` what was looked at, in plain words."""
+    """What was found; `notes` say what was checked."""
 
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
     def errors(self) -> list[Problem]:
-        """The problems that must keep the run from starting."""
+        """The problems with which the run must not start."""
         return [problem for problem in self.problems if problem.level == "error"]
 
 
 def not_given(config: DictConfig, key: str) -> bool:
-    """Whether a key is null, missing (`???`) or not there."""
+    """Whether a key is null, missing (`???`) or absent."""
     parent, _, name = key.rpartition(".")
     node = OmegaConf.select(config, parent)
     return not OmegaConf.is_dict(node) or OmegaConf.is_missing(node, name) or node.get(name) is None
@@ -71,6 +71,6 @@ def plain(node: Any) -> Any:
 
 
 def first_line(text: Any) -> str:
-    """For a message of one line."""
+    """The first line of a text, for messages of one line."""
     lines = str(text).strip().splitlines()
     return lines[0] if lines else "no message"

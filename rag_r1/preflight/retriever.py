@@ -1,7 +1,7 @@
 """Preflight of the retrieval server: it answers, and it finds something.
 
-It is asked as the retrieval client asks it, with the token in the environment variable `RETRIEVAL_TOKEN` if
-there is one. The token stands in the request and nowhere else, so no message may hold the request.
+The request is the same as the retrieval client's, with the token from the environment variable
+`RETRIEVAL_TOKEN` if it is set. The token must not appear elsewhere, so no message contains the request.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ def check_retriever(config: DictConfig, report: Report) -> None:
     """The retrieval server answers: `/ready` (or `/health`), then one real search."""
     options = plain(OmegaConf.select(config, "rag_r1.retriever"))
     if not isinstance(options, dict):
-        return  # named by check_ours
+        return  # reported by check_ours
     another_tool = (options.pop("tool", None) or DEFAULT_TOOL) != DEFAULT_TOOL
     if another_tool or not_given(config, "rag_r1.retriever.url"):
         return
-    # Wrong keys are named by check_ours; the server is asked with those that are right.
+    # check_ours reports wrong keys; the valid ones are used here.
     settings, faults = read_options(RetrieverConfig, options)
     if "rag_r1.retriever.url" in {fault.key for fault in faults}:
         return
     headers = token_header()
     if not all(value.isascii() and value.isprintable() for value in headers.values()):
-        what = "holds characters that cannot stand in the header of a request"
+        what = "has characters that are not allowed in the header of a request"
         report.problems.append(error(TOKEN_VARIABLE, what, "set it to the token alone, without line breaks"))
         return
     key, start = (
@@ -50,7 +50,7 @@ def check_retriever(config: DictConfig, report: Report) -> None:
                     )
                     return
                 if answer.status_code not in (404, 405):
-                    break  # Search-R1's server has neither address; the search below decides
+                    break  # Search-R1's server has neither route; the search below decides
             payload = settings.spoken.payload([_PROBE], settings.topk)
             answer = client.post(settings.endpoint, json=payload)
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as fault:
@@ -58,7 +58,7 @@ def check_retriever(config: DictConfig, report: Report) -> None:
         report.problems.append(error(key, what, f"{start}; or correct the address"))
         return
     if answer.status_code == 401:
-        what = "does not accept the token" if headers else "asks for a token"
+        what = "does not accept the token" if headers else "requires a token"
         remedy = f"set the environment variable {TOKEN_VARIABLE} to the token that the server has"
         report.problems.append(error(key, f"the server at {base} {what} (HTTP 401)", remedy))
         return
@@ -73,7 +73,7 @@ def check_retriever(config: DictConfig, report: Report) -> None:
         return
     report.notes.append(f"{base}: answered a test search with {len(documents)} documents")
     if len(documents) < settings.topk:
-        what = f"a test search gave {len(documents)} documents where topk={settings.topk}"
+        what = f"a test search gave {len(documents)} documents, but topk={settings.topk}"
         report.problems.append(
-            warning("rag_r1.retriever.topk", what, "check that the index holds the corpus you mean")
+            warning("rag_r1.retriever.topk", what, "check that the index is of the right corpus")
         )

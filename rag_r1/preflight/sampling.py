@@ -1,4 +1,4 @@
-"""Preflight of the sampler: the one for veRL's trainer mode, and group filtering (DAPO) that filters."""
+"""Preflight of the sampler: that it fits veRL's trainer mode, and that group filtering (DAPO) works."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FILTER = "algorithm.filter_groups"
 
 
 def check_sampler(config: DictConfig) -> list[Problem]:
-    """The sampler with the search metrics is the one for veRL's trainer mode."""
+    """Our sampler, if it is used, is the one for veRL's trainer mode."""
     mode = config.trainer.v1.trainer_mode
     sampler = OmegaConf.select(config, _SAMPLER)
     if not _is_ours(config):
@@ -28,7 +28,7 @@ def check_sampler(config: DictConfig) -> list[Problem]:
 
 
 def check_sampler_options(config: DictConfig) -> list[Problem]:
-    """The sampler's own keys are known and right."""
+    """The sampler's own keys are known and valid."""
     options = plain(OmegaConf.select(config, _KWARGS))
     return (
         list(map(of_fault, faults_of(SamplerOptions.from_config, options or {}))) if _is_ours(config) else []
@@ -36,7 +36,7 @@ def check_sampler_options(config: DictConfig) -> list[Problem]:
 
 
 def check_filtering(config: DictConfig, settings: RagR1Config | None) -> list[Problem]:
-    """Groups are filtered if that is asked for, by a metric that exists, and not for ever."""
+    """If groups are to be filtered: they are, by a metric that exists, and with a limit."""
     problems = _check_refill(config)
     chosen = OmegaConf.select(config, _FILTER)
     if not (chosen and chosen.get("enable")):
@@ -55,14 +55,14 @@ def check_filtering(config: DictConfig, settings: RagR1Config | None) -> list[Pr
     problems += _check_metric(config, settings)
     if _is_ours(config):
         if not OmegaConf.select(config, f"{_KWARGS}.filter_groups.enable"):
-            what = "veRL tells a sampler nothing of algorithm.filter_groups, and this recipe does not either"
+            what = "veRL does not pass algorithm.filter_groups to a sampler, and this recipe does not either"
             remedy = f"build on rag_r1_defaults.yaml, or add ++{_KWARGS}.filter_groups='${{{_FILTER}}}'"
             problems.append(error(f"{_KWARGS}.filter_groups", what, remedy))
         if int(chosen.get("max_num_gen_batches") or 0) <= 0:
-            what = "0 is no limit: a policy whose groups are all right or all wrong would generate for ever"
+            what = "0 is no limit: if all groups are all right or all wrong, generation never ends"
             problems.append(warning(f"{_FILTER}.max_num_gen_batches", what, "set it, e.g. to 10"))
     elif OmegaConf.select(config, f"{_SAMPLER}.path"):
-        what = "veRL tells a sampler of your own nothing of it, so only that sampler's own code can filter"
+        what = "veRL does not pass it to a custom sampler, so only that sampler's own code can filter"
         problems.append(warning(f"{_FILTER}.enable", what, "use ours (rag_r1.plugin.sampler), or veRL's"))
     return problems
 
@@ -71,12 +71,12 @@ def _check_metric(config: DictConfig, settings: RagR1Config | None) -> list[Prob
     metric = OmegaConf.select(config, f"{_FILTER}.metric")
     if metric == "reward" or config.reward.reward_manager.name != "search":
         return []
-    if settings is None or settings.protocol is None:  # named by check_ours
+    if settings is None or settings.protocol is None:  # reported by check_ours
         return []
     try:
         known = {"reward", *RewardSum.from_config(settings.reward, settings.protocol).unjudged()}
     except (ValueError, TypeError):
-        return []  # named by check_ours
+        return []  # reported by check_ours
     if metric in known:
         return []
     what = f"{metric!r} is neither `reward` nor a term of rag_r1.reward"
@@ -90,7 +90,7 @@ def _check_refill(config: DictConfig) -> list[Problem]:
     if OmegaConf.select(config, f"{_KWARGS}.sync_refill_failed_groups"):
         return []
     remedy = f"build on rag_r1_defaults.yaml, or add ++{_KWARGS}.sync_refill_failed_groups=true"
-    return [error(key, "veRL tells a sampler nothing of it, and this recipe does not either", remedy)]
+    return [error(key, "veRL does not pass it to a sampler, and this recipe does not either", remedy)]
 
 
 def _is_ours(config: DictConfig) -> bool:

@@ -1,9 +1,9 @@
-"""Preflight of protocols that rewrite their context: what would count a trajectory once for each of its rows.
+"""Preflight of protocols that rewrite their context: refuses settings that count a trajectory twice or more.
 
 A trajectory whose context is rewritten is trained as several rows. Its vote in the group, the weight of its
-tokens in the losses and the number of updates must be those of one row (rag_r1/plugin/sessions.py tells how
-that is reached). Not every setting of veRL lets it be: what makes one unfit stands beside each below, and the
-key is refused. With any other protocol a trajectory is one row, and nothing is asked for.
+tokens in the losses and the number of updates must be those of one row (rag_r1/plugin/sessions.py describes
+how). Some settings of veRL do not allow that; they are refused, with the reasons given below. With any other
+protocol a trajectory is one row, and nothing is checked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PREFIX = "sessions_"
 _MODE = "trainer.v1.trainer_mode"
 _ACTOR = "actor_rollout_ref.actor"
 _CORRECTION = "algorithm.rollout_correction"
-#: Keys of the critic that must be as the actor's: mini-batches, and what makes the number of ranks.
+#: Keys of the critic that must equal the actor's: mini-batches, and what determines the number of ranks.
 _SHARED = (
     "ppo_mini_batch_size",
     "strategy",
@@ -28,18 +28,18 @@ _SHARED = (
     "fsdp.ulysses_sequence_parallel_size",
 )
 
-#: Sums over tokens, divided by their number or by nothing. The others take a row for a sequence.
+#: Sums over tokens, divided by their number or not at all. The others treat each row as a sequence.
 EXACT_AGGREGATIONS = ("token-mean", "token-sum")
-#: A term for each token, whatever stands in the other rows of a micro-batch. Others are unlike that, or have
-#: not been looked at.
+#: A term for each token, independent of the other rows of a micro-batch. Other losses depend on them, or have
+#: not been checked.
 EXACT_LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gpg", "dro", "cispo")
-#: GRPO takes one row of a session; the others give every token the reward, and whiten over tokens. What is
-#: not here counts rows, or has not been looked at.
+#: GRPO uses one row of a session; the others give every token the reward, and whiten over tokens. Estimators
+#: that are not listed count rows, or have not been checked.
 EXACT_ESTIMATORS = ("grpo", "gae", "reinforce_plus_plus")
 
 
 def splits_sessions(settings: RagR1Config | None) -> bool:
-    """Whether trajectories can have several rows: the protocol rewrites its context."""
+    """Whether trajectories can have several rows, because the protocol rewrites its context."""
     return bool(getattr(getattr(settings, "protocol", None), "rewrites_context", False))
 
 
@@ -49,8 +49,7 @@ def verls_mode(mode: str) -> str:
 
 
 def check_sessions(config: DictConfig, settings: RagR1Config | None) -> list[Problem]:
-    """Where trajectories can have several rows: the trainer that keeps them together, and no setting that
-    counts rows."""
+    """If trajectories can have several rows: the trainer keeps them together, and no setting counts rows."""
     if not splits_sessions(settings):
         return []
     return [*_check_trainer(config), *_check_losses(config), *_check_advantages(config)]
@@ -60,31 +59,31 @@ def _check_trainer(config: DictConfig) -> list[Problem]:
     """Whole trajectories in each mini-batch, of the actor and of the critic."""
     mode, problems = str(config.trainer.v1.trainer_mode), []
     if not mode.startswith(_PREFIX):
-        what = "cuts mini-batches by rows, which tears trajectories apart and makes more updates of them"
+        what = "makes mini-batches by rows, which splits trajectories and makes more updates"
         problems.append(_refused(_MODE, mode, what, [_PREFIX + mode]))
     parts = [_ACTOR, "critic"] if _has_critic(config) else [_ACTOR]
     for part in parts:
-        what = "shuffles rows, which tears trajectories apart"
+        what = "shuffles rows, which splits trajectories"
         problems += _only(config, f"{part}.shuffle", (False,), what)
     for key in _SHARED if len(parts) == 2 else ():
         of_actor = OmegaConf.select(config, f"{_ACTOR}.{key.replace('fsdp.', 'fsdp_config.')}")
-        what = "is not that of the actor, but both are given the same rows in the same order"
+        what = "differs from the actor's, but both get the same rows in the same order"
         problems += _only(config, f"critic.{key}", (of_actor,), what)
     return problems
 
 
 def _check_losses(config: DictConfig) -> list[Problem]:
     """Every token has the weight that it has in a single row."""
-    problems, what = [], "takes each row for a sequence of its own"
+    problems, what = [], "treats each row as a separate sequence"
     for part in [_ACTOR, "critic"] if _has_critic(config) else [_ACTOR]:
         problems += _only(config, f"{part}.loss_agg_mode", EXACT_AGGREGATIONS, what)
     what = "may make the loss of a token depend on the other tokens of its row or micro-batch"
     problems += _only(config, f"{_ACTOR}.policy_loss.loss_mode", EXACT_LOSSES, what)
-    what = "weighs a row by all of its tokens, and not the trajectory"
+    what = "weights each row by its own tokens, and not the trajectory"
     problems += _only(config, f"{_CORRECTION}.rollout_is", (None, "token"), what)
-    what = "can reject all of a last row, in which GRPO finds the advantage of the whole trajectory"
+    what = "can reject a whole last row, from which GRPO takes the advantage of the trajectory"
     problems += _only(config, f"{_CORRECTION}.rollout_rs", (None,), what)
-    what = "asks the teacher for the last row of a trajectory only"
+    what = "calls the teacher for the last row of a trajectory only"
     return problems + _only(config, "distillation.enabled", (False,), what)
 
 
@@ -96,7 +95,7 @@ def _check_advantages(config: DictConfig) -> list[Problem]:
     what = "leaves out the penalties of later rows (actor_rollout_ref.actor.use_kl_loss does not)"
     problems += _only(config, "algorithm.use_kl_in_reward", (False,), what)
     if estimator in ("gae", "reinforce_plus_plus"):
-        what = "fades the reward within each row, at whose end it stands, and not within the trajectory"
+        what = "discounts the reward within each row, at whose end it is, and not within the trajectory"
         problems += _only(config, "algorithm.gamma", (1.0,), what)
     if estimator == "gae":
         what = "leaves out the values of later rows"
@@ -110,7 +109,7 @@ def _check_advantages(config: DictConfig) -> list[Problem]:
 
 
 def _only(config: DictConfig, key: str, allowed: Sequence[Any], why: str) -> list[Problem]:
-    """A Problem if the value of a key is none of those allowed; a switch that is not there is off."""
+    """A Problem if the value of a key is not allowed; a switch that is absent counts as off."""
     value = OmegaConf.select(config, key)
     if value in allowed or (value is None and False in allowed):
         return []

@@ -1,4 +1,4 @@
-"""Preflight of the settings: keys not given, our own block, veRL's validation, and lengths."""
+"""Preflight of the settings: missing keys, our own block, veRL's validation, and lengths."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_given(config: DictConfig) -> list[Problem]:
 
 def check_ours(config: DictConfig) -> tuple[RagR1Config | None, list[Problem]]:
     """The block `rag_r1:`: every unknown key and wrong value of every section, every wrong reward term, and
-    the tool's own keys. The settings are for the checks that follow, also where there are problems: see
+    the tool's own keys. The settings are for the following checks, even if there are problems: see
     `RagR1Config.read`."""
     settings, faults = RagR1Config.read(plain(config.get("rag_r1")))
     if settings is not None:
@@ -54,7 +54,7 @@ def check_ours(config: DictConfig) -> tuple[RagR1Config | None, list[Problem]]:
 
 
 def _tool_faults(settings: RagR1Config) -> list[Exception]:
-    """What is wrong with the keys of the tool, in training and, where that differs, in validation."""
+    """What is wrong with the keys of the search tool, in training and, if that differs, in validation."""
     training = _searcher_faults(settings.retriever)
     known = {str(fault) for fault in training}
     others = [str(fault) for fault in _searcher_faults(settings.validation_retriever)]
@@ -66,15 +66,15 @@ def _tool_faults(settings: RagR1Config) -> list[Exception]:
 
 
 def _own_tool_faults(settings: RagR1Config) -> list[Exception]:
-    """What is wrong with the entries under `rag_r1.tools`, and the tools that the protocol's blocks call and
-    that are not there."""
+    """What is wrong with the entries under `rag_r1.tools`, and tools that the protocol's blocks call but that
+    are missing."""
     faults: list[Exception] = []
     for name, entry in settings.tools.items():
         try:
             make_tool(name, entry)
         except (ImportPathError, ValueError) as fault:
             faults.append(fault)
-        except Exception as fault:  # a factory of one's own may raise anything
+        except Exception as fault:  # a user's factory may raise anything
             faults.append(ValueError(f"rag_r1.tools.{name}: the factory raises {fault!r}"))
     called = settings.protocol.tools_called if settings.protocol is not None else []
     for name in called:
@@ -93,7 +93,7 @@ def _searcher_faults(options: dict[str, Any]) -> list[Exception]:
         make_searcher(options)
     except ImportPathError as fault:
         return [fault]
-    except Exception as fault:  # a factory of one's own may raise anything
+    except Exception as fault:  # a user's factory may raise anything
         named = str(fault).startswith("rag_r1.")
         return [ValueError(str(fault) if named else f"rag_r1.retriever.tool: {tool!r} raises {fault!r}")]
     return []
@@ -106,7 +106,7 @@ def check_verl(config: DictConfig, model_is_there: bool) -> list[Problem]:
 
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "critic disabled": so it says of every GRPO run
+            warnings.simplefilter("ignore")  # it warns "critic disabled" in every GRPO run
             validate_config(config, need_reference_policy(config), need_critic(config) and model_is_there)
     except Exception as fault:  # veRL asserts, and Hydra wraps whatever its dataclasses raise
         cause = fault.__cause__ if fault.__cause__ is not None else fault
@@ -117,7 +117,7 @@ def check_verl(config: DictConfig, model_is_there: bool) -> list[Problem]:
 
 
 def check_lengths(config: DictConfig) -> list[Problem]:
-    """Prompt, response and turn fit into what the engine and the model can hold."""
+    """Prompt, response and turn fit into the context of the engine and of the model."""
     prompt, response = config.data.max_prompt_length, config.data.max_response_length
     room, problems = config.actor_rollout_ref.rollout.max_model_len, []
     holder = "actor_rollout_ref.rollout.max_model_len"
@@ -140,7 +140,7 @@ def check_lengths(config: DictConfig) -> list[Problem]:
 
 
 def _positions(config: DictConfig) -> int | None:
-    """The model's longest context, from a local `config.json`; None if it cannot be known so."""
+    """The model's longest context, from a local `config.json`; None if it is not known."""
     node = config.actor_rollout_ref.model
     if not_given(config, "actor_rollout_ref.model.path"):
         return None

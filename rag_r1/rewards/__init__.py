@@ -1,9 +1,9 @@
 """Rewards: scoring terms over a trajectory and its gold answers, and their weighted sum.
 
-`reward_sum.py` has the sum, `credit.py` what each turn has of it, `registry.py` the way in for a term of your
-own, `entries.py` reads what a configuration says of one, `judging.py` calls it. `terms.py`, `search_r1.py`
-and `r1_searcher.py` are the shipped terms, `answer_metrics.py` the metrics that evaluation shares,
-`normalise.py` the normalisers.
+`reward_sum.py` computes the sum, `credit.py` each turn's part of it; `registry.py` explains how to add a
+term, `entries.py` reads a term's entry in the configuration, `judging.py` calls it. The shipped terms are in
+`terms.py`, `search_r1.py` and `r1_searcher.py`, the metrics that evaluation shares in `answer_metrics.py`,
+the normalisers in `normalise.py`.
 """
 
 from rag_r1.rewards import r1_searcher, search_r1, terms  # noqa: F401  (which registers their terms)

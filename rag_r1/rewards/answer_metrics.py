@@ -1,7 +1,7 @@
 """EM, F1 and cover-EM of one predicted answer: the best over its golds, 0 without an answer.
 
-The same three functions score training and evaluation. `prediction` is None when there was no answer; `golds`
-is anything that `as_golds` reads; `normaliser` is one of those in `normalise.py`, and another name is a
+The same three functions score training and evaluation. `prediction` is None if there was no answer; `golds`
+is anything that `as_golds` reads; `normaliser` is one of those in `normalise.py`, and any other name raises a
 ValueError that lists them.
 """
 
@@ -24,7 +24,7 @@ def token_f1(prediction: str | None, golds: Any, *, normaliser: NormaliserName =
     """Harmonic mean of token precision and recall, in [0, 1].
 
     As in the HotpotQA script (also R1-Searcher's and FlashRAG's) yes / no / noanswer count as a whole: "yes
-    or no" earns nothing where the gold is "yes", so hedging does not pay.
+    or no" earns nothing if the gold is "yes", so hedging does not pay.
     """
     return max((_f1(seen, gold) for seen, gold in comparable(prediction, golds, normaliser)), default=0.0)
 
@@ -42,9 +42,9 @@ def cover_exact_match(
 ) -> float:
     """1.0 if the prediction contains a gold, else 0.0.
 
-    By default every token of the gold stands somewhere in the prediction: R1-Searcher's form, in which (with
-    its normaliser) its figures are published. `ordered`: the tokens must stand side by side. Always whole
-    tokens: "India" does not cover "Ind".
+    By default every token of the gold must occur somewhere in the prediction: R1-Searcher's definition, with
+    which (and with its normaliser) its figures are published. `ordered`: the tokens must be consecutive.
+    Tokens are always compared whole: "India" does not cover "Ind".
     """
     pairs = comparable(prediction, golds, normaliser)
     return float(any(_covers(seen, gold, ordered) for seen, gold in pairs))

@@ -1,18 +1,19 @@
-"""What a term gives to a trajectory, and which of its turns has earned it: the law of sums.
+"""The value that a term gives to a trajectory, and each turn's part of it.
 
 A term returns one number, or one number for each turn. Both are read here into a `Credit`, the value of the
-trajectory and what each turn has of it, and one law holds for every Credit: **its turns sum to its value**,
-exactly (`math.fsum`, which no order of the turns and no version of Python changes). A Credit that breaks it
-cannot be made, and the weighted sum of Credits is a Credit, so the law reaches from a term to the score.
+trajectory and the values of its turns, with one invariant: **the turns sum to the value**, exactly
+(`math.fsum`, whose result depends neither on the order of the turns nor on the version of Python). A Credit
+that violates it cannot be made, and the weighted sum of Credits is a Credit, so the invariant also holds for
+the score.
 
-- One number is earned by the last turn. It judges how the episode came out, which only the last turn settles,
-  and the last token is where veRL puts the reward of a trajectory: with such terms alone, training on the
-  turns' scores is training on the trajectory's.
-- With one number a turn, the value is their sum.
+- One number is credited to the last turn. It judges the outcome of the episode, which only the last turn
+  decides, and veRL puts the reward of a trajectory on the last token: with such terms alone, training on the
+  turns' scores is the same as training on the trajectory's.
+- With one number for each turn, the value is their sum.
 - A trajectory without turns has a value but no turn to credit: the policy has written nothing.
 
 A None, or a number that is not finite, among the turns leaves the whole term without a value: the sum of the
-others would be a judgement in which that turn counts as 0.
+others would count that turn as 0.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ class Credit:
 
     @classmethod
     def of_turns(cls, turns: Sequence[float]) -> Credit:
-        """Of what each turn has earned. Raises OverflowError if the sum is beyond all floats."""
+        """From the value of each turn. Raises OverflowError if the sum is too large for a float."""
         return cls(math.fsum(turns), tuple(turns))
 
     @classmethod
     def of_last_turn(cls, value: float, n_turns: int) -> Credit:
-        """Of one number for a trajectory of `n_turns` turns."""
+        """From one number for a trajectory of `n_turns` turns."""
         return cls(value, (*[0.0] * (n_turns - 1), value) if n_turns else ())
 
 
 def as_credit(given: Any, n_turns: int) -> Credit | None:
     """What a term returned for a trajectory of `n_turns` turns; None if it could not be judged.
 
-    Read are a number, a sequence of numbers (a list, a tuple, an array of numpy or torch), one for each turn,
+    Accepts a number, a sequence of numbers, one for each turn (a list, a tuple, an array of numpy or torch),
     and None. Raises TypeError for anything else and ValueError for a wrong count.
     """
     if hasattr(given, "tolist"):

@@ -1,4 +1,4 @@
-"""The protocol that a term needs for its tags: the run's own, or the shipped one that a trajectory names."""
+"""The protocol whose tags a term uses: the run's own, or the shipped one that a trajectory names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rag_r1.protocols import Protocol, load_protocol
 
 
 def protocol_of(trajectory: Trajectory, protocol: Protocol | None) -> Protocol:
-    """`protocol` if it is given. Raises ProtocolError if it is not and the trajectory's is no shipped one."""
+    """`protocol`, or the trajectory's if it is None. Raises ProtocolError if that one is not shipped."""
     return protocol or _shipped(trajectory.protocol)
 
 

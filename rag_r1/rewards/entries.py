@@ -1,9 +1,9 @@
-"""Reading one entry of `rag_r1.reward`: `{term, weight, name?, timeout_s?, ...options}`.
+"""Reads one entry of `rag_r1.reward`: `{term, weight, name?, timeout_s?, ...options}`.
 
-Options are the keyword-only parameters of the term's function, have the type of their defaults, and are one
-of the values of a `Literal` where they are annotated with one. Two keywords have a meaning of their own:
-`protocol` is the run's and cannot be set here, and `timeout_s` is an option of every async term (judging.py).
-A function with a keyword of that name is given the value.
+Options are the keyword-only parameters of the term's function; they must have the types of their defaults
+and, if annotated with a `Literal`, be one of its values. Two keywords are special: `protocol` is the run's
+and cannot be set here, and `timeout_s` is an option of every async term (judging.py). A function that has a
+keyword of that name receives the value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rag_r1.rewards.registry import RewardError, TermFunction, find_term
 
 
 def read_entry(entry: Any, key: str, protocol: Protocol | None, faults: list[RewardError]) -> Term | None:
-    """The entry's term; what is wrong with it is added to `faults`. None if nothing can be said of it."""
+    """The entry's term; what is wrong with it is added to `faults`. None if it has no usable term."""
 
     def wrong(message: str) -> None:
         faults.append(RewardError(message))
@@ -59,7 +59,7 @@ def read_entry(entry: Any, key: str, protocol: Protocol | None, faults: list[Rew
 def _option_faults(
     function: TermFunction, options: dict[str, Any], path: str, key: str, given: Collection[str]
 ) -> Iterator[str]:
-    """What is wrong with the options; `given` names the parameters that are not among them."""
+    """What is wrong with the options; `given` names the parameters that are set elsewhere."""
     parameters = inspect.signature(function).parameters
     known = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and n not in given}
     choices = _choices(function)
@@ -84,14 +84,14 @@ def _choices(function: TermFunction) -> dict[str, tuple]:
     """The values of the parameters that are annotated with a Literal."""
     try:
         hints = get_type_hints(function)
-    except Exception:  # annotations of a term of one's own may name anything; they promise nothing then
+    except Exception:  # a user's annotations may name anything; they are then ignored
         return {}
     return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
 
 
 def _type_fault(value: Any, default: Any) -> str | None:
-    """What the value must be and is not: a number for a number, a flag for a flag, a text for a text;
-    anything if the default says nothing."""
+    """What the value must be but is not, judged by the default: a number, a flag or a text. None if it fits,
+    or if the default is none of these."""
     if isinstance(default, int | float) and not isinstance(default, bool):
         return None if _is_number(value) else "a finite number"
     if isinstance(default, bool | str) and not isinstance(value, type(default)):

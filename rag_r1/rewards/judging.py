@@ -1,14 +1,14 @@
-"""One term at work: a plain function is called, an async one is awaited within its time.
+"""Calls one term: a plain function is called, an async one is awaited with a time limit.
 
-What comes back is read into a Credit (credit.py). There is none, and the term is left out of the sample, if
+The result is read into a Credit (credit.py). There is no Credit, and the term is left out of the sample, if
 the term could not judge:
 
 - it returned None, or a number that is not finite;
-- it raised `Refused`, because a judge declined or its answer makes no sense;
-- an async term took longer than its `timeout_s`, or a time-out of its own ended it.
+- it raised `Refused`, because a judge declined or gave an unusable answer;
+- an async term took longer than its `timeout_s`, or was ended by its own time-out.
 
-Whatever else it raises is a fault in code, and so is a value that is none, or one value too few: RewardError
-with the names of term and trajectory, which ends the run. A reward of 0 would hide it.
+Any other exception is a bug, and so are a wrong type or a wrong number of values: they raise a RewardError
+with the names of term and trajectory, which ends the run. A reward of 0 would hide the bug.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from rag_r1.agent.boundary import Late, within
 from rag_r1.rewards.credit import Credit, as_credit
 from rag_r1.rewards.registry import Refused, RewardError, TermFunction
 
-#: Seconds that an async term has for one trajectory, unless its entry says otherwise.
+#: Seconds that an async term may take for one trajectory, unless its entry sets `timeout_s`.
 DEFAULT_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A term's Credit, or None and, where it is known, why there is none."""
+    """A term's Credit, or None and, if it is known, the reason."""
 
     credit: Credit | None
     reason: str = ""
@@ -39,7 +39,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Term:
-    """One entry of the list: what it is called in the logs, what it weighs, and what computes it.
+    """One entry of the list: its name in the logs, its weight, and its function.
 
     `timeout_s` limits an async function only: a plain one that hangs cannot be interrupted.
     """
@@ -55,7 +55,7 @@ class Term:
         return is_async(self.function)
 
     def __call__(self, trajectory: Trajectory, golds: list[str]) -> Verdict:
-        """The verdict of a plain function. Raises RewardError, as the module's paragraph says."""
+        """The verdict of a plain function. Raises RewardError, as described at the top of the module."""
         with self._naming(trajectory):
             try:
                 given = self.function(trajectory, golds, **self.options)
@@ -64,13 +64,13 @@ class Term:
             return Verdict(as_credit(given, len(trajectory.turns)))
 
     async def judge(self, trajectory: Trajectory, golds: list[str]) -> Verdict:
-        """The verdict of an async function. Raises RewardError, as the module's paragraph says."""
+        """The verdict of an async function. Raises RewardError, as described at the top of the module."""
         with self._naming(trajectory):
             try:
                 given = await within(self.timeout_s, lambda: self.function(trajectory, golds, **self.options))
             except (Refused, Late) as refusal:
                 return Verdict(None, str(refusal))
-            except (asyncio.TimeoutError, TimeoutError):  # one and the same from Python 3.11 on
+            except (asyncio.TimeoutError, TimeoutError):  # the same class from Python 3.11 on
                 return Verdict(None, "a time-out of its own")
             return Verdict(as_credit(given, len(trajectory.turns)))
 
@@ -86,5 +86,5 @@ class Term:
 
 
 def is_async(function: TermFunction) -> bool:
-    """Is it `async def`, itself or as the `__call__` of an object?"""
+    """Is it an `async def`, or an object whose `__call__` is one?"""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

@@ -3,11 +3,11 @@
 `squad`, the default, is SQuAD's, as Search-R1 and RAG-R1 use it: lower case, ASCII punctuation removed, the
 articles a / an / the removed, white space folded. `r1_searcher` is that of R1-Searcher's reward servers and
 of its evaluation (`metric_calc_rule.py`), in which its figures are published: punctuation, also ‘ ’ ´ `,
-becomes blanks, so that "Jean-Luc" is two words, and the answers `True` and `False` are yes and no.
+becomes spaces, so that "Jean-Luc" is two words, and the answers `True` and `False` become yes and no.
 
-Some answers are made of nothing else ("The The", "A", "?"). Such a gold is compared after lower-casing and
-folding white space only, and the prediction with it, so that it can still be answered, and only by itself. An
-empty prediction equals nothing and covers nothing.
+Some golds have nothing left after normalisation ("The The", "A", "?"). They and their predictions are
+compared after lower-casing and folding white space only, so that such a gold can still be answered, and only
+by itself. An empty prediction equals nothing and covers nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def fold(text: str) -> str:
 def comparable(prediction: str | None, golds: Any, normaliser: str = "squad") -> Iterator[tuple[str, str]]:
     """For every gold, (prediction, gold) in the form in which they are compared; neither is ever empty.
 
-    Raises ValueError, with the names that there are, if there is no such normaliser."""
+    Raises ValueError, which lists the normalisers, if there is none of that name."""
     if normaliser not in NORMALISERS:
         raise ValueError(f"unknown normaliser {normaliser!r}: use one of {', '.join(NORMALISERS)}")
     shorten = NORMALISERS[normaliser]

@@ -1,26 +1,26 @@
-"""R1-Searcher's format rules as terms; with `searched`, `f1` and `cover_em` they add up to its rewards.
+"""R1-Searcher's format rules as terms; with `searched`, `f1` and `cover_em` they make up its rewards.
 
-(`f1` and `cover_em` with `normaliser: r1_searcher`, which these rewards compare answers by.)
+(`f1` and `cover_em` with `normaliser: r1_searcher`, as in these rewards.)
 
-Published are two stages (the paper) and three reward servers (the code), which differ from the paper and from
-each other. Each is a list of terms, ready to be named, in recipes/r1_searcher/reward/:
+The paper describes two stages; the published code has three reward servers, which differ from the paper and
+from each other. Each is available as a list of terms in recipes/r1_searcher/reward/:
 
     paper_stage1   0.5 for a search + 0.5 for the format
     paper_stage2   F1, -2 for a wrong format
     llama_stage1   cover-EM +-1, + 0.5 for balanced blocks, at least one, + 0.5 for the ending
     llama_stage2   F1, -1 for a wrong format or Chinese
-    qwen_zero      F1, -2 for a wrong format, Chinese, "assistant", more than ten words of answer, tags in it
+    qwen_zero      F1, -2 for a wrong format, Chinese, "assistant", or an answer with tags or over ten words
 
 The format of a trajectory is right if its blocks are balanced and its ending is right:
 
-    blocks   as many opened queries as closed ones as searches answered, and no documents of its own making
+    blocks   equal numbers of opened queries, closed queries and answered searches; no made-up documents
     ending   one thought and one answer, each opened and closed once
 
-Published is a count of tags over the whole text, documents included. What the environment writes is right by
-construction, though: it numbers the documents, closes the block, and neutralises tags inside. So only the
-policy's words are looked at, and searches are counted where they were carried out. The values are the same
-but where that count can be deceived: a policy cannot make up for an unanswered query with a document block
-that it writes itself, and a search without results or an engine that is away is not the policy's fault.
+The published code counts tags in the whole text, documents included. What the environment writes is always
+right, though: it numbers the documents, closes the block, and neutralises tags inside. So only the policy's
+text is checked, and searches are counted when they are carried out. The values are the same except where the
+published count can be deceived: a policy cannot make up for an unanswered query with a document block that it
+writes itself, and a search without results or a failed search engine is not the policy's fault.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ def r1_searcher_format(
     most_answer_words: int = 0,
     protocol: Protocol | None = None,
 ) -> float:
-    """`right` if blocks, ending and the rules that are switched on hold, else `wrong`.
+    """`right` if blocks and ending are right and the enabled rules hold, else `wrong`.
 
-    `no_chinese`, `no_assistant`: outside of documents; the latter is how a base model begins to play the
-    whole conversation. `no_tags_in_answer`: of a search or of documents, also without their `<|` and `|>`.
-    `most_answer_words`: 0 is no limit.
+    `no_chinese`, `no_assistant`: in the policy's text; a base model that writes "assistant" has begun to
+    write the whole conversation. `no_tags_in_answer`: tags of a search or of documents, also without their
+    `<|` and `|>`. `most_answer_words`: 0 is no limit.
     """
     dialect = protocol_of(trajectory, protocol)
     text, answer = trajectory.generated_text, trajectory.answer or ""
@@ -97,6 +97,6 @@ def r1_searcher_format(
 
 
 def _names(blocks: Iterable[Tag]) -> list[str]:
-    """The tags' strings; of `<|name|>` the bare name, which as a word says nothing else."""
+    """The tags' strings; of `<|name|>` only the name, which is no ordinary word."""
     parts = [part for tag in blocks for part in (tag.open, tag.close)]
     return [part.removeprefix("<|").removesuffix("|>") if part.startswith("<|") else part for part in parts]

@@ -1,7 +1,7 @@
-"""How a reward term gets its name: the one way in for a term of your own.
+"""The registry of reward terms, and how to add your own.
 
 A term is a function `(trajectory, golds, **options)`; its options are keyword-only parameters, so the
-signature is their documentation and a wrong one is refused when a run starts. Write it where you like,
+signature documents them and a wrong one is refused when a run starts. Write the function anywhere,
 
     def short_answer(trajectory, golds, *, most_words: int = 5) -> float:
         return float(trajectory.answer is not None and len(trajectory.answer.split()) <= most_words)
@@ -13,13 +13,13 @@ and name it in the configuration by its import path:
         - {term: em, weight: 1.0}
         - {term: "my_package.my_rewards:short_answer", weight: 0.1, most_words: 3}
 
-Inside this package, `@register("name")` gives a short name. A term with a keyword `protocol` is given the
-run's Protocol, for its tags.
+Inside this package, `@register("name")` gives a term a short name. A term with a keyword `protocol` receives
+the run's Protocol, for its tags.
 
-It returns one number, or a list with one number for each turn, which sum to its value (credit.py). For
-"could not be judged" it returns None (or a number that is not finite), or raises `Refused` with a reason. It
-may be `async def`, to ask a model or a server: then its entry may have `timeout_s`, the seconds that it has
-for one trajectory (judging.py). docs/rewards.md shows both.
+A term returns one number, or a list with one number for each turn, which sum to its value (credit.py). If it
+cannot judge a trajectory, it returns None (or a number that is not finite), or raises `Refused` with a
+reason. It may be `async def`, to call a model or a server: then its entry may set `timeout_s`, the seconds
+that it may take for one trajectory (judging.py). docs/rewards.md shows both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 
 from rag_r1.import_path import ImportPathError, imported
 
-#: Returns one number, one for each turn, or None; an async one an awaitable of these.
+#: Returns one number, one for each turn, or None; if async, an awaitable of these.
 TermFunction = Callable[..., Any]
 
 _terms: dict[str, TermFunction] = {}
@@ -37,7 +37,7 @@ _terms: dict[str, TermFunction] = {}
 
 class RewardError(ValueError):
     """A wrong entry under `rag_r1.reward` (the message names the key), or a term that failed. `remedy` says
-    what to do, where more is known than the key."""
+    what to do, if more is known than the key."""
 
     def __init__(self, message: str, remedy: str = ""):
         super().__init__(message)
@@ -50,7 +50,7 @@ class Refused(Exception):
 
 
 def register(name: str) -> Callable[[TermFunction], TermFunction]:
-    """Decorator: make a function known as the term `name`. Raises RewardError if the name is taken."""
+    """Decorator that registers a function as the term `name`. Raises RewardError if the name is taken."""
 
     def add(function: TermFunction) -> TermFunction:
         if name in _terms:
@@ -67,7 +67,7 @@ def term_names() -> list[str]:
 
 
 def find_term(name: Any, key: str) -> TermFunction:
-    """The function behind a registered name or an import path. Raises RewardError that begins with `key`."""
+    """The function of a registered name or an import path. Raises RewardError naming `key`."""
     if name in _terms:
         return _terms[name]
     if ":" not in name:

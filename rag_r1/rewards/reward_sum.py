@@ -5,15 +5,15 @@
         - {term: em, weight: 1.0}
         - {term: f1, weight: 0.5, name: partial}    # `name` is its key in the logs: the term by default
 
-Everything is checked when the list is read, and all faults of all entries are told at once, so a wrong entry
-costs no GPU second. `await reward.judge(trajectory, golds)` gives a Judgement: one flat record with the same
-keys for every sample, namely `score` (the sum), every term's own value before its weight, and
-`missing_terms`; and the score of each turn, which sum to `score` (credit.py). All async terms of a trajectory
-run at the same time. A sum of plain terms can also be called, which gives the flat record.
+Everything is checked when the list is read, and all faults of all entries are reported at once, before a GPU
+is used. `await reward.judge(trajectory, golds)` gives a Judgement: one flat record with the same keys for
+every sample, namely `score` (the sum), every term's own value before weighting, and `missing_terms`; and the
+score of each turn, which sum to `score` (credit.py). All async terms of a trajectory run at the same time. A
+sum of plain terms can also be called directly, which gives the flat record.
 
-A term that could not be judged (judging.py says when) is left out of the sum, in every turn; its value is
-then None, which veRL's validation metrics leave out of their means, and `missing_terms` counts it. A term
-that fails in any other way ends the run with its name.
+A term that could not judge (see judging.py) is left out of the sum, in every turn; its value is then None,
+which veRL's validation metrics leave out of their means, and `missing_terms` counts it. A term that fails in
+any other way ends the run with an error that names it.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _TAKEN = ("score", "missing_terms")
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the terms say of one trajectory.
+    """The scores of one trajectory.
 
     rewards: `{"score": sum, "<name>": value, ..., "missing_terms": count}`.
-    turn_scores: one number a turn, which sum to the score; empty for a trajectory without turns.
-    missing: the terms without a value, and why as far as it is known ("" if not).
+    turn_scores: one number for each turn, which sum to the score; empty for a trajectory without turns.
+    missing: the terms without a value, and the reason ("" if it is not known).
     """
 
     rewards: dict[str, float | None]
@@ -51,7 +51,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class RewardSum:
-    """Terms and their weighted sum; see the module's paragraph."""
+    """Terms and their weighted sum; see the top of the module."""
 
     terms: tuple[Term, ...]
 
@@ -59,7 +59,7 @@ class RewardSum:
     def from_config(cls, config: Sequence[Mapping[str, Any]], protocol: Protocol | None = None) -> RewardSum:
         """From a list of `{term, weight, name?, timeout_s?, ...options}`.
 
-        `protocol` is given to the terms that ask for it; needed there if it is not a shipped one. Raises
+        `protocol` is passed to the terms that take it; it is required if it is not a shipped one. Raises
         RewardError naming every wrong key, e.g. `rag_r1.reward[1].weight`.
         """
         terms, faults = cls.read(config, protocol)
@@ -83,7 +83,7 @@ class RewardSum:
             wrong: list[RewardError] = []
             term = read_entry(entry, f"{_KEY}[{i}]", protocol, wrong)
             if term is not None and term.name in (*_TAKEN, *(other.name for other in terms)):
-                what = f"{_KEY}[{i}]: the name {term.name!r} is taken; give it another `name`"
+                what = f"{_KEY}[{i}]: the name {term.name!r} is taken; choose another `name`"
                 wrong.append(RewardError(what))
             if term is not None and not wrong:
                 terms.append(term)
@@ -112,13 +112,13 @@ class RewardSum:
         try:
             await asyncio.gather(*waiting.values())
         finally:
-            for task in waiting.values():  # of which one may have failed
+            for task in waiting.values():  # if one has failed, the others are still running
                 task.cancel()
         verdicts |= {name: task.result() for name, task in waiting.items()}
         return self._judgement(trajectory, [verdicts[term.name] for term in self.terms])
 
     def unjudged(self) -> dict[str, float | None]:
-        """The record of a trajectory that is not to be judged: no term has a value."""
+        """The record of a trajectory that is not judged: no term has a value."""
         values = {term.name: None for term in self.terms}
         return {"score": None, **values, "missing_terms": float(len(values))}
 
@@ -129,7 +129,7 @@ class RewardSum:
         try:
             total = weighted_sum(known, len(trajectory.turns))
         except (ValueError, OverflowError) as error:
-            raise RewardError(f"the score of trajectory {trajectory.id!r} cannot be: {error}") from error
+            raise RewardError(f"the score of trajectory {trajectory.id!r} is invalid: {error}") from error
         values = {term.name: None if v.credit is None else v.credit.value for term, v in told}
         missing = {term.name: v.reason for term, v in told if v.credit is None}
         rewards = {"score": total.value, **values, "missing_terms": float(len(missing))}

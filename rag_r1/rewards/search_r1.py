@@ -3,18 +3,18 @@
     answer   structure   reward                    with the defaults
     right    valid       1                         1
     right    invalid     1 - structure             0.8
-    wrong    valid       structure                 0.2   (+ `retrieval` if a retrieved document holds a gold)
+    wrong    valid       structure                 0.2   (+ `retrieval` if a retrieved document has a gold)
     wrong    invalid     final                     0.1
     none     -           0                         0
 
-Valid is the state machine  think -> search -> information -> think -> ... -> answer  with nothing but white
-space between the blocks, no block left out and none inside another. The information blocks come from the
-environment, so only the policy's turns are looked at: each is one think block and one search or answer block,
-nothing else.
+A structure is valid if it follows  think -> search -> information -> think -> ... -> answer  with only white
+space between the blocks, no block missing and none inside another. The information blocks come from the
+environment, so only the policy's turns are checked: each must be one think block and one search or answer
+block, nothing else.
 
 The defaults are those of Search-R1's published v0.3 runs, where `retrieval` is 0 (0.1 in its comments). Two
-accidents of that code are left out: the prompt's example never counts as an answer, and a document holds a
-gold only as whole words.
+bugs of that code are not reproduced: the prompt's example never counts as an answer, and a document contains
+a gold only as whole words.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def search_r1_format(
     retrieval: float = 0.0,
     protocol: Protocol | None = None,
 ) -> float:
-    """The table above. Without `protocol`, that named in the trajectory (a shipped one) gives the tags."""
+    """The table above. Without `protocol`, the tags are those of the shipped one that the trajectory
+    names."""
     if trajectory.answer is None:
         return 0.0
     valid = is_valid(trajectory, protocol_of(trajectory, protocol).tags)
@@ -62,7 +63,7 @@ def is_valid(trajectory: Trajectory, tags: Tags) -> bool:
 
 
 def found_gold(trajectory: Trajectory, golds: list[str]) -> bool:
-    """Does a document that the policy was shown hold a gold answer, as whole words side by side?"""
+    """Does a document shown to the policy contain a gold answer, as consecutive whole words?"""
     documents = (doc for turn in trajectory.turns for result in turn.documents for doc in result)
     return any(cover_exact_match(doc.contents, golds, ordered=True) for doc in documents)
 

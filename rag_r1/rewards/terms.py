@@ -1,8 +1,8 @@
 """The shipped terms on the final answer: `em`, `f1`, `cover_em`; and on how it was found: `searched`,
 `turn_cost`, `repeat_cost`.
 
-They read `trajectory.answer`, which the agent core takes from an answer turn of the policy's own, so neither
-a prompt's example nor an `<answer>` inside a document can earn anything. `normaliser` says how answers are
+They read `trajectory.answer`, which the agent core takes from an answer turn of the policy itself, so neither
+a prompt's example nor an `<answer>` inside a document can earn anything. `normaliser` sets how answers are
 compared (normalise.py): `squad`, or `r1_searcher` as in that project's rewards and figures.
 """
 
@@ -35,13 +35,13 @@ def cover_em(
     wrong: float = 0.0,
     normaliser: NormaliserName = "squad",
 ) -> float:
-    """1 or `wrong`: does the answer contain a gold? A long one covers anything, so keep the weight small."""
+    """1 or `wrong`: does the answer contain a gold? Long answers cover anything, so keep the weight small."""
     return cover_exact_match(trajectory.answer, golds, ordered=ordered, normaliser=normaliser) or wrong
 
 
 @register("searched")
 def searched(trajectory: Trajectory, golds: list[str]) -> float:
-    """1 or 0: was a search carried out? R1-Searcher's retrieval reward, which teaches that one can."""
+    """1 or 0: was a search carried out? R1-Searcher's retrieval reward, which teaches to search at all."""
     return float(trajectory.n_searches > 0)
 
 
@@ -49,8 +49,8 @@ def searched(trajectory: Trajectory, golds: list[str]) -> float:
 def turn_cost(trajectory: Trajectory, golds: list[str]) -> float:
     """Turns of a trajectory whose answer is right (EM), else 0: give it a small negative weight.
 
-    Of two right trajectories the shorter one then scores higher, which is what several queries in one turn
-    are for. Wrong ones are left alike, so that giving up early never pays.
+    Of two right trajectories the shorter one then scores higher, which rewards several queries in one turn.
+    The cost does not apply to wrong ones, so that giving up early never pays.
     """
     return float(len(trajectory.turns)) if exact_match(trajectory.answer, golds) else 0.0
 
@@ -59,6 +59,6 @@ def turn_cost(trajectory: Trajectory, golds: list[str]) -> float:
 def repeat_cost(trajectory: Trajectory, golds: list[str]) -> float:
     """Repeated queries of a trajectory whose answer is right (EM), else 0: give it a small negative weight.
 
-    A query that was asked before finds nothing new. Wrong trajectories are left alike, as with `turn_cost`.
+    A query that was asked before finds nothing new. As with `turn_cost`, wrong trajectories cost nothing.
     """
     return float(trajectory.n_repeated_queries) if exact_match(trajectory.answer, golds) else 0.0

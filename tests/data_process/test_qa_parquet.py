@@ -38,7 +38,7 @@ def test_one_split_alone_is_enough():
 
 
 def test_a_train_set_that_is_all_in_test_is_an_error():
-    with pytest.raises(DataError, match="mine.json also stands in the validation set"):
+    with pytest.raises(DataError, match="mine.json is also in the validation set"):
         make_splits(source("A?", name="mine.json"), source("a"))
 
 

@@ -67,7 +67,7 @@ def test_published_rows_become_verls_with_their_own_ids(files, tmp_path, capsys)
     assert row["prompt"] == load_protocol("r1_searcher").messages("P1?")
     assert row["extra_info"]["id"] == "r1_searcher/train/7" and row["extra_info"]["protocol"] == "r1_searcher"
     told = capsys.readouterr()
-    assert "1 questions of 2 rows (0 duplicates removed, 1 removed that stand in test" in told.out
+    assert "1 questions of 2 rows (0 duplicates removed, 1 removed that are in test" in told.out
     assert "note: 1 of the 350 questions that stage 1 was published with" in told.err
 
 
@@ -111,7 +111,7 @@ def test_without_difficulties_it_says_so(files, tmp_path, capsys):
     [
         ([], "give either --train"),
         (["--train", "{published}", "--hotpotqa", "{h}"], "give either --train"),
-        (["--train", "{published}", "--count", "hotpotqa.medium=1"], "draw from raw rows"),
+        (["--train", "{published}", "--count", "hotpotqa.medium=1"], "are for raw rows"),
         (["--hotpotqa", "{h}", "--count", "hotpot.medium=1"], "--count hotpot.medium=1: use SOURCE.CLASS=N"),
         (["--hotpotqa", "{h}", "--count", "hotpotqa.medium=x"], "--count hotpotqa.medium=x"),
         (["--hotpotqa", "{h}", "--difficulty", "{h}"], "line 1: needs `question` or `id`"),

@@ -110,7 +110,7 @@ def test_a_missing_key_of_json_is_told_with_those_that_are_there(tmp_path):
 def test_a_file_of_another_form_is_told_what_is_read(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(b"PK\x03\x04 a spreadsheet, say\n")
-    with pytest.raises(DataError, match=r"not JSON.*Read are \.json .*\.csv and \.tsv .*\.gz.*\.parquet"):
+    with pytest.raises(DataError, match=r"not JSON.*Accepted are \.json .*\.csv and \.tsv .*\.gz.*\.parquet"):
         read_file(path)
 
 

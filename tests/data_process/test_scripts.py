@@ -68,8 +68,7 @@ def test_what_was_left_out_is_told_and_written_down(files, tmp_path, capsys):
     assert main("", "rag_r1_sq", "hotpotqa", arguments=given) == 0
     printed = capsys.readouterr()
     assert (
-        "3 questions of 6 rows (1 duplicates removed, 1 removed that stand in test, 1 malformed"
-        in printed.out
+        "3 questions of 6 rows (1 duplicates removed, 1 removed that are in test, 1 malformed" in printed.out
     )
     assert "bad_row.json, row 6: `question` must be a text" in printed.err
     splits = json.loads((tmp_path / "out" / "data_summary.json").read_text())["splits"]

@@ -313,7 +313,7 @@ def test_search_r1s_server_without_health_addresses_is_good_enough(right_config)
         ({"answer": documents(3), "ready": 503}, "error", "not ready"),
         ({"answer": {"error": "x"}, "status": 500}, "error", "HTTP 500"),
         ({"answer": {"something": 1}}, "error", "test search"),
-        ({"answer": documents(1)}, "warning", "1 documents where topk=3"),
+        ({"answer": documents(1)}, "warning", "1 documents, but topk=3"),
     ],
 )
 def test_a_server_that_is_not_right_is_named(right_config, options: dict, level: str, words: str):

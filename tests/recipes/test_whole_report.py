@@ -209,10 +209,10 @@ def test_the_preflight_sends_the_token_as_the_client_does_and_tells_nobody(guard
 @pytest.mark.parametrize(
     ("token", "words"),
     [
-        (None, "asks for a token (HTTP 401)"),
+        (None, "requires a token (HTTP 401)"),
         (f"{SECRET}x", "does not accept the token (HTTP 401)"),
-        (f"{SECRET}\nx", "cannot stand in the header"),
-        (f"{SECRET}é", "cannot stand in the header"),
+        (f"{SECRET}\nx", "not allowed in the header"),
+        (f"{SECRET}é", "not allowed in the header"),
     ],
 )
 def test_a_token_that_is_missing_or_wrong_is_told_without_it(guarded, monkeypatch, caplog, token, words):
