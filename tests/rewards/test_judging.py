@@ -195,7 +195,7 @@ def test_when_one_judge_fails_the_others_are_cancelled(own_module):
 
 
 def test_a_score_beyond_all_numbers_is_refused_with_the_trajectory(own_module):
-    with pytest.raises(RewardError, match="score of trajectory 't1' cannot be"):
+    with pytest.raises(RewardError, match="score of trajectory 't1' is invalid"):
         judged({"term": "judge", "weight": 1e308, "answer": 1e308})
 
 
