@@ -66,6 +66,7 @@ class Stages:
         recipes = [part for i in STEPS for part in ("--recipe", f"recipes/demo/r1_stage{i}")]
         command = [sys.executable, "-m", "rag_r1.stages", "--out", str(out), *recipes, *overrides]
         environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
+        environment["VERL_FILE_LOGGER_ROOT"] = str(out.parent)  # veRL's metrics; else in the project's folder
         with self.log.open("w") as output:
             self.process = subprocess.Popen(
                 command, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=ROOT
