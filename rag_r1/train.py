@@ -22,6 +22,10 @@ from typing import Any
 from rag_r1.command_line import Arguments, Overrides, argument, read_arguments
 from rag_r1.import_path import find_beside_the_caller
 
+#: veRL's key for modules that its processes import at start, and ours.
+SESSION_TRAINERS = (
+    "ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES=rag_r1.plugin.session_trainer"
+)
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 #: Keys whose values may be the user's files or folders.
 _PATHS = (
@@ -87,6 +91,14 @@ class Recipe:
             *self.overrides,
             *overrides,
         ]
+
+
+def session_overrides(config: Any) -> list[str]:
+    """Overrides that make veRL's processes load our trainers for protocols that rewrite their context; none
+    for veRL's own trainers. Loading costs each process three seconds: the plugin does not do it everywhere."""
+    if not str(config.trainer.v1.trainer_mode).startswith("sessions_"):
+        return []
+    return [f"++{SESSION_TRAINERS}"]
 
 
 def shipped() -> list[Path]:
@@ -206,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.check_only:
         return 0
     sys.stdout.flush()
-    command = recipe.command([*given.overrides, *whole_paths(config)])
+    command = recipe.command([*given.overrides, *whole_paths(config), *session_overrides(config)])
     os.execv(command[0], command)
 
 

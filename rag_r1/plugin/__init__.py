@@ -7,8 +7,10 @@ register:
 
 - the platform "cpu" and, if it is the platform in use, the FSDP engines for it;
 - the agent loop "search_agent" (``rollout.agent.default_agent_loop``, or ``agent_name`` of a row);
-- the reward manager "search" (``reward.reward_manager.name``);
-- the trainers "sessions_..." (``trainer.v1.trainer_mode``).
+- the reward manager "search" (``reward.reward_manager.name``).
+
+The trainers "sessions_..." (session_trainer.py) are not among them: they import veRL's trainer, which costs
+each process three seconds. `rag-r1 train` makes veRL load them where they are used.
 
 They import parts of veRL during ``import verl``. That is safe, because veRL has defined all its names by
 then, and costs little: trainer, agent-loop and training workers import the same parts anyway, the other
@@ -55,7 +57,6 @@ def _register() -> None:
         _load("CPU engines", "rag_r1.plugin.cpu.engines")
     _load("agent loop", "rag_r1.plugin.agent_loop")
     _load("reward manager", "rag_r1.plugin.reward_manager")
-    _load("session trainers", "rag_r1.plugin.session_trainer")
 
 
 _register()

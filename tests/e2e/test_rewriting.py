@@ -21,6 +21,7 @@ from transformers import AutoTokenizer
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import run_demo
+from rag_r1.train import SESSION_TRAINERS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
@@ -37,6 +38,7 @@ STEPS, QUESTIONS, GROUP, UPDATES, VALIDATION = 2, 4, 8, 2, 12
 TURNS = 4
 OVERRIDES = (
     "trainer.v1.trainer_mode=sessions_sync",
+    f"++{SESSION_TRAINERS}",
     f"trainer.total_training_steps={STEPS}",
     f"trainer.test_freq={STEPS}",
     f"data.val_max_samples={VALIDATION}",

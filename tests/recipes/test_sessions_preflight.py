@@ -13,6 +13,7 @@ from rag_r1.config import RagR1Config
 from rag_r1.preflight.cluster import check_reach
 from rag_r1.preflight.sampling import check_sampler
 from rag_r1.preflight.sessions import check_sessions, splits_sessions, verls_mode
+from rag_r1.train import session_overrides
 
 pytestmark = pytest.mark.slow  # composed recipes
 
@@ -143,3 +144,14 @@ def test_the_other_checks_know_our_trainers_by_verls_mode():
         "rag_r1.retriever.url=http://127.0.0.1:8000",
     )
     assert [problem.where for problem in check_reach(apart)] == ["rag_r1.retriever.url"]
+
+
+def test_verl_loads_the_trainer_of_the_mode_and_otherwise_none():
+    config = composed("recipes/demo/grpo", MODE)
+    (override,) = session_overrides(config)
+    name = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES"
+    assert (
+        OmegaConf.select(composed("recipes/demo/grpo", MODE, override), name)
+        == "rag_r1.plugin.session_trainer"
+    )
+    assert session_overrides(composed("recipes/demo/grpo")) == []
