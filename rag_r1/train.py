@@ -24,7 +24,7 @@ from rag_r1.import_path import find_beside_the_caller
 
 #: veRL's key for modules that its processes import at start, and ours.
 SESSION_TRAINERS = (
-    "ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES=rag_r1.plugin.session_trainer"
+    "ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES=rag_r1.session_trainers"
 )
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 #: Keys whose values may be the user's files or folders.
@@ -95,7 +95,7 @@ class Recipe:
 
 def session_overrides(config: Any) -> list[str]:
     """Overrides that make veRL's processes load our trainers for protocols that rewrite their context; none
-    for veRL's own trainers. Loading costs each process three seconds: the plugin does not do it everywhere."""
+    for veRL's own trainers. Loading takes each process three seconds, so it is not done everywhere."""
     if not str(config.trainer.v1.trainer_mode).startswith("sessions_"):
         return []
     return [f"++{SESSION_TRAINERS}"]

@@ -10,7 +10,7 @@ register:
 - the reward manager "search" (``reward.reward_manager.name``).
 
 The trainers "sessions_..." (session_trainer.py) are not among them: they import veRL's trainer, which costs
-each process three seconds. `rag-r1 train` makes veRL load them where they are used.
+each process three seconds. `rag-r1 train` has them loaded where they are used (rag_r1/session_trainers.py).
 
 They import parts of veRL during ``import verl``. That is safe, because veRL has defined all its names by
 then, and costs little: trainer, agent-loop and training workers import the same parts anyway, the other
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import sys
 import traceback
 import warnings
 
@@ -57,6 +58,8 @@ def _register() -> None:
         _load("CPU engines", "rag_r1.plugin.cpu.engines")
     _load("agent loop", "rag_r1.plugin.agent_loop")
     _load("reward manager", "rag_r1.plugin.reward_manager")
+    if "rag_r1.session_trainers" in sys.modules:
+        _load("session trainers", "rag_r1.plugin.session_trainer")
 
 
 _register()

@@ -177,7 +177,8 @@ def test_vllm_and_the_actor_agree_on_every_tokens_probability_in_its_row(finishe
     assert sorted(finished.steps) == list(range(1, STEPS + 1))
     for data in finished.steps.values():
         assert data["training/rollout_probs_diff_max"] < 1e-3
-        assert data["actor/grad_norm"] > 0
+    # A step whose rewards are all equal has no gradient.
+    assert max(data["actor/grad_norm"] for data in finished.steps.values()) > 0
 
 
 def test_metrics_and_validation_count_trajectories(finished: Finished):

@@ -150,8 +150,5 @@ def test_verl_loads_the_trainer_of_the_mode_and_otherwise_none():
     config = composed("recipes/demo/grpo", MODE)
     (override,) = session_overrides(config)
     name = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES"
-    assert (
-        OmegaConf.select(composed("recipes/demo/grpo", MODE, override), name)
-        == "rag_r1.plugin.session_trainer"
-    )
+    assert OmegaConf.select(composed("recipes/demo/grpo", MODE, override), name) == "rag_r1.session_trainers"
     assert session_overrides(composed("recipes/demo/grpo")) == []
