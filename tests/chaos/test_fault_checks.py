@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 
 import fault_checks
 import pytest
@@ -21,6 +22,7 @@ from made_runs import (
     fields,
     lines,
     metrics,
+    never_failing,
     play,
     write_lines,
     write_metrics,
@@ -95,9 +97,12 @@ def without_metrics_of_life_2(run: FaultyRun) -> None:
     (run.out / SECOND).write_text("")
 
 
-def missing_without_metrics(run: FaultyRun) -> None:
-    without_metrics_of_life_2(run)
-    lines(ACTOR, lambda rows: rows.pop(8))(run)
+def missing_without_metrics(rows_missing: slice) -> Callable[[FaultyRun], None]:
+    def spoil(run: FaultyRun) -> None:
+        without_metrics_of_life_2(run)
+        lines(ACTOR, lambda rows: rows.__delitem__(rows_missing))(run)
+
+    return spoil
 
 
 def doubled_without_metrics(run: FaultyRun) -> None:
@@ -185,7 +190,10 @@ SPOILINGS = {
     "one trajectory is trained on in the place of another": (
         lines(ACTOR, lambda rows: rows.__setitem__(1, rows[0])), TRAINED,
     ),
-    "a row is missing, and nothing tells how many there must be": (missing_without_metrics, TRAINED),
+    "a row is missing, and nothing tells how many there must be": (
+        missing_without_metrics(slice(8, 9)), TRAINED,
+    ),
+    "two steps are not trained on": (missing_without_metrics(slice(0, 2 * SAMPLES + 1)), TRAINED),
     "a row is twice there, and nothing tells how many there must be": (doubled_without_metrics, TRAINED),
     "the full disk is not counted": (metrics(THIRD, 4, undumped=0.0), DISK),
     "records are not dumped though there is space": (metrics(THIRD, 3, undumped=1 / SAMPLES), DISK),
@@ -215,6 +223,14 @@ def test_a_life_that_is_killed_before_it_wrote_its_metrics_passes(written, tmp_p
 def test_what_is_wrong_is_noticed(written, tmp_path, what):
     spoil, check = SPOILINGS[what]
     expect_failure(check, spoil, copied(written, tmp_path))
+
+
+def test_every_assertion_of_a_check_fails_at_some_spoiling(written, tmp_path):
+    failures = [
+        expect_failure(check, spoil, copied(written, tmp_path / str(i)))
+        for i, (spoil, check) in enumerate(SPOILINGS.values())
+    ]
+    assert not never_failing(fault_checks, failures)
 
 
 def test_every_check_has_a_spoiling_and_no_check_is_left_out():

@@ -7,10 +7,12 @@ named for it fails.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import random
 import shutil
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -129,12 +131,28 @@ def fields(**values: Any) -> Callable[[Any], Any]:
     return lambda run: replace(run, **values)
 
 
-def expect_failure(check: Callable[[Any], None], spoil: Callable[[Any], Any], copy: Any) -> None:
-    """The check passes on the copy, and fails once it is spoilt."""
+def expect_failure(check: Callable[[Any], None], spoil: Callable[[Any], Any], copy: Any) -> BaseException:
+    """The check passes on the copy, and fails once it is spoilt; returns how."""
     check(replace(copy))
     spoilt = spoil(copy)
-    with pytest.raises(FAILS):
+    with pytest.raises(FAILS) as failure:
         check(replace(spoilt or copy))
+    return failure.value
+
+
+def never_failing(module: ModuleType, failures: Iterable[BaseException]) -> list[str]:
+    """The assertions of a module at which none of these failures happened, by line."""
+    path, failed = Path(module.__file__), set()
+    for failure in failures:
+        frames = traceback.extract_tb(failure.__traceback__)
+        failed.add([frame.lineno for frame in frames if frame.filename == str(path)][-1])
+    source = path.read_text(encoding="utf-8")
+    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assert)]
+    return [
+        f"line {node.lineno}: {ast.get_source_segment(source, node)}"
+        for node in found
+        if not failed & set(range(node.lineno, node.end_lineno + 1))
+    ]
 
 
 def checks_of(module: ModuleType) -> set[Callable]:

@@ -15,6 +15,7 @@ from made_runs import (
     expect_failure,
     lines,
     metrics,
+    never_failing,
     play,
     write_lines,
     write_metrics,
@@ -115,6 +116,14 @@ def test_a_run_in_order_passes(written, check):
 def test_what_is_wrong_is_noticed(written, tmp_path, what):
     spoil, check = SPOILINGS[what]
     expect_failure(check, spoil, copied(written, tmp_path))
+
+
+def test_every_assertion_of_a_check_fails_at_some_spoiling(written, tmp_path):
+    failures = [
+        expect_failure(check, spoil, copied(written, tmp_path / str(i)))
+        for i, (spoil, check) in enumerate(SPOILINGS.values())
+    ]
+    assert not never_failing(dapo_and_lora_checks, failures)
 
 
 def test_every_check_has_a_spoiling_and_no_check_is_left_out():

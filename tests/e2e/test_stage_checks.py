@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import stage_checks
-from made_runs import checks_of, copied, expect_failure, fields, lines, play, write_lines
+from made_runs import checks_of, copied, expect_failure, fields, lines, never_failing, play, write_lines
 from safetensors.torch import load_file, save_file
 from stage_checks import CHECKS, TwoStages, the_first_stage_is_finished_and_the_second_is_not
 from transformers import AutoModelForCausalLM
@@ -104,14 +104,20 @@ def another_vocabulary(run: TwoStages) -> None:
     model.save_pretrained(run.model(2))
 
 
-def without_a_tensor(run: TwoStages) -> None:
+def change_tensors(run: TwoStages, change: Callable[[dict], object]) -> None:
     path = run.model(2) / "model.safetensors"
     tensors = load_file(path)
-    del tensors["model.norm.weight"]
+    change(tensors)
     save_file(tensors, path, {"format": "pt"})
 
 
+def without_a_tensor(run: TwoStages) -> None:
+    change_tensors(run, lambda tensors: tensors.pop("model.norm.weight"))
+
+
 def untied(run: TwoStages) -> None:
+    head = "lm_head.weight"
+    change_tensors(run, lambda tensors: tensors.update({head: tensors["model.embed_tokens.weight"].clone()}))
     path = run.model(2) / "config.json"
     text = path.read_text()
     path.write_text(text.replace('"tie_word_embeddings": true', '"tie_word_embeddings": false'))
@@ -155,15 +161,29 @@ def test_what_is_wrong_is_noticed(written, tmp_path, what):
     expect_failure(check, spoil, own_copy(written, tmp_path))
 
 
-def test_a_kill_before_or_after_the_second_stage_is_noticed(written, tmp_path):
+def test_the_first_stage_is_finished_and_the_second_is_not_when_it_is_killed(written, tmp_path):
     run = own_copy(written, tmp_path)
-    with pytest.raises(AssertionError):
-        the_first_stage_is_finished_and_the_second_is_not(run)
     run.finished(2).unlink()
     the_first_stage_is_finished_and_the_second_is_not(run)
-    run.finished(1).unlink()
+
+
+@pytest.mark.parametrize("unfinished", [(), (1,), (1, 2)], ids=["none unfinished", "the first", "both"])
+def test_a_kill_at_another_moment_is_noticed(written, tmp_path, unfinished):
+    run = own_copy(written, tmp_path)
+    for stage in unfinished:
+        run.finished(stage).unlink()
     with pytest.raises(AssertionError):
         the_first_stage_is_finished_and_the_second_is_not(run)
+
+
+def test_every_assertion_of_a_check_fails_at_some_spoiling(written, tmp_path):
+    failures = [
+        expect_failure(check, spoil, own_copy(written, tmp_path / str(i)))
+        for i, (spoil, check) in enumerate(SPOILINGS.values())
+    ]
+    with pytest.raises(AssertionError) as too_late:
+        the_first_stage_is_finished_and_the_second_is_not(written)
+    assert not never_failing(stage_checks, [*failures, too_late.value])
 
 
 def test_every_check_has_a_spoiling_and_no_check_is_left_out():
