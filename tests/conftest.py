@@ -17,6 +17,17 @@ from hypothesis import settings
 
 from retrieval_server.encode.cpu import prefer_reproducible_products
 
+# A check that fails shows its values, as an assertion in a test does.
+pytest.register_assert_rewrite(
+    "async_checks",
+    "dapo_and_lora_checks",
+    "export_checks",
+    "fault_checks",
+    "own_reward_checks",
+    "rewriting_checks",
+    "run_checks",
+    "stage_checks",
+)
 prefer_reproducible_products()
 settings.register_profile("unhurried", deadline=None)
 settings.register_profile("full", deadline=None, max_examples=1000)

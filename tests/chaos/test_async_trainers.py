@@ -15,20 +15,18 @@ first.
 `separate_async` runs on a CPU with engines of their own only (`hybrid_engine=false`, one vLLM instead of two)
 and with the checkpoint engine `tcp`. veRL 0.9.1 logs a line there with an argument that loggers do not take
 (trainer_separate_async.py, line 181: `logger.info(..., flush=True)`), so its level must be above INFO.
+
+What a training must have left behind stands in async_checks.py.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from types import SimpleNamespace
-
+import async_checks
 import pytest
+from async_checks import AsyncRun
 from demo_training import GROUP, QUESTIONS, Training
-from transformers import AutoTokenizer
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.records import records_by_step
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 
@@ -67,7 +65,7 @@ MODES = {
 @pytest.fixture(
     scope="module", params=["separate_async", pytest.param("colocate_async", marks=pytest.mark.full)]
 )
-def trained(request, demo_index, make_module_server, make_proxy, tmp_path_factory):
+def trained(request, demo_index, make_module_server, make_proxy, tmp_path_factory) -> AsyncRun:
     out = tmp_path_factory.mktemp(request.param)
     server = make_module_server()
     with make_proxy(server.url, rate=0.5, delay_s=1.5, faults=["delayed"]) as proxy:
@@ -79,43 +77,20 @@ def trained(request, demo_index, make_module_server, make_proxy, tmp_path_factor
             assert run.finish(900) == 0, run.tail()
         finally:
             run.stop()
-    return SimpleNamespace(out=out, steps=run.steps(), mode=request.param, counts=proxy.counts)
+    return AsyncRun(out, policy_path("rag_r1_mq"), proxy.counts, STEPS, QUESTIONS * GROUP)
 
 
 def test_every_step_has_all_of_its_samples(trained):
-    assert sorted(trained.steps) == list(range(1, STEPS + 1))
-    for data in trained.steps.values():
-        assert data["search/lost"] == data["search/left_out"] == 0
-        assert data["search/failed_engine"] == data["search/failed_error"] == 0
+    async_checks.every_step_has_all_of_its_samples(trained)
 
 
 def test_every_token_has_the_probability_that_the_actor_gives_to_it(trained):
-    for data in trained.steps.values():
-        assert data["training/rollout_probs_diff_valid"] == 1
-        assert data["training/rollout_probs_diff_max"] < 1e-3
+    async_checks.every_token_has_the_probability_that_the_actor_gives_to_it(trained)
 
 
 def test_trajectories_went_through_weight_updates_and_their_versions_say_so(trained):
-    assert (trained.counts["held"], trained.counts["given up"]) == (1, 0)
-    assert max(data["training/off_policy/trajectory_spans/max"] for data in trained.steps.values()) >= 2
-    for data in trained.steps.values():
-        assert data["training/off_policy/trajectory_spans/min"] >= 1
-        assert data["training/off_policy/trajectory_staleness/min"] >= 0
+    async_checks.trajectories_went_through_weight_updates_and_their_versions_say_so(trained)
 
 
 def test_the_actor_is_trained_on_what_the_policy_wrote_and_on_no_row_twice(trained):
-    tokenizer = AutoTokenizer.from_pretrained(policy_path("rag_r1_mq"))
-    records = records_by_step(trained.out / "trajectories" / "train")
-    written = Counter(
-        "".join(turn["text"] for turn in record["turns"]) for step in records.values() for record in step
-    )
-    rows = [json.loads(line) for line in (trained.out / "actor.jsonl").read_text().splitlines()]
-    trained_on = Counter(
-        tokenizer.decode(
-            [t for t, m in zip(row["responses"], row["response_mask"], strict=True) if m],
-            skip_special_tokens=True,
-        )
-        for row in rows
-    )
-    assert sum(trained_on.values()) == STEPS * QUESTIONS * GROUP
-    assert not trained_on - written
+    async_checks.the_actor_is_trained_on_what_the_policy_wrote_and_on_no_row_twice(trained)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
+from left_behind import step_metrics
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.server import ROOT
@@ -79,9 +79,7 @@ class Training:
 
     def steps(self) -> dict[int, dict]:
         """The metrics of every step that is finished."""
-        lines = self.metrics.read_bytes().split(b"\n")[:-1] if self.metrics.exists() else []
-        entries = [json.loads(line) for line in lines]
-        return {entry["step"]: entry["data"] for entry in entries if "search/samples" in entry["data"]}
+        return step_metrics(self.metrics)
 
     def checkpoint(self) -> int:
         """The step of the last whole checkpoint; 0: none."""

@@ -7,7 +7,6 @@ each of them and sees that a check notices.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from left_behind import json_lines
 from transformers import AutoTokenizer
 
 from rag_r1.protocols import load_protocol
@@ -38,13 +38,13 @@ class Run:
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """What the actor was trained on, a row for each trajectory."""
-        return _json_lines(self.out / "actor.jsonl")
+        return json_lines(self.out / "actor.jsonl")
 
     @cached_property
     def metrics(self) -> dict[int, dict[str, float]]:
         """What veRL logged, by step."""
         found: dict[int, dict[str, float]] = {}
-        for entry in _json_lines(self.out / "metrics.jsonl"):
+        for entry in json_lines(self.out / "metrics.jsonl"):
             found.setdefault(entry["step"], {}).update(entry["data"])
         return found
 
@@ -115,7 +115,7 @@ def observations_are_in_the_actors_context_but_outside_its_loss(run: Run) -> Non
 
 
 def documents_in_the_context_came_from_the_corpus(run: Run) -> None:
-    corpus = {row["id"]: row["contents"] for row in _json_lines(run.corpus)}
+    corpus = {row["id"]: row["contents"] for row in json_lines(run.corpus)}
     shown = [
         document
         for record in run.records("train")
@@ -152,7 +152,3 @@ CHECKS = (
     no_search_failed_and_the_metrics_of_the_terms_are_logged,
     rollout_and_actor_agree_on_the_probability_of_every_token,
 )
-
-
-def _json_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

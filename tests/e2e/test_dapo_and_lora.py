@@ -1,16 +1,18 @@
-"""Two settings of GPU runs in real trainings on this CPU: DAPO's group filtering, and merged adapters."""
+"""Two settings of GPU runs in real trainings on this CPU: DAPO's group filtering, and merged adapters.
+
+What they must have left behind stands in dapo_and_lora_checks.py.
+"""
 
 from __future__ import annotations
 
-import json
 import os
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from dapo_and_lora_checks import DAPO_CHECKS, LORA_CHECKS, GroupedRun
 
+from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import run_demo
-from rag_r1.records import records_by_step
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
@@ -26,53 +28,33 @@ SMALL = [
 ]
 
 
-def trained(out: Path, *overrides: str) -> tuple[dict[int, dict], list[dict]]:
-    """Run the demo's GRPO; returns veRL's metrics by step, and the rows that the actor was trained on."""
+def trained(out: Path, *overrides: str) -> GroupedRun:
+    """Run the demo's GRPO."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VERL_ENGINE_VENDOR", "recording")
         patch.setenv("RAG_R1_RECORD", str(out))
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         run_demo("grpo", out, seed=1, overrides=[*SMALL, *overrides], timeout_s=900)
-    steps: dict[int, dict] = {}
-    for line in (out / "metrics.jsonl").read_text().splitlines():
-        entry = json.loads(line)
-        if "search/samples" in entry["data"]:
-            steps[entry["step"]] = entry["data"]
-    assert sorted(steps) == list(range(1, STEPS + 1))
-    return steps, [json.loads(line) for line in (out / "actor.jsonl").read_text().splitlines()]
+    return GroupedRun(out, policy_path("rag_r1_mq"), STEPS, QUESTIONS, GROUP)
 
 
 def test_groups_with_one_reward_are_filtered_and_refilled(tmp_path: Path):
-    steps, rows = trained(
+    run = trained(
         tmp_path,
         "algorithm.filter_groups.enable=true",
         "algorithm.filter_groups.metric=em",
         "algorithm.filter_groups.max_num_gen_batches=8",
     )
-    played = records_by_step(tmp_path / "trajectories" / "train")
-    for step, data in steps.items():
-        groups = defaultdict(list)
-        for record in played[step]:
-            groups[record["id"].rpartition("#")[0]].append(record["rewards"]["em"])
-        constant = [values for values in groups.values() if len(set(values)) == 1]
-        assert data["search/filtered_groups"] == len(constant)
-        assert data["search/refilled_groups"] == len(groups) - QUESTIONS
-        assert data["search/samples"] == len(played[step]) == len(groups) * GROUP
-        assert data["search/short_groups"] == data["search/unusable_groups"] == 0
-    for name in ("filtered", "refilled"):
-        assert sum(data[f"search/{name}_groups"] for data in steps.values()) > 0
-    assert len(rows) == STEPS * QUESTIONS * GROUP, "full batches, and nothing else is trained on"
+    for check in DAPO_CHECKS:
+        check(run)
 
 
 def test_merged_adapters_reach_the_engine_after_every_update(tmp_path: Path):
-    steps, _ = trained(
+    run = trained(
         tmp_path,
         "actor_rollout_ref.model.lora_rank=8",
         "actor_rollout_ref.model.lora.merge=true",
         "actor_rollout_ref.actor.optim.lr=1e-2",
     )
-    # vLLM's probabilities are the old ones, and there is one update a step: were its weights those of before,
-    # the actor's own probabilities would differ from them as soon as it has learned something.
-    for data in steps.values():
-        assert abs(data["actor/ppo_kl"]) < 1e-4 and data["actor/pg_clipfrac"] == 0
-        assert data["actor/grad_norm"] > 0
+    for check in LORA_CHECKS:
+        check(run)

@@ -1,4 +1,7 @@
-"""A reward in the folder of the caller reaches the reward workers, also from outside of the project."""
+"""A reward in the folder of the caller reaches the reward workers, also from outside of the project.
+
+What the training must have left behind stands in own_reward_checks.py.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from rag_r1.records import read_records
+from own_reward_checks import CHECKS, OwnRewardRun
 
 ROOT = Path(__file__).parents[2]
+WEIGHT, LIMIT = 0.1, 2
 
 
 @pytest.mark.e2e
@@ -21,7 +24,8 @@ def test_the_readmes_reward_is_trained_with_from_a_folder_of_ones_own(tmp_path):
         "def brevity(trajectory, golds, *, limit: int = 3) -> float:\n"
         "    return float(trajectory.answer is not None and trajectory.n_searches <= limit)\n"
     )
-    reward = '[{term: em}, {term: "own_reward_of_this_test:brevity", weight: 0.1, limit: 2}]'
+    own = f'{{term: "own_reward_of_this_test:brevity", weight: {WEIGHT}, limit: {LIMIT}}}'
+    reward = f"[{{term: em}}, {own}]"
     command = [
         sys.executable,
         "-P",
@@ -41,5 +45,6 @@ def test_the_readmes_reward_is_trained_with_from_a_folder_of_ones_own(tmp_path):
         timeout=1100,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    records = list(read_records(tmp_path / "out" / "trajectories" / "train"))
-    assert records and all("brevity" in record["rewards"] for record in records)
+    run = OwnRewardRun(tmp_path / "out", weight=WEIGHT, limit=LIMIT)
+    for check in CHECKS:
+        check(run)

@@ -6,21 +6,17 @@ as those of a real training.
 
 from __future__ import annotations
 
-import json
-import random
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import run_checks
+from left_behind import json_lines
+from made_runs import play, write_lines
 from run_checks import CHECKS, Run
 
-from rag_r1.agent import Turn
-from rag_r1.demo import policy, traces, world
-from rag_r1.demo.search import WorldSearch
+from rag_r1.demo import policy
 
-PROTOCOL = world.demo_protocol("rag_r1_mq")
 STEPS, SAMPLES, VALIDATED = 2, 8, 4
 
 
@@ -28,29 +24,10 @@ STEPS, SAMPLES, VALIDATED = 2, 8, 4
 def written(tmp_path_factory) -> Run:
     out = tmp_path_factory.mktemp("run")
     tokenizer = policy.demo_tokenizer()
-    small = world.make_world(0, "train", people=20, places=10, words=12)
-    search, rng = WorldSearch(small.passages), random.Random(0)
-    questions = world.make_questions(small, STEPS * SAMPLES, 0)
-    write_lines(out / "corpus.jsonl", small.passages)
-
-    rows, records = [], []
-    for i, question in enumerate(questions):
-        strategy = rng.choice(["sequential", "parallel", "early"])
-        trace = traces.write_trace(question, strategy, small, PROTOCOL, search.results, rng)
-        ids, mask = policy.encode_trace(tokenizer, PROTOCOL, PROTOCOL.messages(question.text), trace)
-        start = mask.index(1)
-        row = {"prompts": ids[:start], "responses": ids[start:], "response_mask": mask[start:]}
-        rows.append({**row, "loss_mask": mask, "input_ids": ids})
-        turns = [segment.text for segment in trace if segment.generated]
-        asked = [PROTOCOL.parse(text).queries for text in turns[:-1]]
-        found = [search.results(queries) for queries in asked]
-        turns = [
-            Turn.searched(text, queries, documents).to_dict()
-            for text, queries, documents in zip(turns, [*asked, ()], [*found, ()], strict=True)
-        ]
-        step = 1 + i // SAMPLES
-        record = {"id": f"q{i}#0", "step": step, "protocol": PROTOCOL.name, "turns": turns}
-        records.append({**record, "rewards": {"score": 1.0}})
+    played = play(STEPS * SAMPLES, tokenizer=tokenizer)
+    write_lines(out / "corpus.jsonl", played.passages)
+    records = [{**record, "step": 1 + i // SAMPLES} for i, record in enumerate(played.records)]
+    rows = played.rows
     write_lines(out / "actor.jsonl", rows)
     for step in range(1, STEPS + 1):
         write_lines(
@@ -74,15 +51,6 @@ def written(tmp_path_factory) -> Run:
     write_lines(out / "metrics.jsonl", [{"step": step, "data": data} for step, data in metrics])
     policy.save_policy(out / "policy", policy.make_policy(tokenizer, 0), tokenizer)
     return Run(out, out / "policy", out / "corpus.jsonl", STEPS, SAMPLES, "val", VALIDATED)
-
-
-def write_lines(path: Path, rows) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-def read_lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 ACTOR, METRICS = "actor.jsonl", "metrics.jsonl"
@@ -160,7 +128,7 @@ def test_a_run_in_order_passes(written, check):
 def test_what_is_wrong_is_noticed(written, tmp_path, what):
     name, tamper, check = TAMPERINGS[what]
     out = shutil.copytree(written.out, tmp_path / "run")
-    rows = read_lines(out / name)
+    rows = json_lines(out / name)
     tamper(rows)
     write_lines(out / name, rows)
     run = Run(out, written.policy, out / "corpus.jsonl", STEPS, SAMPLES, "val", VALIDATED)

@@ -1,23 +1,26 @@
-"""R1-Searcher's two stages through real veRL on this CPU, killed in the second and given again."""
+"""R1-Searcher's two stages through real veRL on this CPU, killed in the second and given again.
+
+What they must have left behind stands in stage_checks.py.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
-from transformers import AutoModelForCausalLM, AutoTokenizer
+import stage_checks
+from stage_checks import TwoStages
 
 from rag_r1.demo.policy import POLICIES, make_policy, save_policy
 from rag_r1.demo.server import ROOT, build_index, retrieval_server
 from rag_r1.demo.unsearched import NAME, unsearched_tokenizer
 from rag_r1.demo.world import demo_protocol, write_demo
-from rag_r1.records import records_by_step
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(4000)]
 
@@ -94,20 +97,18 @@ class Stages:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
 
 
-def saved(out: Path, stage: int) -> int:
-    tracker = out / f"stage{stage}" / "checkpoints" / "latest_checkpointed_iteration.txt"
-    return int(tracker.read_text() or 0) if tracker.exists() else 0
-
-
 def test_two_stages_killed_in_the_second_go_on_and_end_with_a_model_that_loads(overrides, tmp_path):
     out = tmp_path / "out"
+    start = Path(next(o for o in overrides if "model.path=" in o).partition("=")[2])
+    run = TwoStages(out, start, STEPS, QUESTIONS * GROUP)
     first = Stages(out, "first", overrides)
     try:
-        first.wait(lambda: saved(out, 2) >= 1, timeout_s=AT_MOST_S)
+        first.wait(lambda: run.saved(2) >= 1, timeout_s=AT_MOST_S)
     finally:
         first.kill()
-    assert (out / "stage1" / "finished").exists() and not (out / "stage2" / "finished").exists()
-    trained_before = (out / "stage1" / "finished").stat().st_mtime_ns
+    stage_checks.the_first_stage_is_finished_and_the_second_is_not(run)
+    finished_ns = run.finished(1).stat().st_mtime_ns
+    run = replace(run, first_finished_ns=finished_ns, saved_before=run.saved(2))
 
     again = Stages(out, "again", overrides)
     try:
@@ -115,18 +116,5 @@ def test_two_stages_killed_in_the_second_go_on_and_end_with_a_model_that_loads(o
     finally:
         if again.process.poll() is None:
             again.kill()
-    assert (out / "stage1" / "finished").stat().st_mtime_ns == trained_before
-    assert saved(out, 2) == STEPS[2]
-    for stage, steps in STEPS.items():
-        records = records_by_step(out / f"stage{stage}" / "trajectories" / "train")
-        assert sorted(records) == list(range(1, steps + 1))
-        assert all(len(played) == QUESTIONS * GROUP for played in records.values())
-
-    models = {i: Path((out / f"stage{i}" / "finished").read_text().strip()) for i in STEPS}
-    start = Path(next(o for o in overrides if "model.path=" in o).partition("=")[2])
-    before, after = (AutoModelForCausalLM.from_pretrained(folder) for folder in (start, models[2]))
-    assert after.config.vocab_size == before.config.vocab_size
-    text = demo_protocol(NAME).observation(["q"], [[]]) + " <|begin_of_query|> Mara Torval <|end_of_query|>"
-    ids = [AutoTokenizer.from_pretrained(folder)(text).input_ids for folder in (start, models[1], models[2])]
-    assert ids[0] == ids[1] == ids[2]
-    assert json.loads((models[2] / "config.json").read_text())["tie_word_embeddings"]
+    for check in stage_checks.CHECKS:
+        check(run)

@@ -1,0 +1,237 @@
+"""The checks of a training with faults notice when something in what it has left behind is wrong.
+
+The run here is made by hand, of the demo's traces: four steps of two groups of four. In step 2 the first life
+was killed after three trajectories. One search of step 3 failed for good, so its trajectory is masked; step 4
+could not be dumped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+
+import fault_checks
+import pytest
+from fault_checks import CHECKS, FaultyRun
+from left_behind import json_lines
+from made_runs import (
+    checks_of,
+    copied,
+    expect_failure,
+    fields,
+    lines,
+    metrics,
+    never_failing,
+    play,
+    write_lines,
+    write_metrics,
+    write_records,
+)
+
+from rag_r1.demo.policy import policy_path
+
+STEPS, QUESTIONS, GROUP = 4, 2, 4
+SAMPLES = QUESTIONS * GROUP
+FAULTS = ("none", "delayed", "500", "truncated", "shape", "away")
+LOGGED = {
+    "search/samples": float(SAMPLES),
+    "search/lost": 0.0,
+    "search/left_out": 0.0,
+    "search/masked": 0.0,
+    "search/undumped": 0.0,
+    "search/failed_retriever": 0.0,
+    "search/failed_engine": 0.0,
+}
+MASKED = {"search/left_out": 1.0, "search/masked": 1 / SAMPLES, "search/failed_retriever": 1 / SAMPLES}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> FaultyRun:
+    out = tmp_path_factory.mktemp("faulty")
+    played = play(STEPS * QUESTIONS, GROUP)
+    steps = {s: slice((s - 1) * SAMPLES, s * SAMPLES) for s in range(1, STEPS + 1)}
+    records = {step: played.records[part] for step, part in steps.items()}
+    rows = {step: played.rows[part] for step, part in steps.items()}
+    failure = {"kind": "retriever", "turn": 0, "detail": ""}
+    records[3][0] |= {"failures": [failure], "retries": 1, "rewards": {"score": None}}
+    padding = [{**rows[3][0], "response_mask": [0] * len(rows[3][0]["responses"])}]
+    write_lines(out / "actor.jsonl", [*rows[1], *rows[2], *rows[3][1:], *padding, *rows[4]])
+    write_records(out, records[1], 1, process=1)
+    write_records(out, records[2][:3], 2, process=1)
+    write_records(out, records[2], 2, process=2)
+    write_records(out, records[3], 3, process=3)
+    for path in (out / "trajectories" / "train").iterdir():
+        process = int(path.stem.rpartition("-")[2])
+        os.utime(path, (process, process))
+    write_metrics(out / "first.jsonl", {1: LOGGED})
+    write_metrics(out / "second.jsonl", {2: LOGGED})
+    write_metrics(out / "third.jsonl", {3: {**LOGGED, **MASKED}, 4: {**LOGGED, "search/undumped": 1.0}})
+    (out / "checkpoints").mkdir()
+    (out / "checkpoints" / "latest_checkpointed_iteration.txt").write_text(str(STEPS))
+    return FaultyRun(
+        out,
+        policy_path("rag_r1_mq"),
+        lives=("first", "second", "third"),
+        checkpoints=[0, 1, 2],
+        answers=Counter(FAULTS),
+        kills=3,
+        steps=STEPS,
+        questions=QUESTIONS,
+        group=GROUP,
+    )
+
+
+ACTOR, FIRST, SECOND, THIRD = "actor.jsonl", "first.jsonl", "second.jsonl", "third.jsonl"
+STEP1, CUT_OFF, AGAIN, STEP3 = (
+    f"trajectories/train/step_{name}.jsonl" for name in ("000001-1", "000002-1", "000002-2", "000003-3")
+)
+
+
+def checkpoint_of_step_3(run: FaultyRun) -> None:
+    (run.out / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("3")
+
+
+def without_metrics_of_life_2(run: FaultyRun) -> None:
+    """As when that life was killed before it wrote them; nothing is wrong with that."""
+    (run.out / SECOND).write_text("")
+
+
+def missing_without_metrics(rows_missing: slice) -> Callable[[FaultyRun], None]:
+    def spoil(run: FaultyRun) -> None:
+        without_metrics_of_life_2(run)
+        lines(ACTOR, lambda rows: rows.__delitem__(rows_missing))(run)
+
+    return spoil
+
+
+def doubled_without_metrics(run: FaultyRun) -> None:
+    without_metrics_of_life_2(run)
+    lines(ACTOR, lambda rows: rows.append(rows[8]))(run)
+
+
+def unmask(rows: list[dict]) -> None:
+    """The row of the masked trajectory, which pads the batch, in the place of the one before it."""
+    (masked,) = (row for row in rows if not any(row["response_mask"]))
+    masked["response_mask"] = masked["loss_mask"][-len(masked["responses"]) :]
+    rows.pop(rows.index(masked) - 1)
+
+
+def step_4_is_dumped(run: FaultyRun) -> None:
+    write_records(run.out, json_lines(run.out / STEP3), 4)
+
+
+def every(kind: str):
+    def change(records: list[dict]) -> None:
+        for record in records:
+            for note in record["failures"]:
+                note["kind"] = kind
+
+    return lines("trajectories/train/*.jsonl", change)
+
+
+def not_failed(records: list[dict]) -> None:
+    records[0]["failures"] = []
+
+
+GOES_ON, AGAIN_CHECK, FAILED, FLAGGED, COUNTED, TRAINED, DISK = CHECKS
+#: What goes wrong, and the check that must notice it.
+SPOILINGS = {
+    "step 1 leaves no metrics": (lines(FIRST, list.clear), GOES_ON),
+    "a step that was done is done again": (
+        lines(THIRD, lambda entries: entries.insert(0, {"step": 2, "data": LOGGED})), GOES_ON,
+    ),
+    "a step is left out after a life": (lines(THIRD, lambda entries: entries.pop(0)), GOES_ON),
+    "the second life goes beyond its step": (
+        lines(SECOND, lambda entries: entries.append({"step": 3, "data": LOGGED})), GOES_ON,
+    ),
+    "a life begins from an older checkpoint": (fields(checkpoints=[0, 1, 1]), GOES_ON),
+    "the last checkpoint is not that of the last step": (checkpoint_of_step_3, GOES_ON),
+    "the step that was cut off has other questions when played again": (
+        lines(CUT_OFF, lambda records: records[0].update(id="q9#0")), AGAIN_CHECK,
+    ),
+    "a question of step 1 is asked in step 3": (
+        lines(STEP3, lambda records: records[1].update(id="q0#0")), AGAIN_CHECK,
+    ),
+    "the server was killed twice only": (fields(kills=2), FAILED),
+    **{
+        f"no answer was {fault}": (fields(answers=Counter({*FAULTS} - {fault})), FAILED) for fault in FAULTS
+    },
+    "no search failed for good": (lines(STEP3, not_failed), FAILED),
+    "nothing was tried again": (lines(STEP3, lambda records: records[0].update(retries=0)), FAILED),
+    "a failure is a bug of ours": (
+        lines(STEP1, lambda r: r[0].update(failures=[{"kind": "error", "turn": 0, "detail": ""}])), FAILED,
+    ),
+    "a judge failed": (
+        lines(STEP1, lambda r: r[0].update(failures=[{"kind": "judge", "turn": 0, "detail": ""}])), FAILED,
+    ),
+    "failures are of another kind": (every("engine"), FAILED),
+    "a step has no metrics": (lines(THIRD, lambda entries: entries.pop(0)), FLAGGED),
+    "a sample is lost": (metrics(THIRD, 3, lost=1.0), FLAGGED),
+    "a sample is not counted": (metrics(THIRD, 3, samples=SAMPLES - 1.0), FLAGGED),
+    "the count of lost samples is not logged": (metrics(THIRD, 3, lost=None), FLAGGED),
+    "a masked sample stays in the batch": (metrics(THIRD, 3, left_out=0.0), FLAGGED),
+    "more left out than masked and their siblings": (metrics(THIRD, 3, left_out=4.0), FLAGGED),
+    "a batch with nothing in it": (metrics(THIRD, 3, left_out=8.0, masked=1.0), FLAGGED),
+    "seven batches are asked for": (
+        lines(FIRST, lambda entries: entries[0]["data"].update({"search/refilled_batches": 6.0})), FLAGGED,
+    ),
+    "a failure is not counted": (metrics(THIRD, 3, failed_retriever=0.0), COUNTED),
+    "a failure is counted as another": (every("engine"), COUNTED),
+    "a failure is counted that is not recorded": (metrics(FIRST, 1, failed_engine=1 / SAMPLES), COUNTED),
+    "a masked trajectory is not counted": (metrics(THIRD, 3, masked=0.0), COUNTED),
+    "a masked trajectory has a score": (
+        lines(STEP3, lambda records: records[0].update(rewards={"score": 0.0})), COUNTED,
+    ),
+    "a trajectory is trained on twice": (lines(ACTOR, lambda rows: rows.append(rows[0])), TRAINED),
+    "a resumed step is trained on twice": (lines(ACTOR, lambda rows: rows.extend(rows[8:16])), TRAINED),
+    "a trajectory is not trained on": (lines(ACTOR, lambda rows: rows.pop(0)), TRAINED),
+    "a masked trajectory is trained on in the place of another": (lines(ACTOR, unmask), TRAINED),
+    "one trajectory is trained on in the place of another": (
+        lines(ACTOR, lambda rows: rows.__setitem__(1, rows[0])), TRAINED,
+    ),
+    "a row is missing, and nothing tells how many there must be": (
+        missing_without_metrics(slice(8, 9)), TRAINED,
+    ),
+    "two steps are not trained on": (missing_without_metrics(slice(0, 2 * SAMPLES + 1)), TRAINED),
+    "a row is twice there, and nothing tells how many there must be": (doubled_without_metrics, TRAINED),
+    "the full disk is not counted": (metrics(THIRD, 4, undumped=0.0), DISK),
+    "records are not dumped though there is space": (metrics(THIRD, 3, undumped=1 / SAMPLES), DISK),
+    "the full disk is not full": (step_4_is_dumped, DISK),
+    "a record is lost": (lines(STEP1, lambda records: records.pop()), DISK),
+    "a record is lost of the step played again": (lines(AGAIN, lambda records: records.pop()), DISK),
+    "a record is dumped twice": (lines(STEP1, lambda records: records.append(records[0])), DISK),
+    "a batch was refilled that left no records": (
+        lines(FIRST, lambda entries: entries[0]["data"].update({"search/refilled_batches": 1.0})), DISK,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_run_in_order_passes(written, check):
+    check(written)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_life_that_is_killed_before_it_wrote_its_metrics_passes(written, tmp_path, check):
+    run = copied(written, tmp_path)
+    without_metrics_of_life_2(run)
+    check(run)
+
+
+@pytest.mark.parametrize("what", SPOILINGS)
+def test_what_is_wrong_is_noticed(written, tmp_path, what):
+    spoil, check = SPOILINGS[what]
+    expect_failure(check, spoil, copied(written, tmp_path))
+
+
+def test_every_assertion_of_a_check_fails_at_some_spoiling(written, tmp_path):
+    failures = [
+        expect_failure(check, spoil, copied(written, tmp_path / str(i)))
+        for i, (spoil, check) in enumerate(SPOILINGS.values())
+    ]
+    assert not never_failing(fault_checks, failures)
+
+
+def test_every_check_has_a_spoiling_and_no_check_is_left_out():
+    assert {check for _, check in SPOILINGS.values()} == set(CHECKS) == checks_of(fault_checks)

@@ -1,0 +1,43 @@
+"""Readers of the files that a training leaves behind, for the modules with checks (*_checks.py)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def json_lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def step_metrics(path: Path) -> dict[int, dict[str, float]]:
+    """What veRL logged of each finished step; {} without the file. A last line that is cut off (its process
+    was killed, or is still writing) is left out."""
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    entries = [json.loads(line) for line in lines]
+    return {entry["step"]: entry["data"] for entry in entries if "search/samples" in entry["data"]}
+
+
+def generated(row: Row) -> tuple[int, ...]:
+    """The tokens of a row that the policy wrote."""
+    return tuple(t for t, m in zip(row["responses"], row["response_mask"], strict=True) if m)
+
+
+def texts_of_rows(rows: Iterable[Row], tokenizer: Any) -> Counter[str]:
+    """What the policy wrote in each row."""
+    return Counter(tokenizer.decode(list(generated(row)), skip_special_tokens=True) for row in rows)
+
+
+def texts_of_records(records: Iterable[dict[str, Any]]) -> Counter[str]:
+    """What the policy wrote in each trajectory."""
+    return Counter("".join(turn["text"] for turn in record["turns"]) for record in records)
+
+
+def question(record: dict[str, Any]) -> str:
+    """The name of the group to which a trajectory belongs."""
+    return record["id"].rpartition("#")[0]

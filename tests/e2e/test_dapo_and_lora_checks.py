@@ -1,0 +1,130 @@
+"""The checks of filtered groups and of merged adapters notice when something is wrong.
+
+The run here is made by hand, of the demo's traces: two steps of two groups of four. In step 2 two groups had
+one reward each and were refilled by three; of the three left, one was not needed.
+"""
+
+from __future__ import annotations
+
+import dapo_and_lora_checks
+import pytest
+from dapo_and_lora_checks import DAPO_CHECKS, LORA_CHECKS, GroupedRun
+from made_runs import (
+    checks_of,
+    copied,
+    expect_failure,
+    lines,
+    metrics,
+    never_failing,
+    play,
+    write_lines,
+    write_metrics,
+    write_records,
+)
+
+from rag_r1.demo.policy import policy_path
+
+STEPS, QUESTIONS, GROUP = 2, 2, 4
+CHECKS = tuple(dict.fromkeys([*DAPO_CHECKS, *LORA_CHECKS]))
+#: Numbers of groups, as they were played.
+FIRST, CONSTANT, VARIED = (0, 1), (2, 3), (4, 5, 6)
+LOGGED = {
+    "search/filtered_groups": 0.0,
+    "search/refilled_groups": 0.0,
+    "search/short_groups": 0.0,
+    "search/unusable_groups": 0.0,
+    "search/samples": 8.0,
+    "actor/ppo_kl": -1e-7,
+    "actor/pg_clipfrac": 0.0,
+    "actor/grad_norm": 0.1,
+}
+REFILLED = {"search/filtered_groups": 2.0, "search/refilled_groups": 3.0, "search/samples": 20.0}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> GroupedRun:
+    out = tmp_path_factory.mktemp("groups")
+    numbers = (*FIRST, *CONSTANT, *VARIED)
+    played = play(len(numbers), GROUP)
+    rows = {n: played.rows[n * GROUP : (n + 1) * GROUP] for n in numbers}
+    records = {n: played.records[n * GROUP : (n + 1) * GROUP] for n in numbers}
+    for n in numbers:
+        for i, record in enumerate(records[n]):
+            record["rewards"] = {"em": 0.0 if n in CONSTANT else float(i == 0)}
+    write_records(out, [r for n in FIRST for r in records[n]], 1)
+    write_records(out, [r for n in (*CONSTANT, *VARIED) for r in records[n]], 2)
+    write_lines(out / "actor.jsonl", [row for n in (*FIRST, *VARIED[:2]) for row in rows[n]])
+    write_metrics(out / "metrics.jsonl", {0: {"val": 1.0}, 1: LOGGED, 2: {**LOGGED, **REFILLED}})
+    write_lines(out / "constant.jsonl", rows[CONSTANT[0]])
+    return GroupedRun(out, policy_path("rag_r1_mq"), STEPS, QUESTIONS, GROUP)
+
+
+ACTOR, METRICS, STEP2 = "actor.jsonl", "metrics.jsonl", "trajectories/train/step_000002-1.jsonl"
+
+
+def logged(step: int, **values: float | None):
+    return metrics(METRICS, step, **values)
+
+
+def constant_group_is_kept(run: GroupedRun) -> None:
+    """It is trained on in the place of another, with counts that are right."""
+    kept = (run.out / "constant.jsonl").read_text().splitlines()
+    text = (run.out / ACTOR).read_text().splitlines()
+    (run.out / ACTOR).write_text("".join(line + "\n" for line in text[:-GROUP] + kept))
+
+
+def give_all_the_same_reward(records: list[dict]) -> None:
+    for record in records[-GROUP:]:
+        record["rewards"]["em"] = 1.0
+
+
+LOGS, COUNTS, HAPPENED, FULL, AGREE = CHECKS
+#: What goes wrong, and the check that must notice it.
+SPOILINGS = {
+    "a step is missing": (lines(METRICS, lambda entries: entries.pop()), LOGS),
+    "a filtered group is not counted": (logged(2, filtered_groups=1.0), COUNTS),
+    "a group with different rewards is filtered": (logged(2, filtered_groups=3.0), COUNTS),
+    "a group with one reward is not filtered": (lines(STEP2, give_all_the_same_reward), COUNTS),
+    "a refilled group is not counted": (logged(2, refilled_groups=2.0), COUNTS),
+    "a trajectory of a dropped group is not counted": (logged(2, samples=19.0), COUNTS),
+    "a record is lost": (lines(STEP2, lambda records: records.pop()), COUNTS),
+    "a group is not whole": (lines(STEP2, lambda records: records[0].update(id="q3#9")), COUNTS),
+    "a batch is short of a group": (logged(2, short_groups=1.0), COUNTS),
+    "a group is lost to failures": (logged(2, unusable_groups=1.0), COUNTS),
+    "filtered groups are not logged": (logged(1, filtered_groups=None), COUNTS),
+    "nothing is logged": (lines(METRICS, list.clear), COUNTS),
+    "no group was filtered": (logged(2, filtered_groups=0.0), HAPPENED),
+    "no group was refilled": (logged(2, refilled_groups=0.0), HAPPENED),
+    "a batch is not full": (lines(ACTOR, lambda rows: rows.pop()), FULL),
+    "a row is trained on twice": (lines(ACTOR, lambda rows: rows.append(rows[0])), FULL),
+    "one row in the place of another": (lines(ACTOR, lambda rows: rows.__setitem__(1, rows[0])), FULL),
+    "a group with one reward is kept": (constant_group_is_kept, FULL),
+    "the engine has other weights than the actor": (logged(2, ppo_kl=3e-4), AGREE),
+    "a token's ratio is clipped": (logged(2, pg_clipfrac=0.01), AGREE),
+    "nothing is learned": (logged(2, grad_norm=0.0), AGREE),
+    "a step made no update": (logged(2, ppo_kl=None), AGREE),
+    "no step is logged": (lines(METRICS, list.clear), AGREE),
+}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_run_in_order_passes(written, check):
+    check(written)
+
+
+@pytest.mark.parametrize("what", SPOILINGS)
+def test_what_is_wrong_is_noticed(written, tmp_path, what):
+    spoil, check = SPOILINGS[what]
+    expect_failure(check, spoil, copied(written, tmp_path))
+
+
+def test_every_assertion_of_a_check_fails_at_some_spoiling(written, tmp_path):
+    failures = [
+        expect_failure(check, spoil, copied(written, tmp_path / str(i)))
+        for i, (spoil, check) in enumerate(SPOILINGS.values())
+    ]
+    assert not never_failing(dapo_and_lora_checks, failures)
+
+
+def test_every_check_has_a_spoiling_and_no_check_is_left_out():
+    assert {check for _, check in SPOILINGS.values()} == set(CHECKS) == checks_of(dapo_and_lora_checks)
