@@ -7,6 +7,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted import Characters
 
 from rag_r1.agent import Budget, Episode, FailureNote, FailurePolicy, Generation
 from rag_r1.protocols import Document, Failure, load_protocol
@@ -16,16 +17,6 @@ PROTOCOL = load_protocol("rag_r1_mq")
 SEARCH, ANSWER = "<search> a, b </search>", "<answer> Rome </answer>"
 AWAY = Failure("away", "retriever", "HTTP 503")
 MASKING = FailurePolicy(retries=1, wait_s=0.0, mask=("retriever", "engine", "tool"))
-
-
-class Characters:
-    """A token is a character."""
-
-    def encode(self, text):
-        return [ord(character) for character in text]
-
-    def decode(self, ids):
-        return "".join(map(chr, ids))
 
 
 class Engine:

@@ -13,7 +13,7 @@ import os
 import random
 import shutil
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -164,3 +164,36 @@ def checks_of(module: ModuleType) -> set[Callable]:
         and not name.startswith("_")
         and getattr(f, "__annotations__", {}).get("return") == "None"
     }
+
+
+def proofs(
+    module: ModuleType, checks: Sequence[Callable], spoilings: dict[str, tuple[Callable, Callable]]
+) -> tuple[Callable, ...]:
+    """The tests of a module of checks: a run in order passes, each spoiling is noticed, every assertion fails
+    at one of them, every check has one. They use the fixture `written`, a run in order."""
+
+    @pytest.mark.parametrize("check", checks, ids=lambda check: check.__name__)
+    def test_a_run_in_order_passes(written, check):
+        check(written)
+
+    @pytest.mark.parametrize("what", spoilings)
+    def test_what_is_wrong_is_noticed(written, tmp_path, what):
+        spoil, check = spoilings[what]
+        expect_failure(check, spoil, copied(written, tmp_path))
+
+    def test_every_assertion_of_a_check_fails_at_some_spoiling(written, tmp_path):
+        failures = [
+            expect_failure(check, spoil, copied(written, tmp_path / str(i)))
+            for i, (spoil, check) in enumerate(spoilings.values())
+        ]
+        assert not never_failing(module, failures)
+
+    def test_every_check_has_a_spoiling_and_no_check_is_left_out():
+        assert {check for _, check in spoilings.values()} == set(checks) == checks_of(module)
+
+    return (
+        test_a_run_in_order_passes,
+        test_what_is_wrong_is_noticed,
+        test_every_assertion_of_a_check_fails_at_some_spoiling,
+        test_every_check_has_a_spoiling_and_no_check_is_left_out,
+    )

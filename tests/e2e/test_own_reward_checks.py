@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import own_reward_checks
 import pytest
-from made_runs import checks_of, copied, expect_failure, lines, never_failing, play, write_records
+from made_runs import lines, play, proofs, write_records
 from own_reward_checks import CHECKS, OwnRewardRun
 
 WEIGHT, LIMIT = 0.1, 2
@@ -64,24 +64,13 @@ SPOILINGS = {
 }
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_a_run_in_order_passes(written, check):
-    check(written)
-
-
-@pytest.mark.parametrize("what", SPOILINGS)
-def test_what_is_wrong_is_noticed(written, tmp_path, what):
-    change, check = SPOILINGS[what]
-    expect_failure(check, lines(STEP, change), copied(written, tmp_path))
-
-
-def test_every_assertion_of_a_check_fails_at_some_spoiling(written, tmp_path):
-    failures = [
-        expect_failure(check, lines(STEP, change), copied(written, tmp_path / str(i)))
-        for i, (change, check) in enumerate(SPOILINGS.values())
-    ]
-    assert not never_failing(own_reward_checks, failures)
-
-
-def test_every_check_has_a_spoiling_and_no_check_is_left_out():
-    assert {check for _, check in SPOILINGS.values()} == set(CHECKS) == checks_of(own_reward_checks)
+(
+    test_a_run_in_order_passes,
+    test_what_is_wrong_is_noticed,
+    test_every_assertion_of_a_check_fails_at_some_spoiling,
+    test_every_check_has_a_spoiling_and_no_check_is_left_out,
+) = proofs(
+    own_reward_checks,
+    CHECKS,
+    {what: (lines(STEP, change), check) for what, (change, check) in SPOILINGS.items()},
+)

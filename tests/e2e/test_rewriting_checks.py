@@ -12,12 +12,9 @@ from typing import Any
 import pytest
 import rewriting_checks
 from made_runs import (
-    checks_of,
-    copied,
-    expect_failure,
     lines,
     metrics,
-    never_failing,
+    proofs,
     write_lines,
     write_metrics,
     write_records,
@@ -249,24 +246,9 @@ SPOILINGS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_a_run_in_order_passes(written, check):
-    check(written)
-
-
-@pytest.mark.parametrize("what", SPOILINGS)
-def test_what_is_wrong_is_noticed(written, tmp_path, what):
-    spoil, check = SPOILINGS[what]
-    expect_failure(check, spoil, copied(written, tmp_path))
-
-
-def test_every_assertion_of_a_check_fails_at_some_spoiling(written, tmp_path):
-    failures = [
-        expect_failure(check, spoil, copied(written, tmp_path / str(i)))
-        for i, (spoil, check) in enumerate(SPOILINGS.values())
-    ]
-    assert not never_failing(rewriting_checks, failures)
-
-
-def test_every_check_has_a_spoiling_and_no_check_is_left_out():
-    assert {check for _, check in SPOILINGS.values()} == set(CHECKS) == checks_of(rewriting_checks)
+(
+    test_a_run_in_order_passes,
+    test_what_is_wrong_is_noticed,
+    test_every_assertion_of_a_check_fails_at_some_spoiling,
+    test_every_check_has_a_spoiling_and_no_check_is_left_out,
+) = proofs(rewriting_checks, CHECKS, SPOILINGS)

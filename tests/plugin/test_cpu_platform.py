@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 
@@ -72,17 +71,8 @@ def test_outside_a_training_worker_no_process_group_is_made(monkeypatch):
 
 
 @pytest.fixture
-def worker(monkeypatch):
+def worker(lone_worker):
     """The variables of a training worker that is alone, and the group that the platform makes from them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    for name, value in {
-        "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("DIST_INIT_METHOD", raising=False)
     from verl.utils.distributed import initialize_global_process_group_ray
 
     initialize_global_process_group_ray(timeout_second=60)

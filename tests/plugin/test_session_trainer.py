@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import socket
 from copy import deepcopy
 from functools import partial
 
@@ -121,17 +120,8 @@ class Group:
 
 
 @pytest.fixture
-def alone(monkeypatch):
+def alone(lone_worker):
     """The variables of a training worker that is alone."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    for name, value in {
-        "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("DIST_INIT_METHOD", raising=False)
     yield
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
