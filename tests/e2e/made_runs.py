@@ -131,11 +131,13 @@ def fields(**values: Any) -> Callable[[Any], Any]:
     return lambda run: replace(run, **values)
 
 
-def expect_failure(check: Callable[[Any], None], spoil: Callable[[Any], Any], copy: Any) -> BaseException:
+def expect_failure(
+    check: Callable[[Any], None], spoil: Callable[[Any], Any], copy: Any, fails: Any = FAILS
+) -> BaseException:
     """The check passes on the copy, and fails once it is spoilt; returns how."""
     check(replace(copy))
     spoilt = spoil(copy)
-    with pytest.raises(FAILS) as failure:
+    with pytest.raises(fails) as failure:
         check(replace(spoilt or copy))
     return failure.value
 

@@ -13,7 +13,7 @@ import export_checks
 import pytest
 import torch
 from export_checks import a_step_changed_the_policy, it_is_the_same_model
-from made_runs import checks_of
+from made_runs import checks_of, never_failing
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -107,6 +107,19 @@ def test_a_step_without_an_update_is_noticed(weights):
     a_step_changed_the_policy(changed, weights)
     with pytest.raises(AssertionError):
         a_step_changed_the_policy(dict(weights), weights)
+
+
+def test_every_assertion_of_a_check_fails_at_some_spoiling(tmp_path, weights):
+    failures = []
+    for i, spoil in enumerate(SPOILINGS.values()):
+        folder = Path(shutil.copytree(POLICY, tmp_path / str(i)))
+        spoil(folder)
+        with pytest.raises(AssertionError) as failure:
+            it_is_the_same_model(folder, weights, POLICY)
+        failures.append(failure.value)
+    with pytest.raises(AssertionError) as failure:
+        a_step_changed_the_policy(weights, weights)
+    assert not never_failing(export_checks, [*failures, failure.value])
 
 
 def test_no_check_is_left_out():

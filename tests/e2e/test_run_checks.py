@@ -6,13 +6,11 @@ as those of a real training.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 
 import pytest
 import run_checks
-from left_behind import json_lines
-from made_runs import play, write_lines
+from made_runs import copied, expect_failure, lines, never_failing, play, write_lines
 from run_checks import CHECKS, Run
 
 from rag_r1.demo import policy
@@ -72,6 +70,25 @@ def unmask_everything(rows: list[dict]) -> None:
         row["response_mask"] = [1] * len(row["responses"])
 
 
+def unmask_whole(rows: list[dict]) -> None:
+    """All of these rows is trained on, in the loss too."""
+    for row in rows:
+        row["response_mask"] = [1] * len(row["responses"])
+        row["loss_mask"] = [0] * len(row["prompts"]) + row["response_mask"]
+
+
+def unmask_one_whole(rows: list[dict]) -> None:
+    unmask_whole([next(row for row in rows if not all(row["response_mask"]))])
+
+
+def end_with_an_observation(rows: list[dict]) -> None:
+    """A row without what the policy wrote last."""
+    row = next(row for row in rows if not all(row["response_mask"]))
+    while row["response_mask"][-1]:
+        for column in ("responses", "response_mask", "loss_mask", "input_ids"):
+            row[column].pop()
+
+
 def other_token(rows: list[dict]) -> None:
     rows[0]["responses"][1] += 1
 
@@ -105,7 +122,10 @@ TAMPERINGS = {
     "the mask slips by a token": (ACTOR, shift_mask, OBSERVED),
     "the loss has another mask": (ACTOR, lambda rows: rows[0]["loss_mask"].__setitem__(-1, 0), OBSERVED),
     "the actor's context is another": (ACTOR, lambda rows: rows[0]["input_ids"].__setitem__(0, 7), OBSERVED),
-    "nothing was searched": (ACTOR, unmask_everything, OBSERVED),
+    "the masks are those of other texts": (ACTOR, unmask_everything, OBSERVED),
+    "nothing was searched": (ACTOR, unmask_whole, OBSERVED),
+    "an observation is in the loss": (ACTOR, unmask_one_whole, OBSERVED),
+    "a row ends with an observation": (ACTOR, end_with_an_observation, OBSERVED),
     "a document is not of the corpus": (
         TRAIN, lambda r: r[0]["turns"][0]["calls"][0]["documents"][0].update(id="elsewhere"), CORPUS,
     ),
@@ -127,13 +147,15 @@ def test_a_run_in_order_passes(written, check):
 @pytest.mark.parametrize("what", TAMPERINGS)
 def test_what_is_wrong_is_noticed(written, tmp_path, what):
     name, tamper, check = TAMPERINGS[what]
-    out = shutil.copytree(written.out, tmp_path / "run")
-    rows = json_lines(out / name)
-    tamper(rows)
-    write_lines(out / name, rows)
-    run = Run(out, written.policy, out / "corpus.jsonl", STEPS, SAMPLES, "val", VALIDATED)
-    with pytest.raises(AssertionError):
-        check(run)
+    expect_failure(check, lines(name, tamper), copied(written, tmp_path), AssertionError)
+
+
+def test_every_assertion_of_a_check_fails_at_some_tampering(written, tmp_path):
+    failures = [
+        expect_failure(check, lines(name, tamper), copied(written, tmp_path / str(i)))
+        for i, (name, tamper, check) in enumerate(TAMPERINGS.values())
+    ]
+    assert not never_failing(run_checks, failures)
 
 
 def test_every_check_has_a_tampering():
