@@ -116,7 +116,7 @@ cells = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=50)
 @given(
     st.dictionaries(
         st.sampled_from(["prompt", "raw_prompt", "data_source", "reward_model", "extra_info", "uid"]), cells

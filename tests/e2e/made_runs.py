@@ -183,6 +183,7 @@ def proofs(
         spoil, check = spoilings[what]
         expect_failure(check, spoil, copied(written, tmp_path))
 
+    @pytest.mark.full  # the spoilings once more
     def test_every_assertion_of_a_check_fails_at_some_spoiling(written, tmp_path):
         failures = [
             expect_failure(check, spoil, copied(written, tmp_path / str(i)))

@@ -176,6 +176,7 @@ def test_a_kill_at_another_moment_is_noticed(written, tmp_path, unfinished):
         the_first_stage_is_finished_and_the_second_is_not(run)
 
 
+@pytest.mark.full  # the spoilings once more
 def test_every_assertion_of_a_check_fails_at_some_spoiling(written, tmp_path):
     failures = [
         expect_failure(check, spoil, own_copy(written, tmp_path / str(i)))
