@@ -89,6 +89,7 @@ TOKENIZERS = {
 QUICK = {name: QuickBpe.of(tokenizer) for name, tokenizer in TOKENIZERS.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
 @settings(max_examples=300)
 @given(text=TEXT)

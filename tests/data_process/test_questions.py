@@ -118,6 +118,7 @@ rows = json_values | st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(rows, max_size=5))
 def test_no_row_whatever_ends_the_run_and_what_is_kept_can_be_written(values):
     good = {"question": "Who?", "golden_answers": "Ada"}

@@ -33,6 +33,7 @@ def test_a_key_names_prompt_trajectory_and_row():
     assert (prompt_of("3f-a_12_1"), session("3f-a_12_1")) == ("3f-a", "3f-a_12")
 
 
+@pytest.mark.slow
 @given(COUNTS, st.randoms(use_true_random=False))
 def test_rows_are_put_in_order_whatever_order_they_come_in(counts, rng):
     keys = keys_of(counts)

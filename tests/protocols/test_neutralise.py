@@ -278,6 +278,7 @@ def test_ordinary_text_is_the_same_to_the_byte(text):
     )
 
 
+@pytest.mark.slow
 def test_thousands_of_added_tokens_cost_no_more_than_a_few():
     """Gemma has 6,242. A pattern that tries them one after the other would take minutes here."""
     protocol = MQ.with_special_tokens([f"<unused{i}>" for i in range(6242)] + ["<mask>"])

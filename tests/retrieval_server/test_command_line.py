@@ -65,6 +65,7 @@ def test_without_flags_every_field_has_its_own_default():
     assert parsed() == Command()
 
 
+@pytest.mark.slow
 @given(names=st.lists(WORDS), files=st.lists(WORDS, min_size=1))
 def test_values_arrive_as_they_were_typed_commas_and_brackets_included(names, files):
     flags = [part for name in names for part in ("--names", name)]

@@ -176,6 +176,7 @@ def test_an_id_in_two_files_is_refused_with_both_places(write, tmp_path):
         write_passages(CorpusReader(files, progress=False), tmp_path / "p.arrow")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["c.jsonl.gz", "c.tsv.gz", "c.jsonl"])
 def test_a_line_that_unpacks_to_gigabytes_is_refused_before_it_is_in_memory(tmp_path, name):
     path = tmp_path / name

@@ -67,6 +67,7 @@ def alone(factory: str, topk: int) -> list[list[Hit]]:
     return [opened(factory).find(query[None], topk)[0] for query in queries()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factory", FACTORIES)
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(batch=st.lists(st.integers(0, QUERIES - 1), min_size=1, max_size=40), topk=st.integers(1, 60))

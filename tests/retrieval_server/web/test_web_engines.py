@@ -169,6 +169,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.sampled_from(ALL), json_values)
 def test_any_json_is_results_or_a_valueerror(name, answer):
