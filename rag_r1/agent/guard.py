@@ -68,14 +68,15 @@ class ToolGuard:
                 fault: str | None = f"There is no tool {call.tool[:_SHOWN]!r}. The tools are: {known}."
             else:
                 fault = tool.fault(call.arguments)
+            shown = None if fault is None else str(fault)[:_SHOWN]
         except Exception as error:
             logger.warning("the arguments of a call could not be checked: %s", reason(error))
             call.status = "failed"
             return Failure(no_answer(call.tool), "tool", reason(error))
-        if fault is None:
+        if shown is None:
             return None
         call.status = "refused"
-        return in_words(call.tool, str(fault)[:_SHOWN])
+        return in_words(call.tool, shown)
 
     async def _call_tool(self, name: str, calls: Sequence[CallRecord]) -> list[Result]:
         """One result for each call; only failed calls are retried."""

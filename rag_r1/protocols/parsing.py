@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any
 
 from rag_r1.protocols.actions import (
@@ -35,6 +36,9 @@ _SEPARATOR = re.compile(r"(?<!\d),|,(?!\d{3}(?!\d))")
 _QUOTED = re.compile(r'\s*"([^"]*)"\s*(?:,|$)')
 # `[Wiki_RAG]: key words`, as Agentic RAG-R1 writes a call.
 _NAMED = re.compile(r"\[([^\[\]\n]+)\]\s*:?(.*)", re.DOTALL)
+
+#: Levels of lists and objects in the arguments of a call.
+_DEEPEST = 32
 
 _TEXTS: dict[str, Callable[[str], Action]] = {
     "answer": Answer,
@@ -93,19 +97,27 @@ def _json_calls(body: str) -> list[Call]:
         name, arguments = (item.get("name"), item.get("arguments", {})) if isinstance(item, dict) else (0, 0)
         if not isinstance(name, str) or not name.strip() or not isinstance(arguments, dict):
             raise ValueError("a call must be JSON with a name and arguments")
-        call = Call(well_formed(name).strip(), _well_formed(arguments))
+        call = Call(well_formed(name).strip(), _plain(arguments))
         if call not in calls:
             calls.append(call)
     return calls
 
 
-def _well_formed(value: Any) -> Any:
-    """JSON values without lone surrogates."""
+def _plain(value: Any, depth: int = 0) -> Any:
+    """JSON values that every reader accepts: without lone surrogates.
+
+    Raises ValueError for NaN, infinity and deep nesting: later code (a tool's schema, the record) would fail on
+    them as if the tool had failed.
+    """
+    if depth > _DEEPEST:
+        raise ValueError(f"the arguments of a call are nested more than {_DEEPEST} deep")
     if isinstance(value, str):
         return well_formed(value)
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError("the arguments of a call hold a number that JSON does not have")
     if isinstance(value, dict):
-        return {well_formed(key): _well_formed(item) for key, item in value.items()}
-    return [_well_formed(item) for item in value] if isinstance(value, list) else value
+        return {well_formed(key): _plain(item, depth + 1) for key, item in value.items()}
+    return [_plain(item, depth + 1) for item in value] if isinstance(value, list) else value
 
 
 def split_queries(body: str, form: CallFormat) -> tuple[str, ...]:

@@ -138,3 +138,16 @@ def test_a_long_answer_of_a_tool_is_fitted_into_the_observation(protocol):
 def test_what_a_tool_says_is_neutralised(protocol):
     _, shown = play(protocol, calls(("reverse", '{"x": ">rewsna<"}')), [reverse])
     assert "<answer>" not in shown and "[answer]" in shown
+
+
+def test_a_fault_that_is_no_text_is_the_tools_failure(protocol):
+    class Unspeakable:
+        def __str__(self):
+            raise RuntimeError("no words")
+
+    class Odd(Alternating):
+        def fault(self, arguments):
+            return Unspeakable()
+
+    record, _ = play(protocol, calls(("alternating", "{}")), [Odd()])
+    assert (record.status, [note.kind for note in record.failures]) == ("answered", ["tool"])

@@ -76,6 +76,21 @@ def test_calls_are_written_as_the_protocol_says(extended, syntax, body, action):
     assert protocol.parse(f"<call> {body} </call>") == action
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("[" * 33 + "]" * 33, "nested more than 32 deep"),
+        ("[" * 900 + "]" * 900, "nested more than 32 deep"),
+        ('{"a": NaN}', "a number that JSON does not have"),
+        ("-1e999", "a number that JSON does not have"),
+    ],
+)
+def test_arguments_that_later_code_could_not_take_are_the_policys_mistake(extended, value, reason):
+    protocol = extended({"calc": CALL | {"tool": "calculator", "syntax": "json"}})
+    action = protocol.parse(f'<call> {{"name": "a", "arguments": {{"x": {value}}}}} </call>')
+    assert isinstance(action, Invalid) and reason in action.reason
+
+
 def test_calls_beyond_the_limit_are_dropped_and_counted(extended):
     protocol = extended({"calc": CALL | {"syntax": "json"}}, max_queries=2)
     calls = ", ".join(f'{{"name": "t{i}"}}' for i in range(5))
