@@ -106,8 +106,8 @@ def _json_calls(body: str) -> list[Call]:
 def _plain(value: Any, depth: int = 0) -> Any:
     """JSON values that every reader accepts: without lone surrogates.
 
-    Raises ValueError for NaN, infinity and deep nesting: later code (a tool's schema, the record) would fail on
-    them as if the tool had failed.
+    Raises ValueError for NaN, infinity and deep nesting: later code (a tool's schema, the record) would fail
+    on them as if the tool had failed.
     """
     if depth > _DEEPEST:
         raise ValueError(f"the arguments of a call are nested more than {_DEEPEST} deep")
