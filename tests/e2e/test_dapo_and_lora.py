@@ -16,31 +16,38 @@ from rag_r1.demo.run import run_demo
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
-STEPS, QUESTIONS, GROUP = 3, 4, 8
+STEPS, QUESTIONS = 3, 4
 SMALL = [
     f"trainer.total_training_steps={STEPS}",
     f"trainer.test_freq={STEPS}",
     "data.val_max_samples=12",
     f"data.train_batch_size={QUESTIONS}",
     f"actor_rollout_ref.actor.ppo_mini_batch_size={QUESTIONS}",
-    f"actor_rollout_ref.rollout.n={GROUP}",
     "actor_rollout_ref.model.external_lib=recording_engine",
 ]
 
 
-def trained(out: Path, *overrides: str) -> GroupedRun:
-    """Run the demo's GRPO."""
+def trained(out: Path, group: int, *overrides: str) -> GroupedRun:
+    """Run the demo's GRPO with `group` answers to a question."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VERL_ENGINE_VENDOR", "recording")
         patch.setenv("RAG_R1_RECORD", str(out))
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-        run_demo("grpo", out, seed=1, overrides=[*SMALL, *overrides], timeout_s=900)
-    return GroupedRun(out, policy_path("rag_r1_mq"), STEPS, QUESTIONS, GROUP)
+        run_demo(
+            "grpo",
+            out,
+            seed=1,
+            overrides=[*SMALL, f"actor_rollout_ref.rollout.n={group}", *overrides],
+            timeout_s=900,
+        )
+    return GroupedRun(out, policy_path("rag_r1_mq"), STEPS, QUESTIONS, group)
 
 
 def test_groups_with_one_reward_are_filtered_and_refilled(tmp_path: Path):
+    # Two answers are both right or both wrong about every other time; with eight, no group may be.
     run = trained(
         tmp_path,
+        2,
         "algorithm.filter_groups.enable=true",
         "algorithm.filter_groups.metric=em",
         "algorithm.filter_groups.max_num_gen_batches=8",
@@ -52,6 +59,7 @@ def test_groups_with_one_reward_are_filtered_and_refilled(tmp_path: Path):
 def test_merged_adapters_reach_the_engine_after_every_update(tmp_path: Path):
     run = trained(
         tmp_path,
+        8,
         "actor_rollout_ref.model.lora_rank=8",
         "actor_rollout_ref.model.lora.merge=true",
         "actor_rollout_ref.actor.optim.lr=1e-2",
