@@ -1,8 +1,8 @@
 """Before any test imports torch: the matrix library as the retrieval server and its builds set it.
 
 Property tests try as many examples as they say, or hypothesis' 100, however long one takes: a busy machine
-is no failure. `HYPOTHESIS_PROFILE=full`, which `tests/run.sh full` sets, makes that 1,000 for those that
-name no number.
+is no failure. `HYPOTHESIS_PROFILE` changes that for those that name no number: `full`, which `tests/run.sh
+full` sets, makes it 1,000, and `quick`, of `tests/run.sh unit`, 25.
 
 A test run that is told to end (SIGTERM, as from `timeout` or `kill`) ends its tests first, so that no
 training or server that they started is left running.
@@ -30,6 +30,7 @@ pytest.register_assert_rewrite(
 )
 prefer_reproducible_products()
 settings.register_profile("unhurried", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=25)
 settings.register_profile("full", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
 

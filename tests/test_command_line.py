@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import model_validator
 
@@ -72,7 +72,6 @@ words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 values = words.filter(lambda word: not word.startswith("-"))
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(values, min_size=1, max_size=3), st.lists(values, max_size=3), values)
 def test_whatever_is_given_arrives_as_it_was_written(recipes, overrides, out):
     flags = [word for recipe in recipes for word in ("--recipe", recipe)]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.rows import QuestionRow, read_rows, row_fault, usable_prompt, write_rows
@@ -46,7 +46,6 @@ rows = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.lists(rows, min_size=1, max_size=4))
 def test_what_is_written_is_what_is_read(tmp_path_factory, written):
     path = tmp_path_factory.mktemp("rows") / "train.parquet"
@@ -116,7 +115,6 @@ cells = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=50)
 @given(
     st.dictionaries(
         st.sampled_from(["prompt", "raw_prompt", "data_source", "reward_model", "extra_info", "uid"]), cells

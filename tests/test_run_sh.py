@@ -115,7 +115,7 @@ def project(tmp_path) -> Path:
 
 
 #: pytest starts in a fraction of the time without those that these tests do not need.
-FEW_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist.plugin"}
+FEW_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
 
 
 def run(project: Path, *arguments: str, **variables: str) -> tuple[str, int]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -259,7 +259,6 @@ def random_episode(random: Random) -> Played:
 # The draws come from a seed: Hypothesis's own draws of so many parts are slow and cluster around empty ones.
 RANDOM = st.randoms(use_true_random=True)
 EPISODES = RANDOM.map(random_episode)
-thorough = settings(deadline=None, max_examples=100)
 
 
 def observations(played):
@@ -274,7 +273,6 @@ def observations(played):
         yield turn, after[len(context) + len(ids) :]
 
 
-@thorough
 @given(EPISODES)
 def test_the_training_row_is_what_the_engine_saw(played):
     row = played.episode.ledger.row()
@@ -292,7 +290,6 @@ def test_the_training_row_is_what_the_engine_saw(played):
     assert row.response_logprobs == (logprobs if complete else None)
 
 
-@thorough
 @given(EPISODES)
 def test_an_observation_is_whole_and_holds_no_tag_or_special_token_but_its_own(played):
     protocol, codec = played.episode.protocol, played.episode.codec
@@ -313,7 +310,6 @@ def test_an_observation_is_whole_and_holds_no_tag_or_special_token_but_its_own(p
         assert not codec.special_ids & set(ids)
 
 
-@thorough
 @given(EPISODES)
 def test_no_budget_is_exceeded(played):
     budget, protocol, codec = played.episode.budget, played.episode.protocol, played.episode.codec
@@ -337,7 +333,6 @@ def test_no_budget_is_exceeded(played):
             assert cost <= budget.max_query_observation_tokens
 
 
-@thorough
 @given(EPISODES)
 def test_the_record_tells_what_happened(played):
     record, budget = played.record, played.episode.budget
@@ -368,7 +363,6 @@ def test_the_record_tells_what_happened(played):
     assert record.generated_tokens + record.observed_tokens == len(row.response_ids)
 
 
-@thorough
 @given(EPISODES)
 def test_a_turn_shows_the_best_ranked_documents_and_tells_of_failures(played):
     for number, turn in enumerate(played.record.turns):
@@ -387,14 +381,12 @@ def test_a_turn_shows_the_best_ranked_documents_and_tells_of_failures(played):
                 assert (last.id, last.score) == (whole.id, whole.score)
 
 
-@thorough
 @given(EPISODES)
 def test_the_record_survives_json(played):
     text = json.dumps(played.record.to_dict(), ensure_ascii=False, allow_nan=False)
     assert Trajectory.from_dict(json.loads(text.encode("utf-8"))) == played.record
 
 
-@thorough
 @given(RANDOM)
 def test_documents_never_change_what_the_policy_did(random):
     protocol, codec = random.choice(PROTOCOLS), random_codec(random)

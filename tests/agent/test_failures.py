@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scripted import Characters
 
@@ -164,7 +164,6 @@ def test_a_trajectory_suspended_in_a_search_goes_on_where_it_was():
     assert row.response_ids == play(Engine([SEARCH, ANSWER]), Searcher())[1].response_ids
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.integers(0, 2**32), st.integers(0, 3))
 def test_whatever_fails_the_episode_ends_and_what_is_not_failed_is_as_undisturbed(seed, retries):
     random = Random(seed)

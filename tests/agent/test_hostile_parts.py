@@ -22,7 +22,7 @@ from hostile_parts import (
     Parts,
     play,
 )
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 
@@ -44,7 +44,6 @@ def random_parts(random, share=0.25):
     return protocol, parts
 
 
-@settings(deadline=None, max_examples=150)
 @given(st.integers(0, 2**32), st.integers(0, 2), st.booleans())
 @example(602, 2, False)  # a search that fails and is shown, in a turn whose observation cannot be encoded
 def test_whatever_the_parts_do_the_record_and_the_ledger_hold(seed, retries, masking):
@@ -59,7 +58,6 @@ def test_whatever_the_parts_do_the_record_and_the_ledger_hold(seed, retries, mas
     assert record.retries <= retries * 2 * max(len(record.turns), 1)
 
 
-@settings(deadline=None, max_examples=150)
 @given(st.integers(0, 2**32))
 @example(116522)  # a number for the log-probs of a single token
 def test_what_retries_mend_leaves_no_trace_but_their_number(seed):
@@ -85,7 +83,6 @@ def untimed(record):
     return record
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.integers(0, 2**32))
 def test_with_good_parts_only_nothing_fails_and_the_row_is_what_they_said(seed):
     protocol, parts = random_parts(Random(seed), share=0)

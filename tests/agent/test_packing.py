@@ -1,7 +1,7 @@
 """Documents are fitted before an observation is encoded: best first, whole if possible, in few tries."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.agent.packing import fit_documents, fit_observation
@@ -120,7 +120,6 @@ def random_packing(random):
     return random.choice([SQ, MQ]), [f"query {i}" for i in range(len(results))], results, *limits
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.randoms(use_true_random=True).map(random_packing), st.sampled_from([list, str.split]))
 def test_the_lowest_ranks_go_first_whichever_query_they_answer(scene, encode):
     protocol, queries, results, per_query, total = scene

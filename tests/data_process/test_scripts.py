@@ -141,6 +141,7 @@ def test_without_a_network_the_remedy_is_told(tmp_path):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 @real_data
 @pytest.mark.parametrize(
     ("folder", "train", "duplicates", "overlap", "test"),

@@ -44,6 +44,7 @@ def test_every_turn_parses_and_ends_at_its_closing_tag():
         assert all(turn.text.endswith(protocol.stop) for turn in turns)
 
 
+@pytest.mark.slow
 def test_observations_are_what_the_protocol_renders_for_the_queries_of_the_turn_before():
     for protocol, _, _, trace in cases():
         for turn, observation in zip(trace[:-1:2], trace[1::2], strict=True):

@@ -168,6 +168,7 @@ def test_padding_rows_weigh_nothing_in_any_loss(monkeypatch, sessions):
 LOSSES = [(ppo_loss, actor()), (value_loss, critic())]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 999), st.integers(1, 7), st.integers(1, 3), st.integers(1, 3), st.integers(1, 4))
 def test_a_step_has_as_many_updates_as_with_one_row_for_each_trajectory(seed, asked, prompts, group, ranks):

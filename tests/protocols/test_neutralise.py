@@ -5,7 +5,7 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -96,7 +96,6 @@ HOSTILE = st.lists(
 ).map("".join)
 
 
-@settings(deadline=None, max_examples=60)
 @given(HOSTILE)
 @example("<|<||>|>")
 @example("<|" * 30 + "x" + "|>" * 30)
@@ -107,7 +106,6 @@ def test_neutralising_leaves_nothing_and_doing_it_twice_changes_nothing(text):
     assert MQ.neutralise(once) == once
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.sets(st.text(alphabet="ab[]<> ", min_size=1, max_size=4), max_size=4),
     st.text(alphabet="ab[]<> ", max_size=12),
@@ -119,7 +117,6 @@ def test_it_ends_for_any_set_of_special_tokens(tokens, text):
     assert protocol.neutralise(once) == once
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(HOSTILE, min_size=1, max_size=3), HOSTILE, st.booleans())
 def test_an_observation_holds_its_own_two_tags_and_no_others(contents, query, failed):
     results = [[Document(text, text) for text in contents], Failure(contents[0]) if failed else []]
@@ -224,7 +221,6 @@ def test_the_whole_added_vocabulary_is_known_but_for_ordinary_words(name):
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.parametrize("protocol", ["rag_r1_mq", "rag_r1_sq", "search_r1", "r1_searcher"])
-@settings(deadline=None, max_examples=60)
 @given(ADDED)
 @example("".join(SPECIAL_TOKENS + OTHER_TOKENS))
 @example("＜tool_call＞ ＜｜User｜＞ ［INST］ <\u0338tool_call>")
@@ -298,7 +294,6 @@ def test_a_question_is_neutralised_where_the_prompt_puts_it_and_nowhere_else():
     assert message["content"] == MQ.messages("[search]")[0]["content"]
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.text(max_size=40), st.sampled_from(["rag_r1_mq", "r1_searcher", "r1_searcher_instruct"]))
 @example("Who wrote 東京｜大阪 ＜注＞?", "rag_r1_mq")
 @example("", "rag_r1_mq")
@@ -311,7 +306,6 @@ def test_a_prompt_whose_question_has_nothing_of_the_kind_is_the_same_to_the_byte
         assert protocol.harmless(messages, question) == protocol.messages(protocol.neutralise(question))
 
 
-@settings(deadline=None, max_examples=60)
 @given(HOSTILE)
 def test_wide_letters_do_not_hide_a_tag(text):
     wide = "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in text)

@@ -1,7 +1,7 @@
 """One generated turn -> one action: the table of RAG-R1's query syntax, and what hostile text becomes."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.protocols import Answer, Invalid, Search, load_protocol
@@ -172,7 +172,6 @@ PIECES = [
 ]
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=20).map("".join))
 def test_any_text_has_an_action_that_can_be_carried_out(text):
     for protocol in (SQ, MQ):
@@ -190,7 +189,6 @@ def test_any_text_has_an_action_that_can_be_carried_out(text):
 QUERY = st.text(min_size=1, max_size=12).map(str.strip).filter(bool)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(QUERY.filter(lambda q: '"' not in q), min_size=1, max_size=3, unique_by=folded))
 def test_quoted_queries_come_back_as_they_were_written(queries):
     body = ", ".join(f'"{query}"' for query in queries)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.protocols import Answer, Document, Failure, Invalid, Search, load_protocol
@@ -118,7 +118,6 @@ TAGS = [part for tag in vars(BASE.tags).values() for part in (tag.open, tag.clos
 WHOLE = WORDS.filter(lambda text: not any(tag in text for tag in TAGS))
 
 
-@settings(deadline=None, max_examples=100)
 @given(thought=WHOLE, words=WHOLE)
 def test_a_query_and_an_answer_come_back_as_they_were_written(thought, words):
     clean = " ".join(words.encode("utf-8", "replace").decode().replace('"', "").split())
@@ -135,7 +134,6 @@ HOSTILE = st.lists(
 ).map("".join)
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.lists(HOSTILE, min_size=1, max_size=3))
 def test_no_document_can_close_its_block_ask_a_query_or_answer(contents):
     shown = BASE.observation(["q"], [[Document(str(i), text) for i, text in enumerate(contents)]])

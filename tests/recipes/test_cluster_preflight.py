@@ -8,7 +8,7 @@ from copy import deepcopy
 
 import pytest
 from composed_recipes import composed
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf, open_dict
 
@@ -74,7 +74,6 @@ def test_the_critics_update_is_checked_where_there_is_a_critic():
     assert check_sharing(config) == []
 
 
-@settings(deadline=None, max_examples=200)
 @given(
     mini=st.integers(1, 300), n=st.integers(1, 16), nodes=st.integers(1, 8), each=st.integers(1, 8),
     sequence=st.sampled_from([1, 2, 4]),

@@ -295,6 +295,7 @@ def right_config(base_config, tmp_path: Path):
     )
 
 
+@pytest.mark.slow
 def test_a_run_with_everything_in_place_has_no_problem(right_config):
     with server(documents(3)) as url:
         report = preflight(changed(right_config, rag_r1__retriever__url=url))
@@ -302,11 +303,13 @@ def test_a_run_with_everything_in_place_has_no_problem(right_config):
     assert any("answered a test search with 3 documents" in note for note in report.notes)
 
 
+@pytest.mark.slow
 def test_search_r1s_server_without_health_addresses_is_good_enough(right_config):
     with server(documents(3), ready=404) as url:
         assert preflight(changed(right_config, rag_r1__retriever__url=f"{url}/retrieve")).problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "level", "words"),
     [

@@ -110,6 +110,7 @@ def test_errors_are_one_line_with_the_remedy_and_a_status(corpus, tmp_path, bm25
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script, args",
     [

@@ -407,7 +407,6 @@ _json = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(_json, st.integers(0, 3))
 def test_any_json_is_either_results_or_a_value_error(data, n_queries):
     try:
@@ -542,7 +541,6 @@ _scores = (
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.lists(_scores, max_size=3), max_size=4))
 def test_whatever_the_scores_each_query_gets_documents_or_a_reason(scores):
     answer = {

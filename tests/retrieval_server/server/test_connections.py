@@ -149,6 +149,7 @@ def test_a_request_that_does_not_go_on_gets_408_and_is_closed(port, sent):
     assert status(answer) == 408 and b'"error": "timeout"' in answer
 
 
+@pytest.mark.slow
 def test_a_connection_that_says_nothing_is_closed_without_a_word(port):
     for sent in (b"", b"\r\n\r\n"):
         with connection(port) as client:
@@ -156,6 +157,7 @@ def test_a_connection_that_says_nothing_is_closed_without_a_word(port):
             assert rest(client) == b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first, drop", [(HEAD, b"x: y\r\n"), (HEAD + b"content-length: 1000\r\n\r\n", b"y")])
 def test_to_send_it_in_drops_wins_no_time(port, first, drop):
     with connection(port) as client:
@@ -176,6 +178,7 @@ def test_to_send_it_in_drops_wins_no_time(port, first, drop):
             raise AssertionError("still open after fifty seconds")
 
 
+@pytest.mark.slow
 def test_the_time_ends_with_the_request_and_begins_anew_with_the_next(port):
     length = b"content-length: 2\r\n\r\n{}"
     with connection(port) as client:
@@ -186,6 +189,7 @@ def test_the_time_ends_with_the_request_and_begins_anew_with_the_next(port):
         assert status(rest(client)) == 408
 
 
+@pytest.mark.slow
 def test_requests_that_wait_behind_a_slow_one_are_answered_in_turn(port):
     request = b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n%s\r\n{}"
     with connection(port) as client:
@@ -207,6 +211,7 @@ def test_a_body_of_any_form_arrives_whole(port):
             assert rest(client).endswith(b"\r\n\r\n%d" % size)
 
 
+@pytest.mark.slow
 def test_an_answer_that_nobody_reads_is_dropped(port):
     with ExitStack() as stack:
         before = len(os.listdir("/proc/self/fd"))
@@ -220,6 +225,7 @@ def test_an_answer_that_nobody_reads_is_dropped(port):
         assert all(len(rest(client)) < BIG for client in clients)
 
 
+@pytest.mark.slow
 def test_a_slow_reader_gets_all(port):
     with connection(port, receive_buffer=2**16) as client:
         client.sendall(b"GET /big HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")

@@ -180,6 +180,7 @@ def exchange(live, text):
     return int(b"".join(parts).split(b" ", 2)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "head, status",
     [
@@ -199,6 +200,7 @@ def test_no_page_exchanges_an_index(live, head, status):
     assert httpx.get(live.url + "/ready").json()["index_version"] == before
 
 
+@pytest.mark.slow
 def test_loopback_a_proxy_and_health_checks_reach_the_server(live):
     for host in ("127.0.0.1", f"localhost:{live.port}", "[::1]", "search.example", socket.gethostname()):
         answer = httpx.post(live.url + "/retrieve", json=ASK, headers={"host": host})
@@ -208,6 +210,7 @@ def test_loopback_a_proxy_and_health_checks_reach_the_server(live):
         assert connection.recv(2**16).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.slow
 def test_a_hundred_megabytes_of_headers_are_neither_taken_nor_kept(live):
     before = live.resident
     with socket.create_connection(("127.0.0.1", live.port), timeout=60) as connection:
@@ -220,6 +223,7 @@ def test_a_hundred_megabytes_of_headers_are_neither_taken_nor_kept(live):
     assert sent < 20e6 and live.resident - before < 20e6
 
 
+@pytest.mark.slow
 def test_two_hundred_half_sent_requests_are_closed(live):
     held = [socket.create_connection(("127.0.0.1", live.port), timeout=60) for _ in range(200)]
     for connection in held:

@@ -28,6 +28,7 @@ def answers(client) -> list[bytes]:
     return [answer.content for answer in got]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stub", list(ENGINES), indirect=True)
 def test_every_wire_carries_web_documents_and_a_replay_is_the_same_bytes(stub, open_source, serve, tmp_path):
     path = tmp_path / "run.jsonl"
