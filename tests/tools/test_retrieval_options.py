@@ -1,0 +1,100 @@
+"""The keys under `rag_r1.retriever`, and search tools of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from misbehaving_server import run
+
+from rag_r1.protocols import Document
+from rag_r1.tools import RetrieverConfig, make_searcher, shared_searcher
+
+
+@pytest.mark.parametrize(
+    ("url", "wire", "endpoint"),
+    [
+        ("http://h:1", "queries", "http://h:1/queries"),
+        ("http://h:1/queries/", "queries", "http://h:1/queries"),
+        ("http://h:1/retrieve", "queries", "http://h:1/queries"),
+        ("http://h:1/queries", "retrieve", "http://h:1/retrieve"),
+    ],
+)
+def test_the_wire_chooses_the_path_behind_the_address(url, wire, endpoint):
+    assert RetrieverConfig(url=url, wire=wire).endpoint == endpoint
+
+
+def test_an_unknown_wire_is_named():
+    with pytest.raises(ValueError, match="rag_r1.retriever.wire must be retrieve or queries, not 'soap'"):
+        RetrieverConfig(wire="soap")
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"url": "localhost:8000"}, "rag_r1.retriever.url"),
+        ({"topk": 0}, "rag_r1.retriever.topk"),
+        ({"topk": True}, "rag_r1.retriever.topk"),
+        ({"retries": -1}, "rag_r1.retriever.retries"),
+        ({"timeout_s": 0}, "rag_r1.retriever.timeout_s"),
+        ({"top_k": 3}, "rag_r1.retriever.top_k"),
+        ({"tool": "no such tool"}, "rag_r1.retriever.tool"),
+        ({"tool": "no_such_module:make"}, "rag_r1.retriever.tool"),
+    ],
+)
+def test_a_wrong_key_is_named(options, key):
+    with pytest.raises(ValueError, match=key.replace(".", r"\.")):
+        make_searcher(options)
+
+
+@pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/retrieve", "http://h:1/retrieve/"])
+def test_an_address_with_and_without_the_route_is_understood(url):
+    assert RetrieverConfig(url=url).endpoint == "http://h:1/retrieve"
+
+
+def test_a_tool_of_ones_own_is_named_by_its_import_path():
+    searcher = make_searcher({"tool": f"{__name__}:make_own", "language": "fr"})
+    assert asyncio.run(searcher.search(["q"])) == [[Document("fr", "q")]]
+
+
+class _Own:
+    def __init__(self, options):
+        self.options = options
+
+    async def search(self, queries):
+        return [[Document(self.options["language"], query)] for query in queries]
+
+
+make_own = _Own
+
+
+def test_a_factory_that_raises_does_so_in_each_search_until_it_makes_a_tool():
+    async def main():
+        searcher = shared_searcher({"tool": f"{__name__}:make_late", "language": "fr"})
+        for _ in range(2):
+            with pytest.raises(ConnectionError, match="not yet"):
+                await searcher.search(["q"])
+        for _ in range(2):
+            assert await searcher.search(["q"]) == [[Document("fr", "q")]]
+
+    run(main())
+    assert made == ["not yet", "not yet", "made"]
+
+
+made: list[str] = []
+
+
+def make_late(options):
+    made.append("not yet" if len(made) < 2 else "made")
+    if made[-1] == "not yet":
+        raise ConnectionError("not yet")
+    return _Own(options)
+
+
+def test_trajectories_of_one_event_loop_share_a_searcher():
+    async def main():
+        one, same = shared_searcher({"topk": 3}), shared_searcher({"topk": 3})
+        other = shared_searcher({"topk": 4})
+        assert one is same and one is not other
+
+    run(main())
