@@ -64,6 +64,12 @@ class Source(ABC):
     def description(self) -> Description:
         """What this is."""
 
+    def documents(self, ids: Sequence[str]) -> list[Passage | None]:
+        """The whole documents with these ids, in their order; None where there is none. May take seconds.
+        Raises SearchFailed if this source cannot give documents by id."""
+        reason = f"a source of kind {self.description.backend} gives no documents by id"
+        raise SearchFailed(404, "no_documents", reason)
+
 
 class StagedSource(Source):
     """A search in two stages, which may run at the same time for different batches."""

@@ -23,6 +23,7 @@ from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from retrieval_server.errors import CorpusError, IndexFolderError
 
@@ -169,6 +170,22 @@ class PassageStore(Sequence[Passage]):
         batch = bisect_right(self._ends, row)
         offset = row - (self._ends[batch - 1] if batch else 0)
         return Passage(*(column[offset].as_py() for column in self._columns[batch]))
+
+    def find(self, ids: Sequence[str]) -> list[Passage | None]:
+        """The passages with these ids, in their order; None where there is none.
+
+        Reads the column of ids from end to end: about a tenth of a second for each ten million passages, and
+        no memory. An index of ids would cost a gigabyte for the few documents that an agent opens.
+        """
+        wanted = pa.array(ids, pa.string())
+        found: dict[str, Passage] = {}
+        for number, columns in enumerate(self._columns):
+            for offset in pc.indices_nonzero(pc.is_in(columns[0], value_set=wanted)).to_pylist():
+                passage = Passage(*(column[offset].as_py() for column in columns))
+                found[passage.id] = passage
+            if number % _OPEN_AT_ONCE == 0:
+                self.release()
+        return [found.get(key) for key in ids]
 
     def release(self) -> None:
         """Unmap the pages that were read; reading them again, in any thread, gives the same."""

@@ -16,7 +16,7 @@ from retrieval_server.folder.manifest import (
     read_manifest,
     require_equal,
 )
-from retrieval_server.folder.passages import PassageStore
+from retrieval_server.folder.passages import Passage, PassageStore
 from retrieval_server.search.backends import Backend
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.sources import Description, Retrieved, StagedSource, rounded
@@ -95,6 +95,10 @@ class IndexSource(StagedSource):
             for position, hits in zip(asked, found, strict=True):
                 results[position] = list(hits)
         return results
+
+    def documents(self, ids: Sequence[str]) -> list[Passage | None]:
+        """See `Source`."""
+        return self._passages.find(ids)
 
     def warm_up(self) -> None:
         """Answer one question, so that the first user does not wait for lazy initialisation."""

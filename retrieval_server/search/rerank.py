@@ -23,6 +23,7 @@ from typing import Any
 
 from retrieval_server.encode.model_folder import resolve_model
 from retrieval_server.errors import EncoderError
+from retrieval_server.folder.passages import Passage
 from retrieval_server.guarantee import Guarantee, probe, weakest
 from retrieval_server.sources import Description, Retrieved, StagedSource
 
@@ -146,6 +147,9 @@ class RerankedSource(StagedSource):
             ranked = _best_first([next(scores) for _ in hits])[:topk]
             answers.append(tuple(Retrieved(hits[i].passage, score) for i, score in ranked))
         return answers
+
+    def documents(self, ids: Sequence[str]) -> list[Passage | None]:
+        return self._source.documents(ids)
 
     def warm_up(self) -> None:
         self._source.warm_up()

@@ -79,7 +79,7 @@ def create_app(
     # Only shown on the API page; it is the middleware that checks the token.
     guarded = APIRouter(dependencies=[Depends(HTTPBearer(auto_error=False))] if token else [])
     routes.add_search_routes(guarded, services)
-    routes.add_access_route(guarded, services)
+    routes.add_document_routes(guarded, services)
     routes.add_operations(guarded, services)
     if reranker is not None:
         add_rerank_route(guarded, services, reranker, routes.ERRORS)

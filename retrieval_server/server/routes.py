@@ -13,13 +13,16 @@ from fastapi import Path as InPath
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from retrieval_server.engine.metrics import CONTENT_TYPE
+from retrieval_server.folder.passages import Passage
 from retrieval_server.server.indexes import Serving
 from retrieval_server.server.refusals import Refused
-from retrieval_server.server.search_service import Found
+from retrieval_server.server.search_service import Documents, Found
 from retrieval_server.server.services import Services
 from retrieval_server.server.wire import (
     AccessRequest,
     AccessResponse,
+    DocumentsRequest,
+    DocumentsResponse,
     Error,
     Health,
     IndexStatus,
@@ -82,7 +85,18 @@ def add_search_routes(app: APIRouter, services: Services) -> None:
         return await _answer_queries(services, body, request, _one_name(name, body.index))
 
 
-def add_access_route(app: APIRouter, services: Services) -> None:
+def add_document_routes(app: APIRouter, services: Services) -> None:
+    @app.post(
+        "/documents",
+        summary="Whole documents by their ids (BrowseComp-Plus)",
+        response_model=DocumentsResponse,
+        responses=ERRORS,
+    )
+    async def documents(body: DocumentsRequest, request: Request):
+        found = await services.search.documents(request, body.ids, body.index)
+        result = [passage and _document(passage) for passage in found.passages]
+        return JSONResponse({"result": result}, headers=_source(found))
+
     @app.post(
         "/access",
         summary="Whole pages by their addresses (ASearcher)",
@@ -133,7 +147,7 @@ async def _answer_retrieve(
     topk = body.top_k if body.topk is None else body.topk
     found = await services.search.search(request, body.asked(), topk, index)
     # Built as plain types: validating thousands of documents again would cost more than finding them.
-    shape = _scored if body.return_scores else _document
+    shape = _scored if body.return_scores else _bare
     answer: dict = {"result": [[shape(hit) for hit in hits] for hits in found.answers]}
     if body.query is not None:
         answer |= {"query": body.query, "results": [_flat(hit) for hit in found.answers[0]]}
@@ -158,18 +172,21 @@ def _status(serving: Serving) -> IndexStatus:
     return IndexStatus(index_version=serving.version, **asdict(serving.source.description))
 
 
-def _source(found: Found) -> dict[str, str]:
+def _source(found: Found | Documents) -> dict[str, str]:
     return {"X-Index": found.index, "X-Index-Version": str(found.version)}
 
 
-def _document(hit: Retrieved) -> dict[str, str]:
-    passage = hit.passage
+def _document(passage: Passage) -> dict[str, str]:
     document = {"id": passage.id, "contents": passage.contents}
     return document if passage.url is None else document | {"url": passage.url}
 
 
+def _bare(hit: Retrieved) -> dict[str, str]:
+    return _document(hit.passage)
+
+
 def _scored(hit: Retrieved) -> dict:
-    return {"document": _document(hit), "score": hit.score}
+    return {"document": _document(hit.passage), "score": hit.score}
 
 
 def _flat(hit: Retrieved) -> dict:

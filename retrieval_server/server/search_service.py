@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from retrieval_server.engine.engine import Overloaded
 from retrieval_server.engine.jobs import Answer
+from retrieval_server.folder.passages import Passage
 from retrieval_server.server.indexes import Indexes
 from retrieval_server.server.limits import Limits
 from retrieval_server.server.logs import NOTE, Note
@@ -23,6 +24,14 @@ class Found(NamedTuple):
     """The answers to one request, and the name and version of the index that gave them."""
 
     answers: list[Answer]
+    index: str
+    version: int
+
+
+class Documents(NamedTuple):
+    """The documents of one request, and the name and version of the index that holds them."""
+
+    passages: list[Passage | None]
     index: str
     version: int
 
@@ -45,6 +54,8 @@ class SearchService:
         self._indexes, self._refusals = indexes, refusals
         self._deadline_s = deadline_s
         self._log_queries = log_queries
+        # One at a time: to look up ids reads the whole column of ids, in a thread.
+        self._one_lookup = asyncio.Semaphore(1)
 
     async def search(
         self, request: Request, queries: Sequence[str], topk: int | None, name: str | None = None
@@ -65,9 +76,21 @@ class SearchService:
         except Overloaded as error:
             raise self._overloaded(index.name, error) from None
         except SearchFailed as error:
-            raise self._refusals.refused(
-                error.status, error.error, error.reason, index=index.name, retry_after=error.retry_after
-            ) from None
+            raise self._failed(index.name, error) from None
+
+    async def documents(self, request: Request, ids: Sequence[str], name: str | None = None) -> Documents:
+        """The documents with these ids. Raises Refused, or ClientGone."""
+        index, serving = self._indexes.require(name)
+
+        async def look_up() -> list[Passage | None]:
+            async with self._one_lookup:
+                return await asyncio.to_thread(serving.source.documents, ids)
+
+        try:
+            passages = await self.while_wanted(request, look_up(), index.name)
+        except SearchFailed as error:
+            raise self._failed(index.name, error) from None
+        return Documents(passages, index.name, serving.version)
 
     async def while_wanted(self, request: Request, work: Awaitable[Made], index: str | None = None) -> Made:
         """What ``work`` gives. It is cancelled if its client goes away first (ClientGone) or the deadline
@@ -96,6 +119,11 @@ class SearchService:
     def refuse_overload(self, name: str | None, overload: Overloaded) -> Refused:
         """The refusal of a request that has not been read; counted."""
         return self._overloaded(name or self._indexes.default, overload)
+
+    def _failed(self, index: str, error: SearchFailed) -> Refused:
+        return self._refusals.refused(
+            error.status, error.error, error.reason, index=index, retry_after=error.retry_after
+        )
 
     def _overloaded(self, index: str, error: Overloaded) -> Refused:
         return self._refusals.refused(

@@ -7,6 +7,8 @@ flat list with scores under ``results``, with ``id`` and ``content`` beside each
 ``query`` has both. ``/queries`` is the format of R1-Searcher: its answers are lines of the corpus, id and
 contents separated by a tab, because its clients strip a leading number. They would show any other id to the
 model, so a corpus for them has numbers as ids. ``/access`` is ASearcher's: whole pages by their address.
+``/documents`` gives documents by their ids, for agents that open a document that a search has found
+(BrowseComp-Plus).
 
 If a server has several indexes, ``index`` names one, or the path does: ``/indexes/{name}/retrieve``.
 """
@@ -22,6 +24,8 @@ from retrieval_server.guarantee import Guarantee
 
 DEFAULT_INDEX = "default"  # the name of an index that was given without one
 MAX_URLS = 64  # pages in one answer: a page can be long
+MAX_IDS = 64  # documents in one answer
+MAX_ID_CHARS = 1024
 MAX_PATH = 1024  # characters of a folder's path in an order to reload
 _PASSAGE = {"id": "kafka-1", "contents": '"The Trial"\nThe Trial is a novel by Franz Kafka.'}
 _WIKI = {"index_version": 1, "backend": "bm25", "passages": 9756, "corpus_sha256": "5d41...c592"}
@@ -152,6 +156,23 @@ class AccessResponse(BaseModel):
     )
 
     result: list[Page | None]
+
+
+class DocumentsRequest(BaseModel):
+    """Body of ``POST /documents``."""
+
+    model_config = _example({"ids": ["kafka-1", "no such id"]})
+
+    ids: list[Annotated[Query, Field(max_length=MAX_ID_CHARS)]] = Field(max_length=MAX_IDS)
+    index: IndexName = None
+
+
+class DocumentsResponse(BaseModel):
+    """``result[i]`` is the document whose id is ``ids[i]``; null where there is none."""
+
+    model_config = _example({"result": [_PASSAGE, None]})
+
+    result: list[Document | None]
 
 
 class Health(BaseModel):

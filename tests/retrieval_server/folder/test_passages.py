@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -29,6 +32,22 @@ def test_rows_come_back_in_order_across_batches(tmp_path, monkeypatch):
     for outside in (-1, 8):
         with pytest.raises(IndexError):
             store[outside]
+
+
+@given(
+    st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=3), unique=True, max_size=12),
+    st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=3), max_size=6),
+    st.randoms(use_true_random=False),
+)
+def test_documents_are_found_by_their_ids_whatever_these_are(ids, others, random):
+    rows = [Passage(key, f"about {key}") for key in ids]
+    asked = [*ids, *ids[:2], *others]
+    random.shuffle(asked)
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        patch.setattr(passages, "BATCH_ROWS", 3)
+        write(Path(folder) / "p.arrow", rows)
+        found = PassageStore(Path(folder) / "p.arrow").find(asked)
+    assert found == [Passage(key, f"about {key}") if key in ids else None for key in asked]
 
 
 def test_addresses_are_kept_and_indexes_without_them_still_open(tmp_path):

@@ -120,7 +120,10 @@ json_values = st.recursive(
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(body=json_values | st.binary(max_size=40), path=st.sampled_from(["/retrieve", "/queries", "/access"]))
+@given(
+    body=json_values | st.binary(max_size=40),
+    path=st.sampled_from(["/retrieve", "/queries", "/access", "/documents"]),
+)
 def test_no_body_makes_the_server_fail(client, body, path):
 
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -176,6 +179,7 @@ def test_the_api_page_has_examples_and_only_the_routes_that_work(client):
         "/queries",
         "/indexes/{name}/queries",
         "/access",
+        "/documents",
         "/health",
         "/ready",
         "/reload",

@@ -130,6 +130,17 @@ def test_asearcher_searches_and_then_opens_what_it_found(client):
     assert [page["contents"] if page is not None else "" for page in pages] == ["Ulm\n\nThe whole page.", ""]
 
 
+def test_browsecomp_plus_opens_a_document_by_its_id(client):
+    body = post(client, "/documents", {"ids": ["2", "no such id", "0"]})
+    assert body["result"] == [PLACES[2], None, PLACES[0]]
+
+
+@pytest.mark.parametrize("ids", [["0"] * 65, ["x" * 1025], "0", None, [0]])
+def test_too_many_documents_and_what_is_no_list_of_ids_is_refused(client, ids):
+    answer = client.post("/documents", json={"ids": ids})
+    assert answer.status_code == 422 and "ids" in answer.json()["reason"]
+
+
 def test_the_two_spellings_of_a_mediawiki_address_open_one_page(client):
     urls = ["https://wiki.example/w/index.php/Trier", "https://wiki.example/w/index.php?title=Trier"]
     first, second = post(client, "/access", {"urls": urls})["result"]

@@ -56,12 +56,14 @@ def test_the_server_keeps_what_its_page_about_the_api_promises(url):
         keeps_its_promise()
 
 
-ROUTES = ["/retrieve", "/queries", "/access", "/indexes/wiki/retrieve", "/indexes/wiki/queries", "/reload"]
+ROUTES = ["/retrieve", "/queries", "/access", "/documents"]
+ROUTES += ["/indexes/wiki/retrieve", "/indexes/wiki/queries", "/reload"]
 VALID = [
     {"queries": ["Which river is Ulm on?", ""], "topk": 2, "return_scores": True, "index": "wiki"},
     {"query": "Ulm", "top_k": 3},
     {"queries": ["Celle"], "k": 1},
     {"urls": ["https://ulm"]},
+    {"ids": ["town-0"]},
     {"index": "wiki", "path": "elsewhere", "encoder": None},
 ]
 ODD = [

@@ -128,3 +128,10 @@ def test_what_cannot_be_recorded_is_not_answered(open_source, tmp_path, monkeypa
     asyncio.run(main())
     rows = [json.loads(line)["query"] for line in (tmp_path / "run.jsonl").open()]
     assert rows == ["kept", "kept too"]
+
+
+def test_a_web_engine_gives_no_documents_by_id_and_says_so(open_source, serve):
+    with serve(open_source) as client:
+        answer = client.post("/documents", json={"ids": ["https://example.org/Ulm/1"]})
+    assert (answer.status_code, answer.json()["error"]) == (404, "no_documents")
+    assert "web:" in answer.json()["reason"]

@@ -1,0 +1,191 @@
+"""BrowseComp-Plus in both directions: our retrieval server for its agents, our agent's runs for its judge.
+
+BrowseComp-Plus (arXiv 2508.06600, repository texttron/BrowseComp-Plus) evaluates search agents on 830 hard
+questions over a fixed corpus of about 100,000 documents. It has two interfaces, and this module serves both:
+
+    retriever   `RetrievalServerSearcher` has the methods of its `BaseSearcher`, over HTTP. Import it in the
+                benchmark's `searcher/searchers/custom_searcher.py` as `CustomSearcher`; its agents and its
+                servers then take `--searcher-type custom --retriever-url URL`.
+    agent       `write_runs` turns trajectory records into the files that its
+                `scripts_evaluation/evaluate_run.py` reads: one JSON object for each question.
+
+    python -m rag_r1.evaluation.browsecomp_plus --records DIR --out runs/my-agent --model my-agent
+
+Nothing of the benchmark is imported: the class has its methods, not its base class.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from rag_r1.agent import Trajectory
+from rag_r1.command_line import Arguments, argument, read_arguments
+from rag_r1.records import RecordError, read_records, trajectory_of
+from rag_r1.tools.retrieval import RetrieverConfig, token_header
+
+
+class RetrieverError(RuntimeError):
+    """The retrieval server did not answer as it should; the message gives its address and the reason."""
+
+
+class RetrievalServerSearcher:
+    """A `BaseSearcher` (searcher/searchers/base.py, commit 97c637c) whose index is a retrieval server.
+
+    Its token, if it requires one, is read from the environment variable `RETRIEVAL_TOKEN`.
+    """
+
+    @classmethod
+    def parse_args(cls, parser: argparse.ArgumentParser) -> None:
+        """Add our arguments to the benchmark's parser."""
+        parser.add_argument("--retriever-url", default="http://127.0.0.1:8000", help="the retrieval server")
+        parser.add_argument("--retriever-index", help="one of its indexes (default: the first)")
+        parser.add_argument("--retriever-timeout", type=float, default=60.0, help="seconds for a request")
+
+    def __init__(self, args: argparse.Namespace):
+        """Raises RetrieverError if no retrieval server is ready at the address."""
+        config = RetrieverConfig(url=args.retriever_url, timeout_s=args.retriever_timeout)
+        self._index = {"index": args.retriever_index} if args.retriever_index else {}
+        self._client = httpx.Client(
+            base_url=config.base, timeout=config.timeout_s, trust_env=False, headers=token_header()
+        )
+        status = self._asked("GET", "/ready")
+        self._backend = str(status.get("indexes", {}).get(args.retriever_index, status).get("backend", ""))
+
+    def search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
+        """At most `k` documents, best first: `{"docid", "score", "text"}`. Raises RetrieverError."""
+        body = {"queries": [query], "topk": k, "return_scores": True, **self._index}
+        hits = self._asked("POST", "/retrieve", body)["result"][0]
+        return [
+            {"docid": hit["document"]["id"], "score": hit["score"], "text": hit["document"]["contents"]}
+            for hit in hits
+        ]
+
+    def get_document(self, docid: str) -> dict[str, Any] | None:
+        """The whole document, `{"docid", "text"}`; None if there is none. Raises RetrieverError."""
+        [document] = self._asked("POST", "/documents", {"ids": [docid], **self._index})["result"]
+        return document and {"docid": document["id"], "text": document["contents"]}
+
+    @property
+    def search_type(self) -> str:
+        """What the server searches with, e.g. `bm25` or `dense`."""
+        return self._backend
+
+    def search_description(self, k: int = 10) -> str:
+        """What the model reads about the search tool."""
+        return (
+            f"Searches a collection of documents. Returns the {k} best, each with docid, score and snippet."
+        )
+
+    def get_document_description(self) -> str:
+        """What the model reads about the tool that opens a document."""
+        return "Returns the whole document with the given docid."
+
+    def _asked(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        where = f"{self._client.base_url}{path}"
+        try:
+            answer = self._client.request(method, path, json=body)
+            if answer.status_code != 200:
+                raise RetrieverError(f"{where} answered {answer.status_code}: {answer.text[:300]}")
+            return answer.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise RetrieverError(f"no retrieval server answers at {where}: {error}") from error
+
+
+def run_of(record: Trajectory, query_id: str, model: str = "") -> dict[str, Any]:
+    """One trajectory in the benchmark's format.
+
+    `status` is `completed` if the agent gave an answer; the benchmark counts all others as wrong.
+    `retrieved_docids` are the documents that the policy was shown; the last element of `result` is the answer
+    that is judged. A model's thoughts are passed on as text, never interpreted.
+    """
+    steps: list[dict[str, Any]] = []
+    counts: dict[str, int] = {}
+    shown: dict[str, None] = {}
+    for turn in record.turns:
+        steps.append(_step("reasoning", turn.text))
+        for call in turn.calls:
+            counts[call.tool] = counts.get(call.tool, 0) + 1
+            documents = call.documents or []
+            shown |= dict.fromkeys(document.id for document in documents if document.id)
+            found = [{"docid": document.id, "snippet": document.contents} for document in documents]
+            steps.append(
+                _step("tool_call", json.dumps(found, ensure_ascii=False), call.tool, dict(call.arguments))
+            )
+    answered = record.status == "answered" and record.answer is not None
+    if answered:
+        steps.append(_step("output_text", f"Exact Answer: {record.answer}"))
+    return {
+        "metadata": {"model": model, "protocol": record.protocol},
+        "query_id": query_id,
+        "tool_call_counts": counts,
+        "status": "completed" if answered else "incomplete",
+        "retrieved_docids": list(shown),
+        "result": steps,
+    }
+
+
+def _step(
+    kind: str, output: str, tool: str | None = None, arguments: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    return {"type": kind, "tool_name": tool, "arguments": arguments, "output": output}
+
+
+def query_id_of(record_id: str) -> str:
+    """The question's own id in the id of a record, `source/split/ID` with `#sample` behind it or not."""
+    return record_id.rpartition("/")[2].partition("#")[0]
+
+
+def write_runs(records: Iterable[dict[str, Any]], out: Path, model: str = "") -> int:
+    """Write one file for each record into a folder; returns their number.
+
+    Raises RecordError if two records are of the same question: the benchmark would count both.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    seen: set[str] = set()
+    for record in records:
+        key = query_id_of(str(record.get("id", "")))
+        if not key or key in seen:
+            what = "a second record of its question" if key else "no question's id"
+            raise RecordError(f"the record {record.get('id')!r}: {what}")
+        seen.add(key)
+        run = run_of(trajectory_of(record), key, model)
+        text = json.dumps(run, ensure_ascii=False, indent=2).encode("utf-8", "replace")
+        (out / f"run_{len(seen):05d}.json").write_bytes(text)
+    return len(seen)
+
+
+class RunArguments(Arguments):
+    """What is converted."""
+
+    records: list[Path] = argument("folders or files of trajectory records", "DIR")
+    out: Path = argument("folder for the benchmark's JSON files", "DIR")
+    model: str = argument("name of the model, for the benchmark's summary", "NAME", default="")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0, or 1 with the reason."""
+    given = read_arguments(
+        RunArguments,
+        arguments,
+        prog="python -m rag_r1.evaluation.browsecomp_plus",
+        description="Turn trajectory records into the run files of BrowseComp-Plus.",
+    )
+    try:
+        number = write_runs(read_records(*given.records), given.out, given.model)
+    except (RecordError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{given.out}: {number} runs; in the benchmark's folder, judge them with")
+    print(f"  python scripts_evaluation/evaluate_run.py --input_dir {given.out.resolve()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
