@@ -1,0 +1,170 @@
+"""Probes: the same agent with another search engine, to see whether it searches or already knows.
+
+A score alone does not show that a policy reads what it finds: agents answer many questions from memory, and
+some do worse with a search that finds nothing than without one (arXiv 2605.28721). Each probe changes one
+thing of an episode and nothing else; prompt, budgets and sampling are those of the real run:
+
+    real          the run itself
+    closed_book   no turn in which the policy may search: it has to answer at once
+    empty         every search finds nothing
+    random        every search finds passages of the corpus that have nothing to do with the query
+    gold          every search finds the question's gold passages, best first
+    withheld      the real search without the question's gold passages; what it ranks next takes their place
+
+A policy that searches and reads scores low in all but `real` and `gold`. `random` draws its passages by a
+hash of the question and the query, so that a run gives the same at every order and after every resumption.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from rag_r1.agent import Tool
+from rag_r1.agent_setup import AgentSetup
+from rag_r1.protocols import SEARCH, Document, Failure
+from rag_r1.tools import Searcher, searching
+
+Probe = Literal["real", "closed_book", "empty", "random", "gold", "withheld"]
+PROBES: tuple[Probe, ...] = ("real", "closed_book", "empty", "random", "gold", "withheld")
+#: Those that need the question's gold passages.
+NEED_GOLD: tuple[Probe, ...] = ("gold", "withheld")
+
+Result = Sequence[Document] | Failure
+
+
+class ProbeError(ValueError):
+    """A probe lacks what it needs; the message says what."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A question's gold passages: their ids, their titles, or the passages themselves."""
+
+    ids: frozenset[str] = frozenset()
+    titles: frozenset[str] = frozenset()
+    passages: tuple[Document, ...] = ()
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any], passages: Iterable[Document] = ()) -> Evidence:
+        """From `supporting_ids` and `supporting_titles` of a row (rag_r1/rows.py), and the passages."""
+        given = tuple(passages)
+        titles = {title_key(title) for title in metadata.get("supporting_titles") or ()}
+        return cls(
+            frozenset(map(str, metadata.get("supporting_ids") or ())) | {p.id for p in given if p.id},
+            frozenset(titles | {title_key(title_of(passage)) for passage in given}),
+            given,
+        )
+
+    def holds(self, document: Document) -> bool:
+        """Whether this is one of the gold passages, or another passage of their pages."""
+        return document.id in self.ids or title_key(title_of(document)) in self.titles
+
+    def __bool__(self) -> bool:
+        return bool(self.ids or self.titles)
+
+
+def title_of(document: Document) -> str:
+    """The title of a passage: its first line without the outer quotation marks (FlashRAG's convention)."""
+    return re.sub(r'^"(.*)"$', r"\1", document.contents.partition("\n")[0].strip())
+
+
+def title_key(title: str) -> str:
+    """A key that is the same for titles which differ in Unicode form, case, underscores or white space."""
+    folded = unicodedata.normalize("NFKC", str(title)).casefold().replace("_", " ")
+    return " ".join(unicodedata.normalize("NFKC", folded).split())
+
+
+def probed(
+    setup: AgentSetup,
+    probe: Probe,
+    question_id: str,
+    topk: int,
+    evidence: Evidence | None = None,
+    pool: Sequence[Document] = (),
+) -> AgentSetup:
+    """The setup of one question's episode under a probe.
+
+    `topk`: documents for each query. `pool`: passages for `random`. For `withheld`, the setup's own search
+    must return more than `topk` documents, enough to replace those that are left out. Raises ProbeError.
+    """
+    if probe == "real":
+        return setup
+    if probe == "closed_book":
+        return replace(setup, budget=replace(setup.budget, max_turns=0, final_turn=True))
+    if probe in NEED_GOLD and not evidence:
+        raise ProbeError(f"{question_id}: the probe `{probe}` needs the question's supporting ids or titles")
+    if probe == "empty":
+        return _with(setup, _Same(()))
+    if probe == "random":
+        if len(pool) < topk:
+            raise ProbeError(f"the probe `random` needs at least {topk} passages, not {len(pool)}")
+        return _with(setup, _Random(question_id, pool, topk))
+    assert evidence is not None
+    if probe == "gold":
+        if not evidence.passages:
+            raise ProbeError(f"{question_id}: the probe `gold` needs the text of the gold passages")
+        return _with(setup, _Same(evidence.passages[:topk]))
+    return replace(setup, tools=lambda: _without(setup.tools(), evidence, topk))
+
+
+@dataclass(frozen=True)
+class _Same:
+    """Finds the same for every query."""
+
+    documents: Sequence[Document]
+
+    async def search(self, queries: Sequence[str]) -> list[Result]:
+        return [list(self.documents) for _ in queries]
+
+
+@dataclass(frozen=True)
+class _Random:
+    """Finds passages of the pool, drawn by question and query."""
+
+    question_id: str
+    pool: Sequence[Document]
+    topk: int
+
+    async def search(self, queries: Sequence[str]) -> list[Result]:
+        return [self._drawn(query) for query in queries]
+
+    def _drawn(self, query: str) -> list[Document]:
+        drawn: dict[int, Document] = {}
+        for number in range(64 * self.topk):
+            text = f"{self.question_id}\n{query}\n{number}".encode("utf-8", "surrogatepass")
+            place = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") % len(self.pool)
+            drawn.setdefault(place, self.pool[place])
+            if len(drawn) == self.topk:
+                break
+        return list(drawn.values())
+
+
+@dataclass(frozen=True)
+class _Withheld:
+    """Another tool's search without the gold passages."""
+
+    tool: Tool
+    evidence: Evidence
+    topk: int
+
+    async def search(self, queries: Sequence[str]) -> list[Result]:
+        results = await self.tool.call([{"query": query} for query in queries])
+        return [
+            result
+            if isinstance(result, Failure)
+            else [document for document in result if not self.evidence.holds(document)][: self.topk]
+            for result in results
+        ]
+
+
+def _with(setup: AgentSetup, searcher: Searcher) -> AgentSetup:
+    return replace(setup, tools=lambda: {**setup.tools(), **searching(searcher)})
+
+
+def _without(tools: Mapping[str, Tool], evidence: Evidence, topk: int) -> dict[str, Tool]:
+    return {**tools, **searching(_Withheld(tools[SEARCH], evidence, topk))}

@@ -1,0 +1,117 @@
+"""Probes: each changes the search of an episode as it says, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import ANSWER, SEARCH, Characters, Engine, untimed
+
+from rag_r1.agent import Budget
+from rag_r1.agent_setup import AgentSetup
+from rag_r1.evaluation.probes import NEED_GOLD, PROBES, Evidence, ProbeError, probed, title_key, title_of
+from rag_r1.protocols import Document, Failure, load_protocol
+from rag_r1.tools import searching
+
+TOPK = 2
+GOLD = (Document("1", '"Rome"\nRome is a city.'), Document("2", '"Tiber"\nA river.'))
+OTHERS = tuple(Document(str(i), f'"Page {i}"\ntext {i}') for i in range(3, 30))
+
+
+class Corpus:
+    """Ranks the gold passages first."""
+
+    async def search(self, queries):
+        return [[*GOLD, *OTHERS] if query != "fails" else Failure("no", "retriever") for query in queries]
+
+
+SETUP = AgentSetup(
+    protocol=load_protocol("rag_r1_sq"),
+    codec=Characters(),
+    budget=Budget(max_turns=3),
+    tools=partial(searching, Corpus()),
+    chat=lambda messages: [1],
+)
+EVIDENCE = Evidence.of({"supporting_ids": ["1"], "supporting_titles": ["TIBER"]}, GOLD)
+
+
+def play(probe, lines=(SEARCH, ANSWER), question_id="q1", evidence=EVIDENCE, pool=OTHERS):
+    async def run():
+        setup = probed(SETUP, probe, question_id, TOPK, evidence, pool)
+        return await setup.episode(Engine(list(lines))).run(question_id, "Where?", [1, 2])
+
+    return asyncio.run(run())
+
+
+def shown(record):
+    return [document.id for turn in record.turns for found in turn.documents for document in found]
+
+
+def test_the_real_run_is_the_run_itself():
+    assert probed(SETUP, "real", "q1", TOPK) is SETUP
+
+
+@pytest.mark.parametrize("probe, documents", [("empty", []), ("gold", ["1", "2"]), ("withheld", ["3", "4"])])
+def test_a_search_finds_what_the_probe_says_and_the_episode_goes_on(probe, documents):
+    record = play(probe)
+    assert shown(record) == documents
+    assert (record.status, record.answer, len(record.turns)) == ("answered", "Rome", 2)
+
+
+def test_with_closed_book_the_policy_answers_at_once_or_not_at_all():
+    assert play("closed_book", [ANSWER]).status == "answered"
+    searched = play("closed_book")
+    assert (searched.status, searched.answer, shown(searched)) == ("turn_limit", None, [])
+
+
+def test_random_passages_differ_between_questions_and_queries_and_never_between_runs():
+    drawn = shown(play("random"))
+    assert len(set(drawn)) == TOPK and set(drawn) <= {document.id for document in OTHERS}
+    assert untimed(play("random")) == untimed(play("random"))
+    other_question = shown(play("random", question_id="q2"))
+    other_query = shown(play("random", [SEARCH.replace(" q ", " another "), ANSWER]))
+    assert len({tuple(drawn), tuple(other_question), tuple(other_query)}) == 3
+
+
+def test_a_search_that_fails_still_fails_where_passages_are_withheld():
+    record = play("withheld", [SEARCH.replace(" q ", " fails "), ANSWER])
+    assert record.n_tool_failures == 1 and shown(record) == []
+
+
+@pytest.mark.parametrize("probe", NEED_GOLD)
+def test_a_probe_without_the_gold_passages_that_it_needs_is_refused(probe):
+    with pytest.raises(ProbeError, match="q1.*supporting ids"):
+        probed(SETUP, probe, "q1", TOPK, Evidence())
+
+
+def test_gold_needs_the_text_and_random_a_pool():
+    with pytest.raises(ProbeError, match="text of the gold passages"):
+        probed(SETUP, "gold", "q1", TOPK, Evidence(ids=frozenset("1")))
+    with pytest.raises(ProbeError, match="at least 2 passages, not 1"):
+        probed(SETUP, "random", "q1", TOPK, None, OTHERS[:1])
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_a_probe_changes_neither_prompt_nor_codec_nor_failure_policy(probe):
+    setup = probed(SETUP, probe, "q1", TOPK, EVIDENCE, OTHERS)
+    for part in ("protocol", "codec", "chat", "failures", "own_prompt", "start"):
+        assert getattr(setup, part) is getattr(SETUP, part)
+    if probe != "closed_book":
+        assert setup.budget is SETUP.budget
+
+
+def test_a_passage_of_a_gold_page_is_gold_under_any_spelling_of_its_title():
+    evidence = Evidence.of({"supporting_titles": ["Caf\u00e9_Central (Wien)"]})
+    assert evidence.holds(Document("x", '"cafe\u0301  central (wien)"\ntext'))
+    assert not evidence.holds(Document("x", '"Café Central"\ntext')) and not Evidence()
+
+
+@given(st.text(), st.text())
+def test_a_title_is_the_first_line_without_its_outer_quotes(title, text):
+    line = title.replace("\n", " ")
+    if line.strip() == line:
+        assert title_of(Document("1", f'"{line}"\n{text}')) == Document("1", line).contents
+    assert title_key(title_key(title)) == title_key(title)
