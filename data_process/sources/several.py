@@ -74,7 +74,8 @@ def _joined(
     asked = [" ".join(question.split()) for question in questions]
     ended = [question if question.endswith("?") else f"{question}?" for question in asked]
     text = _ASK.format(n=len(asked), questions="; ".join(ended)) if len(asked) > 1 else asked[0]
-    metadata = {"question_type": f"{len(asked)}_questions", "parts": asked, "part_answers": answers}
+    kind = f"{len(asked)}_questions" if len(asked) > 1 else None
+    metadata = {"question_type": kind, "parts": asked, "part_answers": answers}
     return checked(text, combinations(answers), own_id, {**metadata, **(more or {})})
 
 
