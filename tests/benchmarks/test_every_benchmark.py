@@ -128,7 +128,7 @@ def test_a_large_index_is_built_served_and_measured(tmp_path):
 
 
 def test_the_memory_of_a_build_does_not_grow_with_its_rows():
-    """Ten times as many rows need little more: a bound of 20,000 rows of a kilobyte, which a list would hold."""
+    """Eleven times as many rows, 20 MB more of them, need hardly more memory; a list of them would."""
     told = run("data_memory.py", "--rows", "2000", "22000", "--near-duplicates", "0")
     small, large = (line.strip("| ").split(" | ") for line in told.splitlines()[2:])
     assert [line[0] for line in (small, large)] == ["2,000", "22,000"]
