@@ -13,6 +13,7 @@ NAME is the data_source under which veRL reports the rows. A YAML file (--mix) c
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = read_arguments(BuildArguments, arguments, prog="rag-r1 data", description=__doc__, epilog=EPILOG)
     try:
         _print(given.out, build(given))
-    except (DataError, OSError) as error:
+    except (DataError, OSError, sqlite3.Error) as error:  # the last if the disk is full
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

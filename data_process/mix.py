@@ -20,20 +20,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from data_process.row_files import DataError
 from data_process.sources import SOURCES, SourceKind
+from data_process.sources.source import HubSplit
+from rag_r1.options import OptionsError, PositiveCount, Text, options, options_from
 
 #: The splits of a set, as their files are named, and the flags with which they are given.
 FLAGS = {"train": "train", "test": "validation"}
-_FLAG = re.compile(r"(?P<source>[^:=@]+)(?::(?P<name>[^:=@]+))?(?:=(?P<file>.+?))?(?:@(?P<take>\d+))?")
+_FLAG = re.compile(r"(?P<source>[^:=@]+)(?::(?P<name>[^:=@]+))?(?:=(?P<file>.+?))?(?:@(?P<take>[1-9]\d*))?")
 _HUB = "hub:"
-_KEYS = ("source", "name", "file", "hub_split", "take", "join")
 
 
 @dataclass(frozen=True)
@@ -53,20 +53,33 @@ class Entry:
     join: int = 1
 
     @property
+    def hub(self) -> HubSplit:
+        """The Hub's split that it names, else that of the table of sources."""
+        if self.hub_split is None:
+            return self.kind.hub[FLAGS[self.split]]
+        return replace(next(iter(self.kind.hub.values())), split=self.hub_split)
+
+    @property
     def place(self) -> str:
         """Where its rows come from, for messages."""
-        if self.file is not None:
-            return str(self.file)
-        return (
-            str(self.kind.hub[FLAGS[self.split]])
-            if not self.hub_split
-            else f"{self.kind.name} ({self.hub_split})"
-        )
+        return str(self.file or self.hub)
+
+
+@options("entry")
+class EntryOptions:
+    """The keys of an entry in the YAML file; `Entry` explains them."""
+
+    source: Text = ""
+    name: Text | None = None
+    file: Text | None = None
+    hub_split: Text | None = None
+    take: PositiveCount | None = None
+    join: PositiveCount = 1
 
 
 def read_entries(flags: dict[str, Sequence[str]], mix: Path | None) -> list[Entry]:
-    """The entries of the YAML file, then those of the flags (`flags`: split -> values). Raises DataError
-    naming the entry and what is wrong with it."""
+    """The entries of the YAML file and of the flags (`flags`: split -> values), those of test first. Raises
+    DataError naming the entry and what is wrong with it."""
     entries = _from_yaml(mix) if mix else []
     for split, values in flags.items():
         for value in values:
@@ -75,11 +88,16 @@ def read_entries(flags: dict[str, Sequence[str]], mix: Path | None) -> list[Entr
                 raise DataError(
                     f"{where}: give SOURCE[:NAME][=FILE][@N], for example hotpotqa=train.json@500"
                 )
-            given: dict[str, Any] = match.groupdict()
-            if given["file"] and given["file"].startswith(_HUB):
-                given["hub_split"] = given.pop("file").removeprefix(_HUB)
-            given["take"] = int(given["take"]) if given["take"] else None
-            entries.append(_entry(where, split, {key: one for key, one in given.items() if one is not None}))
+            file, take = match["file"], match["take"]
+            hub_split = file.removeprefix(_HUB) if file and file.startswith(_HUB) else None
+            given = EntryOptions(
+                match["source"],
+                match["name"],
+                None if hub_split else file,
+                hub_split,
+                int(take) if take else None,
+            )
+            entries.append(_entry(where, split, given))
     if not entries:
         raise DataError("nothing to read: give --train SOURCE=FILE, --validation SOURCE=FILE, or --mix FILE")
     return sorted(entries, key=lambda entry: list(FLAGS).index(entry.split), reverse=True)
@@ -88,7 +106,7 @@ def read_entries(flags: dict[str, Sequence[str]], mix: Path | None) -> list[Entr
 def _from_yaml(path: Path) -> list[Entry]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         raise DataError(f"cannot read --mix {path}: {error}") from error
     splits = {flag: split for split, flag in FLAGS.items()}
     if not isinstance(content, dict) or not set(content) <= set(splits):
@@ -101,42 +119,26 @@ def _from_yaml(path: Path) -> list[Entry]:
             where = f"--mix {path}, {flag}, entry {number}"
             if not isinstance(given, dict):
                 raise DataError(f"{where}: must be keys and values, for example {{source: nq, take: 500}}")
-            entries.append(_entry(where, splits[flag], given))
+            try:
+                entries.append(_entry(where, splits[flag], options_from(EntryOptions, given)))
+            except OptionsError as error:
+                raise DataError(f"{where}: {error}") from error
     return entries
 
 
-def _entry(where: str, split: str, given: dict[str, Any]) -> Entry:
-    """An entry from its keys, checked."""
-    if unknown := [str(key) for key in given if key not in _KEYS]:
-        raise DataError(f"{where}: unknown key {', '.join(unknown)}: use {', '.join(_KEYS)}")
-    for key in ("source", "name", "file", "hub_split"):
-        if key in given and not isinstance(given[key], str):
-            raise DataError(f"{where}: {key} must be a text, not {given[key]!r}")
-    for key in ("take", "join"):
-        if (
-            isinstance(given.get(key, 1), bool)
-            or not isinstance(given.get(key, 1), int)
-            or given.get(key, 1) < 1
-        ):
-            raise DataError(f"{where}: {key} must be a whole number of at least 1, not {given[key]!r}")
-    kind = SOURCES.get(given.get("source", ""))
+def _entry(where: str, split: str, given: EntryOptions) -> Entry:
+    """The entry, checked against the table of sources."""
+    kind = SOURCES.get(given.source)
     if kind is None:
-        raise DataError(f"{where}: there is no source {given.get('source')!r}: use {', '.join(SOURCES)}")
-    name = given.get("name", kind.name if given.get("join", 1) == 1 else f"{kind.name}_{given['join']}")
+        raise DataError(f"{where}: there is no source {given.source!r}: use {', '.join(SOURCES)}")
+    name = given.name or (kind.name if given.join == 1 else f"{kind.name}_{given.join}")
     if not re.fullmatch(r"[\w.-]+", name):
         raise DataError(f"{where}: the name {name!r} must have letters, digits, `_`, `.` and `-` only")
-    if "file" in given and "hub_split" in given:
+    if given.file and given.hub_split:
         raise DataError(f"{where}: give either a file or a split of the Hub data set")
-    if "file" not in given and not (kind.hub if "hub_split" in given else FLAGS[split] in kind.hub):
+    if not given.file and not (kind.hub if given.hub_split else FLAGS[split] in kind.hub):
         raise DataError(
             f"{where}: {kind.name} has no {FLAGS[split]} split on the Hub that is known here: give a file"
         )
-    return Entry(
-        split,
-        kind,
-        name,
-        Path(given["file"]) if "file" in given else None,
-        given.get("hub_split"),
-        given.get("take"),
-        given.get("join", 1),
-    )
+    file = Path(given.file) if given.file else None
+    return Entry(split, kind, name, file, given.hub_split, given.take, given.join)

@@ -7,9 +7,10 @@ questions that agree in a band are candidates. A candidate is then compared exac
 at least as similar as asked. With the bands that `bands` chooses, at least 95 % of the pairs of just that
 similarity become candidates, and nearly all of those that are more alike.
 
-Only the hashes of the bands are kept, in files; a band is loaded at a time, 8 bytes for each question. Within
-a band a question is compared with the first `COMPARED` only that share its hash: so the work is linear in the
-number of questions, even if all are alike, and each question is reported with the first one it resembles.
+Only the hashes of the bands are kept, in files; a band is loaded at a time, some 50 bytes for each question.
+Within a band a question is compared with the first `COMPARED` only that share its hash: so the work is linear
+in the number of questions, even if all are alike, and each question is reported with the first one that it is
+found to resemble.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ earlier run.
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import islice
@@ -50,7 +51,7 @@ def similar(pool: Pool, similarity: float) -> Iterator[dict[str, Any]]:
     validation set come first. None if the similarity is 0."""
     if not similarity:
         return
-    places: list[int] = []
+    places = array("q")
 
     def texts() -> Iterator[str]:
         for pooled in tqdm(pool.kept(), desc="near duplicates", unit=" questions", mininterval=1):

@@ -10,7 +10,6 @@ from data_process.mix import FLAGS, Entry
 from data_process.questions import Question, hub_rows
 from data_process.row_files import ACCEPTED, DataError, Rows, open_rows
 from data_process.sources import SOURCES
-from data_process.sources.source import HubSplit
 
 
 def read_source(entry: Entry) -> Iterator[tuple[int, Question | ValueError]]:
@@ -47,17 +46,10 @@ def _opened(entry: Entry) -> Iterator[Rows]:
                 kind.check_columns(entry.place, columns, SOURCES)
             yield rows
         return
-    there = _hub_split(entry)
+    there = entry.hub
     remedy = f"give a file instead: --{FLAGS[entry.split]} {kind.name}=FILE"
     rows, columns = hub_rows(
         str(there), there.dataset, there.config, there.split, kind.columns, remedy, there.files
     )
     kind.check_columns(str(there), columns, SOURCES)
     yield iter(rows)
-
-
-def _hub_split(entry: Entry) -> HubSplit:
-    """The Hub's split that the entry names, else the one of the table of sources."""
-    if entry.hub_split is None:
-        return entry.kind.hub[FLAGS[entry.split]]
-    return replace(next(iter(entry.kind.hub.values())), split=entry.hub_split)

@@ -214,11 +214,10 @@ class RowWriter:
         try:
             if kind is None and self._rows:
                 self._flush()
-        finally:
             self._file.close()
-        if kind is None:
-            self._part.replace(self.path)
-        else:
+            if kind is None:
+                self._part.replace(self.path)
+        finally:
             self._part.unlink(missing_ok=True)
 
 
