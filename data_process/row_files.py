@@ -3,8 +3,8 @@
 Formats are JSON (an array, or one object on each line), CSV and TSV with a header, each also gzipped, and
 parquet. Only `.csv`, `.tsv` and `.parquet` are recognised by the file's name; JSON arrays, JSON lines and
 gzip are recognised by their content. In place of a row that cannot be decoded a ValueError is returned, and
-reading continues. A file is never in memory as a whole: ijson reads an array (HotpotQA's has 500 MB) element
-by element. What is read is data, and is never used as anything but text.
+reading continues. A file is never in memory as a whole: json_array.py reads an array (HotpotQA's has 500 MB)
+element by element. What is read is data, and is never used as anything but text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import ijson
+from data_process.json_array import elements
 
 ACCEPTED = (
     ".json (an array or one object per line), .jsonl, .csv and .tsv (with a header), each also with .gz "
@@ -92,32 +92,20 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 def _json_rows(path: Path, file: BinaryIO, within: str | None) -> Rows:
     """A JSON array, or one JSON value on each line; numbered from 1, by element or by line."""
     start, first = _start(file)
-    wrapped = within and re.match(rb'\{\s*"%s"\s*:\s*\[' % re.escape(within.encode()), first)
-    if wrapped or first.startswith(b"["):
-        file.seek(start)
-        yield from _elements(path, file, f"{within}.item" if wrapped else "item")
+    wrapped = re.match(rb'\{\s*"%s"\s*:\s*\[' % re.escape(within.encode()), first) if within else None
+    if not wrapped and not first.startswith(b"["):
+        file.seek(0)
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield number, decoded(line)
         return
-    file.seek(0)
-    for number, line in enumerate(file, 1):
-        if line.strip():
-            yield number, decoded(line)
-
-
-def _elements(path: Path, file: BinaryIO, which: str) -> Rows:
-    """The elements of an array; half of a character (a lone surrogate) in their texts becomes `?`."""
-    number = 0
+    file.seek(start)
+    begin = wrapped.end() if wrapped else 1
     try:
-        for number, row in enumerate(ijson.items(file, which, use_float=True), 1):
-            yield number, row
-    except ijson.JSONError as error:
-        told = error.args[0] if error.args else ""
-        reason = (told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told)).partition("\n")[
-            0
-        ]
-        where = f"after row {number}" if number else "from its beginning"
+        yield from enumerate(elements(io.TextIOWrapper(file, encoding="utf-8"), begin, whole=not wrapped), 1)
+    except ValueError as error:
         raise DataError(
-            f"{path} begins as a JSON array but is not one: {reason} {where}. It is broken or cut short: "
-            "fetch it again"
+            f"{path} begins as a JSON array but is not one: {error}. It is broken or cut: fetch it again"
         ) from error
 
 

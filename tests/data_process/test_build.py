@@ -164,7 +164,7 @@ def test_rag_r1s_own_split_shows_its_123_leaked_questions(tmp_path, capsys):
     [
         (
             b'[{"question": "A?", "golden_answers": ["x"]}, {"quest',
-            "is not one: .* after row 1. It is broken or cut",
+            "is not one: .* after element 1. It is broken or cut",
         ),
         (b'{"question": "A?", "golden_answers": ["x"]}\n{"question": "B', "row 2: not JSON"),
         (b'{"question": "A?", "golden_answers": ["x"]}\n{"question": "B?"}', "row 2: not of nq, which has"),

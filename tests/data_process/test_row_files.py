@@ -135,7 +135,7 @@ def test_an_array_that_is_cut_short_gives_its_rows_and_then_says_after_which_it_
     path.write_text(json.dumps(ROWS)[:-5])
     read = []
     with pytest.raises(
-        DataError, match="q.json begins as a JSON array but is not one: .* after row 1. It is"
+        DataError, match="q.json begins as a JSON array but is not one: .* after element 1. It is"
     ):
         with open_rows(path, (), ()) as (_, rows):
             for row in rows:
