@@ -155,6 +155,13 @@ def test_rag_r1s_own_split_shows_its_123_leaked_questions(tmp_path, capsys):
     assert "123 questions of train are also in the validation set" in capsys.readouterr().err
     leaks = [line for line in lines(out / "repeated_questions.jsonl") if "test set" in line["outcome"]]
     assert len({line["row"]["row"] for line in leaks}) == len(leaks) == 123
+
+
+@real_data
+@pytest.mark.slow
+def test_rag_r1s_own_split_without_the_leaked_questions(tmp_path):
+    train, validation = (f"questions:hotpotqa={MQ / name}_data.json" for name in ("train", "test"))
+    out = tmp_path / "out"
     assert run(out, "--train", train, "--validation", validation, "--overlap", "drop") == 0
     assert (len(rows(out, "train")), len(rows(out, "test"))) == (6664 - 2 - 123, 351)
 

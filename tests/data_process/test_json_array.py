@@ -6,7 +6,7 @@ import io
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_process import json_array
@@ -36,6 +36,7 @@ class Window:
         json_array.CHUNK = self.before
 
 
+@settings(max_examples=40)
 @given(st.lists(values, max_size=6), st.integers(1, 40), st.sampled_from([None, 1]), st.booleans())
 def test_every_array_is_read_as_json_reads_it(array, size, indent, ascii_only):
     text = json.dumps(array, indent=indent, ensure_ascii=ascii_only) + " \n"
@@ -43,6 +44,7 @@ def test_every_array_is_read_as_json_reads_it(array, size, indent, ascii_only):
         assert list(elements(io.StringIO(text))) == json.loads(text)
 
 
+@settings(max_examples=40)
 @given(st.lists(values, max_size=4), st.integers(1, 40), st.data())
 def test_a_text_that_json_refuses_is_refused_after_the_elements_before_the_fault(array, size, data):
     text = json.dumps(array)
