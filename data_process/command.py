@@ -80,7 +80,7 @@ def run(given: Given, read: Callable[[Given], tuple[list[Split], dict[str, Any]]
     try:
         if not re.fullmatch(r"[\w.-]+", given.source_name):
             raise DataError(f"--source-name {given.source_name!r}: use letters, digits, `_`, `.` and `-`")
-        dialect = _protocol(given)
+        dialect = read_protocol(given.protocol, given.prompt)
         splits, more = read(given)
         bad = sum((split.source.bad for split in splits), more.pop(BAD_ROWS, BadRows()))
         if bad.count and not given.skip_bad_rows:
@@ -116,11 +116,12 @@ def _sources(given: HubArguments) -> tuple[Source | None, Source | None]:
     return train, test
 
 
-def _protocol(given: QuestionArguments) -> Protocol:
+def read_protocol(name: str, prompt_file: str | None) -> Protocol:
+    """The protocol, with the prompt of a file if one is given. Raises DataError."""
     try:
-        prompt = Path(given.prompt).read_text(encoding="utf-8") if given.prompt else None
-        return load_protocol(given.protocol, prompt)
+        prompt = Path(prompt_file).read_text(encoding="utf-8") if prompt_file else None
+        return load_protocol(name, prompt)
     except UnicodeDecodeError as error:
-        raise DataError(f"--prompt {given.prompt}: not UTF-8 text: {error}") from error
+        raise DataError(f"--prompt {prompt_file}: not UTF-8 text: {error}") from error
     except ProtocolError as error:
         raise DataError(str(error)) from error

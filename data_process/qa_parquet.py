@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,25 +87,49 @@ def make_rows(
     own_ids = Counter(question.id for question in questions)
     asked = Counter(question_key(question.question) for question in questions)
     return [
-        QuestionRow(
-            item.question,
-            golds=item.golds,
-            prompt=tuple(protocol.messages(item.question)),
-            id=f"{source_name}/{split}/{_own_id(item, own_ids, asked)}",
-            split=split,
-            data_source=source_name,
-            protocol=protocol.name,
-            index=index,
+        make_row(
+            item,
+            protocol,
+            source_name,
+            split,
+            index,
+            repeated_id=own_ids[item.id] > 1,
+            repeated_question=asked[question_key(item.question)] > 1,
         )
         for index, item in enumerate(questions)
     ]
 
 
-def _own_id(item: Question, own_ids: Counter, asked: Counter) -> str:
-    if item.id is not None and own_ids[item.id] == 1:
-        return item.id
+def make_row(
+    item: Question,
+    protocol: Protocol,
+    source_name: str,
+    split: str,
+    index: int,
+    *,
+    repeated_id: bool,
+    repeated_question: bool,
+) -> QuestionRow:
+    """The row of a question; `repeated_...`: whether another row of the source and split has the same."""
+    own_id = hashed_id(item, repeated_question) if item.id is None or repeated_id else item.id
+    return QuestionRow(
+        item.question,
+        golds=item.golds,
+        prompt=tuple(protocol.messages(item.question)),
+        id=f"{source_name}/{split}/{own_id}",
+        split=split,
+        data_source=source_name,
+        protocol=protocol.name,
+        index=index,
+        metadata=item.metadata,
+    )
+
+
+def hashed_id(item: Question, repeated_question: bool) -> str:
+    """An id for a question without one of its own: a hash of the question, and of its answers if another row
+    has the same question."""
     key = question_key(item.question)
-    if asked[key] > 1:
+    if repeated_question:
         key = "\n".join([key, *sorted(golds_key(item))])
     return "q-" + hashlib.sha256(key.encode()).hexdigest()[:16]
 
@@ -123,7 +147,7 @@ def write_splits(
     Raises DataError, and writes nothing, if the folder has the other split of an earlier run, with which the
     new one was not compared.
     """
-    _refuse_leftovers(splits, folder)
+    refuse_leftovers({split.name for split in splits}, folder)
     folder.mkdir(parents=True, exist_ok=True)
     summary: dict[str, Any] = {
         "source_name": source_name,
@@ -150,8 +174,8 @@ def write_splits(
     return summary
 
 
-def _refuse_leftovers(splits: Sequence[Split], folder: Path) -> None:
-    written = {split.name for split in splits}
+def refuse_leftovers(written: Collection[str], folder: Path) -> None:
+    """Raise DataError if the folder has the file of a split that is not `written` now."""
     for name, option in (("train", "--train"), ("test", "--validation")):
         if name not in written and (folder / f"{name}.parquet").exists():
             raise DataError(

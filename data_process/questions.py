@@ -2,13 +2,14 @@
 
 A row is `{"question", "golden_answers" | "answers" | "answer", "id" | "_id" | "idx"}`, where the answers are
 a string or a list of strings and the id may be missing. That covers RAG-R1's own JSON, FlashRAG's and
-R1-Searcher's JSONL, and the raw files of HotpotQA and 2WikiMultihopQA. row_files.py reads the file formats,
-bad_rows.py handles rows that cannot be used. What is read is data, and is never used as anything but text.
+R1-Searcher's JSONL, and the raw files of HotpotQA and 2WikiMultihopQA. The layouts of further sources, and
+what they tell about a question besides, are in `sources/`. row_files.py reads the file formats, bad_rows.py
+handles rows that cannot be used. What is read is data, and is never used as anything but text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,15 @@ _KEYS = ("question", *_ANSWER_KEYS, *_ID_KEYS)
 class Question:
     """A question (white space folded), its gold answers (at least one) and its source's id, if it has one.
 
-    `row` is its place in the file, from 1; it is for messages, and is ignored in comparisons.
+    `row` is its place in the file, from 1; it is for messages, and is ignored in comparisons. `metadata`:
+    what else the source tells, under the keys of `rag_r1.rows.SOURCE_METADATA`.
     """
 
     question: str
     golds: tuple[str, ...]
     id: str | None = None
     row: int | None = field(default=None, compare=False)
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass
@@ -65,6 +68,21 @@ def read_hub(dataset: str, config: str | None, split: str) -> Source:
     """One split of a Hub data set, through the package `datasets`. Raises DataError with the remedy."""
     name = f"{dataset} ({config or 'default'}, {split})"
     remedy = "give local files instead: --train FILE --validation FILE"
+    return collect(name, *hub_rows(name, dataset, config, split, _KEYS, remedy))
+
+
+def hub_rows(
+    name: str,
+    dataset: str,
+    config: str | None,
+    split: str,
+    keys: Collection[str],
+    remedy: str,
+    files: str | None = None,
+) -> tuple[Iterable[tuple[int, Any]], list[str]]:
+    """The numbered rows of a Hub data set, with the columns `keys` only, and the names of all its columns.
+    `files`: the file in its repository, if it is not a set that `datasets` knows. Raises DataError, with
+    `name` and `remedy`."""
     try:
         import datasets
     except ImportError as error:
@@ -72,15 +90,15 @@ def read_hub(dataset: str, config: str | None, split: str) -> Source:
             f"cannot load {name}: the package `datasets` is missing (pip install datasets), or {remedy}"
         ) from error
     try:
-        rows = datasets.load_dataset(dataset, config, split=split)
+        rows = datasets.load_dataset(dataset, config, split=split, **({"data_files": files} if files else {}))
         columns = rows.column_names
-        rows = rows.select_columns([key for key in _KEYS if key in columns])
+        rows = rows.select_columns([key for key in keys if key in columns])
     except Exception as error:  # many kinds, of the package itself and of its HTTP clients
         first_line = str(error).strip().partition("\n")[0]
         raise DataError(
             f"cannot load {name} from the Hub: {type(error).__name__}: {first_line}. Offline, {remedy}"
         ) from error
-    return collect(name, enumerate(rows, 1), columns)
+    return enumerate(rows, 1), columns
 
 
 def collect(
@@ -107,7 +125,7 @@ def collect(
 
 
 def _check_columns(name: str, columns: Collection[str]) -> None:
-    there = f"its columns are {_keys(columns)}"
+    there = f"its columns are {keys_of(columns)}"
     if "question" not in columns:
         raise DataError(f"{name} has no column `question`: {there}. Rename the column of questions")
     if not set(columns) & set(_ANSWER_KEYS):
@@ -122,24 +140,64 @@ def parse_row(row: Any) -> Question:
     if not isinstance(row, dict):
         raise ValueError(f"not an object with keys but {type(row).__name__}")
     if "question" not in row:
-        raise ValueError(f"`question` is missing; the row has {_keys(row)}")
-    question = row["question"]
-    if not isinstance(question, str) or not question.strip():
-        raise ValueError(f"`question` must be a text, not {short(question)}")
+        raise ValueError(f"`question` is missing; the row has {keys_of(row)}")
+    question = text_of(row, "question")
     key = next((key for key in _ANSWER_KEYS if row.get(key) is not None), None)
     if key is None:
-        raise ValueError(f"no answer: needs one of {', '.join(_ANSWER_KEYS)}; the row has {_keys(row)}")
-    answers = row[key] if isinstance(row[key], list) else [row[key]]
-    if not all(_is_plain(answer) for answer in answers):
+        raise ValueError(f"no answer: needs one of {', '.join(_ANSWER_KEYS)}; the row has {keys_of(row)}")
+    return checked(question, texts_of(row, key), id_of(row), empty=f"`{key}` is empty")
+
+
+def text_of(row: Mapping[str, Any], key: str) -> str:
+    """The text under a key of the row. Raises ValueError if there is none."""
+    value = row.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"`{key}` must be a text, not {short(value)}")
+    return value
+
+
+def texts_of(row: Mapping[str, Any], key: str) -> list[Any]:
+    """The texts (or numbers) under a key, in a list or alone. Raises ValueError if it holds anything else."""
+    values = row[key] if isinstance(row[key], list) else [row[key]]
+    if not all(_is_plain(value) for value in values):
         raise ValueError(f"`{key}` must be a text or a list of texts, not {short(row[key])}")
-    golds = tuple(dict.fromkeys(text for answer in answers if (text := str(answer).strip())))
-    if not golds:
-        raise ValueError(f"`{key}` is empty")
-    own_id = next((str(row[key]) for key in _ID_KEYS if _is_plain(row.get(key)) and row[key] != ""), None)
-    for text in (question, *golds, own_id or ""):
+    return values
+
+
+def id_of(row: Mapping[str, Any], keys: Collection[str] = _ID_KEYS) -> str | None:
+    """The source's own id of the row, under the first of `keys` that it has."""
+    return next((str(row[key]) for key in keys if _is_plain(row.get(key)) and row[key] != ""), None)
+
+
+def checked(
+    question: str,
+    golds: Iterable[Any],
+    own_id: str | None,
+    metadata: Mapping[str, Any] | None = None,
+    *,
+    options: Sequence[str] = (),
+    empty: str = "there is no answer",
+) -> Question:
+    """The question with white space folded, `options` as further lines of it, and the golds without blank and
+    repeated ones; metadata that is None is left out. Raises ValueError if no gold is left (with the message
+    `empty`) or if a text is not one."""
+    asked = "\n".join(" ".join(line.split()) for line in (question, *options))
+    kept = tuple(dict.fromkeys(text for gold in golds if (text := str(gold).strip())))
+    if not kept:
+        raise ValueError(empty)
+    known = {key: value for key, value in (metadata or {}).items() if value is not None}
+    for text in (asked, *kept, own_id or "", *_texts_in(list(known.values()))):
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise ValueError("holds half of a character (a lone surrogate), which is not text")
-    return Question(" ".join(question.split()), golds, own_id)
+    return Question(asked, kept, own_id, metadata=known)
+
+
+def _texts_in(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _texts_in(part)
 
 
 def _is_plain(value: Any) -> bool:
@@ -147,7 +205,7 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, str | int | float) and not isinstance(value, bool) and value == value
 
 
-def _keys(row: Iterable[Any]) -> str:
+def keys_of(row: Iterable[Any]) -> str:
     """A row's keys, or a table's columns, for a message of one line; quoted, as they are data too."""
     names = [name if isinstance(name, str) and name.isidentifier() else repr(name) for name in row]
     text = ", ".join(names) or "no keys"

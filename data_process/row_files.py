@@ -3,7 +3,8 @@
 Formats are JSON (an array, or one object on each line), CSV and TSV with a header, each also gzipped, and
 parquet. Only `.csv`, `.tsv` and `.parquet` are recognised by the file's name; JSON arrays, JSON lines and
 gzip are recognised by their content. In place of a row that cannot be decoded a ValueError is returned, and
-reading continues. What is read is data, and is never used as anything but text.
+reading continues. A file is never in memory as a whole: json_array.py reads an array (HotpotQA's has 500 MB)
+element by element. What is read is data, and is never used as anything but text.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ import csv
 import gzip
 import io
 import json
+import re
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from data_process.json_array import elements
 
 ACCEPTED = (
     ".json (an array or one object per line), .jsonl, .csv and .tsv (with a header), each also with .gz "
@@ -34,12 +39,19 @@ class DataError(ValueError):
 
 @contextmanager
 def open_rows(
-    path: Path, columns: Collection[str], lists: Collection[str]
+    path: Path,
+    columns: Collection[str],
+    lists: Collection[str],
+    *,
+    within: str | None = None,
+    header: Sequence[str] | None = None,
 ) -> Iterator[tuple[list[str] | None, Rows]]:
     """The names of the columns (None for JSON, which has none) and the rows.
 
-    Of a table only `columns` are read; a CSV cell in one of the columns `lists` may be a JSON list. Raises
-    DataError if the file cannot be read, at once or while iterating over its rows.
+    Of a table only `columns` are read; a CSV cell in one of the columns `lists` may be a JSON list.
+    `within`: the first key of a JSON object whose value may be the array of rows. `header`: the columns of a
+    CSV file whose first line is a row already, as it is if it has no cell `question`. Raises DataError if the
+    file cannot be read, at once or while iterating over its rows.
     """
     name = path.name.lower().removesuffix(".gz")
     try:
@@ -49,9 +61,9 @@ def open_rows(
         with _opened(path) as file:
             delimiter = next((mark for suffix, mark in _DELIMITERS.items() if name.endswith(suffix)), None)
             if delimiter is None:
-                yield None, _json_rows(path, file)
+                yield None, _json_rows(path, file, within)
             else:
-                yield _table_rows(path, file, delimiter, lists)
+                yield _table_rows(path, file, delimiter, lists, header)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path} is a broken gzip file ({error}): fetch it again") from error
     except (OSError, RecursionError) as error:
@@ -77,26 +89,32 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             yield file
 
 
-def _json_rows(path: Path, file: BinaryIO) -> Rows:
+def _json_rows(path: Path, file: BinaryIO, within: str | None) -> Rows:
     """A JSON array, or one JSON value on each line; numbered from 1, by element or by line."""
-    if _first_byte(file) == b"[":
-        try:
-            yield from enumerate(json.load(file), 1)
-        except ValueError as error:
-            raise DataError(f"{path} begins as a JSON array but is not one: {error}") from error
+    start, first = _start(file)
+    wrapped = re.match(rb'\{\s*"%s"\s*:\s*\[' % re.escape(within.encode()), first) if within else None
+    if not wrapped and not first.startswith(b"["):
+        file.seek(0)
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield number, decoded(line)
         return
-    for number, line in enumerate(file, 1):
-        if line.strip():
-            yield number, decoded(line)
+    file.seek(start)
+    begin = wrapped.end() if wrapped else 1
+    try:
+        yield from enumerate(elements(io.TextIOWrapper(file, encoding="utf-8"), begin, whole=not wrapped), 1)
+    except ValueError as error:
+        raise DataError(
+            f"{path} begins as a JSON array but is not one: {error}. It is broken or cut: fetch it again"
+        ) from error
 
 
-def _first_byte(file: BinaryIO) -> bytes:
-    """The first byte that is not white space or a byte-order mark; the file is rewound."""
+def _start(file: BinaryIO) -> tuple[int, bytes]:
+    """Where the text begins, after white space and a byte-order mark, and its first bytes."""
     byte = file.read(1)
     while byte and (byte.isspace() or byte in b"\xef\xbb\xbf"):
         byte = file.read(1)
-    file.seek(0)
-    return byte
+    return max(file.tell() - 1, 0), byte + file.read(100)
 
 
 def decoded(line: bytes) -> Any:
@@ -107,15 +125,19 @@ def decoded(line: bytes) -> Any:
         return ValueError(f"not JSON: {short(str(error))}")
 
 
-def _table_rows(path: Path, file: BinaryIO, delimiter: str, lists: Collection[str]) -> tuple[list[str], Rows]:
-    """CSV with a header. Bytes that are not UTF-8 become lone surrogates, which the parser of rows
-    refuses."""
+def _table_rows(
+    path: Path, file: BinaryIO, delimiter: str, lists: Collection[str], names: Sequence[str] | None
+) -> tuple[list[str], Rows]:
+    """CSV with a header, or with the columns `names`. Bytes that are not UTF-8 become lone surrogates, which
+    the parser of rows refuses."""
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
-    reader = csv.reader(text, delimiter=delimiter)
+    reader: Iterator[list[str]] = csv.reader(text, delimiter=delimiter)
     try:
         header = [name.strip() for name in next(reader, [])]
     except csv.Error as error:
         raise DataError(f"{path} has no header that can be read: {error}") from error
+    if names and header and "question" not in map(str.lower, header):
+        reader, header = chain([header], reader), list(names)
     return header, _cells(reader, header, lists)
 
 

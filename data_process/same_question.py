@@ -80,17 +80,19 @@ class Repeat:
         return {
             "split": split,
             "outcome": self.outcome,
-            "row": _shown(self.row),
-            "first": {"split": "test" if self.outcome == IN_TEST else split, **_shown(self.first)},
+            "row": shown(self.row),
+            "first": {"split": "test" if self.outcome == IN_TEST else split, **shown(self.first)},
         }
 
 
 DUPLICATE = "removed: same question, same answers"
 IN_TEST = "removed: stands in the test set"
 OTHER_ANSWERS = "kept: same question, other answers"
+OVERLAP_KEPT = "not removed: stands in the test set"
 
 
-def _shown(question: Question) -> dict[str, Any]:
+def shown(question: Question) -> dict[str, Any]:
+    """A row as reports name it."""
     return {
         "row": question.row,
         "id": question.id,

@@ -9,9 +9,10 @@ reward manager as its non-tensor batch. The layout of a row is defined only here
     reward_model.ground_truth.target     gold answers
     extra_info                           id, question, index, split, protocol, and what else a source has
 
-Writing is strict: one schema for every file, so that veRL can concatenate files of several sources. Reading
-is tolerant: users' own files may lack parts, and veRL turns lists into numpy arrays. What is missing is
-empty; `row_fault` says whether a row is usable.
+Writing is strict: one schema for every file, so that veRL can concatenate files of several sources.
+`write_rows` takes a list, `RowWriter` any number of rows one by one. Reading is tolerant: users' own files
+may lack parts, and veRL turns lists into numpy arrays. What is missing is empty; `row_fault` says whether a
+row is usable.
 """
 
 from __future__ import annotations
@@ -37,6 +38,21 @@ REQUIRED_COLUMNS = (
 AGENT_NAME = "search_agent"
 _READ = ("data_source", "prompt", "ability", "reward_model", "extra_info")
 _OWN_INFO = ("id", "question", "index", "split", "protocol")
+
+#: Keys of `extra_info` that a set of several sources has besides, null where a source has none, with their
+#: types: a name of Arrow's, or a list of one. `source_row`: place in the source's file, from 1. `parts` and
+#: `part_answers`: the questions that a row joins, and the gold answers of each.
+SOURCE_METADATA: dict[str, Any] = {
+    "source_row": "int64",
+    "question_type": "string",
+    "hops": "int64",
+    "level": "string",
+    "supporting_titles": ["string"],
+    "parts": ["string"],
+    "part_answers": [["string"]],
+}
+#: Rows that a `RowWriter` holds; also the size of a row group.
+ROW_GROUP = 2048
 
 
 @dataclass(frozen=True)
@@ -157,6 +173,54 @@ def write_rows(path: str | Path, rows: Iterable[QuestionRow]) -> None:
     pq.write_table(table, path)
 
 
+class RowWriter:
+    """Writes a parquet file row by row, in memory that does not depend on their number.
+
+    `metadata` declares the further keys of `extra_info`, as SOURCE_METADATA does; a row with another key is
+    a ValueError. The same rows give the same bytes. The file appears under its name when the block ends;
+    after an error, or if the process is killed, what was there before is left.
+    """
+
+    def __init__(self, path: str | Path, metadata: Mapping[str, Any] = SOURCE_METADATA):
+        self.path = Path(path)
+        self.count = 0
+        self._metadata = metadata
+        self._part = self.path.with_name(self.path.name + ".part")
+        self._rows: list[dict[str, Any]] = []
+
+    def __enter__(self) -> RowWriter:
+        import pyarrow.parquet as pq
+
+        self._declared = _layout([(name, _arrow_type(kind)) for name, kind in self._metadata.items()])
+        self._file = pq.ParquetWriter(self._part, self._declared)
+        return self
+
+    def add(self, row: QuestionRow) -> None:
+        """Write a row."""
+        if unknown := set(row.metadata) - set(self._metadata):
+            raise ValueError(f"row {row.id}: undeclared metadata {', '.join(sorted(unknown))}")
+        self._rows.append(row.to_row())
+        self.count += 1
+        if len(self._rows) == ROW_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        self._file.write_table(pa.Table.from_pylist(self._rows, schema=self._declared))
+        self._rows = []
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        try:
+            if kind is None and self._rows:
+                self._flush()
+            self._file.close()
+            if kind is None:
+                self._part.replace(self.path)
+        finally:
+            self._part.unlink(missing_ok=True)
+
+
 def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
     """The rows of a parquet file of any size, as plain values, with the columns that `row_fault` and
     `QuestionRow.from_row` read."""
@@ -172,10 +236,24 @@ def _schema(rows: Sequence[QuestionRow]) -> pa.Schema:
     """The columns, with the metadata of the rows in `extra_info`."""
     import pyarrow as pa
 
+    more = pa.array([dict(row.metadata) for row in rows]).type if rows else ()
+    return _layout([(of.name, of.type) for of in more])
+
+
+def _arrow_type(kind: Any) -> pa.DataType:
+    """The type that SOURCE_METADATA declares."""
+    import pyarrow as pa
+
+    return pa.list_(_arrow_type(kind[0])) if isinstance(kind, list) else pa.type_for_alias(kind)
+
+
+def _layout(more: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
+    """The columns, with `more` keys in `extra_info`."""
+    import pyarrow as pa
+
     text = pa.string()
     message = pa.struct([("role", text), ("content", text)])
     truth = pa.struct([("target", pa.list_(text))])
-    more = pa.array([dict(row.metadata) for row in rows]).type if rows else ()
     own = [("id", text), ("question", text), ("index", pa.int64()), ("split", text), ("protocol", text)]
     return pa.schema(
         [
@@ -183,7 +261,7 @@ def _schema(rows: Sequence[QuestionRow]) -> pa.Schema:
             ("prompt", pa.list_(message)),
             ("ability", text),
             ("reward_model", pa.struct([("style", text), ("ground_truth", truth)])),
-            ("extra_info", pa.struct([*own, *((of.name, of.type) for of in more)])),
+            ("extra_info", pa.struct([*own, *more])),
             ("agent_name", text),
         ]
     )

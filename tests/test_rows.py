@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.rows import QuestionRow, read_rows, row_fault, usable_prompt, write_rows
+from rag_r1.rows import (
+    ROW_GROUP,
+    SOURCE_METADATA,
+    QuestionRow,
+    RowWriter,
+    read_rows,
+    row_fault,
+    usable_prompt,
+    write_rows,
+)
 
 MESSAGES = ({"role": "system", "content": "Search."}, {"role": "user", "content": "Who?"})
 ROW = QuestionRow(
@@ -65,6 +75,36 @@ def test_every_file_without_metadata_has_one_schema_and_the_same_rows_give_the_s
     assert (tmp_path / "one").read_bytes() == (tmp_path / "same").read_bytes()
     info = pq.read_schema(tmp_path / "one").field("extra_info").type
     assert [field.name for field in info] == ["id", "question", "index", "split", "protocol"]
+
+
+def test_rows_that_are_written_one_by_one_are_those_of_a_list_in_one_schema(tmp_path: Path):
+    plain = [replace(ROW, index=index, id=f"made/train/{index}") for index in range(ROW_GROUP + 3)]
+    with RowWriter(tmp_path / "plain", metadata={}) as writer:
+        for row in plain:
+            writer.add(row)
+    assert writer.count == len(plain)
+    write_rows(tmp_path / "list", plain)
+    assert pq.read_table(tmp_path / "plain").equals(pq.read_table(tmp_path / "list"))
+    assert pq.ParquetFile(tmp_path / "plain").num_row_groups == 2
+    told = {"hops": 2, "supporting_titles": ["A", "B"], "part_answers": [["x"], ["y", "z"]]}
+    for name, metadata in (("all", told), ("none", {}), ("again", told)):
+        with RowWriter(tmp_path / name) as writer:
+            writer.add(replace(ROW, metadata=metadata))
+    assert pq.read_schema(tmp_path / "all") == pq.read_schema(tmp_path / "none")
+    assert (tmp_path / "all").read_bytes() == (tmp_path / "again").read_bytes()
+    [read] = map(QuestionRow.from_row, read_rows(tmp_path / "all"))
+    assert read == replace(ROW, metadata=told) and set(told) < set(SOURCE_METADATA)
+
+
+def test_an_error_while_writing_leaves_the_file_of_before_and_names_the_row(tmp_path: Path):
+    path = tmp_path / "train.parquet"
+    path.write_bytes(b"before")
+    with (
+        pytest.raises(ValueError, match="row made/train/1: undeclared metadata colour"),
+        RowWriter(path) as writer,
+    ):
+        writer.add(replace(ROW, metadata={"colour": "red"}))
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("train.parquet", b"before")]
 
 
 def test_the_columns_are_verls():

@@ -127,6 +127,14 @@ def test_a_large_index_is_built_served_and_measured(tmp_path):
     assert "| start to ready, files in cache |" in told and not (tmp_path / "work").exists()
 
 
+def test_the_memory_of_a_build_does_not_grow_with_its_rows():
+    """Eleven times as many rows, 20 MB more of them, need hardly more memory; a list of them would."""
+    told = run("data_memory.py", "--rows", "2000", "22000", "--near-duplicates", "0")
+    small, large = (line.strip("| ").split(" | ") for line in told.splitlines()[2:])
+    assert [line[0] for line in (small, large)] == ["2,000", "22,000"]
+    assert float(large[-1]) - float(small[-1]) < 60, told
+
+
 def test_the_table_of_seeds_is_made_from_finished_runs_without_a_training(tmp_path):
     held_out = {"EM all": 0.25, "searches a question": 1.0, "turns a question": 2.0}
     results = {"recipe": "grpo", "seed": 7, "seconds": 60.0, "held_out": {"0": held_out, "18": held_out}}

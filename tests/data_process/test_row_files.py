@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_process.questions import DataError, Question, read_file
+from data_process.row_files import open_rows
 
 QUESTIONS = [
     Question("Who?", ("Ada", "A. L., Countess"), "7"),
@@ -112,6 +113,58 @@ def test_a_file_of_another_form_is_told_what_is_read(tmp_path, name):
     path.write_bytes(b"PK\x03\x04 a spreadsheet, say\n")
     with pytest.raises(DataError, match=r"not JSON.*Accepted are \.json .*\.csv and \.tsv .*\.gz.*\.parquet"):
         read_file(path)
+
+
+def rows_of(path, **more) -> tuple[list[str] | None, list]:
+    with open_rows(path, ("question", "answer"), (), **more) as (columns, rows):
+        return columns, list(rows)
+
+
+@pytest.mark.parametrize("begin", ["", " \n", "\ufeff", "\ufeff\n "])
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_array_is_read_element_by_element_wherever_it_begins(tmp_path, begin, packed):
+    values = [{"a": [1, 2.5, "é"]}, None, "text", 10**15, [True]]
+    data = (begin + json.dumps(values)).encode()
+    path = tmp_path / "q.json"
+    path.write_bytes(gzip.compress(data) if packed else data)
+    assert rows_of(path) == (None, list(enumerate(values, 1)))
+
+
+def test_an_array_that_is_cut_short_gives_its_rows_and_then_says_after_which_it_ends(tmp_path):
+    path = tmp_path / "q.json"
+    path.write_text(json.dumps(ROWS)[:-5])
+    read = []
+    with pytest.raises(
+        DataError, match="q.json begins as a JSON array but is not one: .* after element 1. It is"
+    ):
+        with open_rows(path, (), ()) as (_, rows):
+            for row in rows:
+                read.append(row)
+    assert read == [(1, ROWS[0])]
+
+
+def test_an_array_under_a_key_is_read_if_that_is_the_first_one(tmp_path):
+    path = tmp_path / "q.json"
+    path.write_text('\n{\n  "Data" : [{"a": 1}, {"a": 2}], "Version": 1.0}')
+    assert rows_of(path, within="Data") == (None, [(1, {"a": 1}), (2, {"a": 2})])
+    path.write_text('{"Data": 1}\n{"data": 2}\n')
+    assert rows_of(path, within="Data") == (None, [(1, {"Data": 1}), (2, {"data": 2})])
+
+
+def test_a_table_without_a_header_has_the_columns_that_are_given(tmp_path):
+    path = tmp_path / "q.csv"
+    path.write_text('Who?,,"Ada, Countess"\nWhen?,,1815\n')
+    columns, rows = rows_of(path, header=("question", "", "answer"))
+    assert columns == ["question", "", "answer"]
+    assert rows == [
+        (1, {"question": "Who?", "answer": "Ada, Countess"}),
+        (2, {"question": "When?", "answer": "1815"}),
+    ]
+    path.write_text("Question,Answer\nWho?,Ada\n")
+    assert rows_of(path, header=("question", "answer")) == (
+        ["Question", "Answer"],
+        [(1, {"Question": "Who?", "Answer": "Ada"})],
+    )
 
 
 def test_a_gzip_file_that_is_cut_short_says_so(tmp_path):

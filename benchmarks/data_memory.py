@@ -1,0 +1,119 @@
+"""Memory and time of `rag-r1 data`: the same command on files of growing size.
+
+    python benchmarks/data_memory.py --rows 1000 100000 1000000
+
+The files are invented, in HotpotQA's layout (one JSON array, every row with its paragraphs): one row in a
+hundred repeats an earlier one, and one in two hundred stands in the validation set, which has a twentieth of
+the rows. Printed are the size of both files, the time, and the most memory that the process had (its maximum
+resident set, with the libraries; a first line with few rows shows what these need alone).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+_WORDS = [
+    "".join(random.Random(number).choices("aeioustrnlmdkp", k=3 + number % 7)) for number in range(20_000)
+]
+
+
+def question(number: int) -> str:
+    """The invented question of a number; different numbers give different questions."""
+    draw = random.Random(number)
+    return (
+        f"Which {' '.join(draw.choices(_WORDS, k=9))} was {number} of {' '.join(draw.choices(_WORDS, k=3))}?"
+    )
+
+
+def row(number: int, asked: int) -> dict[str, Any]:
+    """A row in HotpotQA's layout with the question of `asked`."""
+    paragraphs = [
+        [f"Title {number + i}", [f"Sentence {i} of {number}. " + "filling " * 15] * 2] for i in range(2)
+    ]
+    return {
+        "_id": f"{number:024x}",
+        "question": question(asked),
+        "answer": f"answer {asked}",
+        "type": "bridge",
+        "level": "hard",
+        "supporting_facts": [[title, 0] for title, _ in paragraphs],
+        "context": paragraphs,
+    }
+
+
+def train_rows(rows: int) -> Iterator[dict[str, Any]]:
+    """The training rows, with repetitions and questions of the validation set."""
+    for number in range(rows):
+        asked = number - 1 if number % 100 == 99 else number
+        yield row(number, -(number // 200) - 1 if number % 200 == 50 and number < rows // 20 else asked)
+
+
+def write_array(path: Path, rows: Iterator[dict[str, Any]]) -> None:
+    """Write one JSON array, element by element."""
+    with path.open("w", encoding="utf-8") as file:
+        for number, one in enumerate(rows):
+            file.write(("[" if number == 0 else ",\n") + json.dumps(one))
+        file.write("]\n")
+
+
+def measure(rows: int, similarity: float, folder: Path) -> dict[str, float]:
+    """Build a set of `rows` training rows; returns the size and peak memory in MB, seconds, and
+    rows written."""
+    train, validation, out = folder / "train.json", folder / "dev.json", folder / "out"
+    write_array(train, train_rows(rows))
+    write_array(validation, (row(number, -number - 1) for number in range(max(rows // 20, 1))))
+    command = [sys.executable, "-m", "data_process.build", "--out", str(out), "--overlap", "drop"]
+    command += ["--train", f"hotpotqa={train}", "--validation", f"hotpotqa={validation}"]
+    command += ["--near-duplicates", str(similarity)]
+    start = time.perf_counter()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    error = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"error: {' '.join(command)} failed:\n{error}")
+    summary = json.loads((out / "data_summary.json").read_text(encoding="utf-8"))
+    return {
+        "megabytes": (train.stat().st_size + validation.stat().st_size) / 1e6,
+        "seconds": time.perf_counter() - start,
+        "peak": usage.ru_maxrss / 1024,
+        "written": sum(source["written"] for source in summary["sources"]),
+    }
+
+
+def main() -> None:
+    """Print a line of the table for each size."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rows", type=int, nargs="+", default=[1000, 100_000], help="sizes of the training file"
+    )
+    parser.add_argument("--near-duplicates", type=float, default=0.8, help="as in rag-r1 data; 0: no search")
+    given = parser.parse_args()
+    print("| rows | files, MB | seconds | rows written | peak memory, MB |")
+    print("|---:|---:|---:|---:|---:|")
+    for rows in given.rows:
+        with tempfile.TemporaryDirectory() as folder:
+            found = measure(rows, given.near_duplicates, Path(folder))
+        told = (
+            f"{found['megabytes']:.0f} | {found['seconds']:.0f} | {found['written']:,} | {found['peak']:.0f}"
+        )
+        print(f"| {rows:,} | {told} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""Builds a training and a validation set from several sources, each with the number of questions wanted.
+
+    rag-r1 data --out data/mix --train hotpotqa=hotpot_train_v1.1.json@5000 --train nq=nq_train.jsonl@5000 \\
+        --validation hotpotqa=hotpot_dev_distractor_v1.json@500 --validation bamboogle
+
+SOURCE[:NAME][=FILE][@N]: without a FILE the source's data set on the Hub; @N draws N questions with --seed;
+NAME is the data_source under which veRL reports the rows. A YAML file (--mix) can hold the same:
+
+    train: [{source: hotpotqa, file: hotpot_train_v1.1.json, take: 5000}]
+    validation: [{source: bamboogle}]
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from tqdm import tqdm
+
+from data_process.bad_rows import HELP, BadRows
+from data_process.command import read_protocol
+from data_process.mix import Entry, read_entries
+from data_process.near_duplicates import require_library
+from data_process.pool import Pool
+from data_process.qa_parquet import REPEATED, refuse_leftovers
+from data_process.questions import DataError, Question
+from data_process.set_files import counts, repeats, similar, write_report, write_splits
+from data_process.source_rows import read_source
+from data_process.sources import SOURCES
+from rag_r1.command_line import Arguments, argument, read_arguments
+from rag_r1.options import Must
+from rag_r1.protocols import protocol_names
+
+NEARLY = "near_duplicates.jsonl"
+Similarity = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Must("a number from 0 to 1")]
+
+EPILOG = (
+    "sources:\n"
+    + "\n".join(f"  {kind.name:16} {kind.about}" for kind in SOURCES.values())
+    + """
+
+The output is train.parquet and test.parquet (each if it has a source), data_summary.json with the counts,
+repeated_questions.jsonl with every row whose question another one has, and near_duplicates.jsonl with rows
+that resemble another one. Of rows with the same question and the same answers the first is kept.
+docs/guides/data.md explains the rest.
+"""
+)
+
+
+class BuildArguments(Arguments):
+    """Sources, numbers, and what is done about questions that are in both splits."""
+
+    out: Path = argument("folder for the parquet files", "DIR")
+    train: list[str] = argument("a source to train on; may be repeated", "SOURCE", default=[])
+    validation: list[str] = argument("a source to validate on; may be repeated", "SOURCE", default=[])
+    mix: Path | None = argument("YAML file with further sources", "FILE", default=None)
+    seed: int = argument("seed of the draws", default=0)
+    protocol: str = argument(
+        f"shipped protocol ({', '.join(protocol_names())}) or your own .yaml", "NAME", default="rag_r1_mq"
+    )
+    prompt: str | None = argument("your own prompt: a text file with {question} in it", "FILE", default=None)
+    overlap: Literal["fail", "drop", "keep"] = argument(
+        "questions of train that are also in the validation set: fail, drop them from train, or keep them",
+        default="fail",
+    )
+    near_duplicates: Similarity = argument(
+        "report pairs of questions at least this similar; 0: no search", "SIMILARITY", default=0.8
+    )
+    skip_bad_rows: bool = argument(HELP, default=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    given = read_arguments(BuildArguments, arguments, prog="rag-r1 data", description=__doc__, epilog=EPILOG)
+    try:
+        _print(given.out, build(given))
+    except (DataError, OSError, sqlite3.Error) as error:  # the last if the disk is full
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def build(given: BuildArguments) -> dict[str, Any]:
+    """Build the set; returns the summary, which is also written. Raises DataError, before any parquet file
+    is written, if something is wrong with the sources or the splits overlap."""
+    if given.near_duplicates:
+        require_library()
+    protocol = read_protocol(given.protocol, given.prompt)
+    entries = read_entries({"train": given.train, "test": given.validation}, given.mix)
+    splits = list(dict.fromkeys(entry.split for entry in entries))
+    refuse_leftovers(splits, given.out)
+    given.out.mkdir(parents=True, exist_ok=True)
+    with Pool(given.out / ".questions.sqlite", entries, given.seed) as pool:
+        read, bad = _read(pool, entries)
+        total = sum(bad, BadRows())
+        if total.count and not given.skip_bad_rows:
+            raise DataError(f"nothing was written, because of {total.refusal()}")
+        _mark(pool, given.overlap)
+        write_report(given.out / REPEATED, repeats(pool))
+        leaks = _check_splits(pool, given)
+        across: list[bool] = []
+        write_report(given.out / NEARLY, _noting(across, similar(pool, given.near_duplicates)))
+        written = write_splits(pool, splits, protocol, given.out)
+        summary = {
+            "protocol": protocol.name,
+            "seed": given.seed,
+            "overlap": {"policy": given.overlap, "kept": leaks},
+            "near_duplicates": {
+                "similarity": given.near_duplicates or None,
+                "pairs": len(across),
+                "across_splits": sum(across),
+            },
+            "sources": [counts(pool, i, read[i], bad[i], written[i]) for i in range(len(entries))],
+            "left_out": total.left_out(),
+        }
+    text = json.dumps(summary, indent=2, ensure_ascii=False)
+    (given.out / "data_summary.json").write_text(text + "\n", encoding="utf-8")
+    return summary
+
+
+def _read(pool: Pool, entries: list[Entry]) -> tuple[list[int], list[BadRows]]:
+    """Put all sources into the pool; returns the rows read of each, and its bad rows."""
+    read, bad = [0] * len(entries), [BadRows() for _ in entries]
+
+    def questions(number: int) -> Iterator[Question]:
+        place = entries[number].place
+        for row, question in tqdm(read_source(entries[number]), desc=place, unit=" rows", mininterval=1):
+            read[number] += 1
+            if isinstance(question, ValueError):
+                bad[number].add(f"{place}, row {row}", question)
+            else:
+                yield question
+
+    for number in range(len(entries)):
+        pool.add(number, questions(number))
+    return read, bad
+
+
+def _mark(pool: Pool, overlap: str) -> None:
+    """Mark what is not written: first in the validation set, because train must not have what is in it."""
+    pool.deduplicate()
+    for split in ("test", "train"):
+        if split == "train" and overlap == "drop":
+            pool.drop_overlap()
+        for number, entry in enumerate(pool.entries):
+            if entry.split == split:
+                pool.draw(number)
+
+
+def _check_splits(pool: Pool, given: BuildArguments) -> int:
+    """The number of questions of train that are in the validation set too. Raises DataError if there are any
+    and they are not to be kept, or if nothing is left of a source."""
+    report = given.out / REPEATED
+    if (leaks := pool.overlap()) and given.overlap == "fail":
+        raise DataError(
+            f"{leaks} questions of train are also in the validation set ({report} names them); no parquet "
+            "file was written. Remove them from train with --overlap drop, or keep them with --overlap keep"
+        )
+    for number, entry in enumerate(pool.entries):
+        if pool.counts(number).get(None, 0) < entry.join:
+            raise DataError(
+                f"nothing is left of {entry.place} for {entry.split}.parquet; no parquet file was written "
+                f"({report} names the rows that repeat others)"
+            )
+    return leaks
+
+
+def _noting(across: list[bool], lines: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The lines as they are; `across` collects whether they are about rows of both splits."""
+    for line in lines:
+        across.append(line["across_splits"])
+        yield line
+
+
+def _print(out: Path, summary: dict[str, Any]) -> None:
+    """The counts on standard output, and what deserves attention on standard error."""
+    for split in dict.fromkeys(source["split"] for source in summary["sources"]):
+        sources = [source for source in summary["sources"] if source["split"] == split]
+        print(f"{out / split}.parquet: {sum(source['written'] for source in sources)} rows")
+        for source in sources:
+            print(
+                f"  {source['name']}: {source['written']} of {source['read']} rows ({source['duplicates']} "
+                f"duplicates removed, {source['overlap_with_test']} removed that are in test, "
+                f"{source['not_drawn']} not drawn, {source['malformed']} malformed rows left out)"
+            )
+            if source["asked"] and source["written"] < source["asked"]:
+                told = (
+                    f"{source['name']}: {source['written']} rows, although {source['asked']} were asked for"
+                )
+                print(f"note: {told}", file=sys.stderr)
+    if (out / REPEATED).exists():
+        print(f"{out / REPEATED}: the repeated questions, row by row")
+    if (near := summary["near_duplicates"])["pairs"]:
+        print(
+            f"{out / NEARLY}: {near['pairs']} questions that resemble another one, {near['across_splits']} "
+            "of them one of the validation set"
+        )
+    if kept := summary["overlap"]["kept"]:
+        print(f"note: {kept} questions of train are also in the validation set", file=sys.stderr)
+    for line in summary["left_out"]:
+        print(line, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""Reads the elements of a JSON array one by one, so that a file of any size needs little memory.
+
+Python's own decoder reads a value at a given place of a text; here the text is a window of the file, which is
+moved on from element to element, and made larger as long as an element does not end in it. The values are
+those of `json.load`, lone surrogates and NaN included. (ijson would change the former and refuse the latter;
+and it keeps a path for every level of nesting, so that 200 KB of brackets take all memory.)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+#: Characters that are read at a time, and the longest element.
+CHUNK, LONGEST = 1 << 20, 1 << 26
+#: An error this close to the end of the window may be due to the end.
+_NEAR_END = 16
+_SPACE = " \t\n\r"
+
+
+class ArrayError(ValueError):
+    """The text is not an array; the message says why, and after which element."""
+
+
+def elements(text: TextIO, begin: int = 1, whole: bool = True) -> Iterator[Any]:
+    """The elements of the array whose opening bracket ends at the character `begin` of the text.
+
+    `whole`: nothing but the array may be in the text. Raises ArrayError, after the elements that can be read,
+    and RecursionError for an element that is nested too deeply.
+    """
+    window, number = _Window(text, begin), 0
+    try:
+        if window.next_sign() == "]":
+            window.at += 1
+        else:
+            while True:
+                value = window.value()
+                number += 1
+                yield value
+                sign = window.next_sign()
+                window.at += 1
+                if sign == "]":
+                    break
+                if sign != ",":
+                    raise ArrayError(f"expecting a comma or the end, not {sign!r}" if sign else "it ends")
+        if whole and window.next_sign():
+            raise ArrayError("there is more text after its end")
+    except ValueError as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        raise ArrayError(f"{reason} {f'after element {number}' if number else 'at its beginning'}") from error
+
+
+class _Window:
+    """A part of the text, and the place in it up to which it has been read."""
+
+    def __init__(self, text: TextIO, at: int):
+        self.text, self.at = text, at
+        self.seen = text.read(CHUNK)
+        self.decode = json.JSONDecoder().raw_decode
+
+    def next_sign(self) -> str:
+        """The next character that is not white space, without reading it; empty at the end of the text."""
+        while True:
+            while self.at < len(self.seen) and self.seen[self.at] in _SPACE:
+                self.at += 1
+            if self.at < len(self.seen):
+                return self.seen[self.at]
+            if not self._more():
+                return ""
+
+    def value(self) -> Any:
+        """Read a value."""
+        self.next_sign()
+        while True:
+            try:
+                value, end = self.decode(self.seen, self.at)
+            except json.JSONDecodeError as error:
+                # A text that is not ended is reported where it begins.
+                cut = error.pos >= len(self.seen) - _NEAR_END or error.msg.startswith("Unterminated string")
+                if not cut or not self._more():
+                    raise
+                continue
+            if end >= len(self.seen) - _NEAR_END and self._more():
+                continue  # a number may go on: `1` of `1e5`
+            self.at = end
+            return value
+
+    def _more(self) -> bool:
+        """Drop what has been read, and read as much as is left, at least CHUNK. False, and no change, at the
+        end of the text."""
+        left = len(self.seen) - self.at
+        if left > LONGEST:
+            raise ArrayError(f"an element of more than {LONGEST:,} characters")
+        if more := self.text.read(max(CHUNK, left)):
+            self.seen, self.at = self.seen[self.at :] + more, 0
+        return bool(more)

@@ -1,0 +1,144 @@
+"""Which sources a set is built from, and how many questions of each: from flags or from a YAML file.
+
+A flag is `SOURCE[:NAME][=FILE][@N]`:
+
+    nq                        Natural Questions from the Hub
+    hotpotqa=dev.json@500     500 questions of a file
+    nq=hub:dev                another split of the Hub data set
+    questions:mine=my.jsonl   your own file, reported as `mine`
+
+and a YAML file has lists of the same entries, where an entry can also join several questions in a row:
+
+    train:
+      - {source: hotpotqa, file: hotpot_train_v1.1.json, take: 5000}
+      - {source: nq, take: 3000, join: 3, name: nq_3}
+    validation:
+      - {source: bamboogle}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml
+
+from data_process.row_files import DataError
+from data_process.sources import SOURCES, SourceKind
+from data_process.sources.source import HubSplit
+from rag_r1.options import OptionsError, PositiveCount, Text, options, options_from
+
+#: The splits of a set, as their files are named, and the flags with which they are given.
+FLAGS = {"train": "train", "test": "validation"}
+_FLAG = re.compile(r"(?P<source>[^:=@]+)(?::(?P<name>[^:=@]+))?(?:=(?P<file>.+?))?(?:@(?P<take>[1-9]\d*))?")
+_HUB = "hub:"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Questions of one source in one split of the set."""
+
+    split: str
+    kind: SourceKind
+    #: `data_source` of its rows, under which veRL reports them.
+    name: str
+    file: Path | None = None
+    #: Split of the Hub data set, if not that of the table of sources.
+    hub_split: str | None = None
+    #: Rows that are drawn; None: all.
+    take: int | None = None
+    #: Questions in a row.
+    join: int = 1
+
+    @property
+    def hub(self) -> HubSplit:
+        """The Hub's split that it names, else that of the table of sources."""
+        if self.hub_split is None:
+            return self.kind.hub[FLAGS[self.split]]
+        return replace(next(iter(self.kind.hub.values())), split=self.hub_split)
+
+    @property
+    def place(self) -> str:
+        """Where its rows come from, for messages."""
+        return str(self.file or self.hub)
+
+
+@options("entry")
+class EntryOptions:
+    """The keys of an entry in the YAML file; `Entry` explains them."""
+
+    source: Text = ""
+    name: Text | None = None
+    file: Text | None = None
+    hub_split: Text | None = None
+    take: PositiveCount | None = None
+    join: PositiveCount = 1
+
+
+def read_entries(flags: dict[str, Sequence[str]], mix: Path | None) -> list[Entry]:
+    """The entries of the YAML file and of the flags (`flags`: split -> values), those of test first. Raises
+    DataError naming the entry and what is wrong with it."""
+    entries = _from_yaml(mix) if mix else []
+    for split, values in flags.items():
+        for value in values:
+            where = f"--{FLAGS[split]} {value}"
+            if not (match := _FLAG.fullmatch(value)):
+                raise DataError(
+                    f"{where}: give SOURCE[:NAME][=FILE][@N], for example hotpotqa=train.json@500"
+                )
+            file, take = match["file"], match["take"]
+            hub_split = file.removeprefix(_HUB) if file and file.startswith(_HUB) else None
+            given = EntryOptions(
+                match["source"],
+                match["name"],
+                None if hub_split else file,
+                hub_split,
+                int(take) if take else None,
+            )
+            entries.append(_entry(where, split, given))
+    if not entries:
+        raise DataError("nothing to read: give --train SOURCE=FILE, --validation SOURCE=FILE, or --mix FILE")
+    return sorted(entries, key=lambda entry: list(FLAGS).index(entry.split), reverse=True)
+
+
+def _from_yaml(path: Path) -> list[Entry]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
+        raise DataError(f"cannot read --mix {path}: {error}") from error
+    splits = {flag: split for split, flag in FLAGS.items()}
+    if not isinstance(content, dict) or not set(content) <= set(splits):
+        raise DataError(f"--mix {path}: needs the keys {' and '.join(splits)}, and no others")
+    entries = []
+    for flag, listed in content.items():
+        if not isinstance(listed, list):
+            raise DataError(f"--mix {path}: {flag} must be a list of entries")
+        for number, given in enumerate(listed, 1):
+            where = f"--mix {path}, {flag}, entry {number}"
+            if not isinstance(given, dict):
+                raise DataError(f"{where}: must be keys and values, for example {{source: nq, take: 500}}")
+            try:
+                entries.append(_entry(where, splits[flag], options_from(EntryOptions, given)))
+            except OptionsError as error:
+                raise DataError(f"{where}: {error}") from error
+    return entries
+
+
+def _entry(where: str, split: str, given: EntryOptions) -> Entry:
+    """The entry, checked against the table of sources."""
+    kind = SOURCES.get(given.source)
+    if kind is None:
+        raise DataError(f"{where}: there is no source {given.source!r}: use {', '.join(SOURCES)}")
+    name = given.name or (kind.name if given.join == 1 else f"{kind.name}_{given.join}")
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise DataError(f"{where}: the name {name!r} must have letters, digits, `_`, `.` and `-` only")
+    if given.file and given.hub_split:
+        raise DataError(f"{where}: give either a file or a split of the Hub data set")
+    if not given.file and not (kind.hub if given.hub_split else FLAGS[split] in kind.hub):
+        raise DataError(
+            f"{where}: {kind.name} has no {FLAGS[split]} split on the Hub that is known here: give a file"
+        )
+    file = Path(given.file) if given.file else None
+    return Entry(split, kind, name, file, given.hub_split, given.take, given.join)

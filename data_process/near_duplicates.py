@@ -1,0 +1,139 @@
+"""Finds questions that are nearly the same: the same words in another order, a word more, a typing error.
+
+The similarity of two questions is the Jaccard index of their character 3-grams (of `question_key`, so case,
+white space and the final question mark do not count). MinHash (Broder, 1997) with locality-sensitive hashing
+finds candidates without comparing all pairs: rensa computes the signatures; they are cut into bands, and
+questions that agree in a band are candidates. A candidate is then compared exactly, so what is reported is
+at least as similar as asked. With the bands that `bands` chooses, at least 95 % of the pairs of just that
+similarity become candidates, and nearly all of those that are more alike.
+
+Only the hashes of the bands are kept, in files; a band is loaded at a time, some 50 bytes for each question.
+Within a band a question is compared with the first `COMPARED` only that share its hash: so the work is linear
+in the number of questions, even if all are alike, and each question is reported with the first one that it is
+found to resemble.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from data_process.row_files import DataError
+from data_process.same_question import question_key
+
+GRAM = 3
+#: Values of a signature, and the share of pairs of the wanted similarity that must become candidates.
+VALUES, RECALL = 128, 0.95
+COMPARED = 4
+_BATCH = 2048
+_SEED = 0
+MISSING = (
+    "the search for nearly equal questions needs the package rensa: install the extra `data` "
+    '(pip install "rag-r1[data]"), or switch the search off with --near-duplicates 0'
+)
+
+
+@dataclass(frozen=True)
+class Near:
+    """Two questions, by their numbers in the order in which they were given, and their similarity."""
+
+    one: int
+    first: int
+    similarity: float
+
+
+def require_library() -> None:
+    """Raise DataError, which names the extra to install, if rensa is missing."""
+    try:
+        import rensa  # noqa: F401
+    except ImportError as error:
+        raise DataError(MISSING) from error
+
+
+def bands(similarity: float) -> tuple[int, int]:
+    """How many bands, and how many values in each: as many values as still find RECALL of the pairs."""
+    for values in range(16, 1, -1):
+        count = VALUES // values
+        if 1 - (1 - similarity**values) ** count >= RECALL:
+            return count, values
+    return VALUES, 1
+
+
+def near_duplicates(
+    questions: Iterable[str], question_at: Callable[[int], str], similarity: float
+) -> Iterator[Near]:
+    """Every question that resembles an earlier one, with the first such found; not those that are the same.
+
+    `question_at` gives a question again by its number, from 0. `similarity`: above 0, at most 1. Raises
+    DataError if rensa is missing.
+    """
+    require_library()
+    count, values = bands(similarity)
+    with tempfile.TemporaryDirectory(prefix="near-duplicates-") as folder:
+        files = [Path(folder, f"band{band}") for band in range(count)]
+        n = _write_bands(questions, files, values)
+        reported = np.zeros(n, dtype=bool)
+        for path in files:
+            for one, first in _candidates(np.fromfile(path, dtype=np.uint64)):
+                if reported[one]:
+                    continue
+                found = jaccard(question_at(one), question_at(first))
+                if similarity <= found < 1:
+                    reported[one] = True
+                    yield Near(one, first, found)
+
+
+def grams(question: str) -> list[str]:
+    """The 3-grams of a question; a shorter one is a single gram."""
+    text = question_key(question)
+    return [text[i : i + GRAM] for i in range(len(text) - GRAM + 1)] or [text]
+
+
+def jaccard(one: str, other: str) -> float:
+    """The similarity of two questions, from 0 to 1."""
+    ours, theirs = set(grams(one)), set(grams(other))
+    return len(ours & theirs) / len(ours | theirs)
+
+
+def _write_bands(questions: Iterable[str], files: list[Path], values: int) -> int:
+    """Write the hash of each question in each band; returns the number of questions."""
+    from rensa import RMinHash
+
+    opened = [path.open("wb") for path in files]
+    given, n = iter(questions), 0
+    try:
+        while batch := list(islice(given, _BATCH)):
+            n += len(batch)
+            matrix = RMinHash.digest_matrix_from_token_sets(list(map(grams, batch)), VALUES, _SEED)
+            signatures = np.array(matrix.to_rows(), dtype=np.uint64)
+            for band, file in enumerate(opened):
+                _hash(signatures[:, band * values : (band + 1) * values]).tofile(file)
+    finally:
+        for file in opened:
+            file.close()
+    return n
+
+
+def _hash(part: np.ndarray) -> np.ndarray:
+    """A 64-bit hash (FNV-1a, by value instead of by byte) of each row."""
+    found = np.full(len(part), 0xCBF29CE484222325, dtype=np.uint64)
+    for column in part.T:
+        found = (found ^ column) * np.uint64(0x100000001B3)
+    return found
+
+
+def _candidates(hashes: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Pairs of numbers, the later first, of questions with the same hash: each with the first ones only."""
+    order = np.argsort(hashes, kind="stable")
+    ordered = hashes[order]
+    new = np.append(True, ordered[1:] != ordered[:-1]) if len(ordered) else np.zeros(0, dtype=bool)
+    starts = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+    rank = np.arange(len(order)) - starts
+    for place in np.flatnonzero(rank):
+        for earlier in range(min(int(rank[place]), COMPARED)):
+            yield int(order[place]), int(order[starts[place] + earlier])

@@ -1,0 +1,219 @@
+"""All questions of a set while it is built: in a database file, so that memory does not depend on their
+number.
+
+The rows of all sources are put in, in the order of the sources (validation first); then they are marked, one
+step after the other, and what is not marked is written:
+
+    deduplicate   rows whose question and answers an earlier row of the split has
+    drop_overlap  rows of train whose question is in test
+    draw          rows of a source beyond the number that is wanted, by a seeded hash of the question
+
+same_question.py says which questions are the same. The draw depends on nothing but the seed, the source's
+name and the question: other sources, or the order of the rows, do not change it, and a smaller draw is a part
+of a larger one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_process.mix import Entry
+from data_process.questions import Question
+from data_process.same_question import (
+    DUPLICATE,
+    IN_TEST,
+    OTHER_ANSWERS,
+    OVERLAP_KEPT,
+    golds_key,
+    question_key,
+)
+
+#: Marks of rows that are not written. Their text stands in reports.
+NOT_DRAWN = "not drawn"
+_BATCH = 2000
+_TABLE = """
+CREATE TABLE rows (
+    seq INTEGER PRIMARY KEY, split TEXT, entry INTEGER, row INTEGER, own_id TEXT, question TEXT, golds TEXT,
+    metadata TEXT, key BLOB, answers BLOB, draw INTEGER, outcome TEXT, first INTEGER
+)
+"""
+_COLUMNS = "seq, split, entry, row, own_id, question, golds, metadata"
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """A question in the pool, and its place in it."""
+
+    seq: int
+    split: str
+    entry: int
+    question: Question
+
+
+class Pool:
+    """The database; a context manager, which deletes the file when it ends. `entries` are numbered from 0."""
+
+    def __init__(self, path: Path, entries: list[Entry], seed: int):
+        self.path, self.entries, self.seed = path, entries, seed
+
+    def __enter__(self) -> Pool:
+        self.path.unlink(missing_ok=True)
+        self._base = sqlite3.connect(self.path, isolation_level=None)
+        # Nothing has to survive a crash; 32 MB of the file are kept in memory.
+        for setting in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-32000", "temp_store=FILE"):
+            self._base.execute(f"PRAGMA {setting}")
+        self._base.execute(_TABLE)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._base.close()
+        self.path.unlink(missing_ok=True)
+
+    def add(self, entry: int, questions: Iterable[Question]) -> None:
+        """Put in the questions of an entry."""
+        split, name = self.entries[entry].split, self.entries[entry].name
+        batch: list[tuple] = []
+        for question in questions:
+            batch.append((split, entry, *self._columns(name, question)))
+            if len(batch) == _BATCH:
+                self._insert(batch)
+                batch = []
+        self._insert(batch)
+
+    def _columns(self, name: str, question: Question) -> tuple:
+        text = question_key(question.question)
+        key = _digest(text)
+        answers = _digest("\n".join(sorted(golds_key(question))))
+        drawn = hashlib.blake2b(f"{self.seed}\n{name}\n".encode() + key + answers, digest_size=8).digest()
+        return (
+            question.row,
+            question.id,
+            question.question,
+            json.dumps(question.golds, ensure_ascii=False),
+            json.dumps(dict(question.metadata), ensure_ascii=False),
+            key,
+            answers,
+            int.from_bytes(drawn, "big", signed=True),
+        )
+
+    def _insert(self, batch: list[tuple]) -> None:
+        self._base.execute("BEGIN")
+        self._base.executemany(
+            "INSERT INTO rows (split, entry, row, own_id, question, golds, metadata, key, answers, draw) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            batch,
+        )
+        self._base.execute("COMMIT")
+
+    def deduplicate(self) -> None:
+        """Mark all but the first of the rows of a split with the same question and the same answers."""
+        self._base.execute("CREATE INDEX by_key ON rows (split, key, answers)")
+        self._base.execute(
+            "CREATE TEMP TABLE several AS SELECT split, key, answers, MIN(seq) AS first FROM rows "
+            "GROUP BY split, key, answers HAVING COUNT(*) > 1"
+        )
+        self._mark(
+            "UPDATE rows SET outcome = ?, first = several.first FROM several "
+            "WHERE rows.split = several.split AND rows.key = several.key AND rows.answers = several.answers "
+            "AND rows.seq > several.first",
+            DUPLICATE,
+        )
+
+    def drop_overlap(self) -> None:
+        """Mark the rows of train whose question a row of test has that is written."""
+        self._mark(f"UPDATE rows SET outcome = ?, first = tested.first FROM {_TESTED} AND {_LEFT}", IN_TEST)
+
+    def draw(self, entry: int) -> None:
+        """Mark the rows of an entry that are not drawn, if it has more than are wanted."""
+        wanted = self.entries[entry]
+        if wanted.take is not None:
+            self._mark(
+                f"UPDATE rows SET outcome = ? WHERE entry = {entry} AND outcome IS NULL AND seq NOT IN "
+                f"(SELECT seq FROM rows WHERE entry = {entry} AND outcome IS NULL ORDER BY draw, seq "
+                f"LIMIT {wanted.take * wanted.join})",
+                NOT_DRAWN,
+            )
+
+    def _mark(self, statement: str, outcome: str) -> None:
+        self._base.execute(statement, (outcome,))
+
+    def counts(self, entry: int) -> dict[str | None, int]:
+        """Rows of an entry by outcome; None: those that are written."""
+        found = self._base.execute(
+            "SELECT outcome, COUNT(*) FROM rows WHERE entry = ? GROUP BY outcome", (entry,)
+        )
+        return dict(found.fetchall())
+
+    def overlap(self) -> int:
+        """How many rows of train that are written have the question of a row of test."""
+        return self._base.execute(f"SELECT COUNT(*) FROM rows, {_TESTED} AND {_LEFT}").fetchone()[0]
+
+    def kept(self, entry: int | None = None, drawn: bool = False) -> Iterator[Pooled]:
+        """The rows that are written (of one entry), in the order of their sources, or in that of the draw."""
+        where = "outcome IS NULL" + (f" AND entry = {entry}" if entry is not None else "")
+        order = "draw, seq" if drawn else "seq"
+        yield from map(
+            _pooled, self._base.execute(f"SELECT {_COLUMNS} FROM rows WHERE {where} ORDER BY {order}")
+        )
+
+    def at(self, seq: int) -> Pooled:
+        """The row at a place."""
+        return _pooled(self._base.execute(f"SELECT {_COLUMNS} FROM rows WHERE seq = ?", (seq,)).fetchone())
+
+    def repeated_ids(self, entry: int) -> set[str]:
+        """Own ids that several written rows under the name of this entry have, in its split."""
+        named = self.entries[entry]
+        same = [i for i, one in enumerate(self.entries) if (one.name, one.split) == (named.name, named.split)]
+        found = self._base.execute(
+            f"SELECT own_id FROM rows WHERE entry IN ({', '.join(map(str, same))}) AND outcome IS NULL "
+            "AND own_id IS NOT NULL GROUP BY own_id HAVING COUNT(*) > 1"
+        )
+        return {own_id for (own_id,) in found}
+
+    def is_repeated(self, split: str, question: str) -> bool:
+        """Whether several rows of the split that are written have this question (with other answers)."""
+        found = self._base.execute(
+            "SELECT COUNT(*) FROM rows WHERE split = ? AND key = ? AND outcome IS NULL",
+            (split, _digest(question_key(question))),
+        )
+        return found.fetchone()[0] > 1
+
+    def repeats(self) -> Iterator[tuple[Pooled, Pooled, str]]:
+        """Every row whose question an earlier row, or one of test, has; that row; and what became of it."""
+        marked = "SELECT seq, first, outcome FROM rows WHERE first IS NOT NULL"
+        others = (
+            f"SELECT rows.seq, same.first, '{OTHER_ANSWERS}' FROM rows JOIN (SELECT split, key, MIN(seq) AS "
+            "first FROM rows WHERE outcome IS NULL GROUP BY split, key HAVING COUNT(*) > 1) AS same "
+            "ON rows.split = same.split AND rows.key = same.key AND rows.seq > same.first "
+            f"AND {_LEFT}"
+        )
+        leaks = f"SELECT rows.seq, tested.first, '{OVERLAP_KEPT}' FROM rows, {_TESTED} AND {_LEFT}"
+        for seq, first, outcome in self._base.execute(
+            f"{marked} UNION ALL {others} UNION ALL {leaks} ORDER BY 1"
+        ):
+            yield self.at(seq), self.at(first), outcome
+
+
+#: Questions of test that are written, joined with rows of train that have them.
+_TESTED = (
+    "(SELECT key, MIN(seq) AS first FROM rows WHERE split = 'test' AND outcome IS NULL GROUP BY key) "
+    "AS tested WHERE rows.split = 'train' AND rows.key = tested.key"
+)
+_LEFT = "rows.outcome IS NULL"
+
+
+def _pooled(columns: tuple) -> Pooled:
+    seq, split, entry, row, own_id, question, golds, metadata = columns
+    return Pooled(
+        seq, split, entry, Question(question, tuple(json.loads(golds)), own_id, row, json.loads(metadata))
+    )
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

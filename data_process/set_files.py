@@ -1,0 +1,144 @@
+"""What is written of a pool: parquet files, counts, and the reports of repeated and of similar questions.
+
+A report is JSON lines; a line has a row and the one that it repeats or resembles, each with its split,
+source, file and number, its question and its answers. Without a line there is no file, not even one of an
+earlier run.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from data_process.bad_rows import BadRows
+from data_process.near_duplicates import near_duplicates
+from data_process.pool import NOT_DRAWN, Pool, Pooled
+from data_process.qa_parquet import hashed_id, make_row
+from data_process.questions import Question
+from data_process.same_question import DUPLICATE, IN_TEST, shown
+from data_process.sources.several import join
+from rag_r1.protocols import Protocol
+from rag_r1.rows import QuestionRow, RowWriter
+
+
+def write_report(path: Path, lines: Iterable[dict[str, Any]]) -> int:
+    """Write JSON lines; returns how many."""
+    count = 0
+    with path.open("w", encoding="utf-8") as file:
+        for line in lines:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            count += 1
+    if not count:
+        path.unlink()
+    return count
+
+
+def repeats(pool: Pool) -> Iterator[dict[str, Any]]:
+    """The lines of repeated_questions.jsonl."""
+    for row, first, outcome in pool.repeats():
+        yield {"split": row.split, "outcome": outcome, "row": _told(pool, row), "first": _told(pool, first)}
+
+
+def similar(pool: Pool, similarity: float) -> Iterator[dict[str, Any]]:
+    """The lines of near_duplicates.jsonl: rows that are written and resemble an earlier one; those of the
+    validation set come first. None if the similarity is 0."""
+    if not similarity:
+        return
+    places = array("q")
+
+    def texts() -> Iterator[str]:
+        for pooled in tqdm(pool.kept(), desc="near duplicates", unit=" questions", mininterval=1):
+            places.append(pooled.seq)
+            yield pooled.question.question
+
+    for near in near_duplicates(texts(), lambda place: pool.at(places[place]).question.question, similarity):
+        one, first = pool.at(places[near.one]), pool.at(places[near.first])
+        yield {
+            "similarity": round(near.similarity, 3),
+            "across_splits": one.split != first.split,
+            "row": _told(pool, one),
+            "first": _told(pool, first),
+        }
+
+
+def _told(pool: Pool, pooled: Pooled) -> dict[str, Any]:
+    entry = pool.entries[pooled.entry]
+    return {"split": pooled.split, "source": entry.name, "file": entry.place, **shown(pooled.question)}
+
+
+def write_splits(pool: Pool, splits: Iterable[str], protocol: Protocol, folder: Path) -> list[int]:
+    """Write `<split>.parquet`; returns the rows written of each entry. All files appear at the end, together;
+    an error, or a kill before it, leaves those of an earlier run."""
+    written = [0] * len(pool.entries)
+    with ExitStack() as files:
+        for split in splits:
+            writer = files.enter_context(RowWriter(folder / f"{split}.parquet"))
+            for number, entry in enumerate(pool.entries):
+                if entry.split == split:
+                    rows = _rows(pool, number, protocol, writer.count)
+                    for row in tqdm(rows, desc=f"writing {entry.name}", unit=" rows", mininterval=1):
+                        writer.add(row)
+                        written[number] += 1
+    return written
+
+
+def _rows(pool: Pool, number: int, protocol: Protocol, index: int) -> Iterator[QuestionRow]:
+    """The rows of an entry; `index`: that of the first, in its file."""
+    entry, repeated = pool.entries[number], pool.repeated_ids(number)
+    for question in _questions(pool, number, repeated):
+        hashed = question.id is None or question.id in repeated
+        asked_again = hashed and pool.is_repeated(entry.split, question.question)
+        metadata = {**question.metadata, "source_row": question.row}
+        yield make_row(
+            Question(question.question, question.golds, question.id, question.row, metadata),
+            protocol,
+            entry.name,
+            entry.split,
+            index,
+            repeated_id=hashed,
+            repeated_question=asked_again,
+        )
+        index += 1
+
+
+def _questions(pool: Pool, number: int, repeated: set[str]) -> Iterator[Question]:
+    """The questions of an entry. If several are joined in a row, these are chosen by chance, since neighbours
+    in a file may resemble each other; what is left over is too little for a row."""
+    wanted = pool.entries[number].join
+    if wanted == 1:
+        yield from (pooled.question for pooled in pool.kept(entry=number))
+        return
+    kept = pool.kept(entry=number, drawn=True)
+    while len(group := [pooled.question for pooled in islice(kept, wanted)]) == wanted:
+        own = [hashed_id(one, True) if one.id is None or one.id in repeated else one.id for one in group]
+        joined = join(group, "+".join(own))
+        yield Question(joined.question, joined.golds, joined.id, group[0].row, joined.metadata)
+
+
+def counts(pool: Pool, number: int, read: int, bad: BadRows, written: int) -> dict[str, Any]:
+    """Numbers of an entry, which add up: read = malformed + duplicates + overlap_with_test + not_drawn +
+    left_over + written x questions_per_row."""
+    entry, found = pool.entries[number], pool.counts(number)
+    return {
+        "split": entry.split,
+        "name": entry.name,
+        "source": entry.kind.name,
+        "from": entry.place,
+        "asked": entry.take,
+        "questions_per_row": entry.join,
+        "read": read,
+        "malformed": bad.count,
+        "duplicates": found.get(DUPLICATE, 0),
+        "overlap_with_test": found.get(IN_TEST, 0),
+        "not_drawn": found.get(NOT_DRAWN, 0),
+        "left_over": found.get(None, 0) - written * entry.join,
+        "written": written,
+        "first_malformed": bad.first,
+    }

@@ -1,0 +1,55 @@
+"""Streams the questions of a source, from its file or from the Hub, one row at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from data_process.mix import FLAGS, Entry
+from data_process.questions import Question, hub_rows
+from data_process.row_files import ACCEPTED, DataError, Rows, open_rows
+from data_process.sources import SOURCES
+
+
+def read_source(entry: Entry) -> Iterator[tuple[int, Question | ValueError]]:
+    """Every row's number, from 1, with its question or the reason why it has none.
+
+    Memory does not depend on the number of rows. Raises DataError if the source cannot be read at all, or if
+    it ends without a usable row.
+    """
+    usable, first = 0, None
+    with _opened(entry) as rows:
+        for number, row in rows:
+            try:
+                question = replace(entry.kind.read_row(row, SOURCES), row=number)
+            except ValueError as error:
+                first = first or f"row {number}: {error}"
+                yield number, error
+                continue
+            usable += 1
+            yield number, question
+    if not usable:
+        accepted = f". Accepted are {ACCEPTED}" if entry.file else ""
+        raise DataError(f"no usable question in {entry.place}: {first or 'it has no rows'}{accepted}")
+
+
+@contextmanager
+def _opened(entry: Entry) -> Iterator[Rows]:
+    kind = entry.kind
+    if entry.file is not None:
+        with open_rows(entry.file, kind.columns, kind.lists, within=kind.within, header=kind.header) as (
+            columns,
+            rows,
+        ):
+            if columns:
+                kind.check_columns(entry.place, columns, SOURCES)
+            yield rows
+        return
+    there = entry.hub
+    remedy = f"give a file instead: --{FLAGS[entry.split]} {kind.name}=FILE"
+    rows, columns = hub_rows(
+        str(there), there.dataset, there.config, there.split, kind.columns, remedy, there.files
+    )
+    kind.check_columns(str(there), columns, SOURCES)
+    yield iter(rows)

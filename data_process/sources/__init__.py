@@ -1,0 +1,153 @@
+"""The sources of questions by name: how a row of each is read, and where the Hub has it.
+
+A source is an entry of the table SOURCES: a function that turns a row of its file, or of its Hub data set,
+into a `Question`, and what must be known to read the file. Adding one is adding an entry.
+
+A row is checked against its source first. It must have the columns of one of the source's layouts, and none
+that only another source has: a file given under a wrong name is refused row by row, and told what it looks
+like. (FlashRAG gives all of its sets the same three columns; there the name cannot be checked.)
+"""
+
+from __future__ import annotations
+
+from data_process.questions import parse_row
+from data_process.sources.exams import gsm8k, medmcqa, medqa, medqa_zh
+from data_process.sources.multi_hop import hotpotqa, musique, two_wiki
+from data_process.sources.open_domain import asearcher, bamboogle, nq, popqa, triviaqa
+from data_process.sources.several import n_questions
+from data_process.sources.source import HubSplit, SourceKind, flashrag
+
+_FLASHRAG = ("question", "golden_answers")
+
+SOURCES: dict[str, SourceKind] = {
+    source.name: source
+    for source in (
+        SourceKind(
+            "nq",
+            "Natural Questions: NQ-open's JSON lines, or FlashRAG's",
+            nq,
+            layouts=(_FLASHRAG, ("question", "answer")),
+            hub=flashrag("nq", "train", "test"),
+        ),
+        SourceKind(
+            "triviaqa",
+            "TriviaQA: its own JSON (`Data`), the Hub's mandarjoshi/trivia_qa, or FlashRAG's",
+            triviaqa,
+            layouts=(_FLASHRAG, ("Question", "Answer"), ("question", "answer")),
+            marks=("QuestionId", "Answer"),
+            within="Data",
+            hub=flashrag("triviaqa", "train", "test"),
+        ),
+        SourceKind(
+            "popqa",
+            "PopQA: popQA.tsv, JSON lines with its columns, or FlashRAG's",
+            popqa,
+            layouts=(_FLASHRAG, ("question", "possible_answers")),
+            marks=("s_wiki_title",),
+            more=("prop", "paragraphs"),
+            lists=("possible_answers",),
+            hub=flashrag("popqa", None, "test"),
+        ),
+        SourceKind(
+            "hotpotqa",
+            "HotpotQA: hotpot_train_v1.1.json and the like, the Hub's hotpotqa/hotpot_qa, or FlashRAG's",
+            hotpotqa,
+            layouts=(_FLASHRAG, ("question", "answer", "supporting_facts")),
+            marks=("supporting_facts", "level"),
+            more=("type",),
+            hub=flashrag("hotpotqa", "train", "dev"),
+        ),
+        SourceKind(
+            "2wikimultihopqa",
+            "2WikiMultihopQA: train.json, dev.json, or FlashRAG's",
+            two_wiki,
+            layouts=(_FLASHRAG, ("question", "answer", "supporting_facts", "type")),
+            marks=("evidences",),
+            hub=flashrag("2wikimultihopqa", "train", "dev"),
+        ),
+        SourceKind(
+            "musique",
+            "MuSiQue: musique_ans_v1.0_*.jsonl, or FlashRAG's",
+            musique,
+            layouts=(_FLASHRAG, ("id", "question", "answer", "paragraphs")),
+            marks=("question_decomposition",),
+            more=("answer_aliases", "answerable"),
+            lists=("answer_aliases",),
+            hub=flashrag("musique", "train", "dev"),
+        ),
+        SourceKind(
+            "bamboogle",
+            "Bamboogle: its CSV, with a header or without, or FlashRAG's",
+            bamboogle,
+            layouts=(_FLASHRAG, ("Question", "Answer"), ("question", "answer")),
+            header=("question", "", "", "", "answer", "", "", ""),
+            hub=flashrag("bamboogle", None, "test"),
+        ),
+        SourceKind(
+            "asearcher",
+            "ASearcher: its training sets and its test sets (FRAMES, GAIA, ... in its columns)",
+            asearcher,
+            layouts=(("question", "answer"),),
+            marks=("aug_answer",),
+            more=("source", "qid"),
+            lists=("answer", "aug_answer"),
+            hub={
+                "train": HubSplit(
+                    "inclusionAI/ASearcher-train-data", None, "train", files="ASearcher-Base-35k.jsonl"
+                )
+            },
+        ),
+        SourceKind(
+            "n_questions",
+            "several questions in a row: nq_hotpotqa_train_multi_N of MEM1, or {questions, golden_answers}",
+            n_questions,
+            layouts=(("questions", "golden_answers"), ("prompt", "reward_model")),
+            marks=("reward_model",),
+            more=("question", "data_source"),
+        ),
+        SourceKind(
+            "gsm8k",
+            "GSM8K: its JSON lines, the answer after ####",
+            gsm8k,
+            layouts=(("question", "answer"),),
+            hub={split: HubSplit("openai/gsm8k", "main", name) for split, name in
+                 (("train", "train"), ("validation", "test"))},
+        ),
+        SourceKind(
+            "medqa",
+            "MedQA, US, four or five options",
+            medqa,
+            layouts=(("question", "options", "answer_idx", "meta_info"),),
+            marks=("meta_info",),
+            more=("realidx", "answer"),
+            hub={split: HubSplit("GBaker/MedQA-USMLE-4-options", None, name) for split, name in
+                 (("train", "train"), ("validation", "test"))},
+        ),
+        SourceKind(
+            "medqa_zh",
+            "MedQA, Chinese, four options, in the columns of BigBio",
+            medqa_zh,
+            layouts=(("question", "choices", "answer"),),
+            marks=("choices",),
+            hub={split: HubSplit("fzkuji/MedQA", "med_qa_zh_4options_bigbio_qa", name) for split, name in
+                 (("train", "train"), ("validation", "validation"))},
+        ),
+        SourceKind(
+            "medmcqa",
+            "MedMCQA: the Hub's columns (opa ... opd, cop), or options by letter",
+            medmcqa,
+            layouts=(("question", "opa", "opb", "opc", "opd", "cop"), ("question", "options", "answer_idx")),
+            marks=("opa",),
+            more=("realidx", "answer", "subject_name"),
+            hub={split: HubSplit("openlifescienceai/medmcqa", None, split) for split in
+                 ("train", "validation")},
+        ),
+        SourceKind(
+            "questions",
+            "any other: question, golden_answers (or answer, answers), id",
+            parse_row,
+            layouts=(("question", "golden_answers"), ("question", "answers"), ("question", "answer")),
+            lists=("golden_answers", "answers", "answer"),
+        ),
+    )
+}  # fmt: skip

@@ -1,0 +1,84 @@
+"""Questions that need several passages: HotpotQA, 2WikiMultihopQA, MuSiQue.
+
+Beside the answers they tell which passages support them, of what type the question is, and in how many hops
+it is answered. The paragraphs themselves are not kept: the policy has to find them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from data_process.questions import Question, checked, id_of, text_of, texts_of
+from data_process.row_files import short
+from data_process.sources.open_domain import supporting_paragraphs
+from data_process.sources.source import IDS
+
+Row = dict[str, Any]
+
+#: Hops of 2WikiMultihopQA's types (Ho et al., 2020): the only one that needs four passages is the last.
+_HOPS = {"compositional": 2, "inference": 2, "comparison": 2, "bridge_comparison": 4}
+
+
+def hotpotqa(row: Row) -> Question:
+    """HotpotQA (Yang et al., 2018): two hops each; the level is `easy`, `medium` or `hard`."""
+    metadata = {
+        "question_type": _text(row, "type"),
+        "level": _text(row, "level"),
+        "hops": 2,
+        "supporting_titles": supporting_titles(row),
+    }
+    return checked(text_of(row, "question"), _golds(row), id_of(row, IDS), metadata)
+
+
+def two_wiki(row: Row) -> Question:
+    """2WikiMultihopQA. The aliases of its answers are a file of their own (`id_aliases.json`), which is not
+    read; its test set has no answers."""
+    kind = _text(row, "type")
+    if kind is not None and kind not in _HOPS:
+        raise ValueError(f"`type` must be one of {', '.join(_HOPS)}, not {short(kind)}")
+    metadata = {
+        "question_type": kind,
+        "hops": _HOPS[kind] if kind else None,
+        "supporting_titles": supporting_titles(row),
+    }
+    return checked(text_of(row, "question"), _golds(row), id_of(row, IDS), metadata)
+
+
+def musique(row: Row) -> Question:
+    """MuSiQue (Trivedi et al., 2022). Ids begin with the number of hops and the shape of the question,
+    `3hop1__`; the shape is the type. Rows of MuSiQue-Full that cannot be answered are refused."""
+    if row.get("answerable") is False:
+        raise ValueError(
+            "cannot be answered (`answerable` is false): use MuSiQue-Ans, or leave such rows out"
+        )
+    shape = re.match(r"((\d)hop\d?)_", id_of(row, IDS) or "")
+    metadata = {
+        "question_type": shape[1] if shape else None,
+        "hops": int(shape[2]) if shape else None,
+        "supporting_titles": supporting_paragraphs(row),
+    }
+    golds = _golds(row) + (texts_of(row, "answer_aliases") if row.get("answer_aliases") else [])
+    return checked(text_of(row, "question"), golds, id_of(row, IDS), metadata)
+
+
+def supporting_titles(row: Row) -> list[str] | None:
+    """Titles of the supporting facts, each once: from pairs of title and sentence (the raw files), or from
+    `{"title": [...], "sent_id": [...]}` (the Hub); None if the row has none."""
+    if "supporting_facts" not in row:
+        return None
+    facts = row["supporting_facts"]
+    titles = facts.get("title") if isinstance(facts, dict) else facts
+    if isinstance(facts, list):
+        titles = [fact[0] if isinstance(fact, list) and len(fact) == 2 else None for fact in facts]
+    if not isinstance(titles, list) or not all(isinstance(title, str) for title in titles):
+        raise ValueError(f"`supporting_facts` must be pairs of title and sentence, not {short(facts)}")
+    return list(dict.fromkeys(titles))
+
+
+def _golds(row: Row) -> list[Any]:
+    return texts_of(row, "golden_answers" if "golden_answers" in row else "answer")
+
+
+def _text(row: Row, key: str) -> str | None:
+    return text_of(row, key) if key in row else None

@@ -1,0 +1,107 @@
+"""N questions in one row: published sets of such rows, and rows joined from single questions.
+
+MEM1's sets, `nq_hotpotqa_train_multi_N` (arXiv 2506.15841; also in Agentic RAG-R1), join N questions by `; `
+in one prompt; the gold answers are a list of aliases for each, and the answer is `a1; a2; ...`. Our own
+layout is `{"questions": [text, ...], "golden_answers": [[alias, ...], ...]}`.
+
+The row asks all questions and says how to answer. Its gold answers are the joined ones, one for each
+combination of aliases, so exact match works as it does elsewhere: all must be right, in order. Combinations
+multiply; if there are more than `COMBINATIONS`, only the first aliases of each question are combined. All
+aliases are kept in `part_answers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+from typing import Any
+
+from data_process.questions import Question, checked, id_of, texts_of
+from data_process.row_files import short
+from data_process.sources.source import IDS
+
+Row = dict[str, Any]
+
+#: Most joined gold answers of a row.
+COMBINATIONS = 256
+_ASK = "Answer these {n} questions in order, and separate the answers by semicolons: {questions}"
+#: In MEM1's prompt, what stands before the questions.
+_BEFORE = "Answer the following questions:"
+
+
+def n_questions(row: Row) -> Question:
+    """A row of a set of N questions; see the top of the module."""
+    if "questions" in row:
+        questions, golds = texts_of(row, "questions"), row["golden_answers"]
+    else:
+        questions, golds = _split(_asked(row)), _target(row)
+    if not isinstance(golds, list) or not all(isinstance(aliases, list) for aliases in golds):
+        raise ValueError(
+            f"the gold answers must be a list of lists, one for each question, not {short(golds)}"
+        )
+    if len(golds) != len(questions) or not questions:
+        raise ValueError(f"{len(questions)} questions, but gold answers for {len(golds)}")
+    aliases = [[str(gold).strip() for gold in texts_of({"golds": one}, "golds")] for one in golds]
+    if not all(any(one) for one in aliases):
+        raise ValueError(f"question {1 + [any(one) for one in aliases].index(False)} has no answer")
+    kept = [list(dict.fromkeys(filter(None, one))) for one in aliases]
+    return _joined([str(question) for question in questions], kept, id_of(row, IDS), None)
+
+
+def join(questions: Sequence[Question], own_id: str | None = None) -> Question:
+    """One row that asks all of `questions`. Its titles and hops are theirs together."""
+    titles = [title for one in questions for title in one.metadata.get("supporting_titles") or ()]
+    hops = [one.metadata.get("hops") for one in questions]
+    more = {
+        "supporting_titles": list(dict.fromkeys(titles)) or None,
+        "hops": sum(hops) if all(hops) else None,
+    }
+    return _joined([one.question for one in questions], [list(one.golds) for one in questions], own_id, more)
+
+
+def combinations(answers: Sequence[Sequence[str]]) -> list[str]:
+    """The joined gold answers, `a1; a2`, at most `COMBINATIONS` of them and at least one."""
+    longest = max(map(len, answers))
+    while longest > 1 and prod(min(len(aliases), longest) for aliases in answers) > COMBINATIONS:
+        longest -= 1
+    return ["; ".join(chosen) for chosen in product(*(aliases[:longest] for aliases in answers))]
+
+
+def _joined(
+    questions: list[str], answers: list[list[str]], own_id: str | None, more: dict[str, Any] | None
+) -> Question:
+    asked = [" ".join(question.split()) for question in questions]
+    ended = [question if question.endswith("?") else f"{question}?" for question in asked]
+    text = _ASK.format(n=len(asked), questions="; ".join(ended)) if len(asked) > 1 else asked[0]
+    kind = f"{len(asked)}_questions" if len(asked) > 1 else None
+    metadata = {"question_type": kind, "parts": asked, "part_answers": answers}
+    return checked(text, combinations(answers), own_id, {**metadata, **(more or {})})
+
+
+def _asked(row: Row) -> str:
+    """The questions of one of MEM1's rows, as one text."""
+    if isinstance(row.get("question"), str) and row["question"].strip():
+        return row["question"]
+    prompt = row["prompt"]
+    last = prompt[-1] if isinstance(prompt, list) and prompt else prompt
+    text = last.get("content") if isinstance(last, dict) else last
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"`prompt` must be messages with the questions in the last, not {short(prompt)}")
+    return text.rpartition(_BEFORE)[2]
+
+
+def _split(text: str) -> list[str]:
+    """The questions of a text that joins them by `; `; each ends with a question mark."""
+    parts = text.strip().split("?; ")
+    return [f"{part.strip()}?" for part in parts[:-1]] + [parts[-1].strip()]
+
+
+def _target(row: Row) -> Any:
+    """The gold answers of veRL's column."""
+    model = row["reward_model"]
+    truth = model.get("ground_truth") if isinstance(model, dict) else None
+    target = truth.get("target") if isinstance(truth, dict) else truth
+    if target is None:
+        raise ValueError(f"`reward_model` must have ground_truth.target, not {short(model)}")
+    return target

@@ -1,0 +1,126 @@
+"""An array read element by element is what `json.loads` reads at once, wherever the windows end."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_process import json_array
+from data_process.json_array import ArrayError, elements
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=())),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+class Window:
+    """Sets the size of the window for the time of a block."""
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def __enter__(self):
+        self.before, json_array.CHUNK = json_array.CHUNK, self.size
+
+    def __exit__(self, *error):
+        json_array.CHUNK = self.before
+
+
+@settings(max_examples=40)
+@given(st.lists(values, max_size=6), st.integers(1, 40), st.sampled_from([None, 1]), st.booleans())
+def test_every_array_is_read_as_json_reads_it(array, size, indent, ascii_only):
+    text = json.dumps(array, indent=indent, ensure_ascii=ascii_only) + " \n"
+    with Window(size):
+        assert list(elements(io.StringIO(text))) == json.loads(text)
+
+
+@settings(max_examples=40)
+@given(st.lists(values, max_size=4), st.integers(1, 40), st.data())
+def test_a_text_that_json_refuses_is_refused_after_the_elements_before_the_fault(array, size, data):
+    text = json.dumps(array)
+    place = data.draw(st.integers(1, len(text) - 1))
+    broken = (
+        text[:place]
+        + data.draw(st.sampled_from(["", "]", "}", ",", "x", '"', "[1"]))
+        + (text[place + 1 :] if data.draw(st.booleans()) else "")
+    )
+    try:
+        expected = json.loads(broken)
+    except ValueError:
+        expected = None
+    read = []
+    with Window(size):
+        try:
+            read += elements(io.StringIO(broken))
+        except ArrayError as error:
+            assert expected is None and str(error)
+            return
+    assert read == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "message"),
+    [
+        ('[{"a": 1}, {"a', [{"a": 1}], "Unterminated string starting at after element 1"),
+        ("[1, 2", [1, 2], "it ends after element 2"),
+        ("[1 2]", [1], "expecting a comma or the end, not '2' after element 1"),
+        ("[1,]", [1], "Expecting value after element 1"),
+        ("[", [], "Expecting value at its beginning"),
+        ("[1] [2]", [1], "there is more text after its end after element 1"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_last_element_that_could_be_read(text, read, message):
+    found = []
+    with pytest.raises(ArrayError) as raised:
+        for value in elements(io.StringIO(text)):
+            found.append(value)
+    assert (found, str(raised.value)) == (read, message)
+
+
+def test_numbers_that_json_writes_beyond_its_standard_and_half_characters_are_kept():
+    assert str(
+        list(elements(io.StringIO('[NaN, -Infinity, "\\ud800", 1e400, 123456789012345678901234567890]')))
+    ) == str([float("nan"), float("-inf"), "\ud800", float("inf"), 123456789012345678901234567890])
+
+
+def test_an_array_in_an_object_ends_where_it_ends():
+    text = '{"Data": [1, 2], "Version": 1}'
+    assert list(elements(io.StringIO(text), text.index("[") + 1, whole=False)) == [1, 2]
+
+
+def test_a_file_of_brackets_takes_neither_the_memory_nor_the_process():
+    with pytest.raises(RecursionError):
+        list(elements(io.StringIO("[" * 200_000)))
+
+
+def test_what_has_been_read_is_dropped_and_an_element_without_end_is_refused(monkeypatch):
+    class Endless(io.StringIO):
+        """A text without an end; counts what is asked for."""
+
+        asked = 0
+
+        def read(self, size=-1):
+            self.asked += size
+            return "x" * size if self.asked > size else '["' + "x" * (size - 2)
+
+    monkeypatch.setattr(json_array, "LONGEST", 1 << 12)
+    monkeypatch.setattr(json_array, "CHUNK", 1 << 8)
+    text = Endless()
+    with pytest.raises(ArrayError, match="an element of more than 4,096 characters"):
+        list(elements(text))
+    assert text.asked < 1 << 15
+    window = json_array._Window(io.StringIO("[" + "1, " * 10_000 + "1]"), 1)
+    for _ in range(9_000):
+        assert window.value() == 1 and window.next_sign() == ","
+        window.at += 1
+        assert len(window.seen) <= 2 << 8

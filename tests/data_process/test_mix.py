@@ -1,0 +1,98 @@
+"""Which entries flags and a YAML file give, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data_process.mix import Entry, read_entries
+from data_process.questions import DataError
+from data_process.sources import SOURCES
+
+
+def entries(tmp_path: Path, text: str) -> list[Entry]:
+    (tmp_path / "mix.yaml").write_text(text, encoding="utf-8")
+    return read_entries({}, tmp_path / "mix.yaml")
+
+
+def test_a_flag_names_source_name_file_and_number():
+    flags = {
+        "train": ["nq", "questions:mine=a b/my.jsonl@500", "hotpotqa=x=y.json"],
+        "test": ["nq=hub:dev@7"],
+    }
+    nq, mine, hotpotqa = SOURCES["nq"], SOURCES["questions"], SOURCES["hotpotqa"]
+    assert read_entries(flags, None) == [
+        Entry("test", nq, "nq", hub_split="dev", take=7),
+        Entry("train", nq, "nq"),
+        Entry("train", mine, "mine", Path("a b/my.jsonl"), take=500),
+        Entry("train", hotpotqa, "hotpotqa", Path("x=y.json")),
+    ]
+
+
+def test_a_yaml_file_has_the_same_and_can_join_questions(tmp_path):
+    text = """
+train:
+  - {source: hotpotqa, file: train.json, take: 10}
+  - {source: nq, join: 3}
+validation:
+  - {source: bamboogle, name: b}
+"""
+    assert entries(tmp_path, text) == [
+        Entry("test", SOURCES["bamboogle"], "b"),
+        Entry("train", SOURCES["hotpotqa"], "hotpotqa", Path("train.json"), take=10),
+        Entry("train", SOURCES["nq"], "nq_3", join=3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("", "--train : give SOURCE"),
+        ("trivia=x.json", "there is no source 'trivia': use nq, triviaqa, "),
+        ("popqa", "popqa has no train split on the Hub that is known here: give a file"),
+        ("questions", "questions has no train split on the Hub"),
+        ("n_questions=hub:train", "n_questions has no train split on the Hub"),
+        ("nq@0", "--train nq@0: give SOURCE"),
+        ("nq:a/b=x.json", "the name 'a/b' must have letters"),
+    ],
+)
+def test_a_wrong_flag_is_named(flag, message):
+    with pytest.raises(DataError, match=message):
+        read_entries({"train": [flag]}, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train: [", "cannot read --mix .*mix.yaml"),
+        ("test: []", "needs the keys train and validation, and no others"),
+        ("- nq", "needs the keys train and validation"),
+        ("train: nq", "train must be a list of entries"),
+        ("train: [nq]", "train, entry 1: must be keys and values"),
+        (
+            "train: [{source: nq}, {source: nq, n: 5}]",
+            "train, entry 2: unknown key entry.n: use one of source, name, file",
+        ),
+        ("train: [{file: x.json}]", "entry 1: there is no source ''"),
+        (
+            "train: [{source: nq, take: many}]",
+            "entry.take must be .*a whole number of at least 1.*, not 'many'",
+        ),
+        ("train: [{source: nq, join: true}]", "entry.join must be a whole number of at least 1, not True"),
+        ("train: [{source: nq, file: 3}]", "entry.file must be .*a text.*, not 3"),
+        ("train: [{source: nq, file: x.json, hub_split: dev}]", "either a file or a split of the Hub"),
+        ("train: []", "nothing to read"),
+        ("!!python/object/apply:os.getcwd []", "cannot read --mix"),
+    ],
+)
+def test_a_wrong_yaml_file_is_named_with_the_entry(tmp_path, text, message):
+    with pytest.raises(DataError, match=message):
+        entries(tmp_path, text)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_source_names_its_splits_on_the_hub_and_describes_itself(name):
+    kind = SOURCES[name]
+    assert kind.name == name and kind.about and set(kind.hub) <= {"train", "validation"}
+    assert all(split.dataset.count("/") == 1 and split.split for split in kind.hub.values())
