@@ -57,10 +57,13 @@ class Exchanges:
 
 
 def first_choice(data: Any) -> dict[str, Any]:
-    """The first choice of an answer. Raises ValueError if there is none."""
+    """The first choice of an answer. Raises ValueError if there is none, or if its generation was broken
+    off."""
     choices = data.get("choices") if isinstance(data, dict) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise ValueError("it has no choices")
+    if choices[0].get("finish_reason") in ("abort", "error"):
+        raise ValueError("its generation was broken off")
     return choices[0]
 
 

@@ -98,6 +98,11 @@ class Spending:
         self._waiting: list[asyncio.Future[None]] = []
 
     @property
+    def has_prices(self) -> bool:
+        """Is the cost known?"""
+        return bool(self.price_in or self.price_out)
+
+    @property
     def cost(self) -> float:
         """Of everything so far."""
         return self.usage.cost(self.price_in, self.price_out)

@@ -18,6 +18,7 @@ start plays them to their end.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -72,14 +73,15 @@ class Counts:
         self.tool_failures += outcome.tool_failures > 0
         self.statuses[outcome.status] += 1
 
-    def shown(self, cost: float | None) -> dict[str, str]:
-        """For the progress bar: accuracy, shares of episodes with failures, cost."""
+    def shown(self, cost: float | None, share: float) -> dict[str, str]:
+        """For the progress bar: accuracy, shares of episodes with failures, and the cost so far and, at this
+        rate, of all (`share`: the part of the jobs that is done)."""
         told = {"right": f"{self.right / self.judged:.3f}" if self.judged else "-"}
-        told |= {
-            "failed": str(self.failed),
-            "tool_failures": f"{self.tool_failures / (self.played or 1):.3f}",
-        }
-        return told if cost is None else {**told, "cost": f"{cost:.2f}"}
+        told["failed"] = str(self.failed)
+        told["tool_failures"] = f"{self.tool_failures / (self.played or 1):.3f}"
+        if cost is not None:
+            told["cost"] = f"{cost:.2f}" + (f" of {cost / share:.2f}" if share else "")
+        return told
 
 
 class Runner:
@@ -147,8 +149,8 @@ class Runner:
                 raise
             finally:
                 if self.stop.reason is not None and self.idle is not None:
+                    self._bar.write("waiting for the answers that are under way", file=sys.stderr)
                     await self.idle()
-                    await asyncio.sleep(0)
                 for task in (*workers, stopped):
                     task.cancel()
                 await asyncio.gather(*workers, stopped, return_exceptions=True)
@@ -208,7 +210,7 @@ class Runner:
 
     def _show(self) -> None:
         if self._bar is not None:
-            cost = None
-            if self.spending is not None and (self.spending.price_in or self.spending.price_out):
-                cost = self.spending.cost
-            self._bar.set_postfix(self.counts.shown(cost), refresh=False)
+            known = self.spending is not None and self.spending.has_prices
+            cost = self.spending.cost if known else None
+            share = self._bar.n / self._bar.total if self._bar.total else 0.0
+            self._bar.set_postfix(self.counts.shown(cost, share), refresh=False)

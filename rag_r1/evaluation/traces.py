@@ -135,8 +135,8 @@ def _tell(given: TracesArguments, run: Session, told: dict[str, Any]) -> None:
     if told["failed"]:
         again = told["failed_and_asked_again"]
         print(
-            f"{told['failed']} traces failed (the endpoint or a search) and are left out of the accuracy"
-            + (f"; run the same command again, and {again} of them are asked again" if again else "")
+            f"failed (the endpoint or a search), and not in the accuracy: {told['failed']}"
+            + (f"; the same command, run again, asks {again} of them again" if again else "")
         )
     for status, count in told["statuses"].items():
         print(f"  {status:16}{count:8}")
@@ -160,7 +160,7 @@ def usage_line(run: Session) -> str:
     )
     if usage.estimated:
         line += f" ({usage.estimated:,} answers named no tokens: estimated)"
-    return line + (f", cost {spending.cost:.2f}" if spending.price_in or spending.price_out else "")
+    return line + (f", cost {spending.cost:.4g}" if spending.has_prices else "")
 
 
 if __name__ == "__main__":

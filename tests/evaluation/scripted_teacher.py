@@ -112,8 +112,16 @@ class Teacher:
         self.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
         ready.set()
         self._loop.run_forever()
-        self._loop.run_until_complete(runner.cleanup())
+        self._loop.run_until_complete(self._end(runner))
         self._loop.close()
+
+    async def _end(self, runner: web.AppRunner) -> None:
+        """Close the server, with the handlers that hang."""
+        await runner.cleanup()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     async def _retrieve(self, request: web.Request) -> web.Response:
         asked = await request.json()

@@ -117,6 +117,9 @@ MALFORMED = {
     "no content": lambda: says(None),
     "empty content": lambda: says(""),
     "blank content": lambda: says(" \n"),
+    "broken off": lambda: web.json_response(
+        {"choices": [{"message": {"content": "Ro"}, "finish_reason": "abort"}]}
+    ),
     "deep nesting": lambda: web.Response(text="[" * 100_000),
     "500": lambda: web.Response(status=500, text="oops"),
     "503": lambda: web.json_response({"error": {"message": "busy"}}, status=503),
