@@ -85,8 +85,8 @@ class Counts:
 
 
 class Runner:
-    """See the top of the module. `idle` waits until no request is under way; `context` are further fields of
-    each record."""
+    """See the top of the module. `idle` waits until no request is under way; `spending`: shown while the run
+    goes on."""
 
     def __init__(
         self,

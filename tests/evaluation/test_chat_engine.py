@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ANSWER, FOUND, OBSERVED, SEARCH, Searcher
 
-from rag_r1.agent import Budget, Episode
+from rag_r1.agent import Budget, Episode, UnknownToken
 from rag_r1.evaluation.characters import PER_TOKEN, Characters, in_characters
 from rag_r1.evaluation.chat_engine import GO_ON, ChatEngine, closed, turn_seed
 from rag_r1.evaluation.endpoint import EngineFailure
@@ -206,6 +206,12 @@ def test_limits_in_tokens_become_limits_in_characters():
 def test_characters_come_back(text):
     codec = Characters()
     assert codec.decode(codec.encode(text)) == text
+
+
+def test_numbers_that_are_no_characters_are_unknown_tokens():
+    for number in (0x110000, 1 << 70, -1):
+        with pytest.raises(UnknownToken):
+            Characters().decode([number])
 
 
 def test_seeds_of_turns_differ():

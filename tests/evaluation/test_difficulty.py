@@ -20,6 +20,7 @@ from rag_r1.evaluation.asks import ask_of, drawn
 from rag_r1.evaluation.difficulty import Replayed, counts, is_kept, rollout_lines, split
 from rag_r1.evaluation.filter import replay
 from rag_r1.evaluation.histogram import as_text, draw
+from rag_r1.rows import QuestionRow
 
 SEED, REPLAYS = 0, 10
 #: What each question's samples come to; the first is the first try.
@@ -183,7 +184,7 @@ def test_a_twentieth_is_for_validation_as_published(count, validation):
 
 
 def test_rows_with_the_same_question_stand_in_the_same_part():
-    same = [type(row_of("x"))(f"Who is  {i % 10}? ", ("x",), id=f"r{i}") for i in range(40)]
+    same = [QuestionRow(f"Who is  {i % 10}? ", ("x",), id=f"r{i}") for i in range(40)]
     train, test = split(same, 0.3, 1)
     assert test and not {row.question for row in train} & {row.question for row in test}
 

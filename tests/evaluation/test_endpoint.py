@@ -268,9 +268,7 @@ def test_without_a_key_none_is_sent_and_a_broken_one_is_refused_without_being_to
 
     run(main())
     monkeypatch.setenv("OPENAI_API_KEY", "sk-a\nsk-b")
-    with pytest.raises(
-        RunError, match=r"^\$OPENAI_API_KEY has characters that a key cannot have[^a]*$"
-    ) as error:
+    with pytest.raises(RunError, match="OPENAI_API_KEY has characters that a key cannot have") as error:
         Endpoint(EndpointOptions("http://h"), None, module.Spending(None))
     assert "sk-a" not in str(error.value)
 

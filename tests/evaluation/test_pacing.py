@@ -66,7 +66,9 @@ def test_a_pause_holds_back_all_requests():
 )
 def test_the_limit_is_never_passed_and_what_fits_is_sent(limit, requests):
     """Each request reserves its most and uses a part of it; a million tokens cost a million."""
-    stop, answered = Stop(), []
+    stop = Stop()
+    answered: list[int] = []
+    costs: list[float] = []
 
     async def main():
         spending = Spending(stop, price_in=1e6, price_out=1e6, most=limit)
@@ -76,7 +78,7 @@ def test_the_limit_is_never_passed_and_what_fits_is_sent(limit, requests):
                 await asyncio.sleep(part)
                 spending.add(Usage(1, prompt, int(most * part)))
             answered.append(prompt + most)
-            assert spending.cost <= limit
+            costs.append(spending.cost)
 
         tasks = [asyncio.create_task(one(*request)) for request in requests]
         stopped = asyncio.create_task(stop.wait())
@@ -88,7 +90,7 @@ def test_the_limit_is_never_passed_and_what_fits_is_sent(limit, requests):
         return spending
 
     spending = virtual_time.run(main())
-    assert spending.cost <= limit
+    assert max([*costs, spending.cost]) <= limit
     if stop.reason is None:
         assert len(answered) == len(requests)
     else:
