@@ -20,8 +20,8 @@ from rag_r1.options import Must
 from rag_r1.protocols import protocol_names
 from rag_r1.rewards import term_names
 
-Above0 = Annotated[float, Field(gt=0), Must("a number above 0")]
-From0 = Annotated[float, Field(ge=0), Must("a number of at least 0")]
+Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Must("a number above 0")]
+From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Must("a number of at least 0")]
 Share = Annotated[float, Field(ge=0, le=1), Must("a number from 0 to 1")]
 
 

@@ -43,6 +43,8 @@ _HOW_FAST = {
     "gather_s",
     "max_queries",
 }
+#: Of the journal; a folder of another format is refused.
+_FORMAT = 1
 #: Terms that every record has.
 _TERMS = ("em", "f1", "cover_em")
 
@@ -95,6 +97,7 @@ def settings_of(given: AskingArguments, ready: Prepared, command: str, **more: A
     retriever = {key: value for key, value in ready.config.retriever.items() if key not in _HOW_FAST}
     return {
         "command": command,
+        "format": _FORMAT,
         "questions": len(ready.questions.rows),
         "questions_sha256": hash_of(ready.questions.rows),
         "protocol": ready.config.protocol.name,

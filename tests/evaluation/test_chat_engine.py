@@ -191,6 +191,30 @@ def test_a_failed_request_leaves_the_conversation_as_it_was():
     asyncio.run(main())
 
 
+TURNS = st.lists(
+    st.tuples(st.sampled_from(["<search> a", "<think> b", "c"]), st.text(max_size=5)), max_size=4
+)
+
+
+@given(TURNS)
+def test_the_conversation_is_the_context_turn_by_turn(turns):
+    """Each assistant message is what was generated, each user message what was added, and nothing is lost."""
+
+    async def main():
+        said, codec = Said([reply for reply, _ in turns]), Characters()
+        engine = ChatEngine(said, codec, SQ, [{"role": "user", "content": "Q"}], SAMPLING, 0)
+        context = codec.encode("prompt")
+        told: list[tuple[str, str]] = []
+        for _, added in turns:
+            out = await engine.generate(context, 100, SQ.stop)
+            assert [(m["role"], m["content"]) for m in said.bodies[-1]["messages"][1:]] == told
+            context = [*context, *out.token_ids, *codec.encode(added)]
+            shown = added if added.strip() else GO_ON
+            told += [("assistant", codec.decode(out.token_ids)), ("user", shown)]
+
+    asyncio.run(main())
+
+
 def test_limits_in_tokens_become_limits_in_characters():
     budget = Budget(max_turns=3, max_turn_tokens=10, max_prompt_tokens=7, max_context_tokens=None)
     wide = in_characters(budget)
