@@ -15,6 +15,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("rag_r1.train", "check a recipe, its data, model and retrieval server, then train with veRL"),
     "stages": ("rag_r1.stages", "train in stages, each from the model of the previous one; resumable"),
     "data": ("data_process.build", "build training and validation sets from several sources"),
+    "traces": ("rag_r1.evaluation.traces", "let a teacher answer questions with search, for SFT; resumable"),
+    "filter": (
+        "rag_r1.evaluation.filter",
+        "replay questions, and keep those of the right difficulty; resumable",
+    ),
     "demo": ("rag_r1.demo.run", "train the embedded tiny policy on its invented world, on this machine"),
 }
 """Command -> the module with its `main`, and what it does."""

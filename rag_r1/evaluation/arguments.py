@@ -1,0 +1,142 @@
+"""The arguments that the commands share which ask many questions, and the block `rag_r1:` made from them.
+
+The agent is configured as for training: `key=value` arguments are keys of the block `rag_r1:`, checked by the
+same declarations (rag_r1/config.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, model_validator
+
+from data_process.bad_rows import HELP
+from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument
+from rag_r1.options import Must
+from rag_r1.protocols import protocol_names
+from rag_r1.rewards import term_names
+
+Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Must("a number above 0")]
+From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Must("a number of at least 0")]
+Share = Annotated[float, Field(ge=0, le=1), Must("a number from 0 to 1")]
+
+
+class AskingArguments(Arguments):
+    """The arguments that all of these commands have. Each adds the address and the model of its endpoint."""
+
+    questions: list[Path] = argument(
+        "veRL parquet as data_process/ writes it, or question and answers as JSON, JSON lines, CSV, TSV or "
+        "parquet; may be repeated",
+        "FILE",
+    )
+    out: Path = argument("folder of the run; run again, the command goes on where it was interrupted", "DIR")
+    retriever_url: str = argument("the retrieval server", "URL", default="http://127.0.0.1:8000")
+    protocol: str = argument(
+        f"shipped protocol ({', '.join(protocol_names())}) or your own .yaml", "NAME", default="rag_r1_mq"
+    )
+    prompt: str | None = argument("your own prompt: a text file with {question} in it", "FILE", default=None)
+    engine: Literal["chat", "completions"] = argument(
+        "which API of the endpoint is used: chat, or completions with token ids (vLLM)", default="chat"
+    )
+    tokenizer: str | None = argument(
+        "folder or Hub name of the model's tokenizer; without it a token counts as 4 characters",
+        "DIR",
+        default=None,
+    )
+    api_key_env: str = argument(
+        "environment variable with the endpoint's key", "NAME", default="OPENAI_API_KEY"
+    )
+    top_p: Annotated[float, Field(gt=0, le=1), Must("a number above 0 and at most 1")] = argument(
+        "nucleus sampling", "P", default=1.0
+    )
+    seed: int = argument("everything that is drawn depends on it", default=0)
+    body: str = argument(
+        'further keys of each request as JSON, {"top_k": 20}; null leaves a key out', "JSON", default="{}"
+    )
+    max_response_tokens: Positive = argument("tokens of an episode after its prompt", default=8192)
+    max_prompt_tokens: Positive = argument("tokens of a prompt", default=4096)
+    term: str = argument(
+        f"reward term that says what is right: {', '.join(term_names())}, or one of rag_r1.reward",
+        "NAME",
+        default="em",
+    )
+    right_from: Above0 = argument("value of the term from which an answer is right", default=1.0)
+    limit: Positive | None = argument("only the first questions", "N", default=None)
+    in_flight: Positive = argument("episodes at a time", "N", default=64)
+    rpm: Above0 | None = argument("most requests per minute", "N", default=None)
+    tpm: Above0 | None = argument("most tokens per minute", "N", default=None)
+    timeout_s: Above0 = argument("seconds for an answer", default=300.0)
+    retries: Annotated[int, Field(ge=0), Must("a whole number of at least 0")] = argument(
+        "attempts after the first for what may pass: 429, 5xx, broken connections and answers", default=6
+    )
+    backoff_s: From0 = argument("seconds before the first of them, doubled each time", default=1.0)
+    tries: Positive = argument(
+        "starts of the command in which an episode that failed is played again, the first included", default=3
+    )
+    price_in: From0 = argument("price of a million prompt tokens", default=0.0)
+    price_out: From0 = argument("price of a million generated tokens", default=0.0)
+    max_cost: Above0 | None = argument("end the run before it costs more", default=None)
+    trust_env: bool = argument("use HTTPS_PROXY and the like for the endpoint", default=False)
+    skip_bad_rows: bool = argument(HELP, default=False)
+    overrides: CheckedOverrides = argument(
+        "keys of the block rag_r1, for example rag_r1.agent.max_turns=6", "key=value", default=[]
+    )
+
+    @model_validator(mode="after")
+    def _checked(self) -> AskingArguments:
+        if self.max_cost is not None and not (self.price_in or self.price_out):
+            raise ValueError("--max-cost needs --price-in and --price-out")
+        if self.engine == "completions" and self.tokenizer is None:
+            raise ValueError(
+                "--engine completions needs --tokenizer, the tokenizer of the model that is asked"
+            )
+        try:
+            body = json.loads(self.body)
+        except ValueError as error:
+            raise ValueError(f"--body is not JSON: {error}") from None
+        if not isinstance(body, dict):
+            raise ValueError("--body must be a JSON object")
+        return self
+
+
+def keys_of(given: AskingArguments) -> dict[str, Any]:
+    """The overrides, read as YAML. Raises ValueError."""
+    found = {}
+    for override in given.overrides:
+        key, _, value = override.partition("=")
+        key = key.lstrip("+")
+        if not key.startswith("rag_r1."):
+            raise ValueError(
+                f"{override}: only keys of rag_r1 can be given, such as rag_r1.agent.max_turns=6"
+            )
+        try:
+            found[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ValueError(f"{override}: its value cannot be read: {error}") from None
+    return found
+
+
+def block_of(given: AskingArguments, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The block rag_r1 of this run."""
+    block: dict[str, Any] = {
+        "protocol": given.protocol,
+        "prompt": given.prompt,
+        "retriever": {"url": given.retriever_url},
+        # Each client retries by itself, and a wait for one's turn is not a time-out.
+        "failures": {"retries": 0, "engine_timeout_s": None},
+    }
+    for section, values in defaults.items():
+        block[section] = {**block.get(section, {}), **values}
+    for key, value in keys_of(given).items():
+        *sections, last = key.split(".")[1:]
+        place = block
+        for name in sections:
+            place = place.setdefault(name, {})
+            if not isinstance(place, dict):
+                raise ValueError(f"{key}: {name} is no section")
+        place[last] = value
+    return block

@@ -1,0 +1,150 @@
+"""What is asked: the questions of a run, read from files, and an `Ask` for each time that one is played.
+
+A file is a data set's parquet (rag_r1/rows.py), or anything that data_process reads (questions and answers as
+JSON, JSON lines, CSV, TSV or parquet), which becomes the same rows with the prompt of the run's protocol. A
+row of a data set that was made with another protocol, or with another prompt than the one given, is asked
+with the run's. Every row has an id of its own; rows that cannot be used are handled by the project's one rule
+(data_process/bad_rows.py).
+
+Everything random about a question is drawn by `drawn`, a hash of the seed, the purpose and the question's id:
+it does not depend on the order of the rows, on what else is drawn, or on when a run was killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from data_process.bad_rows import BadRows
+from data_process.qa_parquet import make_rows
+from data_process.questions import Source, read_file
+from data_process.row_files import DataError
+from data_process.same_question import Repeat, fold
+from rag_r1.protocols import Protocol
+from rag_r1.rows import QuestionRow, read_rows, row_fault
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One episode to be played. `messages`: the prompt, None for the protocol's own; `sample` counts from 0;
+    `seed` and `temperature` are for the engine."""
+
+    question_id: str
+    question: str
+    golds: tuple[str, ...]
+    messages: tuple[dict[str, Any], ...] | None = None
+    data_source: str = ""
+    sample: int = 0
+    seed: int = 0
+    temperature: float = 1.0
+
+    @property
+    def id(self) -> str:
+        """Unique in a run."""
+        return f"{self.question_id}#{self.sample}"
+
+
+@dataclass
+class Questions:
+    """The rows that are asked, in the order of the files, and what was left out."""
+
+    rows: list[QuestionRow] = field(default_factory=list)
+    bad: BadRows = field(default_factory=BadRows)
+    repeats: list[Repeat] = field(default_factory=list)
+
+
+def read_questions(
+    paths: Sequence[str | Path], protocol: Protocol, *, skip_bad_rows: bool = False, limit: int | None = None
+) -> Questions:
+    """The questions of all files, at most `limit`. Raises DataError, naming the file and the first bad rows,
+    if a row cannot be used (unless `skip_bad_rows`) or if there is no question."""
+    found = Questions()
+    first: dict[str, str] = {}
+    for path in map(Path, paths):
+        for place, row in _of_file(path, protocol, found):
+            if row.id in first:
+                found.bad.add(place, f"the id {row.id!r} is also that of {first[row.id]}")
+                continue
+            first[row.id] = place
+            found.rows.append(row)
+    if found.bad.count and not skip_bad_rows:
+        raise DataError(found.bad.refusal())
+    if not found.rows:
+        raise DataError(f"no question in {', '.join(map(str, paths))}")
+    if limit is not None:
+        del found.rows[limit:]
+    return found
+
+
+def _of_file(path: Path, protocol: Protocol, found: Questions) -> Iterable[tuple[str, QuestionRow]]:
+    if _is_data_set(path):
+        for number, raw in enumerate(read_rows(path), 1):
+            place = f"{path}, row {number}"
+            row = QuestionRow.from_row(raw)
+            fault = row_fault(raw) or (None if row.id else "extra_info.id is empty")
+            if fault:
+                found.bad.add(place, fault)
+            else:
+                yield place, row
+        return
+    source: Source = read_file(path)
+    found.bad += source.bad
+    questions, repeats = fold(source.questions)
+    found.repeats += [repeat for repeat in repeats if repeat.removed]
+    name = path.name.partition(".")[0]
+    for question, row in zip(questions, make_rows(questions, protocol, name, "train"), strict=True):
+        yield f"{path}, row {question.row}", row
+
+
+def _is_data_set(path: Path) -> bool:
+    """Is it a parquet file with a data set's columns?"""
+    if path.suffix.lower() != ".parquet":
+        return False
+    import pyarrow
+    import pyarrow.parquet as pq
+
+    try:
+        names = set(pq.read_schema(path).names)
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path} is not a parquet file: {error}") from error
+    return {"extra_info", "reward_model"} <= names
+
+
+def ask_of(
+    row: QuestionRow,
+    protocol: Protocol,
+    *,
+    sample: int = 0,
+    seed: int = 0,
+    temperature: float = 1.0,
+    own_prompt: bool = False,
+) -> Ask:
+    """The ask that plays a row for the `sample`th time; `seed` is the run's. With `own_prompt` the protocol's
+    prompt is used even if the row has one."""
+    usable = row.prompt and row.protocol == protocol.name and not own_prompt
+    return Ask(
+        question_id=row.id,
+        question=row.question,
+        golds=row.golds,
+        messages=row.prompt if usable else None,
+        data_source=row.data_source,
+        sample=sample,
+        seed=int(drawn(seed, "sampling", f"{row.id}#{sample}") * (1 << 31)),
+        temperature=temperature,
+    )
+
+
+def drawn(seed: int, purpose: str, key: str) -> float:
+    """A number in [0, 1) that depends on these three and on nothing else."""
+    text = json.dumps([seed, purpose, key])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / (1 << 48)
+
+
+def hash_of(rows: Iterable[QuestionRow]) -> str:
+    """A hash of what is asked, whatever the order: ids, questions, golds and prompts."""
+    asked = sorted(json.dumps([row.id, row.question, row.golds, row.prompt]) for row in rows)
+    return hashlib.sha256("\n".join(asked).encode()).hexdigest()

@@ -1,0 +1,62 @@
+"""A codec for endpoints that speak text only: its tokens are characters (Unicode code points).
+
+The agent core counts and cuts in tokens. Without the tokenizer of the model behind an endpoint, an episode is
+played in characters, and its limits, which are given in tokens, are multiplied by `PER_TOKEN`, the usual
+length of a token in English; so its budget is about that of the same limits in tokens, and the counts of its
+record are characters. With the tokenizer (`--tokenizer`) both are exact.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from rag_r1.agent import Budget, UnknownToken
+from rag_r1.agent_setup import Messages
+
+#: Characters that stand for a token.
+PER_TOKEN = 4
+
+_LIMITS = (
+    "max_turn_tokens",
+    "max_query_observation_tokens",
+    "max_observation_tokens",
+    "min_turn_tokens",
+    "max_episode_tokens",
+    "max_response_tokens",
+    "max_prompt_tokens",
+    "max_context_tokens",
+)
+
+
+class Characters:
+    """Text to code points and back."""
+
+    def encode(self, text: str) -> list[int]:
+        """The code points of a text."""
+        return list(map(ord, text))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text. Raises UnknownToken for numbers that are no code points."""
+        try:
+            return "".join(map(chr, ids))
+        except (ValueError, OverflowError) as error:
+            raise UnknownToken(f"not a character: {error}") from error
+
+    def chat(self, messages: Messages) -> list[int]:
+        """Chat messages as a text. No model reads it: it is the room that a prompt takes."""
+        return self.encode("".join(f"{message['role']}: {message['content']}\n" for message in messages))
+
+
+def in_characters(budget: Budget) -> Budget:
+    """A budget in tokens as one in characters."""
+    limits: dict[str, Any] = {name: getattr(budget, name) for name in _LIMITS}
+    return replace(budget, **{name: most * PER_TOKEN for name, most in limits.items() if most is not None})
+
+
+def tokens_of(text: Any) -> int:
+    """About how many tokens a text has, or any JSON value."""
+    text = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
+    return -(-len(text) // PER_TOKEN)

@@ -1,0 +1,148 @@
+"""An engine for any OpenAI-compatible chat endpoint, `/v1/chat/completions`.
+
+Such an endpoint cannot continue a context; it answers a conversation. So the engine, one for each episode,
+tells the context as one: the prompt's messages, then in turn what the policy wrote, as the assistant, and
+what the environment has added, as the user. If nothing was added (a plan, a rewritten context), the user says
+`GO_ON`, since a conversation must not end with the assistant.
+
+Chat endpoints leave out the stop string at which they ended. It is put back: the one that the endpoint names
+(vLLM does), or else the closing tag of the block that is still open. What was written behind the first stop
+string, by an endpoint that ignores them, is cut off.
+
+A codec turns the texts into tokens (characters.py, or the tokenizer of the model that will be trained on
+them).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rag_r1.agent import Codec, Generation
+from rag_r1.evaluation.characters import PER_TOKEN, Characters
+from rag_r1.evaluation.endpoint import EngineFailure
+from rag_r1.evaluation.exchange import Exchanges, Reply, ending, first_choice, merged
+from rag_r1.protocols import Protocol
+from rag_r1.protocols.actions import well_formed
+
+PATH = "/chat/completions"
+#: What the user says where the environment has added nothing.
+GO_ON = "Continue."
+#: OpenAI's API takes no more stop strings.
+MOST_STOPS = 4
+
+
+class ChatEngine:
+    """Plays one episode; see the top of the module. `messages`: the prompt, with the question neutralised;
+    `sampling`: keys of each request (model, temperature, ...); `more`: the user's own, of which null removes
+    a key."""
+
+    def __init__(
+        self,
+        exchanges: Exchanges,
+        codec: Codec,
+        protocol: Protocol,
+        messages: Sequence[Mapping[str, Any]],
+        sampling: Mapping[str, Any],
+        seed: int,
+        more: Mapping[str, Any] | None = None,
+    ):
+        self.exchanges, self.codec, self.protocol = exchanges, codec, protocol
+        self.sampling, self.seed, self.more = dict(sampling), seed, dict(more or {})
+        self._prompt = [{"role": m["role"], "content": m["content"]} for m in messages]
+        self._said: list[dict[str, str]] = []
+        #: The context at the end of the last generation.
+        self._known: list[int] | None = None
+        self._prompt_tokens = 0
+
+    async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
+        """The policy's next turn. Raises EngineFailure."""
+        said = self._conversation(context)
+        conversation = [*self._prompt, *said]
+        most = -(-max_tokens // PER_TOKEN) if isinstance(self.codec, Characters) else max_tokens
+        body = {
+            **self.sampling,
+            "messages": conversation,
+            "max_tokens": most,
+            "stop": list(stop)[:MOST_STOPS] or None,
+            "seed": turn_seed(self.seed, len(conversation)),
+        }
+        reply = await self.exchanges.ask(PATH, merged(body, self.more), read_chat, most)
+        if reply.finish == "content_filter":
+            raise EngineFailure("the endpoint's filter has withheld the answer")
+        text = closed(reply, self.protocol, stop)
+        if self._known is None:
+            text = _without_opening(text, self.protocol.opening)
+            self._prompt_tokens = len(context)
+        ids = self.codec.encode(text)[:max_tokens]
+        self._said = [*said, {"role": "assistant", "content": self.codec.decode(ids)}]
+        self._known = [*context, *ids]
+        return Generation(ids)
+
+    def _conversation(self, context: list[int]) -> list[dict[str, str]]:
+        """What was said after the prompt, up to this context."""
+        if self._known is None:
+            return []
+        said, known = self._said, len(self._known)
+        if context[:known] == self._known:
+            added = self.codec.decode(context[known:])
+        else:  # rewritten: the prompt, and what the policy wrote last
+            kept = self.codec.decode(context[self._prompt_tokens :])
+            said, added = [{"role": "assistant", "content": kept}], ""
+        return [*said, {"role": "user", "content": added if added.strip() else GO_ON}]
+
+
+def turn_seed(seed: int, turn: int) -> int:
+    """A seed of 31 bits for each turn of an episode."""
+    digest = hashlib.sha256(f"{seed}/{turn}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+def read_chat(data: Any) -> Reply:
+    """The reply in an answer of the chat API. Raises ValueError if there is none, or an empty one."""
+    choice = first_choice(data)
+    message = choice.get("message")
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, list):  # parts, as some endpoints return them
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        content = "".join(part for part in parts if isinstance(part, str))
+    if content is None and choice.get("finish_reason") == "content_filter":
+        content = "-"
+    if not isinstance(content, str):
+        raise ValueError("its message has no content")
+    if not content.strip():
+        raise ValueError("its message is empty")
+    return Reply(well_formed(content), **ending(choice))
+
+
+def closed(reply: Reply, protocol: Protocol, stop: Sequence[str]) -> str:
+    """The reply's text up to and with the first stop string, which is put back if the endpoint has left it
+    out. Nothing is added to a text that ended because it was too long."""
+    text = reply.text
+    ends = [at + len(string) for string in stop if (at := text.find(string)) >= 0]
+    if ends:
+        return text[: min(ends)]
+    if reply.finish == "length":
+        return text
+    if reply.knows_stop:
+        return text + (reply.stopped_at if reply.stopped_at in stop else "")
+    return text + _open_tag(text, protocol)
+
+
+def _open_tag(text: str, protocol: Protocol) -> str:
+    """The closing tag of the block that acts and is open at the end of the text; empty if none is. A tag
+    behind its opening shows that the opening was only mentioned (`<think> I could <search> </think>`)."""
+    block = max(protocol.acting, key=lambda block: text.rfind(block.open))
+    at = text.rfind(block.open)
+    if at < 0:
+        return ""
+    body = text[at + len(block.open) :]
+    others = (tag for other in protocol.blocks for tag in (other.open, other.close))
+    return "" if any(tag in body for tag in others) else block.close
+
+
+def _without_opening(text: str, opening: str) -> str:
+    """A first turn without the opening that the prompt has already, if the model has repeated it."""
+    opening, start = opening.strip(), text.lstrip()
+    return start.removeprefix(opening) if opening and start.startswith(opening) else text

@@ -1,0 +1,114 @@
+"""An engine for a completions endpoint, `/v1/completions`, such as vLLM's: token ids in, token ids out.
+
+This is what a policy is asked with: the context goes out as the ids of the ledger, unchanged. vLLM returns
+the sampled ids if it is asked for them (`return_token_ids`); other servers ignore that key. `probe` finds out
+which it is, once per run. Without ids, the returned text is encoded with the policy's tokenizer: the tokens
+can then differ from those sampled, and the run's settings say `text`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from rag_r1.agent import Codec, Generation
+from rag_r1.evaluation.chat_engine import closed, turn_seed
+from rag_r1.evaluation.endpoint import Endpoint
+from rag_r1.evaluation.exchange import Exchanges, Reply, ending, first_choice, merged
+from rag_r1.protocols import Protocol
+from rag_r1.protocols.actions import well_formed
+
+PATH = "/completions"
+
+
+class CompletionEngine:
+    """Plays one episode; see the top of the module. `ids`: whether the endpoint returns ids (see `probe`);
+    `sampling`: keys of each request; `more`: the user's own, of which null removes a key; `logprobs`: ask for
+    those of the sampled tokens, too (only with ids)."""
+
+    def __init__(
+        self,
+        exchanges: Exchanges,
+        codec: Codec,
+        protocol: Protocol,
+        sampling: Mapping[str, Any],
+        seed: int,
+        *,
+        ids: bool = True,
+        logprobs: bool = False,
+        more: Mapping[str, Any] | None = None,
+    ):
+        self.exchanges, self.codec, self.protocol = exchanges, codec, protocol
+        self.sampling, self.seed, self.more = dict(sampling), seed, dict(more or {})
+        self.ids, self.logprobs = ids, logprobs and ids
+        self._turn = 0
+
+    async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
+        """The policy's next turn, with the stop string at which it ended. Raises EngineFailure."""
+        body = {
+            **self.sampling,
+            "prompt": list(context),
+            "max_tokens": max_tokens,
+            "stop": list(stop) or None,
+            "include_stop_str_in_output": True,
+            "return_token_ids": True,
+            "logprobs": 0 if self.logprobs else None,  # of the sampled tokens only
+            "seed": turn_seed(self.seed, self._turn),
+        }
+        read = read_ids if self.ids else read_text
+        reply = await self.exchanges.ask(PATH, merged(body, self.more), read, max_tokens)
+        self._turn += 1
+        if self.ids:
+            assert reply.ids is not None
+            return Generation(reply.ids, reply.logprobs if self.logprobs else None)
+        return Generation(self.codec.encode(closed(reply, self.protocol, stop)))
+
+
+def read_text(data: Any) -> Reply:
+    """The text of an answer. Raises ValueError if there is none, or an empty one."""
+    choice = first_choice(data)
+    if not isinstance(choice.get("text"), str) or not choice["text"].strip():
+        raise ValueError("its choice has no text")
+    return Reply(well_formed(choice["text"]), **ending(choice))
+
+
+def read_ids(data: Any) -> Reply:
+    """The token ids of an answer, with their log-probs if it has them. Raises ValueError if they are no ids,
+    or if there is none."""
+    choice = first_choice(data)
+    ids = choice.get("token_ids")
+    if not isinstance(ids, list) or not ids or not all(type(one) is int and one >= 0 for one in ids):
+        raise ValueError("its choice has no token_ids")
+    text = choice.get("text")
+    return Reply(
+        well_formed(text) if isinstance(text, str) else "",
+        ids=ids,
+        logprobs=_logprobs(choice.get("logprobs"), len(ids)),
+        **ending(choice),
+    )
+
+
+def _logprobs(told: Any, count: int) -> list[float] | None:
+    if told is None:
+        return None
+    values = told.get("token_logprobs") if isinstance(told, dict) else None
+    if not isinstance(values, list) or len(values) != count:
+        raise ValueError("it has not one log-prob for each token")
+    if not all(isinstance(value, float | int) and isfinite(value) for value in values):
+        raise ValueError("its log-probs are not all finite numbers")
+    return [float(value) for value in values]
+
+
+async def probe(endpoint: Endpoint, model: str, prompt: Sequence[int], more: Mapping[str, Any]) -> bool:
+    """Does the endpoint return token ids? Asks for one token. Raises EngineFailure if it does not continue
+    token ids at all."""
+    body = {"model": model, "prompt": list(prompt), "max_tokens": 1, "temperature": 0.0}
+    body["return_token_ids"] = True
+
+    def read(data: Any) -> Reply:
+        choice = first_choice(data)
+        return read_ids(data) if "token_ids" in choice and choice["token_ids"] else Reply("")
+
+    reply, _ = await endpoint.post(PATH, merged(body, more), read, most_tokens=1)
+    return reply.ids is not None

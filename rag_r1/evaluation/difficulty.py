@@ -1,0 +1,122 @@
+"""Which questions are worth training on, by how often a policy has to try until it is right.
+
+RAG-R1 (arXiv 2507.02962): a question that is answered wrong is replayed up to ten times and kept if one of
+these is right; of those that are right at the first try, a quarter is kept. So what is kept can be learned
+from and is not known yet. R1-Searcher (arXiv 2503.05592) sorts questions into classes by the same number:
+easy below 10 rollouts until the first right one, medium from 10 to 20, hard above 20
+(data_process/difficulty.py).
+
+Rollouts that failed with the infrastructure are no tries. All draws are hashes of the seed and the question,
+so neither the order of the questions nor that of the answers matters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from data_process.difficulty import difficulty_class
+from data_process.same_question import question_key
+from rag_r1.evaluation.asks import drawn
+from rag_r1.rows import QuestionRow
+
+NEVER = "never"
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A question with its rollouts that could be judged, in order. It is not replayed after the first right
+    one, so only the last of `rights` can be True. `decided`: whether no further rollout is to come."""
+
+    row: QuestionRow
+    rights: tuple[bool, ...] = ()
+    decided: bool = True
+
+    @property
+    def solved(self) -> bool:
+        """Was it ever right?"""
+        return any(self.rights)
+
+    @property
+    def right_at_first(self) -> bool:
+        """Was the first try right?"""
+        return self.rights[:1] == (True,)
+
+    @property
+    def difficulty(self) -> str | None:
+        """R1-Searcher's class; None if it may be medium or hard."""
+        return difficulty_class(len(self.rights), self.solved) if self.rights else None
+
+    @property
+    def bar(self) -> int | str:
+        """Where it stands in the histogram: rollouts until the first right one, or `never`."""
+        return len(self.rights) if self.solved else NEVER
+
+
+def is_kept(question: Replayed, share: float, seed: int) -> bool:
+    """Is the question kept? `share`: of those that were right at the first try."""
+    if question.right_at_first:
+        return drawn(seed, "kept", question.row.id) < share
+    return question.decided and question.solved
+
+
+def split(
+    rows: Sequence[QuestionRow], share: float, seed: int
+) -> tuple[list[QuestionRow], list[QuestionRow]]:
+    """Training and validation rows, each in the given order. Validation has `share` of the rows, rounded up
+    (as RAG-R1's 252 of 5,022), but never all of them. Rows with the same question stand in the same part, so
+    it can have some more."""
+    most = min(math.ceil(share * len(rows)), max(len(rows) - 1, 0))
+    sizes = Counter(question_key(row.question) for row in rows)
+    chosen: set[str] = set()
+    taken = 0
+    for key in sorted(sizes, key=lambda key: drawn(seed, "validation", key)):
+        if taken >= most:
+            break
+        if taken + sizes[key] < len(rows):
+            chosen.add(key)
+            taken += sizes[key]
+    parts: tuple[list[QuestionRow], list[QuestionRow]] = ([], [])
+    for row in rows:
+        parts[question_key(row.question) in chosen].append(row)
+    return parts
+
+
+def rollout_lines(questions: Iterable[Replayed]) -> Iterable[dict[str, Any]]:
+    """The lines of rollouts.jsonl, as data_process/difficulty.py reads them: the number of rollouts until the
+    first right one, or, if none was right, a line for each rollout."""
+    for question in questions:
+        told = {"id": question.row.id, "question": question.row.question}
+        if question.solved:
+            yield {**told, "rollouts": len(question.rights)}
+        else:
+            yield from ({**told, "rewards": {"cover_em": 0.0}} for _ in question.rights)
+
+
+def counts(questions: Sequence[Replayed], share: float, seed: int) -> dict[str, Any]:
+    """The figures of a filter; `judged` ones have at least one rollout."""
+    judged = [question for question in questions if question.rights]
+    first = [question for question in judged if question.right_at_first]
+    solved = [question for question in judged if question.solved and not question.right_at_first]
+    classes = Counter(question.difficulty or "unclassified" for question in judged)
+    bars = Counter(question.bar for question in judged if question.solved or question.decided)
+    return {
+        "questions": len(questions),
+        "right_at_first": len(first),
+        "right_at_first_kept": sum(is_kept(question, share, seed) for question in first),
+        "right_later": len(solved),
+        "never_right": sum(question.decided and not question.solved for question in judged),
+        "undecided": sum(not question.decided for question in questions),
+        "never_judged": sum(question.decided and not question.rights for question in questions),
+        "kept": sum(is_kept(question, share, seed) for question in questions),
+        "rollouts": sum(len(question.rights) for question in questions),
+        "classes": dict(sorted(classes.items())),
+        "histogram": {str(bar): bars[bar] for bar in sorted(bars, key=_place)},
+    }
+
+
+def _place(bar: int | str) -> float:
+    return math.inf if bar == NEVER else float(bar)

@@ -1,0 +1,287 @@
+"""A client of an OpenAI-compatible endpoint that loses nothing and repeats nothing without need.
+
+A request is sent when its turn has come (pacing.py) and a slot is free. What may pass is repeated with
+exponential back-off and jitter: refused and broken connections, time-outs, 5xx, 429 (whose Retry-After holds
+back all requests), and answers that are not what was asked for. After the last attempt, or if the endpoint
+refuses this request, `EngineFailure` is raised, and the agent core ends the episode with a failure of the
+engine. What concerns all requests (the key, the address, an empty account, a long Retry-After) ends the run,
+which can be resumed.
+
+The key is read from an environment variable, is sent to this address only (redirects are errors) and is cut
+out of every message. Answers are data: they are limited in size and checked by the function that reads them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+
+from rag_r1.evaluation.characters import tokens_of
+from rag_r1.evaluation.pacing import Pace, Spending, Stop
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.tape import Usage
+
+Answer = TypeVar("Answer")
+
+#: A larger answer than this many bytes is none.
+MAX_ANSWER_BYTES = 32 << 20
+_AGAIN = {408, 409, 425, 429}
+#: For the account, not for a request: a wrong key, no money.
+_ACCOUNT = {401, 402}
+#: The same, unless the endpoint has answered before: then it is about this request (moderation, for example).
+_ADDRESS = {403, 404, 405}
+
+
+class EngineFailure(Exception):
+    """A request that got no usable answer."""
+
+
+class _Again(Exception):
+    """What may pass. `wait_s`: what the endpoint has asked for; `usage`: of a useless answer."""
+
+    def __init__(self, what: str, wait_s: float = 0.0, usage: Usage | None = None):
+        super().__init__(what)
+        self.wait_s, self.usage = wait_s, usage
+
+
+@dataclass(frozen=True)
+class EndpointOptions:
+    """Where an endpoint is and how it is asked. Times are in seconds."""
+
+    url: str
+    #: The environment variable with its key.
+    key_variable: str = "OPENAI_API_KEY"
+    #: For one attempt.
+    timeout_s: float = 300.0
+    #: Attempts after the first.
+    retries: int = 6
+    #: Before the first of them; doubles each time, with jitter.
+    backoff_s: float = 1.0
+    #: Longest wait between attempts. If the endpoint asks for a longer one, the run ends.
+    longest_wait_s: float = 300.0
+    #: Most requests at a time.
+    in_flight: int = 64
+    #: Whether HTTPS_PROXY and the like are used.
+    trust_env: bool = False
+
+
+class Endpoint:
+    """See the top of the module; belongs to one event loop. `stop` ends the run."""
+
+    def __init__(
+        self,
+        options: EndpointOptions,
+        stop: Stop,
+        spending: Spending | None = None,
+        pace: Pace | None = None,
+    ):
+        self.options, self.stop = options, stop
+        self.base = base_address(options.url)
+        self.spending, self.pace = spending or Spending(stop), pace or Pace()
+        self._key = _key(options.key_variable)
+        self._slots = asyncio.Semaphore(options.in_flight)
+        self._under_way = 0
+        self._answered = 0
+        self._client: httpx.AsyncClient | None = None
+
+    async def post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        read: Callable[[Any], Answer],
+        useless: Callable[[Usage], None] = lambda usage: None,
+        most_tokens: int = 0,
+    ) -> tuple[Answer, Usage]:
+        """What `read` makes of the endpoint's answer, and the tokens. `read` raises ValueError for an answer
+        that is not what was asked for; if its tokens have to be paid for, they are passed to `useless`.
+        `most_tokens`: what may be generated. Raises EngineFailure after the last attempt."""
+        content = request_bytes(body)
+        problem = "no attempt"
+        for attempt in range(self.options.retries + 1):
+            await self.stop.passed()
+            prompt_tokens = _prompt_tokens(body)
+            try:
+                async with self.spending.reserved(prompt_tokens, most_tokens):
+                    return await self._attempt(path, content, read, prompt_tokens, most_tokens)
+            except _Again as again:
+                problem = self._scrub(str(again))
+                if again.usage is not None:
+                    useless(again.usage)
+                if attempt < self.options.retries:
+                    await self._wait(attempt, again)
+        raise EngineFailure(f"{problem} (attempt {self.options.retries + 1}, the last)")
+
+    async def idle(self) -> None:
+        """Wait until no request is under way."""
+        while self._under_way:
+            await asyncio.sleep(0.02)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    async def _attempt(
+        self, path: str, content: bytes, read: Callable[[Any], Answer], prompt_tokens: int, most_tokens: int
+    ) -> tuple[Answer, Usage]:
+        estimated = prompt_tokens + most_tokens
+        await self.pace.turn(estimated)
+        async with self._slots:
+            await self.stop.passed()
+            self._under_way += 1
+            try:
+                status, headers, raw = await asyncio.wait_for(
+                    self._send(path, content), self.options.timeout_s
+                )
+            except (httpx.TransportError, OSError) as error:
+                raise _Again(f"no answer: {type(error).__name__}: {error}") from error
+            except (asyncio.TimeoutError, TimeoutError) as error:
+                raise _Again(f"no answer within {self.options.timeout_s:g} s") from error
+            finally:
+                self._under_way -= 1
+        if status != 200:
+            await self._refused(status, headers, raw)
+        try:
+            data = json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise _Again("the answer is not JSON") from error
+        usage = usage_of(data, prompt_tokens, tokens_of(raw.decode("utf-8", "replace")))
+        try:
+            answer = read(data)
+        except ValueError as error:
+            if usage.estimated:
+                raise _Again(f"a useless answer: {error}") from error
+            self.spending.add(usage)
+            raise _Again(f"a useless answer: {error}", usage=usage) from error
+        self._answered += 1
+        self.spending.add(usage)
+        self.pace.correct(estimated, usage.prompt_tokens + usage.completion_tokens)
+        return answer, usage
+
+    async def _send(self, path: str, content: bytes) -> tuple[int, httpx.Headers, bytes]:
+        if self._client is None:
+            key = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+            self._client = httpx.AsyncClient(
+                # No compression: a few bytes could expand to gigabytes.
+                headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **key},
+                timeout=httpx.Timeout(self.options.timeout_s, pool=None),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=self.options.in_flight),
+                follow_redirects=False,
+                trust_env=self.options.trust_env,
+            )
+        raw = bytearray()
+        async with self._client.stream("POST", self.base + path, content=content) as response:
+            async for part in response.aiter_raw():
+                raw += part
+                if len(raw) > MAX_ANSWER_BYTES:
+                    raise _Again(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+            return response.status_code, response.headers, bytes(raw)
+
+    async def _refused(self, status: int, headers: httpx.Headers, raw: bytes) -> None:
+        """Raise what a status other than 200 means, or end the run."""
+        said = self._scrub(f"HTTP {status}{_said(raw)}")
+        first = not self._answered
+        if status in _ACCOUNT or (first and status in _ADDRESS) or b'"insufficient_quota"' in raw:
+            remedy = f"check the key in ${self.options.key_variable}, the address, the model and the account"
+            self.stop(f"{self.base} refuses requests: {said}; {remedy}")
+            await self.stop.passed()
+        if 300 <= status < 400:
+            self.stop(f"{self.base} redirects ({said}), which is not followed: give the address itself")
+            await self.stop.passed()
+        if status in _AGAIN or status >= 500:
+            wait_s = retry_after(headers.get("Retry-After", ""))
+            if wait_s > self.options.longest_wait_s:
+                self.stop(f"{self.base} wants to be asked again in {wait_s:.0f} s ({said})")
+                await self.stop.passed()
+            if wait_s:
+                self.pace.pause(wait_s)
+            raise _Again(said, wait_s)
+        raise EngineFailure(f"refused: {said}")
+
+    async def _wait(self, attempt: int, again: _Again) -> None:
+        back_off = self.options.backoff_s * 2**attempt * random.uniform(0.5, 1.5)
+        await asyncio.sleep(min(max(again.wait_s, back_off), self.options.longest_wait_s))
+
+    def _scrub(self, text: str) -> str:
+        return text.replace(self._key, "[key]") if self._key else text
+
+
+def request_bytes(body: Mapping[str, Any]) -> bytes:
+    """A request as it is sent. Equal requests are equal bytes."""
+    return json.dumps(dict(body), ensure_ascii=False, sort_keys=True).encode("utf-8", "replace")
+
+
+def _prompt_tokens(body: Mapping[str, Any]) -> int:
+    """About how many tokens a request's prompt has; exact if it is given as token ids."""
+    prompt = body.get("messages", body.get("prompt", ""))
+    ids = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], int)
+    return len(prompt) if ids else tokens_of(prompt)
+
+
+def base_address(url: str) -> str:
+    """The address before `/chat/completions`; `/v1` if none is given. Raises RunError if it is no http(s)
+    address, or has a key in it, which would be stored and shown."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise RunError(f"{url!r} is not an http(s) address such as http://127.0.0.1:8000/v1")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise RunError(
+            "the address of the endpoint must be without user, query and fragment; the key is taken from an "
+            "environment variable (--api-key-env)"
+        )
+    path = parts.path.rstrip("/")
+    for end in ("/chat/completions", "/completions"):
+        path = path.removesuffix(end)
+    return urlunsplit((parts.scheme, parts.netloc, path or "/v1", "", ""))
+
+
+def retry_after(value: str) -> float:
+    """Seconds to wait by a Retry-After header: a number, or a date; 0 if there is none that can be read."""
+    value = value.strip()
+    if value.isascii() and value.replace(".", "", 1).isdigit() and len(value) < 9:
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return 0.0
+
+
+def usage_of(data: Any, prompt_tokens: int, completion_tokens: int) -> Usage:
+    """What an answer says about its tokens, or else the given estimates."""
+    told = data.get("usage") if isinstance(data, dict) else None
+    told = told if isinstance(told, dict) else {}
+    counts = [told.get(name) for name in ("prompt_tokens", "completion_tokens")]
+    if all(type(count) is int and 0 <= count < 1 << 40 for count in counts):
+        return Usage(1, *counts)
+    return Usage(1, prompt_tokens, completion_tokens, estimated=1)
+
+
+def _key(variable: str) -> str:
+    key = os.environ.get(variable, "").strip()
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise RunError(f"${variable} has characters that a key cannot have: set it to the key alone")
+    return key
+
+
+def _said(raw: bytes) -> str:
+    """The message in an error's body, in one short line."""
+    try:
+        data = json.loads(raw)
+        error = data.get("error", data.get("detail", data)) if isinstance(data, dict) else data
+        text = error.get("message", error) if isinstance(error, dict) else error
+    except (ValueError, RecursionError):
+        text = raw[:500].decode("utf-8", "replace")
+    line = "".join(c if c.isprintable() else " " for c in str(text)[:2000])  # it is shown on a terminal
+    line = " ".join(line.split())[:200]
+    return f": {line}" if line and line != "{}" else ""

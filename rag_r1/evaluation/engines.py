@@ -1,0 +1,124 @@
+"""Which engine plays a run, and in what tokens.
+
+    answers     engine             the endpoint
+    chat        ChatEngine         any OpenAI-compatible chat endpoint
+    token ids   CompletionEngine   vLLM, which is given token ids and returns them
+    text        CompletionEngine   a completions endpoint that takes token ids and returns text
+
+With a tokenizer, tokens are its tokens; without one, they are characters (characters.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rag_r1.agent import Codec, Engine
+from rag_r1.agent_setup import AgentSetup, RowLimits
+from rag_r1.config import RagR1Config
+from rag_r1.evaluation.asks import Ask
+from rag_r1.evaluation.characters import Characters, in_characters
+from rag_r1.evaluation.chat_engine import ChatEngine
+from rag_r1.evaluation.completion_engine import CompletionEngine, probe
+from rag_r1.evaluation.endpoint import Endpoint, EngineFailure
+from rag_r1.evaluation.exchange import Exchanges
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.tape import Tape
+from rag_r1.tools import shared_tools
+
+CHAT, IDS, TEXT = "chat", "token ids", "text"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What a token is: that of a Hugging Face tokenizer, or a character."""
+
+    name: str
+    tokenizer: Any = None
+
+    @classmethod
+    def of(cls, tokenizer: str | None) -> Tokens:
+        """From `--tokenizer`. Raises RunError if it cannot be loaded."""
+        if tokenizer is None:
+            return cls("characters")
+        try:
+            from transformers import AutoTokenizer
+
+            return cls(tokenizer, AutoTokenizer.from_pretrained(tokenizer))
+        except Exception as error:  # of many kinds, of the package itself and of its HTTP clients
+            raise RunError(
+                f"--tokenizer {tokenizer} cannot be loaded: {type(error).__name__}: {error}; give a folder "
+                "with a tokenizer, as in a checkpoint (it needs the package transformers)"
+            ) from error
+
+    async def answers(
+        self, engine: str, endpoint: Endpoint, model: str, body: Mapping[str, Any], setup: AgentSetup
+    ) -> str:
+        """What the endpoint answers with. Raises RunError if it has no such API."""
+        if engine == "chat":
+            return CHAT
+        try:
+            returned = await probe(endpoint, model, setup.prompt_ids("Who?"), body)
+        except EngineFailure as error:
+            raise RunError(
+                f"{endpoint.base} does not continue token ids ({error}): correct the address, or use "
+                "--engine chat"
+            ) from error
+        return IDS if returned else TEXT
+
+
+def agent_setup(config: RagR1Config, tokens: Tokens, limits: RowLimits) -> AgentSetup:
+    """The agent in these tokens; `limits` are tokens in any case."""
+    if tokens.tokenizer is not None:
+        if config.protocol.prompt_form == "chat" and not tokens.tokenizer.chat_template:
+            raise RunError(
+                f"--tokenizer {tokens.name} has no chat template, which the protocol {config.protocol.name} "
+                "needs: give that of a chat model, or use a protocol with a plain text as its prompt"
+            )
+        return AgentSetup.of(config, tokens.tokenizer, limits)
+    codec: Codec = Characters()
+    return AgentSetup(
+        protocol=config.protocol,
+        codec=codec,
+        budget=in_characters(limits.within(config.budget(limits.response_tokens))),
+        tools=partial(shared_tools, config.retriever, config.tools),
+        chat=Characters().chat,
+        failures=config.failures,
+        own_prompt=config.own_prompt,
+    )
+
+
+def engine_maker(
+    answers: str,
+    setup: AgentSetup,
+    endpoint: Endpoint,
+    tape: Tape,
+    sampling: Mapping[str, Any],
+    more: Mapping[str, Any],
+    *,
+    logprobs: bool = False,
+) -> Callable[[Ask], Engine]:
+    """Makes the engine of each ask. `sampling`: keys of every request, besides the ask's temperature and
+    seed; `more`: the user's own."""
+
+    def make(ask: Ask) -> Engine:
+        exchanges = Exchanges(ask.id, endpoint, tape)
+        own = {**sampling, "temperature": ask.temperature}
+        if answers == CHAT:
+            messages = setup.messages(ask.question, ask.messages)
+            messages = setup.protocol.harmless(messages, ask.question)
+            return ChatEngine(exchanges, setup.codec, setup.protocol, messages, own, ask.seed, more)
+        return CompletionEngine(
+            exchanges,
+            setup.codec,
+            setup.protocol,
+            own,
+            ask.seed,
+            ids=answers == IDS,
+            logprobs=logprobs,
+            more=more,
+        )
+
+    return make

@@ -1,0 +1,83 @@
+"""One answer of a language model's endpoint, and the exchanges of one episode, which are taped.
+
+An engine (chat_engine.py, completion_engine.py) is made for each episode and asks through its `Exchanges`:
+first the tape, then the endpoint; what comes back is on the tape before the engine sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rag_r1.evaluation.endpoint import Endpoint, request_bytes
+from rag_r1.evaluation.tape import Tape, Usage
+from rag_r1.protocols.actions import well_formed
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the model wrote. `ids` and `logprobs` (nats) if the endpoint gives them; `finish`: its reason to
+    end; `stopped_at`: the stop string at which it ended, if `knows_stop`, else not known."""
+
+    text: str
+    ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    finish: str | None = None
+    knows_stop: bool = False
+    stopped_at: str | None = None
+
+
+class Exchanges:
+    """The requests of one episode, numbered by turn. `usage` is what the episode has used, taped or not."""
+
+    def __init__(self, ask_id: str, endpoint: Endpoint, tape: Tape):
+        self.ask_id, self.endpoint, self.tape = ask_id, endpoint, tape
+        self.usage = Usage()
+        self._turn = 0
+
+    async def ask(
+        self, path: str, body: Mapping[str, Any], read: Callable[[Any], Reply], most_tokens: int
+    ) -> Reply:
+        """The answer to the next turn's request. Raises EngineFailure, and RunError on a full disk."""
+        turn, request = self._turn, request_bytes(body)
+        if (known := self.tape.get(self.ask_id, turn, request)) is not None:
+            self.usage.add(known["usage"])
+            self._turn += 1
+            return Reply(**known["answer"])
+
+        def useless(usage: Usage) -> None:
+            self.tape.put(self.ask_id, turn, request, None, usage)
+
+        reply, usage = await self.endpoint.post(path, body, read, useless, most_tokens)
+        self.tape.put(self.ask_id, turn, request, asdict(reply), usage)
+        self.usage.add(usage)
+        self._turn += 1
+        return reply
+
+
+def first_choice(data: Any) -> dict[str, Any]:
+    """The first choice of an answer. Raises ValueError if there is none, or if its generation was broken
+    off."""
+    choices = data.get("choices") if isinstance(data, dict) else None
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise ValueError("it has no choices")
+    if choices[0].get("finish_reason") in ("abort", "error"):
+        raise ValueError("its generation was broken off")
+    return choices[0]
+
+
+def ending(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """`finish`, `knows_stop` and `stopped_at` of a Reply. vLLM says in `stop_reason` which stop string it met
+    (null at the end of sequence); OpenAI's API does not."""
+    finish, at = choice.get("finish_reason"), choice.get("stop_reason")
+    return {
+        "finish": finish if isinstance(finish, str) else None,
+        "knows_stop": "stop_reason" in choice,
+        "stopped_at": well_formed(at) if isinstance(at, str) else None,
+    }
+
+
+def merged(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """A request with the user's own keys; null leaves a key out."""
+    return {key: value for key, value in {**body, **more}.items() if value is not None}

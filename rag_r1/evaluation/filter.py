@@ -1,0 +1,183 @@
+"""`rag-r1 filter`: replays questions and keeps those of the right difficulty (RAG-R1's step before RL).
+
+A question is asked once (sample 0), and if the answer is wrong, again, up to `--replays` times, until one is
+right. difficulty.py says what is then kept. If a rollout fails with the infrastructure, its question waits
+for the next start of the command; once `--tries` are used up, that rollout is left out. So which questions
+are kept does not depend on when something failed. The folder has
+
+    train.parquet, test.parquet    the kept rows, for training; only `extra_info.split` of those in
+                                   test.parquet is changed, since the trainer's limits depend on it
+    rollouts.jsonl                 rollouts of each question, for data_process/r1_searcher.py --difficulty
+    histogram.png, summary.json    the figures that are printed
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+from rag_r1.command_line import Positive, argument, read_arguments
+from rag_r1.evaluation.arguments import AskingArguments, From0, Share
+from rag_r1.evaluation.asks import Ask, ask_of
+from rag_r1.evaluation.difficulty import Replayed, counts, is_kept, rollout_lines, split
+from rag_r1.evaluation.histogram import as_text, draw
+from rag_r1.evaluation.run_folder import RunError, write_lines, write_whole
+from rag_r1.evaluation.runner import Runner
+from rag_r1.evaluation.session import Prepared, Session, prepare, run_command, session, settings_of
+from rag_r1.evaluation.traces import usage_line
+from rag_r1.rows import QuestionRow, write_rows
+
+_DESCRIPTION = """\
+Replay questions with a checkpoint behind vLLM (or any endpoint), and keep those that are worth training on:
+the ones that are right in a later try but not in the first, and a share of those that are right at once. Run
+again, the same command goes on where it was interrupted, and asks nothing twice.
+
+example:
+  vllm serve outputs/sft/model --port 8001
+  rag-r1 filter --questions data/mq/train.parquet --url http://127.0.0.1:8001/v1 --model outputs/sft/model \\
+      --tokenizer outputs/sft/model --retriever-url http://127.0.0.1:8000 --protocol rag_r1_mq \\
+      --out data/filtered
+"""
+#: Up to ten retrievals, as published.
+_DEFAULTS = {"agent": {"max_turns": 10}}
+
+
+class FilterArguments(AskingArguments):
+    """Who is asked, how often, and what is kept."""
+
+    url: str = argument("address of the endpoint, up to and with /v1", "URL")
+    model: str = argument("the model's name there", "NAME")
+    engine: Literal["chat", "completions"] = argument(
+        "which API of the endpoint is used: completions with token ids (vLLM), as in training, or chat",
+        default="completions",
+    )
+    replays: Positive = argument("further tries for a question whose first answer is wrong", "N", default=10)
+    temperature: From0 = argument("of the replays", "T", default=1.2)
+    first_temperature: From0 = argument("of the first try", "T", default=1.0)
+    share: Share = argument("share that is kept of what is right at the first try", default=0.25)
+    validation: Share = argument("share of the kept rows for test.parquet", default=0.05)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 when the files are written, 3 if the run was stopped before (the reason is printed), 1 if it
+    could not begin."""
+    given = read_arguments(FilterArguments, arguments, prog="rag-r1 filter", description=_DESCRIPTION)
+    return run_command(partial(filter_questions, given))
+
+
+async def filter_questions(given: FilterArguments) -> int:
+    """Play what is missing and write the files; returns the exit status. Raises RunError."""
+    ready = prepare(given, _DEFAULTS)
+    settings = settings_of(
+        given,
+        ready,
+        "filter",
+        replays=given.replays,
+        temperature=given.temperature,
+        first_temperature=given.first_temperature,
+    )
+    rows = ready.questions.rows
+    async with session(given, ready, given.url, given.model, settings) as run:
+        jobs = (partial(replay, run.runner, row, asks_of(row, ready, given)) for row in rows)
+        played = await run.runner.run(jobs, len(rows), "question")
+        if run.stop.reason is not None:
+            print(usage_line(run))
+            print(f"stopped: {run.stop.reason}")
+            print(f"{played.count(None)} questions are missing: run the same command again to go on")
+            return 3
+        _write(given, run, [question for question in played if question is not None], settings)
+        for line in ready.questions.bad.left_out():
+            print(line, file=sys.stderr)
+    return 0
+
+
+def asks_of(row: QuestionRow, ready: Prepared, given: FilterArguments) -> list[Ask]:
+    """The first try of a question and its replays."""
+    return [
+        ask_of(
+            row,
+            ready.config.protocol,
+            sample=sample,
+            seed=given.seed,
+            temperature=given.temperature if sample else given.first_temperature,
+            own_prompt=ready.config.own_prompt,
+        )
+        for sample in range(given.replays + 1)
+    ]
+
+
+async def replay(runner: Runner, row: QuestionRow, asks: Sequence[Ask]) -> Replayed:
+    """Play the asks of a question one after the other, until one is right."""
+    rights: list[bool] = []
+    for ask in asks:
+        outcome = await runner.play(ask)
+        if runner.is_open(outcome):
+            return Replayed(row, tuple(rights), decided=False)
+        if outcome.right is not None:
+            rights.append(outcome.right)
+        if outcome.right:
+            break
+    return Replayed(row, tuple(rights))
+
+
+def _write(
+    given: FilterArguments, run: Session, questions: Sequence[Replayed], settings: dict[str, Any]
+) -> None:
+    """Write the files and print the figures. Raises RunError if no question is kept."""
+    told = counts(questions, given.share, given.seed)
+    kept = [question.row for question in questions if is_kept(question, given.share, given.seed)]
+    train, test = split(kept, given.validation, given.seed)
+    lines = (json.dumps(line, ensure_ascii=False) + "\n" for line in rollout_lines(questions))
+    write_lines(given.out / "rollouts.jsonl", lines)
+    for name, rows in (("train", train), ("test", [replace(row, split="test") for row in test])):
+        part = given.out / f"{name}.parquet.part"
+        write_rows(part, rows)
+        part.replace(given.out / f"{name}.parquet")
+    summary = {
+        "settings": {**settings, "model": given.model, "answers": run.answers},
+        "share": given.share,
+        "validation": given.validation,
+        **told,
+        "written": {"train": len(train), "test": len(test)},
+        "usage": vars(run.spending.usage),
+        "cost": run.spending.cost,
+    }
+    write_whole(given.out / "summary.json", json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    print(as_text(told["histogram"]))
+    try:
+        draw(told["histogram"], given.out / "histogram.png")
+    except ImportError:
+        print("no histogram.png: matplotlib is missing (pip install matplotlib)")
+    _tell(given, run, told, summary["written"])
+    if not kept:
+        raise RunError(
+            f"no question of {told['questions']} is kept: train.parquet is empty. Look at the records in "
+            f"{given.out / 'journal'}: does the model keep to the protocol?"
+        )
+
+
+def _tell(given: FilterArguments, run: Session, told: dict[str, Any], written: dict[str, int]) -> None:
+    classes = ", ".join(f"{name} {count}" for name, count in told["classes"].items())
+    print(f"kept {told['kept']} of {told['questions']} questions:")
+    print(f"  {told['right_later']:8} wrong at first, right later: all kept")
+    print(f"  {told['right_at_first']:8} right at first: {told['right_at_first_kept']} kept")
+    print(f"  {told['never_right']:8} never right")
+    if told["never_judged"]:
+        print(f"  {told['never_judged']:8} whose rollouts all failed (the endpoint or a search)")
+    if told["undecided"]:
+        print(
+            f"  {told['undecided']:8} undecided, because a rollout failed: run the same command again to "
+            "play it again"
+        )
+    print(f"R1-Searcher's classes: {classes}")
+    print(usage_line(run))
+    for name, count in written.items():
+        print(f"{given.out / name}.parquet: {count} questions")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

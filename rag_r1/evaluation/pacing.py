@@ -1,0 +1,139 @@
+"""How fast an endpoint is asked, and how much it may cost.
+
+`Pace` spaces requests: a request waits for its turn under the limits of requests and of tokens per minute,
+and all of them wait if the endpoint has said when it wants to be asked again. The tokens of a request are
+known afterwards only; until then an estimate stands for them.
+
+`Spending` adds up the cost. With a limit, a request reserves the most that it can cost (its prompt, by
+estimate, and all tokens that it may generate) and is not sent if the limit could be passed. It then waits
+until others have come back, which mostly cost less than they reserved; if none is under way, the run ends.
+
+`Stop` ends a run before its last question: nothing more is sent, what is under way comes back, and the next
+start goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from rag_r1.evaluation.tape import Usage
+
+
+class Stop:
+    """Ends a run, for the first `reason` that is given."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._given = asyncio.Event()
+
+    def __call__(self, reason: str) -> None:
+        """Let nothing more begin."""
+        if self.reason is None:
+            self.reason = reason
+            self._given.set()
+
+    async def wait(self) -> None:
+        """Return when the run is to end."""
+        await self._given.wait()
+
+    async def passed(self) -> None:
+        """Return at once while the run goes on; once it is to end, never (the runner cancels the episode,
+        which is then played to its end by the next start)."""
+        if self.reason is not None:
+            await asyncio.get_running_loop().create_future()
+
+
+class Pace:
+    """Limits per minute; None: no limit."""
+
+    def __init__(self, requests: float | None = None, tokens: float | None = None):
+        self._a_request = 0.0 if requests is None else 60.0 / requests
+        self._a_token = 0.0 if tokens is None else 60.0 / tokens
+        self._next_request = self._next_token = self._paused_until = 0.0
+
+    async def turn(self, tokens: int) -> None:
+        """Wait until a request of about so many tokens may be sent."""
+        now = asyncio.get_running_loop().time()
+        at = max(now, self._next_request, self._next_token)
+        self._next_request = at + self._a_request
+        self._next_token = at + tokens * self._a_token
+        await self._until(at)
+        while self._paused_until > asyncio.get_running_loop().time():
+            # Not all at the same moment.
+            await self._until(self._paused_until + random.uniform(0, 0.2))
+
+    def correct(self, estimated: int, tokens: int) -> None:
+        """A request of `estimated` tokens had `tokens`."""
+        self._next_token += (tokens - estimated) * self._a_token
+
+    def pause(self, seconds: float) -> None:
+        """Nothing is sent for so long."""
+        self._paused_until = max(self._paused_until, asyncio.get_running_loop().time() + seconds)
+
+    async def _until(self, time: float) -> None:
+        left = time - asyncio.get_running_loop().time()
+        if left > 0:
+            await asyncio.sleep(left)
+
+
+class Spending:
+    """What has been spent, and what may be. Prices are per million tokens; `before`: the usage of earlier
+    starts, which counts."""
+
+    def __init__(
+        self,
+        stop: Stop,
+        price_in: float = 0.0,
+        price_out: float = 0.0,
+        most: float | None = None,
+        before: Usage | None = None,
+    ):
+        self.stop, self.price_in, self.price_out, self.most = stop, price_in, price_out, most
+        self.usage = Usage()
+        self.usage.add(before or Usage())
+        self._reserved: list[float] = []
+        self._waiting: list[asyncio.Future[None]] = []
+
+    @property
+    def has_prices(self) -> bool:
+        """Is the cost known?"""
+        return bool(self.price_in or self.price_out)
+
+    @property
+    def cost(self) -> float:
+        """Of everything so far."""
+        return self.usage.cost(self.price_in, self.price_out)
+
+    def add(self, usage: Usage) -> None:
+        """Count what an answer has used."""
+        self.usage.add(usage)
+
+    @asynccontextmanager
+    async def reserved(self, prompt_tokens: int, most_tokens: int) -> AsyncIterator[None]:
+        """While the block runs, what a request can cost at most is reserved. Waits until there is enough."""
+        if self.most is None:
+            yield
+            return
+        needed = Usage(1, prompt_tokens, most_tokens).cost(self.price_in, self.price_out)
+        while self.cost + sum(self._reserved) + needed > self.most:
+            if not self._reserved:
+                self.stop(
+                    f"the next request could cost up to {needed:.4f}, and {self.cost:.4f} of --max-cost "
+                    f"{self.most:g} is spent"
+                )
+            await self.stop.passed()
+            returned = asyncio.get_running_loop().create_future()
+            self._waiting.append(returned)
+            await returned
+        self._reserved.append(needed)
+        try:
+            yield
+        finally:
+            self._reserved.remove(needed)
+            waiting, self._waiting = self._waiting, []
+            for returned in waiting:
+                if not returned.done():
+                    returned.set_result(None)

@@ -1,0 +1,237 @@
+"""The folder of a run: what was done in it survives a kill, and only one process works in it.
+
+    OUT/journal/settings.json       the settings of the run; a start with others is refused
+    OUT/journal/records.ndjson      a trajectory record for each episode that has ended
+    OUT/journal/exchanges.ndjson    each answer of the endpoint (tape.py)
+
+The journal's files are JSON lines (under a name that readers of trajectory records do not pick up: the
+command writes the records, sorted and each once, to OUT itself when it ends). A line is appended in one write
+before anything is built on it. A process that is killed while it writes leaves a line without an end, which
+the next start removes. Lines are in the order in which things ended, so nothing may depend on that order.
+
+Memory holds an `Outcome` for each question and the place of its record, not the record.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import lock_descriptor
+
+from rag_r1.evaluation.tape import Tape
+
+logger = logging.getLogger(__name__)
+
+SETTINGS = "settings.json"
+
+
+class RunError(RuntimeError):
+    """A run that cannot start or go on; the message names the key or the file and the remedy."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the last episode of an ask ended. `right`: None if it was not judged, because the infrastructure
+    `failed`; `tries`: how often the ask has been played, of which all but the last have failed."""
+
+    id: str
+    right: bool | None
+    failed: bool
+    tries: int
+    status: str
+    tool_failures: int = 0
+    searches: int = 0
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Outcome:
+        """From a record of the journal. Raises KeyError or TypeError if it is none."""
+        right = record["right"]
+        if right not in (True, False, None):
+            raise TypeError(f"`right` is {right!r}")
+        return cls(
+            id=str(record["id"]),
+            right=right,
+            failed=right is None,
+            tries=int(record["try"]),
+            status=str(record["status"]),
+            tool_failures=sum(turn["status"] == "tool_failure" for turn in record["turns"]),
+            searches=sum(len(turn["calls"]) for turn in record["turns"]),
+        )
+
+
+class JsonLines:
+    """A file of JSON objects, one a line, that is only appended to. `seen` is called with each object that
+    is there already, and its place. Raises RunError, which names file and line."""
+
+    def __init__(self, path: Path, seen: Callable[[dict[str, Any], tuple[int, int]], None]):
+        self.path = path
+        # For its owner only: questions and documents may be confidential.
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._end = 0
+        try:
+            self._read(seen)
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, value: Mapping[str, Any]) -> tuple[int, int]:
+        """Append an object; returns its place. On a full disk RunError is raised and no partial line left."""
+        # surrogatepass: a policy can emit lone surrogates
+        data = (json.dumps(value, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
+        try:
+            if os.write(self._file, data) != len(data):  # the first sign of a full disk
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            os.ftruncate(self._file, self._end)
+            raise RunError(
+                f"cannot write to {self.path}: {error.strerror}. What was written is kept; make room and run "
+                "the same command again"
+            ) from error
+        place = (self._end, len(data))
+        self._end += len(data)
+        return place
+
+    def at(self, place: tuple[int, int]) -> dict[str, Any]:
+        """The object at a place."""
+        offset, length = place
+        return json.loads(os.pread(self._file, length, offset).decode("utf-8", "surrogatepass"))
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def _read(self, seen: Callable[[dict[str, Any], tuple[int, int]], None]) -> None:
+        with open(os.dup(self._file), "rb") as file:
+            file.seek(0)
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    logger.warning("%s: line %d was cut off by a kill and is removed", self.path, number)
+                    break
+                try:
+                    value = json.loads(line.decode("utf-8", "surrogatepass"))
+                    seen(value, (self._end, len(line)))
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                    raise RunError(
+                        f"{self.path}, line {number} was not written by this command ({error!r}): remove the "
+                        "line, and what it was about is asked again"
+                    ) from error
+                self._end += len(line)
+        os.ftruncate(self._file, self._end)
+
+
+class RunFolder:
+    """A run's folder, held by this process; a context manager. Raises RunError if it is in use, or was begun
+    with other settings. `notes`, such as addresses, are stored with the settings and may differ."""
+
+    def __init__(self, out: Path, settings: Mapping[str, Any], notes: Mapping[str, Any] | None = None):
+        self.out = out
+        self.journal = out / "journal"
+        try:
+            self.journal.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(self.journal, os.O_RDONLY)
+        except OSError as error:
+            raise RunError(f"cannot use the folder {out}: {error.strerror}; choose another --out") from error
+        self._outcomes: dict[str, Outcome] = {}
+        self._places: dict[str, tuple[int, int]] = {}
+        self._open: list[Any] = []
+        try:
+            if not lock_descriptor(self._lock, blocking=False):
+                raise RunError(f"{out} is in use by another process: wait for it or choose another --out")
+            self._check(_plain(settings), _plain(notes or {}))
+            self._records = JsonLines(self.journal / "records.ndjson", self._seen)
+            self._open.append(self._records)
+            self.tape = Tape()
+            self.tape.lines = JsonLines(self.journal / "exchanges.ndjson", self.tape.seen)
+            self._open.append(self.tape.lines)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files and give the folder free."""
+        for file in self._open:
+            file.close()
+        os.close(self._lock)
+
+    def outcome(self, ask_id: str) -> Outcome | None:
+        """How an ask ended, or None if it was not played to its end."""
+        return self._outcomes.get(ask_id)
+
+    def write(self, record: Mapping[str, Any]) -> Outcome:
+        """Append the record of an episode: a trajectory with `right` and `try`. Raises RunError."""
+        outcome = Outcome.of(record)
+        self._places[outcome.id] = self._records.append(record)
+        self._outcomes[outcome.id] = outcome
+        return outcome
+
+    def record(self, ask_id: str) -> dict[str, Any] | None:
+        """The last record of an ask."""
+        place = self._places.get(ask_id)
+        return None if place is None else self._records.at(place)
+
+    def records(self, ask_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """The last record of each ask that has one, in this order."""
+        return (record for ask_id in ask_ids if (record := self.record(ask_id)) is not None)
+
+    def _seen(self, record: dict[str, Any], place: tuple[int, int]) -> None:
+        outcome = Outcome.of(record)
+        self._outcomes[outcome.id], self._places[outcome.id] = outcome, place
+
+    def _check(self, settings: dict[str, Any], notes: dict[str, Any]) -> None:
+        path = self.journal / SETTINGS
+        if not path.exists():
+            write_whole(path, json.dumps({"settings": settings, "notes": notes}, indent=2) + "\n")
+            return
+        try:
+            before = _flat(json.loads(path.read_text(encoding="utf-8"))["settings"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RunError(f"{path} cannot be read ({error!r}): choose another --out") from error
+        now = _flat(settings)
+        changed = [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
+        if changed:
+            told = "; ".join(f"{key} was {before.get(key)!r} and is now {now.get(key)!r}" for key in changed)
+            raise RunError(
+                f"{self.out} was begun with other settings: {told}. Give the same ones to go on, or choose "
+                "another --out"
+            )
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file all or nothing, whenever this process is killed."""
+    write_lines(path, [text])
+
+
+def write_lines(path: Path, lines: Iterator[str] | Sequence[str]) -> None:
+    """The same from pieces of text, which need not fit in memory. For the owner only, as all of a run."""
+    part = path.with_name(f"{path.name}.part")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    with open(os.open(part, flags, 0o600), "w", encoding="utf-8", errors="surrogatepass", newline="\n") as f:
+        f.writelines(lines)
+    part.replace(path)
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as they come back from JSON."""
+    return json.loads(json.dumps(dict(settings), default=str))
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their full key, as in `budget.max_turns`."""
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        nested = isinstance(item, Mapping) and item
+        flat |= _flat(item, f"{prefix}{key}.") if nested else {f"{prefix}{key}": item}
+    return flat

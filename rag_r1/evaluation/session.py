@@ -1,0 +1,215 @@
+"""A run under way: what it needs, made from the arguments of a command and closed again at its end.
+
+The settings of a run are all that decides which episodes are played and how; what only decides how fast
+(requests at a time, retries, addresses, the cost limit) may differ when the run is resumed. A failure of the
+endpoint or of a search is never a wrong answer, here as in training: such an episode is masked. Episodes
+retry nothing themselves, since the clients of endpoint and retrieval server do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rag_r1.agent_setup import AgentSetup, RowLimits
+from rag_r1.config import RagR1Config
+from rag_r1.evaluation.arguments import AskingArguments, block_of, keys_of
+from rag_r1.evaluation.asks import Questions, hash_of, read_questions
+from rag_r1.evaluation.endpoint import Endpoint, EndpointOptions, base_address
+from rag_r1.evaluation.engines import Tokens, agent_setup, engine_maker
+from rag_r1.evaluation.pacing import Pace, Spending, Stop
+from rag_r1.evaluation.run_folder import RunError, RunFolder
+from rag_r1.evaluation.runner import Right, Runner
+from rag_r1.import_path import find_beside_the_caller
+from rag_r1.protocols import Failure
+from rag_r1.rewards import RewardError, RewardSum
+from rag_r1.tools import shared_searcher
+
+#: Keys of rag_r1.retriever that do not change what a search finds.
+_HOW_FAST = {
+    "url",
+    "timeout_s",
+    "retries",
+    "backoff_s",
+    "cache_size",
+    "max_connections",
+    "gather_s",
+    "max_queries",
+}
+#: Of the journal; a folder of another format is refused.
+_FORMAT = 1
+#: Terms that every record has.
+_TERMS = ("em", "f1", "cover_em")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a command has read and checked before anything is asked."""
+
+    questions: Questions
+    config: RagR1Config
+    tokens: Tokens
+    setup: AgentSetup
+    reward: RewardSum
+    right: Right
+
+
+def prepare(given: AskingArguments, defaults: Mapping[str, Any]) -> Prepared:
+    """Read the questions and check every key. `defaults`: keys of the block rag_r1, by section, of this
+    command. Raises RunError."""
+    find_beside_the_caller()
+    try:
+        return _prepared(given, defaults)
+    except ValueError as error:  # of the configuration, of a reward, of the files
+        raise RunError(str(error)) from error
+
+
+def _prepared(given: AskingArguments, defaults: Mapping[str, Any]) -> Prepared:
+    config = RagR1Config.from_config(block_of(given, defaults))
+    tokens = Tokens.of(given.tokenizer)
+    limits = RowLimits(given.max_prompt_tokens, given.max_response_tokens)
+    setup = agent_setup(config, tokens, limits)
+    entries = [dict(entry) for entry in config.reward]
+    if "rag_r1.reward" not in keys_of(given):
+        terms = dict.fromkeys([*_TERMS, given.term])
+        entries = [{"term": term, "weight": float(term == given.term)} for term in terms]
+    reward = RewardSum.from_config(entries, config.protocol)
+    names = [term.name for term in reward.terms]
+    name = given.term if given.term in names else given.term.rpartition(":")[2]
+    if name not in names:
+        raise ValueError(f"--term {given.term}: rag_r1.reward has only {', '.join(names)}")
+    questions = read_questions(
+        given.questions, config.protocol, skip_bad_rows=given.skip_bad_rows, limit=given.limit
+    )
+    return Prepared(questions, config, tokens, setup, reward, Right(name, given.right_from))
+
+
+def settings_of(given: AskingArguments, ready: Prepared, command: str, **more: Any) -> dict[str, Any]:
+    """What decides which episodes are played and how."""
+    protocol = json.dumps(dataclasses.asdict(ready.config.protocol), sort_keys=True, default=str)
+    retriever = {key: value for key, value in ready.config.retriever.items() if key not in _HOW_FAST}
+    return {
+        "command": command,
+        "format": _FORMAT,
+        "questions": len(ready.questions.rows),
+        "questions_sha256": hash_of(ready.questions.rows),
+        "protocol": ready.config.protocol.name,
+        "protocol_sha256": hashlib.sha256(protocol.encode()).hexdigest(),
+        "prompt": given.prompt is not None,
+        "tokenizer": ready.tokens.name,
+        "top_p": given.top_p,
+        "seed": given.seed,
+        "body": json.loads(given.body),
+        "budget": vars(ready.setup.budget),
+        "retriever": retriever,
+        "tools": ready.config.tools,
+        "term": ready.right.term,
+        "right_from": ready.right.least,
+        "rewards": [{"term": term.name, "weight": term.weight} for term in ready.reward.terms],
+        **more,
+    }
+
+
+@dataclass
+class Session:
+    """A run under way: see the top of the module. `answers`: what the endpoint returns (engines.py)."""
+
+    ready: Prepared
+    folder: RunFolder
+    runner: Runner
+    endpoint: Endpoint
+    spending: Spending
+    stop: Stop
+    answers: str
+
+
+@asynccontextmanager
+async def session(
+    given: AskingArguments, ready: Prepared, url: str, model: str, settings: Mapping[str, Any]
+) -> AsyncIterator[Session]:
+    """Opens everything that a run needs, tries out the endpoint and the search, and closes it again. Raises
+    RunError."""
+    stop, body = Stop(), json.loads(given.body)
+    options = EndpointOptions(
+        url=url,
+        key_variable=given.api_key_env,
+        timeout_s=given.timeout_s,
+        retries=given.retries,
+        backoff_s=given.backoff_s,
+        in_flight=given.in_flight,
+        trust_env=given.trust_env,
+    )
+    spending = Spending(stop, given.price_in, given.price_out, given.max_cost)
+    endpoint = Endpoint(options, stop, spending, Pace(given.rpm, given.tpm))
+    try:
+        await _try_search(ready.setup)
+        sampling = {"model": model, "top_p": None if given.top_p == 1 else given.top_p}
+        answers = await _unless_stopped(
+            stop, ready.tokens.answers(given.engine, endpoint, model, body, ready.setup)
+        )
+        notes = {"endpoint": base_address(url), "retriever": given.retriever_url}
+        with RunFolder(given.out, {**settings, "model": model, "answers": answers}, notes) as folder:
+            spending.add(folder.tape.usage)
+            make = engine_maker(answers, ready.setup, endpoint, folder.tape, sampling, body)
+            runner = Runner(
+                ready.setup,
+                make,
+                ready.reward,
+                folder,
+                right=ready.right,
+                in_flight=given.in_flight,
+                tries=given.tries,
+                stop=stop,
+                idle=endpoint.idle,
+                spending=spending,
+            )
+            yield Session(ready, folder, runner, endpoint, spending, stop, answers)
+    finally:
+        await endpoint.close()
+        searcher = getattr(shared_searcher(dict(ready.config.retriever)), "searcher", None)
+        if hasattr(searcher, "close"):
+            await searcher.close()
+
+
+def run_command(work: Callable[[], Awaitable[int]]) -> int:
+    """Run a command's coroutine; returns its exit status, 1 with a message for what the user can mend."""
+    try:
+        return asyncio.run(work())  # type: ignore[arg-type]
+    except (RunError, RewardError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: run the same command again to go on", file=sys.stderr)
+        return 130
+
+
+async def _unless_stopped(stop: Stop, work: Awaitable[Any]) -> Any:
+    """The result of what is done before the runner watches `stop`. Raises RunError if that ends the run."""
+    task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not task.done():
+        task.cancel()
+        raise RunError(str(stop.reason))
+    return task.result()
+
+
+async def _try_search(setup: AgentSetup) -> None:
+    """One search, before anything has to be paid for. Raises RunError if it fails."""
+    tool = setup.tools()["search"]
+    try:
+        [found] = await tool.call([{"query": "Which river flows through Paris?"}])
+    except Exception as error:  # a tool of the user's own may raise anything
+        raise RunError(f"the search does not work: {type(error).__name__}: {error}") from error
+    if isinstance(found, Failure):
+        raise RunError(
+            f"the search does not work: {found.detail or found.reason}. Start the retrieval server, or "
+            "correct --retriever-url"
+        )

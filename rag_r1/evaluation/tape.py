@@ -1,0 +1,82 @@
+"""The tape of a run: every answer of the endpoint, so that an episode that was killed half-way asks again
+for nothing that it had.
+
+A line is `{"ask", "turn", "sha256", "answer", "usage"}`. It is appended as soon as the answer has arrived and
+before it is used. An episode that is played again asks the tape first: an answer counts if it is of the same
+ask, the same turn and the same request, to the byte. So only requests that were in flight at the kill are
+sent again; those after a search that now finds something else are other requests. An answer that was
+useless, but has to be paid for, is a line without `answer`: it is counted and never replayed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rag_r1.evaluation.run_folder import JsonLines
+
+
+@dataclass
+class Usage:
+    """Requests that were answered, and their tokens as the endpoint counts them."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    #: Requests for which the endpoint named no tokens; theirs are estimated from the texts' lengths.
+    estimated: int = 0
+
+    def add(self, other: Usage | Mapping[str, int]) -> None:
+        """Count another usage in."""
+        values = vars(other) if isinstance(other, Usage) else other
+        for name in vars(self):
+            setattr(self, name, getattr(self, name) + int(values.get(name, 0)))
+
+    def cost(self, price_in: float, price_out: float) -> float:
+        """At prices per million tokens."""
+        return (self.prompt_tokens * price_in + self.completion_tokens * price_out) / 1e6
+
+
+@dataclass
+class Tape:
+    """See the top of the module. Without `lines` nothing is kept (for tests and single questions)."""
+
+    lines: JsonLines | None = None
+    #: Of all lines, those of earlier starts too.
+    usage: Usage = field(default_factory=Usage)
+    _places: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+
+    def get(self, ask_id: str, turn: int, request: bytes) -> dict[str, Any] | None:
+        """The answer to a request, or None."""
+        place = self._places.get(_key(ask_id, turn, _sha256(request)))
+        return None if place is None or self.lines is None else self.lines.at(place)
+
+    def put(
+        self, ask_id: str, turn: int, request: bytes, answer: Mapping[str, Any] | None, usage: Usage
+    ) -> None:
+        """Append an answer; None for a useless one. Raises RunError on a full disk."""
+        line = {"ask": ask_id, "turn": turn, "sha256": _sha256(request), "usage": vars(usage)}
+        if answer is not None:
+            line["answer"] = dict(answer)
+        if self.lines is not None:
+            self.seen(line, self.lines.append(line))
+        else:
+            self.usage.add(usage)
+
+    def seen(self, line: Mapping[str, Any], place: tuple[int, int]) -> None:
+        """Index a line. Raises KeyError or TypeError if it is none of the tape's."""
+        if "answer" in line:
+            self._places[_key(line["ask"], line["turn"], line["sha256"])] = place
+        self.usage.add(line["usage"])
+
+
+def _sha256(request: bytes) -> str:
+    return hashlib.sha256(request).hexdigest()
+
+
+def _key(ask_id: str, turn: int, sha256: str) -> bytes:
+    text = f"{len(ask_id)}/{ask_id}/{turn}/{sha256}"
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,0 +1,99 @@
+"""Runs without a network: engines that answer by a script, a searcher that finds one thing, a folder."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from scripted import SEARCH, Searcher
+
+from rag_r1.agent import Budget, FailurePolicy, Generation
+from rag_r1.agent.failures import FOR_TRAINING
+from rag_r1.agent_setup import AgentSetup
+from rag_r1.evaluation.asks import Ask
+from rag_r1.evaluation.characters import Characters
+from rag_r1.evaluation.run_folder import RunFolder
+from rag_r1.evaluation.runner import Runner
+from rag_r1.protocols import load_protocol
+from rag_r1.rewards import RewardSum
+from rag_r1.rows import QuestionRow
+from rag_r1.tools import searching
+
+SQ = load_protocol("rag_r1_sq")
+RIGHT, WRONG, FAILS = "right", "wrong", "fails"
+GOLD = "Rome"
+#: For each question what becomes of each of its samples.
+Script = Mapping[str, Sequence[str]]
+#: Seconds before each turn, by ask and turn.
+Pause = Callable[[Ask, int], float]
+
+
+class ScriptedEngine:
+    """Searches once, then answers as the script says, or raises."""
+
+    def __init__(self, ask: Ask, fate: str, pause: Pause):
+        self.ask, self.fate, self.pause, self.turn = ask, fate, pause, 0
+
+    async def generate(self, context, max_tokens, stop):
+        await asyncio.sleep(self.pause(self.ask, self.turn))
+        self.turn += 1
+        if self.turn == 1:
+            text = SEARCH
+        elif self.fate == FAILS:
+            raise ConnectionError("the endpoint is away")
+        else:
+            text = f"<answer> {GOLD if self.fate == RIGHT else 'Paris'} </answer>"
+        return Generation([ord(character) for character in text])
+
+
+def setup_of(searcher=None) -> AgentSetup:
+    """The agent of these runs; its tokens are characters."""
+    codec = Characters()
+    return AgentSetup(
+        protocol=SQ,
+        codec=codec,
+        budget=Budget(max_query_observation_tokens=4000, max_response_tokens=10_000),
+        tools=lambda: searching(searcher or Searcher()),
+        chat=codec.chat,
+        failures=FailurePolicy(**{**FOR_TRAINING, "retries": 0}),
+    )
+
+
+def row_of(name: str) -> QuestionRow:
+    """A row whose question is its id."""
+    return QuestionRow(
+        f"What is {name}?", (GOLD,), tuple(SQ.messages(f"What is {name}?")), id=name, protocol=SQ.name
+    )
+
+
+def runner_of(
+    folder: RunFolder, script: Script, played: list[str], pause: Pause = lambda ask, turn: 0.0, **given
+):
+    """A runner that follows a script; `played` gets the id of each episode as it begins."""
+
+    def make(ask: Ask) -> ScriptedEngine:
+        played.append(ask.id)
+        return ScriptedEngine(ask, script[ask.question_id][ask.sample], pause)
+
+    reward = RewardSum.from_config([{"term": "em"}, {"term": "f1", "weight": 0.0}])
+    return Runner(setup_of(), make, reward, folder, **{"in_flight": 4, **given})
+
+
+def folder_at(path: Path, **settings) -> RunFolder:
+    """A run's folder with some settings."""
+    return RunFolder(path, {"model": "m", **settings})
+
+
+def untimed(record: dict) -> dict:
+    """A record without what differs from run to run."""
+    turns = [
+        {
+            **turn,
+            "generate_s": 0,
+            "tool_s": 0,
+            "calls": [{**call, "seconds": 0} for call in turn["calls"]],
+        }
+        for turn in record["turns"]
+    ]
+    return {**record, "seconds": 0, "turns": turns}

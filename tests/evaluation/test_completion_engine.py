@@ -1,0 +1,166 @@
+"""The completions engine against a real HTTP server that answers as vLLM does, and as others do."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from scripted import Characters
+from scripted_runs import folder_at
+
+from rag_r1.agent import Generation
+from rag_r1.evaluation.completion_engine import CompletionEngine, probe
+from rag_r1.evaluation.endpoint import Endpoint, EndpointOptions, EngineFailure
+from rag_r1.evaluation.exchange import Exchanges
+from rag_r1.evaluation.pacing import Stop
+from rag_r1.evaluation.tape import Tape, Usage
+from rag_r1.protocols import load_protocol
+
+SQ = load_protocol("rag_r1_sq")
+TEXT = "<answer> Rome </answer>"
+
+
+def vllm(body: dict) -> dict:
+    """An answer in vLLM 0.27's form (entrypoints/openai/completion/protocol.py)."""
+    ids = list(map(ord, TEXT))[: body["max_tokens"]]
+    logprobs = {"token_logprobs": [-0.5] * len(ids), "tokens": [], "top_logprobs": [], "text_offset": []}
+    choice = {
+        "index": 0,
+        "text": TEXT,
+        "logprobs": logprobs if body.get("logprobs") is not None else None,
+        "finish_reason": "stop",
+        "stop_reason": "</answer>",
+        "token_ids": ids if body.get("return_token_ids") else None,
+        "prompt_token_ids": body["prompt"] if body.get("return_token_ids") else None,
+    }
+    usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
+    return {"object": "text_completion", "choices": [choice], "usage": usage}
+
+
+def others(body: dict) -> dict:
+    """A server that knows nothing of token ids in its answers."""
+    return {"choices": [{"text": TEXT.removesuffix("</answer>"), "finish_reason": "stop"}]}
+
+
+@asynccontextmanager
+async def endpoint_of(answer):
+    bodies: list[dict] = []
+
+    async def complete(request: web.Request) -> web.Response:
+        bodies.append(await request.json())
+        return web.json_response(answer(bodies[-1]))
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", complete)
+    async with TestServer(app) as server:
+        options = EndpointOptions(str(server.make_url("/")), retries=1, backoff_s=0.0)
+        endpoint = Endpoint(options, Stop())
+        try:
+            yield endpoint, bodies
+        finally:
+            await endpoint.close()
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, 30))
+
+
+def generate(answer, **given) -> tuple[Generation, dict]:
+    """What the engine returns for a context, and the request."""
+
+    async def main():
+        async with endpoint_of(answer) as (endpoint, bodies):
+            exchanges = Exchanges("a#0", endpoint, Tape())
+            sampling = {"model": "m", "temperature": 1.2, "top_p": None}
+            engine = CompletionEngine(exchanges, Characters(), SQ, sampling, 7, **given)
+            return await engine.generate([5, 6, 7], 100, SQ.stop), bodies[0]
+
+    return run(main())
+
+
+def test_token_ids_go_out_and_come_back_as_they_are():
+    out, body = generate(vllm)
+    assert out == Generation(list(map(ord, TEXT)))
+    assert body.pop("seed") < 1 << 31
+    assert body == {
+        "model": "m",
+        "temperature": 1.2,
+        "prompt": [5, 6, 7],
+        "max_tokens": 100,
+        "stop": list(SQ.stop),
+        "include_stop_str_in_output": True,
+        "return_token_ids": True,
+    }
+
+
+def test_log_probs_come_with_the_ids_if_they_are_asked_for():
+    out, body = generate(vllm, logprobs=True)
+    assert out.logprobs == [-0.5] * len(TEXT) and body["logprobs"] == 0
+
+
+def test_without_ids_the_text_is_encoded_and_its_stop_string_put_back():
+    out, _ = generate(others, ids=False)
+    assert out == Generation(list(map(ord, TEXT)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"token_ids": None},
+        {"token_ids": []},
+        {"token_ids": ["1"]},
+        {"token_ids": [-1]},
+        {"token_ids": [True]},
+        {"logprobs": {"token_logprobs": [-0.5]}},
+        {"logprobs": {"token_logprobs": [None] * len(TEXT)}},
+        {"logprobs": "x"},
+    ],
+)
+def test_ids_or_log_probs_that_cannot_be_are_a_failure(change):
+    def broken(body):
+        answer = vllm(body)
+        answer["choices"][0] |= change
+        return answer
+
+    with pytest.raises(EngineFailure, match="a useless answer"):
+        generate(broken, logprobs=True)
+
+
+@pytest.mark.parametrize(("answer", "returned"), [(vllm, True), (others, False)])
+def test_a_probe_tells_whether_ids_are_returned(answer, returned):
+    async def main():
+        async with endpoint_of(answer) as (endpoint, bodies):
+            assert await probe(endpoint, "m", [1, 2], {"user": "u"}) is returned
+            assert bodies[0]["max_tokens"] == 1 and bodies[0]["user"] == "u"
+
+    run(main())
+
+
+def test_a_probe_of_something_else_is_a_failure():
+    async def main():
+        async with endpoint_of(lambda body: {"error": "no"}) as (endpoint, _):
+            with pytest.raises(EngineFailure):
+                await probe(endpoint, "m", [1, 2], {})
+
+    run(main())
+
+
+def test_an_answer_is_on_the_tape_before_it_is_used_and_is_not_asked_for_again(tmp_path: Path):
+    async def main():
+        async with endpoint_of(vllm) as (endpoint, bodies):
+            for start in (1, 2):
+                with folder_at(tmp_path) as folder:
+                    exchanges = Exchanges("a#0", endpoint, folder.tape)
+                    engine = CompletionEngine(exchanges, Characters(), SQ, {"model": "m"}, 7)
+                    first = await engine.generate([5], 100, SQ.stop)
+                    second = await engine.generate([5, *first.token_ids, 6], 100, SQ.stop)
+                    assert first.token_ids == second.token_ids == list(map(ord, TEXT))
+                    assert len(bodies) == 2
+                    # What an episode has used is the same, whether it was taped or not.
+                    assert exchanges.usage == Usage(2, 1 + 2 + len(TEXT), 2 * len(TEXT)), start
+
+    run(main())

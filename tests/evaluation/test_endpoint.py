@@ -1,0 +1,384 @@
+"""The client of an endpoint against a real HTTP server that misbehaves in every way it can."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from email.utils import formatdate
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_r1.evaluation import endpoint as module
+from rag_r1.evaluation.chat_engine import read_chat
+from rag_r1.evaluation.endpoint import (
+    Endpoint,
+    EndpointOptions,
+    EngineFailure,
+    base_address,
+    retry_after,
+    usage_of,
+)
+from rag_r1.evaluation.pacing import Stop
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.tape import Usage
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "Who?"}]}
+USAGE = {"prompt_tokens": 11, "completion_tokens": 3}
+
+
+def says(content="Rome", **more) -> web.Response:
+    choice = {"message": {"content": content}, "finish_reason": "stop"}
+    return web.json_response({"choices": [choice], "usage": USAGE, **more})
+
+
+@asynccontextmanager
+async def endpoint_of(*answers: Callable[[], web.Response] | web.Response, **options):
+    """An endpoint whose server gives these answers in turn, the last for ever, and the requests it got."""
+    requests: list[web.Request] = []
+    bodies: list[dict] = []
+
+    async def complete(request: web.Request) -> web.Response:
+        requests.append(request)
+        bodies.append(await request.json())
+        answer = answers[min(len(requests), len(answers)) - 1]
+        if callable(answer):
+            answer = answer()
+        if answer == "hang":
+            await asyncio.sleep(30)
+        if answer == "disconnect":
+            request.transport.close()
+            return web.Response()
+        return answer
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", complete)
+    async with TestServer(app) as server:
+        given = {
+            "url": str(server.make_url("/")),
+            "backoff_s": 0.0,
+            "retries": 2,
+            "timeout_s": 5.0,
+            **options,
+        }
+        endpoint = Endpoint(EndpointOptions(**given), Stop())
+        try:
+            yield endpoint, requests, bodies
+        finally:
+            await endpoint.close()
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, 30))
+
+
+async def ask(endpoint: Endpoint, useless=lambda usage: None):
+    return await endpoint.post("/chat/completions", BODY, read_chat, useless)
+
+
+async def until_stopped(endpoint: Endpoint) -> str:
+    """The reason for which the run is ended by a request."""
+    task = asyncio.create_task(ask(endpoint))
+    await endpoint.stop.wait()
+    await endpoint.idle()
+    assert not task.done()
+    task.cancel()
+    return endpoint.stop.reason
+
+
+def test_a_request_is_answered_and_counted():
+    async def main():
+        async with endpoint_of(lambda: says()) as (endpoint, requests, bodies):
+            reply, usage = await ask(endpoint)
+            assert (reply.text, reply.finish, usage) == ("Rome", "stop", Usage(1, 11, 3))
+            assert bodies == [BODY] and endpoint.spending.usage == Usage(1, 11, 3)
+            assert requests[0].headers["Accept-Encoding"] == "identity"
+
+    run(main())
+
+
+MALFORMED = {
+    "not JSON": lambda: web.Response(text="<html>", content_type="application/json"),
+    "half JSON": lambda: web.Response(text='{"choices": [{"mess'),
+    "nothing": lambda: web.Response(text=""),
+    "no object": lambda: web.json_response([1]),
+    "no choices": lambda: web.json_response({"usage": USAGE}),
+    "empty choices": lambda: web.json_response({"choices": []}),
+    "choices of another type": lambda: web.json_response({"choices": {"message": 1}}),
+    "a choice of another type": lambda: web.json_response({"choices": ["Rome"]}),
+    "no message": lambda: web.json_response({"choices": [{}]}),
+    "content of another type": lambda: says(5),
+    "no content": lambda: says(None),
+    "empty content": lambda: says(""),
+    "blank content": lambda: says(" \n"),
+    "broken off": lambda: web.json_response(
+        {"choices": [{"message": {"content": "Ro"}, "finish_reason": "abort"}]}
+    ),
+    "deep nesting": lambda: web.Response(text="[" * 100_000),
+    "500": lambda: web.Response(status=500, text="oops"),
+    "503": lambda: web.json_response({"error": {"message": "busy"}}, status=503),
+    "408": lambda: web.Response(status=408),
+    "429": lambda: web.Response(status=429, headers={"Retry-After": "0"}),
+    "disconnect": lambda: "disconnect",
+}
+
+
+def test_what_may_pass_is_asked_again():
+    answers = [answer for fault in MALFORMED.values() for answer in (fault, fault, lambda: says())]
+
+    async def main():
+        async with endpoint_of(*answers) as (endpoint, requests, _):
+            for number, name in enumerate(MALFORMED, 1):
+                reply, _ = await ask(endpoint)
+                assert (reply.text, len(requests)) == ("Rome", 3 * number), name
+
+    run(main())
+
+
+@pytest.mark.parametrize("fault", ["no choices", "503", "half JSON", "disconnect"])
+def test_after_the_last_attempt_it_is_a_failure_of_the_engine(fault):
+    async def main():
+        async with endpoint_of(MALFORMED[fault], retries=1) as (endpoint, requests, _):
+            with pytest.raises(EngineFailure, match=r"\(attempt 2, the last\)"):
+                await ask(endpoint)
+            assert len(requests) == 2
+
+    run(main())
+
+
+def test_an_answer_that_does_not_come_is_asked_for_again():
+    async def main():
+        async with endpoint_of(lambda: "hang", lambda: says(), timeout_s=0.5) as (endpoint, requests, _):
+            reply, _ = await ask(endpoint)
+            assert reply.text == "Rome" and len(requests) == 2
+
+    run(main())
+
+
+def test_a_closed_port_is_a_failure_with_a_reason():
+    async def main():
+        endpoint = Endpoint(EndpointOptions("http://127.0.0.1:9", retries=0), Stop())
+        with pytest.raises(EngineFailure, match="no answer: ConnectError"):
+            await ask(endpoint)
+        await endpoint.close()
+
+    run(main())
+
+
+def test_a_request_that_is_refused_is_not_repeated():
+    async def main():
+        error = web.json_response({"error": {"message": "too \x1b[31mlong\n"}}, status=400)
+        async with endpoint_of(error) as (endpoint, requests, _):
+            with pytest.raises(EngineFailure, match=r"refused: HTTP 400: too \[31mlong$"):
+                await ask(endpoint)
+            assert len(requests) == 1
+
+    run(main())
+
+
+def test_the_tokens_of_a_useless_answer_are_told_and_counted():
+    async def main():
+        told: list[Usage] = []
+        async with endpoint_of(lambda: says(""), lambda: says()) as (endpoint, _, _):
+            await ask(endpoint, told.append)
+            assert told == [Usage(1, 11, 3)] and endpoint.spending.usage == Usage(2, 22, 6)
+
+    run(main())
+
+
+def test_retry_after_holds_back_the_other_requests_too():
+    async def main():
+        limited = web.Response(status=429, headers={"Retry-After": "200"})
+        async with endpoint_of(limited, lambda: says()) as (endpoint, requests, _):
+            first = asyncio.create_task(ask(endpoint))
+            while endpoint.pace._paused_until == 0:
+                await asyncio.sleep(0.01)
+            second = asyncio.create_task(ask(endpoint))
+            await asyncio.sleep(0.1)
+            assert len(requests) == 1 and not first.done() and not second.done()
+            first.cancel()
+            second.cancel()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda: web.json_response({"error": {"message": "bad key sk-1"}}, status=401), "HTTP 401: bad key"),
+        (lambda: web.Response(status=402), "HTTP 402"),
+        (lambda: web.Response(status=404, text="no such model"), "HTTP 404: no such model"),
+        (
+            lambda: web.json_response({"error": {"code": "insufficient_quota", "message": "x"}}, status=429),
+            "HTTP 429: x",
+        ),
+        (lambda: web.Response(status=307, headers={"Location": "http://elsewhere/"}), "redirects"),
+        (lambda: web.Response(status=429, headers={"Retry-After": "9999"}), "asked again in 9999 s"),
+    ],
+)
+def test_what_concerns_all_requests_ends_the_run(answer, reason):
+    async def main():
+        async with endpoint_of(answer) as (endpoint, requests, _):
+            assert reason in await until_stopped(endpoint)
+            assert len(requests) == 1
+
+    run(main())
+
+
+def test_once_it_has_answered_a_403_is_about_one_request():
+    async def main():
+        async with endpoint_of(lambda: says(), web.Response(status=403, text="flagged")) as (endpoint, _, _):
+            await ask(endpoint)
+            with pytest.raises(EngineFailure, match="HTTP 403: flagged"):
+                await ask(endpoint)
+            assert endpoint.stop.reason is None
+
+    run(main())
+
+
+def test_the_key_is_sent_and_never_told(monkeypatch, caplog):
+    monkeypatch.setenv("TEACHER_KEY", " sk-secret\n")
+
+    async def main():
+        refusal = web.json_response({"error": {"message": "no: sk-secret"}}, status=400)
+        async with endpoint_of(refusal, key_variable="TEACHER_KEY") as (endpoint, requests, _):
+            with pytest.raises(EngineFailure) as error:
+                await ask(endpoint)
+            assert requests[0].headers["Authorization"] == "Bearer sk-secret"
+            return str(error.value)
+
+    with caplog.at_level("DEBUG"):
+        told = run(main())
+    assert told == "refused: HTTP 400: no: [key]" and "sk-secret" not in caplog.text
+
+
+def test_without_a_key_none_is_sent_and_a_broken_one_is_refused_without_being_told(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+    async def main():
+        async with endpoint_of(lambda: says()) as (endpoint, requests, _):
+            await ask(endpoint)
+            assert "Authorization" not in requests[0].headers
+
+    run(main())
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-a\nsk-b")
+    with pytest.raises(RunError, match="OPENAI_API_KEY has characters that a key cannot have") as error:
+        Endpoint(EndpointOptions("http://h"), None, module.Spending(None))
+    assert "sk-a" not in str(error.value)
+
+
+def test_an_endless_answer_is_cut_off(monkeypatch):
+    monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 1000)
+
+    async def main():
+        async with endpoint_of(lambda: says("x" * 2000), lambda: says()) as (endpoint, requests, _):
+            await ask(endpoint)
+            assert len(requests) == 2
+
+    run(main())
+
+
+def test_requests_under_way_come_back_before_a_stopped_run_ends():
+    async def main():
+        gate = asyncio.Event()
+
+        async def slow(request: web.Request) -> web.Response:
+            await gate.wait()
+            return says()
+
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", slow)
+        async with TestServer(app) as server:
+            endpoint = Endpoint(EndpointOptions(str(server.make_url("/"))), Stop())
+            first = asyncio.create_task(ask(endpoint))
+            while not endpoint._under_way:
+                await asyncio.sleep(0.01)
+            endpoint.stop("enough")
+            second = asyncio.create_task(ask(endpoint))
+            gate.set()
+            await endpoint.idle()
+            assert (await first)[0].text == "Rome" and not second.done()
+            second.cancel()
+            await endpoint.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("url", "base"),
+    [
+        ("http://h:1", "http://h:1/v1"),
+        ("http://h:1/", "http://h:1/v1"),
+        ("http://h:1/v1/", "http://h:1/v1"),
+        ("https://h/api/v3/chat/completions", "https://h/api/v3"),
+        ("http://h/v1/completions", "http://h/v1"),
+    ],
+)
+def test_an_address_is_understood_with_and_without_its_path(url, base):
+    assert base_address(url) == base
+
+
+@pytest.mark.parametrize(
+    "url", ["h:1/v1", "ftp://h/v1", "http:///v1", "", "http://user:sk-1@h/v1", "http://h/v1?key=sk-1"]
+)
+def test_an_address_that_is_none_or_has_a_key_in_it_is_refused(url):
+    with pytest.raises(RunError) as error:
+        base_address(url)
+    assert "sk-1" not in str(error.value)
+
+
+def test_retry_after_is_read_as_seconds_or_as_a_date():
+    assert [retry_after(value) for value in ("7", " 0.5 ", "", "soon", "-3", "9" * 30)] == [
+        7,
+        0.5,
+        0,
+        0,
+        0,
+        0,
+    ]
+    assert retry_after(formatdate(time.time() + 60, usegmt=True)) == pytest.approx(60, abs=5)
+    assert retry_after(formatdate(time.time() - 60, usegmt=True)) == 0
+
+
+@given(st.text())
+def test_no_retry_after_raises(value):
+    assert retry_after(value) >= 0
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda one: (
+        st.lists(one)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "choices",
+                    "usage",
+                    "message",
+                    "content",
+                    "prompt_tokens",
+                    "completion_tokens",
+                    "finish_reason",
+                ]
+            ),
+            one,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(JSON)
+def test_whatever_an_endpoint_says_is_a_reply_or_a_value_error(data):
+    assert usage_of(data, 5, 6).requests == 1
+    try:
+        reply = read_chat(data)
+    except ValueError:
+        return
+    assert isinstance(reply.text, str) and reply.text.strip() and json.dumps(reply.text)

@@ -1,0 +1,145 @@
+"""`rag-r1 filter` with a scripted policy behind HTTP: what is kept, what is written, and what is not asked
+again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scripted_vllm import Policy
+
+from data_process.difficulty import read_difficulties
+from rag_r1.demo.policy import policy_path
+from rag_r1.demo.world import make_questions, make_world, to_row
+from rag_r1.evaluation import filter as command
+from rag_r1.evaluation.asks import ask_of, drawn
+from rag_r1.evaluation.chat_engine import turn_seed
+from rag_r1.protocols import load_protocol
+from rag_r1.rows import QuestionRow, read_rows, write_rows
+
+MQ = load_protocol("rag_r1_mq")
+SEED = 11
+
+
+def fate(question: str, temperature: float, seed: int) -> bool:
+    """Some questions are easy, some are hopeless; the first try is made at temperature 1, replays at 1.2."""
+    assert temperature in (1.0, 1.2)
+    easiness = drawn(0, "easiness", question) ** 2
+    return drawn(0, "fate", f"{question}/{temperature}/{seed}") < easiness
+
+
+def by_definition(rows: list[QuestionRow], share: float) -> dict[str, int | None]:
+    """The kept ids with their rollouts until the first right one; and None for those that are not kept."""
+    found: dict[str, int | None] = {}
+    for row in rows:
+        asks = [ask_of(row, MQ, sample=sample, seed=SEED) for sample in range(11)]
+        temperatures = [1.0, *[1.2] * 10]
+        rights = [
+            fate(row.question, t, turn_seed(ask.seed, 0)) for ask, t in zip(asks, temperatures, strict=True)
+        ]
+        first = rights.index(True) + 1 if any(rights) else None
+        kept = first is not None and (first > 1 or drawn(SEED, "kept", row.id) < share)
+        found[row.id] = first if kept else None
+    return found
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(policy_path("rag_r1_mq"))
+
+
+def rows_of(count: int) -> list[QuestionRow]:
+    questions = make_questions(make_world(1, "train", people=60, places=20), count, 1)
+    return [to_row(question, index, "train", MQ) for index, question in enumerate(questions)]
+
+
+def run(policy: Policy, questions: Path, out: Path, *more: str) -> int:
+    given = {
+        "--questions": questions,
+        "--url": policy.url,
+        "--model": "m",
+        "--tokenizer": policy_path("rag_r1_mq"),
+        "--retriever-url": policy.url,
+        "--out": out,
+        "--seed": SEED,
+        "--in-flight": 8,
+        "--retries": 0,
+    }
+    return command.main([str(word) for pair in given.items() for word in pair] + list(more))
+
+
+def written(folder: Path) -> dict[str, list[QuestionRow]]:
+    """The rows of both files."""
+    return {
+        name: [QuestionRow.from_row(r) for r in read_rows(folder / f"{name}.parquet")]
+        for name in ("train", "test")
+    }
+
+
+@pytest.mark.slow
+def test_what_is_kept_and_written_is_what_the_definition_says(tmp_path: Path, tokenizer, capsys):
+    rows = rows_of(80)
+    write_rows(tmp_path / "questions.parquet", rows)
+    expected = by_definition(rows, 0.25)
+    kept = [row for row in rows if expected[row.id]]
+    with Policy(tokenizer, {row.question: row.golds[0] for row in rows}, fate) as policy:
+        out = tmp_path / "out"
+        assert run(policy, tmp_path / "questions.parquet", out) == 0
+        found = written(out)
+        unchanged = [replace(row, split="train") for row in (*found["train"], *found["test"])]
+        assert sorted(unchanged, key=lambda row: row.id) == sorted(kept, key=lambda row: row.id)
+        assert {row.split for row in found["test"]} == {"test"}
+        assert len(found["test"]) == -(-len(kept) // 20)
+        assert not {row.question for row in found["train"]} & {row.question for row in found["test"]}
+
+        summary = json.loads((out / "summary.json").read_text())
+        assert summary["settings"]["answers"] == "token ids"
+        bars = {name: count for name, count in summary["histogram"].items()}
+        never = bars.pop("never")
+        rollouts = sum(int(name) * count for name, count in bars.items()) + 11 * never
+        assert summary["rollouts"] == len(policy.bodies) == rollouts
+        assert summary["right_later"] == sum((first or 1) > 1 for first in expected.values())
+        classes = read_difficulties(out / "rollouts.jsonl").by_question
+        assert len(classes) == 80 - never
+        assert (out / "histogram.png").read_bytes()[:4] == b"\x89PNG"
+        told = capsys.readouterr().out
+        assert "rollouts until the first right answer" in told and f"kept {len(kept)} of 80 questions" in told
+
+        # Another draw from the same rollouts asks nothing.
+        before = {path.name: path.read_bytes() for path in out.glob("*.parquet")}
+        asked = len(policy.bodies)
+        assert run(policy, tmp_path / "questions.parquet", out, "--share", "1", "--validation", "0") == 0
+        everything = by_definition(rows, 1.0)
+        assert [row.id for row in written(out)["train"]] == [row.id for row in rows if everything[row.id]]
+        assert run(policy, tmp_path / "questions.parquet", out) == 0
+        assert {path.name: path.read_bytes() for path in out.glob("*.parquet")} == before
+        assert len(policy.bodies) == asked
+
+
+@pytest.mark.slow
+def test_if_nothing_is_kept_that_is_an_error_with_a_hint(tmp_path: Path, tokenizer, capsys):
+    rows = rows_of(3)
+    write_rows(tmp_path / "questions.parquet", rows)
+    with Policy(tokenizer, {}, lambda *unused: False) as policy:
+        assert run(policy, tmp_path / "questions.parquet", tmp_path / "out", "--replays", "1") == 1
+    assert "no question of 3 is kept" in capsys.readouterr().err
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["never_right"] == 3
+
+
+@pytest.mark.slow
+def test_plain_questions_become_rows_of_the_protocol(tmp_path: Path, tokenizer):
+    rows = rows_of(6)
+    lines = [json.dumps({"question": row.question, "answer": row.golds[0]}) for row in rows]
+    (tmp_path / "q.jsonl").write_text("\n".join(lines))
+    with Policy(tokenizer, {row.question: row.golds[0] for row in rows}, lambda *unused: True) as policy:
+        assert run(policy, tmp_path / "q.jsonl", tmp_path / "out", "--share", "1") == 0
+    found = written(tmp_path / "out")
+    assert len(found["train"]) == 5 and len(found["test"]) == 1
+    assert found["train"][0].prompt == tuple(MQ.messages(found["train"][0].question))
+    assert found["train"][0].golds == (
+        dict((r.question, r.golds[0]) for r in rows)[found["train"][0].question],
+    )

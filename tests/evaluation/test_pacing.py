@@ -1,0 +1,124 @@
+"""The pace of requests, in virtual time, and the limit of what they may cost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import virtual_time
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_r1.evaluation.pacing import Pace, Spending, Stop
+from rag_r1.evaluation.tape import Usage
+
+
+def sent_at(pace: Pace, tokens: list[int], corrections: dict[int, int] | None = None) -> list[float]:
+    """When each request was sent, if all want to be at once."""
+    times: list[float] = []
+
+    async def main():
+        async def one(i: int):
+            await pace.turn(tokens[i])
+            times.append(asyncio.get_running_loop().time())
+            if corrections and i in corrections:
+                pace.correct(tokens[i], corrections[i])
+
+        for i in range(len(tokens)):
+            await one(i)
+
+    virtual_time.run(main())
+    return times
+
+
+def test_requests_are_spaced_by_their_number_and_by_their_tokens():
+    assert sent_at(Pace(requests=60), [0] * 4) == pytest.approx([0, 1, 2, 3])
+    assert sent_at(Pace(tokens=600), [10, 20, 10, 10]) == pytest.approx([0, 1, 3, 4])
+    assert sent_at(Pace(requests=30, tokens=600), [10, 100, 10]) == pytest.approx([0, 2, 12])
+    assert sent_at(Pace(), [5, 5]) == [0, 0]
+
+
+def test_an_estimate_is_corrected_when_the_tokens_are_known():
+    assert sent_at(Pace(tokens=600), [100, 10, 10], {0: 20}) == pytest.approx([0, 2, 3])
+
+
+def test_a_pause_holds_back_all_requests():
+    times: list[float] = []
+
+    async def main():
+        pace = Pace()
+        pace.pause(7)
+        pace.pause(3)
+
+        async def one():
+            await pace.turn(1)
+            times.append(asyncio.get_running_loop().time())
+
+        await asyncio.gather(one(), one())
+
+    virtual_time.run(main())
+    assert all(7 <= time <= 7.21 for time in times) and len(times) == 2
+
+
+@given(
+    limit=st.floats(0.5, 30),
+    requests=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.floats(0, 1)), max_size=30),
+)
+def test_the_limit_is_never_passed_and_what_fits_is_sent(limit, requests):
+    """Each request reserves its most and uses a part of it; a million tokens cost a million."""
+    stop = Stop()
+    answered: list[int] = []
+    costs: list[float] = []
+
+    async def main():
+        spending = Spending(stop, price_in=1e6, price_out=1e6, most=limit)
+
+        async def one(prompt: int, most: int, part: float):
+            async with spending.reserved(prompt, most):
+                await asyncio.sleep(part)
+                spending.add(Usage(1, prompt, int(most * part)))
+            answered.append(prompt + most)
+            costs.append(spending.cost)
+
+        tasks = [asyncio.create_task(one(*request)) for request in requests]
+        stopped = asyncio.create_task(stop.wait())
+        if tasks:
+            await asyncio.wait({asyncio.gather(*tasks), stopped}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (*tasks, stopped):
+            task.cancel()
+        await asyncio.gather(*tasks, stopped, return_exceptions=True)
+        return spending
+
+    spending = virtual_time.run(main())
+    assert max([*costs, spending.cost]) <= limit
+    if stop.reason is None:
+        assert len(answered) == len(requests)
+    else:
+        assert "of --max-cost" in stop.reason
+        assert any(spending.cost + prompt + most > limit for prompt, most, _ in requests)
+
+
+def test_earlier_starts_count():
+    async def main():
+        spending = Spending(Stop(), 2.0, 4.0, before=Usage(3, 1_000_000, 500_000))
+        spending.add(Usage(1, 500_000, 0))
+        return spending.cost, spending.usage
+
+    cost, usage = virtual_time.run(main())
+    assert cost == pytest.approx(5.0) and usage == Usage(4, 1_500_000, 500_000)
+
+
+def test_the_first_reason_to_stop_counts():
+    async def main():
+        stop = Stop()
+        await stop.passed()
+        stop("one")
+        stop("two")
+        await stop.wait()
+        passing = asyncio.create_task(stop.passed())
+        await asyncio.sleep(100)
+        assert not passing.done()
+        passing.cancel()
+        return stop.reason
+
+    assert virtual_time.run(main()) == "one"
