@@ -14,6 +14,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("rag_r1.doctor", "check the installation, and say what is missing and how to fix it"),
     "train": ("rag_r1.train", "check a recipe, its data, model and retrieval server, then train with veRL"),
     "stages": ("rag_r1.stages", "train in stages, each from the model of the previous one; resumable"),
+    "sft-data": (
+        "rag_r1.evaluation.sft_data",
+        "make SFT data from traces, for `rag-r1 sft` and for LLaMA-Factory",
+    ),
+    "sft": ("rag_r1.sft", "check a recipe, its data and model, then fine-tune with veRL's SFT trainer"),
     "demo": ("rag_r1.demo.run", "train the embedded tiny policy on its invented world, on this machine"),
 }
 """Command -> the module with its `main`, and what it does."""
