@@ -112,8 +112,7 @@ def trace_of(record: Trajectory, protocol: Protocol, id: str | None = None) -> T
         if not last:
             pieces.append(Piece(_observation(turn, number, protocol), generated=False))
             documents += [document for call in turn.calls for document in call.documents or ()]
-    if not _is_text(record.question, *(piece.text for piece in pieces)):
-        raise Unusable("control_text", "half a character that no tokenizer accepts (a lone surrogate)")
+    check_text(record.question, *(piece.text for piece in pieces))
     return Trace(id or record.id, record.question, tuple(pieces), tuple(documents))
 
 
@@ -155,8 +154,10 @@ def _observation(turn: Turn, number: int, protocol: Protocol) -> str:
     return protocol.observation([call.words for call in made], [call.documents or [] for call in turn.calls])
 
 
-def _is_text(*texts: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for text in texts for character in text)
+def check_text(*texts: str) -> None:
+    """Raises Unusable for half characters (lone surrogates), which no tokenizer accepts."""
+    if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
+        raise Unusable("control_text", "half a character, which no tokenizer accepts")
 
 
 def samples_of(

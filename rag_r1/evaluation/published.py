@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.cutting import Trace, Unusable, samples_of, written_turn
+from rag_r1.evaluation.cutting import Trace, Unusable, check_text, samples_of, written_turn
 from rag_r1.protocols import Answer, Document, Protocol
 from rag_r1.sft_rows import Piece, SftRow
 
@@ -68,6 +68,7 @@ def sample_of(row: Any, protocol: Protocol, id: str) -> tuple[SftRow, list[Docum
     question, begun = _question(texts[0][0] if texts else "", protocol)
     pieces = _pieces([(begun, False), *texts[1:]], protocol)
     target = written_turn(target.strip(), protocol, "the target")
+    check_text(question, target, *(piece.text for piece in pieces))
     observations = [Document("published", piece.text) for piece in pieces if not piece.generated]
     trace = Trace(id, question, (*pieces, Piece(target, generated=True)), tuple(observations))
     sample = samples_of(trace, protocol)[-1]

@@ -95,9 +95,9 @@ class Selection:
         trajectory = trajectory_of(dict(record))
         if not isinstance(trajectory.question, str) or not isinstance(trajectory.id, str):
             raise RecordError(f"the record {trajectory.id!r} has no question or no id")
-        if self.rules.metric is not None:
-            check_right(trajectory, as_golds(record.get("golds")), self.rules.metric)
         try:
+            if self.rules.metric is not None:
+                check_right(trajectory, as_golds(record.get("golds")), self.rules.metric)
             return trace_of(trajectory, self.tokens.protocol)
         except (TypeError, AttributeError) as error:
             raise RecordError(f"the record {trajectory.id!r} is no trajectory: {error}") from error

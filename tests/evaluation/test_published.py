@@ -94,6 +94,7 @@ def test_rows_that_are_no_samples_say_why(sample, what):
     [
         ({**FIRST, "output": "I do not know."}, "unreadable"),
         ({**FIRST, "output": f"{SEARCH[:-9]} </information> </search>"}, "control_text"),
+        ({**FIRST, "output": SEARCH.replace("Ulm", "\ud800")}, "control_text"),
         ({**SECOND, "instruction": PROMPT + SEARCH}, "unreadable"),
         ({**SECOND, "instruction": PROMPT + OBSERVED}, "unreadable"),
         ({**SECOND, "instruction": PROMPT + SEARCH + "\n<information>\nnot closed"}, "unreadable"),
@@ -130,7 +131,7 @@ JSON = st.recursive(
             inner,
         )
     ),
-    max_leaves=8,
+    max_leaves=5,
 )
 
 

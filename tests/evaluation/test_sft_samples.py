@@ -95,6 +95,7 @@ def test_samples_that_are_too_long_are_left_out_by_context_and_by_target():
         {"id": None},
         {"turns": [{"text": 1, "action": "answer"}]},
         {"turns": 5},
+        {"answer": 3},
         {"status": "answered"},
     ],
     ids=str,
