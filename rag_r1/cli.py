@@ -20,6 +20,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "rag_r1.evaluation.filter",
         "replay questions, and keep those of the right difficulty; resumable",
     ),
+    "sft-data": (
+        "rag_r1.evaluation.sft_data",
+        "make SFT data from traces, for `rag-r1 sft` and for LLaMA-Factory",
+    ),
+    "sft": ("rag_r1.sft", "check a recipe, its data and model, then fine-tune with veRL's SFT trainer"),
     "demo": ("rag_r1.demo.run", "train the embedded tiny policy on its invented world, on this machine"),
 }
 """Command -> the module with its `main`, and what it does."""

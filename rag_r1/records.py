@@ -17,7 +17,7 @@ import json
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -86,11 +86,15 @@ def _for_its_owner(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def read_records(*paths: str | Path, skip_broken: bool = False) -> Iterator[dict[str, Any]]:
+#: What is told of each line that is not a record: its place and the reason.
+Broken = Callable[[str, object], None]
+
+
+def read_records(*paths: str | Path, skip_broken: bool | Broken = False) -> Iterator[dict[str, Any]]:
     """The records of files, and of all `*.jsonl` files in folders and their subfolders, sorted by name.
 
     Raises RecordError, which names file and line, for a line that is not a record (with `skip_broken` it is
-    logged and left out instead) and for a path that does not exist.
+    left out instead, and logged or, if that is a function, told to it) and for a path that does not exist.
     """
     for path in map(Path, paths):
         if not path.exists():
@@ -99,7 +103,7 @@ def read_records(*paths: str | Path, skip_broken: bool = False) -> Iterator[dict
             yield from _records_of(file, skip_broken)
 
 
-def _records_of(path: Path, skip_broken: bool) -> Iterator[dict[str, Any]]:
+def _records_of(path: Path, skip_broken: bool | Broken) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -111,10 +115,13 @@ def _records_of(path: Path, skip_broken: bool) -> Iterator[dict[str, Any]]:
             except (ValueError, RecursionError) as error:
                 if not line.endswith(b"\n"):
                     return
-                what = f"{path}, line {number}: no trajectory record ({error})"
+                place, what = f"{path}, line {number}", f"no trajectory record ({error})"
                 if not skip_broken:
-                    raise RecordError(what) from error
-                logger.warning("%s; it is left out", what)
+                    raise RecordError(f"{place}: {what}") from error
+                if callable(skip_broken):
+                    skip_broken(place, what)
+                else:
+                    logger.warning("%s: %s; it is left out", place, what)
                 continue
             yield record
 

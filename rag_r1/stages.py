@@ -19,7 +19,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -64,7 +64,7 @@ def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], trai
             print(f"stage {number}: finished before, its model is {model}")
             continue
         checkpoints = folder / "checkpoints"
-        with _locked(folder):
+        with locked(folder):
             mend_tracker(checkpoints)
             status = train(recipe, stage_overrides(overrides, number, folder, model))
             if status:
@@ -138,9 +138,13 @@ def exported_model(checkpoints: Path) -> Path:
 def train_here(recipe: str, overrides: Sequence[str], check_only: bool = False) -> int:
     """Run `rag-r1 train` in a process that ends with this one."""
     command = [sys.executable, "-m", "rag_r1.train", "--recipe", recipe]
-    process = subprocess.Popen(
-        [*command, *(["--check-only"] if check_only else []), *overrides], close_fds=False
-    )
+    return run_here([*command, *(["--check-only"] if check_only else []), *overrides])
+
+
+def run_here(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
+    """Run a training's command in a process that ends with this one; it inherits the folder's lock. Returns
+    its exit status."""
+    process = subprocess.Popen(command, close_fds=False, env=environment)
     try:
         return process.wait()
     finally:
@@ -154,9 +158,10 @@ def train_here(recipe: str, overrides: Sequence[str], check_only: bool = False) 
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Holds the folder's lock. The training inherits it, so it is held as long as either process lives.
-    (filelock's locks are not inherited, and a release by one process releases them for all.)"""
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the folder's lock. The training inherits it, so it is held as long as either process lives;
+    StageError if it is held already. (filelock's locks are not inherited, and a release by one process
+    releases them for all.)"""
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / "lock", os.O_CREAT | os.O_RDWR)
     os.set_inheritable(descriptor, True)

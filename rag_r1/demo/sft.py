@@ -50,7 +50,8 @@ from rag_r1.demo.policy import (
 )
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import roll_out, scores_by_kind
-from rag_r1.demo.traces import FULL, GOLD, MIXED, draw_strategy, sample_kinds, write_drill, write_trace
+from rag_r1.demo.trace_records import BATCH, warm_traces
+from rag_r1.demo.traces import FULL, draw_strategy, sample_kinds, write_drill, write_trace
 from rag_r1.demo.world import KINDS, Question, demo_data, demo_protocol, fresh_world, make_questions
 from rag_r1.protocols import Protocol
 from rag_r1.rewards import token_f1
@@ -58,8 +59,8 @@ from rag_r1.rewards import token_f1
 #: Weight in the base's loss of a prompt or passage token that occurred before in the row and so can be
 #: copied. First occurrences cannot be predicted and weigh 0; tokens that the policy writes weigh 1.
 COPY_WEIGHT = 0.5
-#: Questions per batch, and exercises added to them in the base.
-BATCH, DRILLS = 16, 6
+#: Exercises added to the questions of a batch in the base.
+DRILLS = 6
 
 Row = tuple[list[int], list[float]]
 
@@ -126,18 +127,12 @@ def warm_batches(
     tokenizer: TokenizerBase, protocol: Protocol, gold: bool, seed: int, counts: Counter
 ) -> Iterator[list[Row]]:
     """Batches of the warm start; `counts` collects its samples by RAG-R1's four kinds."""
-    rng = random.Random(f"warm-{seed}")
-    mix = (GOLD if gold else MIXED)[protocol.name]
-    for _ in range(WARM.steps):
-        world = fresh_world(rng)
-        search = WorldSearch(world.passages).results
+    for traces in warm_traces(protocol, "gold" if gold else "mixed", WARM.steps, seed):
         rows = []
-        for question in make_questions(world, BATCH, rng.randrange(1 << 48)):
-            trace = write_trace(
-                question, draw_strategy(mix[question.kind], rng), world, protocol, search, rng
-            )
-            counts.update(sample_kinds(trace))
-            ids, mask = encode_trace(tokenizer, protocol, protocol.messages(question.text), trace)
+        for trace in traces:
+            counts.update(sample_kinds(trace.segments))
+            messages = protocol.messages(trace.question.text)
+            ids, mask = encode_trace(tokenizer, protocol, messages, trace.segments)
             rows.append((ids, [float(generated) for generated in mask]))
         yield rows
 

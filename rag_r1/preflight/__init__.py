@@ -17,8 +17,9 @@ from rag_r1.preflight.retriever import check_retriever
 from rag_r1.preflight.sampling import check_filtering, check_sampler, check_sampler_options
 from rag_r1.preflight.sessions import check_sessions
 from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_verl
+from rag_r1.preflight.sft import preflight_sft
 
-__all__ = ["Problem", "Report", "check_retriever", "preflight"]
+__all__ = ["Problem", "Report", "check_retriever", "preflight", "preflight_sft"]
 
 
 def preflight(config: DictConfig) -> Report:
@@ -36,7 +37,7 @@ def preflight(config: DictConfig) -> Report:
     report.problems += check_filtering(config, settings)
     report.problems += check_sessions(config, settings)
     if settings is not None and settings.protocol is not None and tokenizer is not None:
-        report.problems += check_tags(settings, tokenizer)
+        report.problems += check_tags(settings.protocol, tokenizer)
     train_rows = check_data(config, settings, tokenizer, report)
     if train_rows is not None:
         report.problems += check_steps(config, train_rows)

@@ -5,16 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.agent import TokenizerCodec
-from rag_r1.config import RagR1Config
 from rag_r1.preflight.problems import Problem, error, first_line, not_given
+from rag_r1.protocols import Protocol
 
 
-def check_model(config: DictConfig) -> tuple[Any | None, list[Problem]]:
-    """The model exists and its tokenizer loads. Returns the tokenizer, or None with the problem."""
-    key, node = "actor_rollout_ref.model.path", config.actor_rollout_ref.model
+def check_model(
+    config: DictConfig, where: str = "actor_rollout_ref.model"
+) -> tuple[Any | None, list[Problem]]:
+    """The model of the block `where` exists and its tokenizer loads. Returns the tokenizer, or None with the
+    problem."""
+    key, node = f"{where}.path", OmegaConf.select(config, where)
     if not_given(config, key):
         return None, []
     path = Path(node.path).expanduser()
@@ -38,17 +41,19 @@ def check_model(config: DictConfig) -> tuple[Any | None, list[Problem]]:
         tokenizer.chat_template = node.custom_chat_template
     if not tokenizer.chat_template:
         what = f"the tokenizer of {node.path} has no chat template"
-        return None, [error(key, what, "set actor_rollout_ref.model.custom_chat_template")]
+        return None, [error(key, what, f"set {where}.custom_chat_template")]
     return tokenizer, []
 
 
-def check_tags(settings: RagR1Config, tokenizer: Any) -> list[Problem]:
+def check_tags(
+    protocol: Protocol, tokenizer: Any, key: str = "actor_rollout_ref.model.path"
+) -> list[Problem]:
     """The tokenizer keeps every tag visible: one that is a special token would be missing from turns."""
     codec, problems = TokenizerCodec(tokenizer), []
-    for block in settings.protocol.blocks:
+    for block in protocol.blocks:
         for text in (block.open, block.close):
             if text not in codec.decode(codec.encode(f"a {text} b")):
                 what = f"the tokenizer loses {text!r} (the protocol's {block.name} tag) in decoding"
                 remedy = "register the tag as an ordinary added token, or use a protocol with other tags"
-                problems.append(error("actor_rollout_ref.model.path", what, remedy))
+                problems.append(error(key, what, remedy))
     return problems

@@ -24,7 +24,9 @@ SCRIPTS = sorted((ROOT / "docs" / "guides").glob("*.sh"))
 NAMES = [path.relative_to(ROOT).as_posix() for path in GUIDES]
 #: Where a config's keys begin; other words with dots in them are file names.
 ROOTS = ("actor_rollout_ref", "algorithm", "checkpoint", "critic", "data", "rag_r1", "ray_kwargs", "trainer")
-KEY = re.compile(rf"(?<![\w/.+])(\+?(?:{'|'.join(ROOTS)})(?:\.\w+)+)(?:=(\[[^\]]*\]|[^\s`'\"]+))?")
+#: Guides of other recipes than reinforcement learning's.
+RECIPES = {"checkpoints/README.md": "checkpoints/evaluate", "guides/sft.md": "rag_r1/sft/qwen_7b"}
+KEY = re.compile(rf"(?<![\w/.+])(?<!-m )(\+?(?:{'|'.join(ROOTS)})(?:\.\w+)+)(?:=(\[[^\]]*\]|[^\s`'\"]+))?")
 DOORS = {"train_ppo.sh": "ppo_sq", "train_ppo_mq.sh": "ppo_mq", "train_grpo.sh": "grpo"}
 
 
@@ -113,7 +115,7 @@ def test_every_flag_of_a_python_command_is_one_of_its_own(guide: Path):
 
 @pytest.mark.parametrize("guide", GUIDES, ids=NAMES)
 def test_every_hydra_key_exists_with_the_value_that_is_shown(guide: Path):
-    recipe = "checkpoints/evaluate" if guide.parent.name == "checkpoints" else "rag_r1/ppo_mq"
+    recipe = RECIPES.get(f"{guide.parent.name}/{guide.name}", "rag_r1/ppo_mq")
     found = keys(guide.read_text("utf-8"))
     given = {key: value for key, value in found.items() if value and "..." not in value}
     composed = config(f"recipes/{recipe}", *(f"{key}={value}" for key, value in given.items()))
@@ -131,12 +133,12 @@ def test_every_training_that_is_shown_composes(guide: Path, tmp_path: Path):
         doors = [word for word in words if word in DOORS]
         if doors:
             recipe, overrides = f"recipes/rag_r1/{DOORS[doors[0]]}", words[words.index(doors[0]) + 1 :]
-        elif words[:2] == ["rag-r1", "train"]:
+        elif words[:2] in (["rag-r1", "train"], ["rag-r1", "sft"]):
             own = tmp_path / words[3]
             recipe, overrides = str(own) if own.is_file() else words[3], words[4:]
         else:
             continue
-        compose_recipe(Recipe.find(recipe), [word for word in overrides if not word.startswith("--")])
+        compose_recipe(Recipe.find(recipe), [word for word in overrides if "=" in word and word[:2] != "--"])
 
 
 def test_the_keys_of_a_text_are_found():

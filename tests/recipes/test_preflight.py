@@ -215,9 +215,9 @@ def test_lengths_that_cannot_fit_are_named(base_config, values: dict[str, int], 
 def test_a_tokenizer_that_hides_a_tag_is_named_with_the_tag(model_folder):
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     settings = RagR1Config.from_config({"protocol": "rag_r1_mq"})
-    assert check_tags(settings, tokenizer) == []
+    assert check_tags(settings.protocol, tokenizer) == []
     tokenizer.add_special_tokens({"additional_special_tokens": ["</search>"]})
-    (problem,) = check_tags(settings, tokenizer)
+    (problem,) = check_tags(settings.protocol, tokenizer)
     assert "'</search>'" in str(problem) and problem.level == "error"
 
 

@@ -1,0 +1,121 @@
+"""Does SFT through veRL's trainer give the same policy as the demo's own warm start in plain torch?
+
+    python benchmarks/sft_on_verl.py --work outputs/sft_on_verl
+
+Both start from the same base, learn from the same traces (`rag_r1.demo.trace_records`: mixed strategies,
+right and wrong ones), as many batches of as many questions, and are measured on the same held-out questions:
+
+    warm start   `python -m rag_r1.demo.sft`: one pass over the traces in their order, Muon and AdamW
+    veRL         the traces as records, `rag-r1 sft-data`, `rag-r1 sft` with recipes/rag_r1/sft/demo: one pass
+                 over the shuffled rows, AdamW alone, because veRL builds one optimizer for all weights
+
+`--layout` chooses between whole traces and cut samples. Cut samples are about twice as many as traces, so
+with them a batch has twice as many rows and there are as many steps. Finished parts are not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rag_r1.demo.policy import PROTOCOLS
+from rag_r1.demo.search import WorldSearch
+from rag_r1.demo.sft import WARM, measure
+from rag_r1.demo.trace_records import BATCH, write_records
+from rag_r1.demo.world import KINDS, demo_data, demo_protocol
+
+ROOT = Path(__file__).resolve().parents[1]
+PROMPT = ROOT / "rag_r1" / "demo" / "prompt.txt"
+COLUMNS = (*KINDS, "all", "well-formed", "turns")
+
+
+def run(*command: str | Path) -> None:
+    """Run a module of this project as a user does. Ends the benchmark if it fails."""
+    words = [sys.executable, "-m", *map(str, command)]
+    print("$", " ".join(["python", *words[1:]]), flush=True)
+    done = subprocess.run(words, cwd=ROOT)
+    if done.returncode:
+        sys.exit(f"error: {command[0]} ended with status {done.returncode}")
+
+
+def warm_start(work: Path, protocol: str, seed: int, mix: str) -> tuple[Path, Path]:
+    """The base and the warm start in plain torch, made if they are not there."""
+    base, warm = work / "base", work / f"warm-{protocol}-{mix}"
+    if not (warm / "config.json").exists():
+        given = ["--protocol", protocol, "--seed", str(seed), "--base", base, "--out", warm]
+        run("rag_r1.demo.sft", *given, *(["--gold"] if mix == "gold" else []))
+    return base, warm
+
+
+def sft_data(work: Path, base: Path, given: argparse.Namespace) -> Path:
+    """The rows of the warm start's traces, for veRL."""
+    name = f"{given.protocol}-{given.mix}-{given.batches}-{given.seed}"
+    traces, data = work / f"traces-{name}" / "traces.jsonl", work / f"data-{name}-{given.layout}"
+    if not (data / "sft_summary.json").exists():
+        write_records(traces, demo_protocol(given.protocol), given.mix, given.batches, given.seed)
+        keep = ["--metric", "any", "--thought-only", "1", "--validation", "0", "--format", "verl"]
+        source = ["--traces", traces, "--model", base, "--protocol", given.protocol, "--prompt", PROMPT]
+        run("rag_r1.evaluation.sft_data", *source, *keep, "--layout", given.layout, "--out", data)
+    return data
+
+
+def sft_on_verl(work: Path, base: Path, data: Path, given: argparse.Namespace) -> Path:
+    """The model that veRL's SFT trainer exports, trained if it is not there."""
+    summary = json.loads((data / "sft_summary.json").read_text(encoding="utf-8"))
+    rows = summary["splits"]["train"]["samples"]
+    batch = max(1, rows // given.batches)
+    out = work / f"verl-{data.name}"
+    if not (out / "model").exists():
+        run(
+            "rag_r1.sft", "--recipe", "recipes/rag_r1/sft/demo", "--data", data,
+            f"model.path='{base}'", f"trainer.default_local_dir='{out}'", f"data.train_batch_size={batch}",
+            "trainer.test_freq=-1", "trainer.save_freq=-1", "checkpoint.save_contents=[hf_model]",
+            "trainer.resume_mode=disable", *given.overrides,
+        )  # fmt: skip
+    return out / "model"
+
+
+def table(rows: dict[str, dict[str, float]]) -> str:
+    """Held-out figures as a Markdown table, one row for each policy."""
+    lines = [f"| policy | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
+    lines += [
+        f"| {name} | {' | '.join(f'{figures[column]:.2f}' for column in COLUMNS)} |"
+        for name, figures in rows.items()
+    ]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--work", type=Path, required=True, help="folder for base, traces, data and policies")
+    parser.add_argument("--protocol", choices=PROTOCOLS, default="rag_r1_mq")
+    parser.add_argument("--mix", choices=("mixed", "gold"), default="mixed", help="strategies of the traces")
+    parser.add_argument("--layout", choices=("cut", "whole"), default="whole")
+    batches = f"of {BATCH} questions (default: {WARM.steps}, as the warm start)"
+    parser.add_argument("--batches", type=int, default=WARM.steps, help=batches)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("overrides", nargs="*", help="key=value for `rag-r1 sft`, e.g. optim.lr=5e-4")
+    given = parser.parse_args(arguments)
+    work = given.work.resolve()
+    base, warm = warm_start(work, given.protocol, given.seed, given.mix)
+    trained = sft_on_verl(work, base, sft_data(work, base, given), given)
+    held_out, protocol = demo_data(given.seed), demo_protocol(given.protocol)
+    figures = {
+        name: measure(folder, protocol, held_out.val, WorldSearch(held_out.passages))
+        for name, folder in (("warm start, plain torch", warm), (f"veRL, {given.layout}", trained))
+    }
+    for decoding in ("greedy", "sampled"):
+        rows = {name: of[decoding] for name, of in figures.items()}
+        ours, theirs = rows.values()
+        apart = max(abs(ours[kind] - theirs[kind]) for kind in (*KINDS, "all"))
+        print(f"\nheld-out exact match, {decoding} ({len(held_out.val)} questions)\n\n{table(rows)}")
+        print(f"\nall: {theirs['all'] - ours['all']:+.3f}; the largest difference of a kind: {apart:.3f}")
+
+
+if __name__ == "__main__":
+    main()

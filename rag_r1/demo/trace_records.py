@@ -1,0 +1,123 @@
+"""Rule-based traces of the demo world, as the warm start learns from them, also as trajectory records.
+
+A record of such a trace is like that of a trajectory that a policy played: turns with their calls, the
+documents that were shown, the answer, and the golds. `rag-r1 sft-data` reads them, so that the way from
+traces to a fine-tuned policy can be tried without a teacher:
+
+    python -m rag_r1.demo.trace_records --out traces --protocol rag_r1_mq --mix gold --batches 100
+
+Every batch asks about a new random world, so that no fact can be memorised.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tqdm import tqdm
+
+from rag_r1.agent import Trajectory, Turn
+from rag_r1.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.demo.search import WorldSearch
+from rag_r1.demo.traces import FULL, GOLD, MIXED, Search, Segment, draw_strategy, write_trace
+from rag_r1.demo.world import Question, demo_protocol, fresh_world, make_questions
+from rag_r1.protocols import Answer, Protocol
+from rag_r1.protocols import Search as SearchAction
+
+#: Questions per batch.
+BATCH = 16
+MIXES = {"mixed": MIXED, "gold": GOLD, "full": FULL}
+
+
+@dataclass(frozen=True)
+class DemoTrace:
+    """A question, a trace that answers it, rightly or not, and the search of its world."""
+
+    question: Question
+    segments: list[Segment]
+    search: Search
+
+
+def warm_traces(protocol: Protocol, mix: str, batches: int, seed: int) -> Iterator[list[DemoTrace]]:
+    """Batches of traces whose strategies are drawn from a mix (`traces.MIXED`, ...); the same arguments give
+    the same traces."""
+    rng = random.Random(f"warm-{seed}")
+    shares = MIXES[mix][protocol.name]
+    for _ in range(batches):
+        world = fresh_world(rng)
+        search = WorldSearch(world.passages).results
+        yield [
+            DemoTrace(
+                question,
+                write_trace(
+                    question, draw_strategy(shares[question.kind], rng), world, protocol, search, rng
+                ),
+                search,
+            )
+            for question in make_questions(world, BATCH, rng.randrange(1 << 48))
+        ]
+
+
+def record_of(trace: DemoTrace, protocol: Protocol, id: str) -> Trajectory:
+    """The trace as a trajectory."""
+    record = Trajectory(id, trace.question.text, protocol.name, status="answered")
+    for segment in trace.segments:
+        if not segment.generated:
+            continue
+        action = protocol.parse(segment.text)
+        if isinstance(action, SearchAction):
+            found = trace.search(action.queries)
+            record.turns.append(Turn.searched(segment.text, action.queries, found))
+        else:
+            assert isinstance(action, Answer)
+            record.turns.append(Turn(segment.text, action.kind))
+            record.answer = action.text
+    return record
+
+
+def write_records(path: Path, protocol: Protocol, mix: str, batches: int, seed: int) -> int:
+    """Write the records of `warm_traces` as JSON lines; returns their number."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    count = 0
+    with path.open("w", encoding="utf-8") as file:
+        for step, traces in enumerate(tqdm(warm_traces(protocol, mix, batches, seed), total=batches,
+                                           desc="traces", unit="batch", mininterval=5)):  # fmt: skip
+            for trace in traces:
+                record = record_of(trace, protocol, f"demo/{step}/{trace.question.id}")
+                run = {"step": step, "split": "train", "data_source": "demo", "golds": [trace.question.gold]}
+                file.write(json.dumps({**run, **record.to_dict()}, ensure_ascii=False) + "\n")
+                count += 1
+    return count
+
+
+class TraceArguments(Arguments):
+    """Which traces, and where they are written."""
+
+    out: Path = argument("folder for traces.jsonl", "DIR")
+    protocol: Literal["rag_r1_sq", "rag_r1_mq"] = argument("the dialect", default="rag_r1_mq")
+    mix: Literal["mixed", "gold", "full"] = argument(
+        "strategies: right and wrong ones as in the warm start, the shortest right ones, or all right ones",
+        default="mixed",
+    )
+    batches: Positive = argument(f"batches of {BATCH} questions, each about a new world", default=300)
+    seed: int = argument("of worlds, questions and strategies", default=0)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    given = read_arguments(
+        TraceArguments,
+        argv,
+        prog="python -m rag_r1.demo.trace_records",
+        description="Write rule-based traces of the demo world as trajectory records.",
+    )
+    path = given.out / "traces.jsonl"
+    protocol = demo_protocol(given.protocol)
+    print(f"{path}: {write_records(path, protocol, given.mix, given.batches, given.seed)} traces")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""Cuts trajectories into samples for supervised fine-tuning (RAG-R1, section 3.1.2).
+
+RAG-R1 lets a teacher answer questions with search, keeps the traces with right answers and cuts them at every
+search and at the answer. Each turn is then a sample, of one of four kinds:
+
+    question -> answer                   the policy answers from what it knows
+    question -> search
+    question + information -> search
+    question + information -> answer
+
+What follows the question up to the turn is context, and the turn is the target. In the layout `whole` the
+trace stays one sample, of which every turn is a target: a causal model has the same contexts and targets
+then, with each token computed once (rag_r1/demo/traces.py).
+
+The pieces come from the record. A target is a turn that the policy generated, up to the closing tag at
+which a generation stops. An observation is rendered from the documents that the record says were shown,
+by the protocol that the student will be trained in and with its tokenizer's control tokens neutralised,
+as the student's own rollout would. `Unusable` says why a trace cannot be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rag_r1.agent import Trajectory, Turn
+from rag_r1.evaluation.quoting import quotation
+from rag_r1.protocols import Answer, Calls, Document, Protocol, Search
+from rag_r1.rewards import cover_exact_match, exact_match
+from rag_r1.sft_rows import Piece, SftRow
+
+Layout = Literal["cut", "whole"]
+Metric = Literal["em", "cover_em"]
+
+THOUGHT_ONLY = "question -> answer"
+KINDS = (
+    THOUGHT_ONLY,
+    "question -> search",
+    "question + information -> search",
+    "question + information -> answer",
+)
+WHOLE = "whole trace"
+
+#: Why traces and samples are left out.
+REASONS = {
+    "other_protocol": "the trace was made in another protocol",
+    "failure": "a search, a tool or the engine failed",
+    "unanswered": "there is no answer",
+    "no_golds": "there are no gold answers to compare with",
+    "wrong": "the answer is wrong",
+    "rewritten": "the context was rewritten",
+    "other_action": "a turn is neither a search nor an answer",
+    "unreadable": "a turn does not parse to what the record says was called",
+    "control_text": "a turn contains tags of the environment or a token that controls the model",
+    "thought_only": "enough traces answer without a search (--thought-only)",
+    "quotes": "a target quotes a document",
+    "too_long": "the context or the target is too long (--max-context, --max-target)",
+    "repeated": "the same sample again",
+}
+
+
+class Unusable(ValueError):
+    """A trace or a sample that is left out. `reason` is a key of REASONS; the message gives the detail."""
+
+    def __init__(self, reason: str, detail: str = ""):
+        super().__init__(detail or REASONS[reason])
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A usable trace: its pieces in order, turns and observations alternating, the last an answer, and the
+    documents that were shown."""
+
+    id: str
+    question: str
+    pieces: tuple[Piece, ...]
+    documents: tuple[Document, ...]
+
+    @property
+    def searches(self) -> bool:
+        """Whether the answer comes after a search."""
+        return len(self.pieces) > 1
+
+
+def check_right(record: Trajectory, golds: Sequence[str], metric: Metric = "em") -> None:
+    """Raises Unusable unless the trajectory's answer is right."""
+    if record.answer is None or record.status != "answered":
+        raise Unusable("unanswered", f"it ended as {record.status}")
+    if not golds:
+        raise Unusable("no_golds")
+    score = exact_match if metric == "em" else cover_exact_match
+    if not score(record.answer, golds):
+        raise Unusable("wrong", f"{record.answer[:80]!r}, not {golds[0][:80]!r}")
+
+
+def trace_of(record: Trajectory, protocol: Protocol, id: str | None = None) -> Trace:
+    """The pieces of a trajectory. `protocol` neutralises the student's control tokens too
+    (`SftTokens.protocol`). Raises Unusable."""
+    if record.protocol != protocol.name:
+        raise Unusable("other_protocol", f"{record.protocol}, not {protocol.name}")
+    if record.answer is None or record.status != "answered":
+        raise Unusable("unanswered", f"it ended as {record.status}")
+    if record.failures:
+        raise Unusable("failure", f"{record.failures[0].kind}: {record.failures[0].detail}")
+    pieces: list[Piece] = []
+    documents: list[Document] = []
+    for number, turn in enumerate(record.turns, 1):
+        last = number == len(record.turns)
+        pieces.append(Piece(_written(turn, number, last, protocol), generated=True))
+        if not last:
+            pieces.append(Piece(_observation(turn, number, protocol), generated=False))
+            documents += [document for call in turn.calls for document in call.documents or ()]
+    check_text(record.question, *(piece.text for piece in pieces))
+    return Trace(id or record.id, record.question, tuple(pieces), tuple(documents))
+
+
+def _written(turn: Turn, number: int, last: bool, protocol: Protocol) -> str:
+    """The turn's text up to its closing tag, checked against the record."""
+    if turn.row:
+        raise Unusable("rewritten", f"turn {number} is in row {turn.row}")
+    expected = ("answer",) if last else ("search", "call")
+    if turn.action not in expected or turn.status != "ok":
+        raise Unusable("other_action", f"turn {number} is {turn.action} ({turn.status})")
+    text = written_turn(turn.text, protocol, f"turn {number}")
+    action = protocol.parse(text)
+    calls = [(call.tool, dict(call.arguments)) for call in getattr(action, "calls", ())]
+    if calls != [(call.tool, call.arguments) for call in turn.calls]:
+        raise Unusable("unreadable", f"turn {number} calls {calls}, the record another thing")
+    return text
+
+
+def written_turn(text: str, protocol: Protocol, place: str) -> str:
+    """A generated turn up to the closing tag at which a generation stops. Raises Unusable if it is no search
+    and no answer, or contains what only the environment writes."""
+    ends = [end + len(stop) for stop in protocol.stop if (end := text.find(stop)) >= 0]
+    text = text[: min(ends, default=len(text))]
+    if not isinstance(protocol.parse(text), Search | Calls | Answer):
+        raise Unusable("unreadable", f"{place} is neither a search nor an answer in {protocol.name}")
+    ours = [tag for block in protocol.blocks if block.author == "policy" for tag in (block.open, block.close)]
+    rest = text
+    for tag in ours:
+        rest = rest.replace(tag, "\n")
+    if protocol.neutralise(rest) != rest:
+        raise Unusable("control_text", f"{place} has a tag or token that is not the policy's to write")
+    return text
+
+
+def _observation(turn: Turn, number: int, protocol: Protocol) -> str:
+    if any(call.status != "ok" or call.documents is None for call in turn.calls):
+        raise Unusable("failure", f"a call of turn {number} was not answered")
+    made = getattr(protocol.parse(turn.text), "calls", ())
+    return protocol.observation([call.words for call in made], [call.documents or [] for call in turn.calls])
+
+
+def check_text(*texts: str) -> None:
+    """Raises Unusable for half characters (lone surrogates), which no tokenizer accepts."""
+    if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
+        raise Unusable("control_text", "half a character, which no tokenizer accepts")
+
+
+def samples_of(
+    trace: Trace, protocol: Protocol, layout: Layout = "cut", messages: Sequence[dict[str, str]] | None = None
+) -> list[SftRow]:
+    """The samples of a trace: one for each turn, or in the layout `whole` one. `messages`: the prompt, by
+    default the protocol's."""
+    prompt = tuple(protocol.messages(trace.question) if messages is None else messages)
+
+    def row(name: str, kind: str, pieces: Sequence[Piece]) -> SftRow:
+        return SftRow(f"{trace.id}/{name}", trace.question, protocol.name, kind, prompt, tuple(pieces))
+
+    turns = [place for place, piece in enumerate(trace.pieces) if piece.generated]
+    if layout == "whole":
+        pieces = [Piece(piece.text, piece.generated, piece.generated) for piece in trace.pieces]
+        return [row("whole", WHOLE, pieces)]
+    return [
+        row(
+            str(number),
+            _kind(place, len(trace.pieces)),
+            [*trace.pieces[:place], _target(trace.pieces[place])],
+        )
+        for number, place in enumerate(turns, 1)
+    ]
+
+
+def _target(piece: Piece) -> Piece:
+    return Piece(piece.text, piece.generated, trained=True)
+
+
+def _kind(place: int, pieces: int) -> str:
+    """The kind of the target at a place of a trace, whose last piece is the answer."""
+    given = "question + information" if place else "question"
+    return f"{given} -> {'answer' if place == pieces - 1 else 'search'}"
+
+
+def check_targets(row: SftRow, documents: Sequence[Document]) -> None:
+    """Raises Unusable if a target quotes a document (quoting.py)."""
+    for target in row.targets:
+        if quoted := quotation(target, documents):
+            raise Unusable("quotes", f"{quoted!r}")
+
+
+def kinds_of(row: SftRow) -> list[str]:
+    """The kinds of a row's targets, in order; a whole trace has several."""
+    if row.kind != WHOLE:
+        return [row.kind]
+    places = [place for place, piece in enumerate(row.pieces) if piece.trained]
+    return [_kind(place, len(row.pieces)) for place in places]

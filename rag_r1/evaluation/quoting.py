@@ -1,0 +1,54 @@
+"""Whether a target contains the text of a document.
+
+A policy that is trained to write document text learns to invent documents. By provenance no target is a
+document (`rag_r1/sft_rows.py`), but a teacher may have copied one into its turn. So a target quotes a
+document if they have a run of `RUN` words in common. A document of fewer words counts as quoted if all of
+it stands in the target, unless it is shorter than `SHORTEST` words: a name or a date that an answer has
+to repeat.
+
+Words are compared without letter case and punctuation. Each character of Chinese, Japanese and Korean
+counts as a word, because these scripts do not separate words by spaces. The whole contents of a document
+and its text without the title line are both looked at. The time is linear in the number of words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from rag_r1.protocols import Document
+
+#: Words in a row that make a quotation.
+RUN = 12
+#: A whole document of fewer words is no quotation.
+SHORTEST = 6
+
+_CJK = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+_WORD = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+")
+
+
+def words(text: str) -> list[str]:
+    """The words of a text as they are compared."""
+    return _WORD.findall(text.casefold())
+
+
+def quotation(target: str, documents: Iterable[Document], run: int = RUN) -> str | None:
+    """The first run of words that `target` has in common with a document, or None if it quotes none."""
+    ours = words(target)
+    runs: dict[int, set[tuple[str, ...]]] = {}
+    for document in documents:
+        for text in dict.fromkeys((document.contents, document.text)):
+            theirs = words(text)
+            length = min(run, len(theirs))
+            if length < min(run, SHORTEST) or length > len(ours):
+                continue
+            if length not in runs:
+                runs[length] = set(_runs(ours, length))
+            found = next((part for part in _runs(theirs, length) if part in runs[length]), None)
+            if found:
+                return " ".join(found)
+    return None
+
+
+def _runs(of: list[str], length: int) -> Iterable[tuple[str, ...]]:
+    return (tuple(of[i : i + length]) for i in range(len(of) - length + 1))

@@ -1,0 +1,160 @@
+"""Selects SFT samples from traces and from published samples, and remembers what was left out and why.
+
+The order of the steps: traces that are not right or not usable are left out; those that answer without a
+search are thinned to a share of all, drawn by a seed; the rest are cut (cutting.py); samples that quote a
+document, are too long or are there already are left out. Published samples take the last step only. One of
+several equal samples stays, the first.
+
+The paper trains both kinds of traces, those that answer from the model's own knowledge and those that search,
+but names no ratio of the two. A teacher answers many questions without a search, and a student that mostly
+sees this learns to guess; so by default at most half of the traces are of this kind. Traces that search are
+never thinned.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from data_process.bad_rows import BadRows
+from rag_r1.evaluation.cutting import (
+    Layout,
+    Metric,
+    Trace,
+    Unusable,
+    check_right,
+    check_targets,
+    samples_of,
+    trace_of,
+)
+from rag_r1.evaluation.published import PublishedError, sample_of
+from rag_r1.protocols import Document
+from rag_r1.records import RecordError, trajectory_of
+from rag_r1.rows import as_golds
+from rag_r1.sft_rows import SftRow, SftRowError, SftTokens
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is kept. `metric` None: wrong answers too. `thought_only`: largest share of the traces that answer
+    without a search. The limits count tokens: of a target, and of everything before the last target."""
+
+    layout: Layout = "cut"
+    metric: Metric | None = "em"
+    thought_only: float = 0.5
+    max_context: int = 8192
+    max_target: int = 2048
+    seed: int = 0
+
+
+@dataclass
+class Selection:
+    """The samples so far. `dropped` has an entry for each trace and each sample that was left out."""
+
+    tokens: SftTokens
+    rules: Rules
+    rows: list[SftRow] = field(default_factory=list)
+    dropped: list[dict[str, str]] = field(default_factory=list)
+    bad: BadRows = field(default_factory=BadRows)
+    counts: Counter[str] = field(default_factory=Counter)
+    _seen: set[tuple] = field(default_factory=set)
+
+    def add_records(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Select from trajectory records with golds (`rag_r1.records.read_records`)."""
+        traces = []
+        for record in records:
+            self.counts["traces read"] += 1
+            try:
+                traces.append(self._trace(record))
+            except RecordError as error:
+                self.bad.add("traces", error)
+            except Unusable as reason:
+                self._drop("trace", str(record.get("id")), reason)
+        for trace in self._thinned(traces):
+            self.counts["traces that search" if trace.searches else "traces that answer at once"] += 1
+            for row in samples_of(trace, self.tokens.protocol, self.rules.layout):
+                self._add(row, trace.documents)
+
+    def add_published(self, samples: Iterable[tuple[int, Any]], name: str) -> None:
+        """Select from published samples (`read_samples`); `name` is the file's."""
+        for number, sample in samples:
+            self.counts["published samples read"] += 1
+            try:
+                row, documents = sample_of(sample, self.tokens.protocol, f"{name}/{number}")
+            except PublishedError as error:
+                self.bad.add(f"{name}, row {number}", error)
+            except Unusable as reason:
+                self._drop("sample", f"{name}/{number}", reason)
+            else:
+                self._add(row, documents)
+
+    def _trace(self, record: Mapping[str, Any]) -> Trace:
+        trajectory = trajectory_of(dict(record))
+        if not isinstance(trajectory.question, str) or not isinstance(trajectory.id, str):
+            raise RecordError(f"the record {trajectory.id!r} has no question or no id")
+        try:
+            if self.rules.metric is not None:
+                check_right(trajectory, as_golds(record.get("golds")), self.rules.metric)
+            return trace_of(trajectory, self.tokens.protocol)
+        except (TypeError, AttributeError) as error:
+            raise RecordError(f"the record {trajectory.id!r} is no trajectory: {error}") from error
+
+    def _thinned(self, traces: Sequence[Trace]) -> list[Trace]:
+        """The traces without those that answer without a search and are too many, in order."""
+        share = self.rules.thought_only
+        direct = [place for place, trace in enumerate(traces) if not trace.searches]
+        searching = len(traces) - len(direct)
+        most = len(direct) if share >= 1 or not searching else int(searching * share / (1 - share))
+        rng = random.Random(f"thought-only-{self.rules.seed}")
+        out = set(direct) - set(rng.sample(direct, min(most, len(direct))))
+        for place in sorted(out):
+            self._drop("trace", traces[place].id, Unusable("thought_only"))
+        return [trace for place, trace in enumerate(traces) if place not in out]
+
+    def _add(self, row: SftRow, documents: Sequence[Document]) -> None:
+        key = (row.question, row.pieces)
+        try:
+            if key in self._seen:
+                raise Unusable("repeated")
+            check_targets(row, documents)
+            row = self._measured(row)
+        except Unusable as reason:
+            self._drop("sample", row.id, reason)
+            return
+        self._seen.add(key)
+        self.rows.append(row)
+
+    def _measured(self, row: SftRow) -> SftRow:
+        """The row with its numbers of tokens. Raises Unusable if there are too many."""
+        try:
+            made = self.tokens(row)
+        except SftRowError as error:
+            raise Unusable("control_text", str(error)) from error
+        targets = [len(self.tokens.encode(target)) for target in row.targets]
+        context = len(made.ids) - targets[-1]
+        if max(targets) > self.rules.max_target:
+            raise Unusable("too_long", f"a target of {max(targets)} tokens (at most {self.rules.max_target})")
+        if context > self.rules.max_context:
+            raise Unusable("too_long", f"a context of {context} tokens (at most {self.rules.max_context})")
+        return replace(row, context_tokens=context, target_tokens=made.targets)
+
+    def _drop(self, what: str, id: str, reason: Unusable) -> None:
+        self.dropped.append({"what": what, "id": id, "reason": reason.reason, "detail": str(reason)})
+        self.counts[f"{what}s left out: {reason.reason}"] += 1
+
+
+def split_rows(rows: Sequence[SftRow], validation: float, seed: int) -> tuple[list[SftRow], list[SftRow]]:
+    """Training and validation rows. All samples of a question are on the same side; `validation` is the share
+    of the questions, at least one of them if the share is above 0 and there are two."""
+    questions = list(dict.fromkeys(row.question for row in rows))
+    count = 0
+    if validation > 0 and len(questions) > 1:
+        count = min(max(1, round(validation * len(questions))), len(questions) - 1)
+    held_out = set(random.Random(f"validation-{seed}").sample(questions, count))
+    return (
+        [row for row in rows if row.question not in held_out],
+        [row for row in rows if row.question in held_out],
+    )

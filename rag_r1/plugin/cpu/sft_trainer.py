@@ -1,0 +1,40 @@
+"""veRL's SFT trainer on a CPU: its `SFTTrainer`, started with a process group that is there already.
+
+veRL's own start (verl/trainer/sft_trainer.py, `run_sft`) calls `initialize_global_process_group`, which
+builds the backend "cpu:gloo,<device>:<backend>" (verl/utils/distributed.py, line 63) and creates the
+group without asking whether one exists. On our platform that names the device "cpu" twice, which torch
+refuses. So this module does what `run_sft` does in three lines, with its first line replaced; on GPUs
+veRL's own module is started, and nothing of veRL is patched on either.
+
+    python -m torch.distributed.run --standalone --nproc-per-node=1 -m rag_r1.plugin.cpu.sft_trainer \\
+        --config-path=... --config-name=... key=value ...
+"""
+
+from __future__ import annotations
+
+import os
+
+import hydra
+import torch.distributed
+import verl.trainer.sft_trainer as verl_sft
+from omegaconf import DictConfig
+from verl.plugin.platform import get_platform
+
+from rag_r1.plugin.cpu.engines import usable_cores
+
+
+@hydra.main(config_path=None, version_base=None)
+def main(config: DictConfig) -> None:
+    """Train; in every process that torchrun started."""
+    world = int(os.environ["WORLD_SIZE"])
+    # Nothing else runs beside it: in reinforcement learning one core is left to the retrieval server.
+    os.environ.setdefault("RAG_R1_TRAINING_THREADS", str(max(1, usable_cores() // world)))
+    get_platform().communication_backend_name()  # creates the default group, see platform.py
+    try:
+        verl_sft.SFTTrainer(config).fit()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

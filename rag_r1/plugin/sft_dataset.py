@@ -1,0 +1,73 @@
+"""The data set of veRL's SFT trainer for rows with provenance; `data.custom_cls` names it.
+
+veRL's own data set renders each message with the chat template and trains whole assistant messages. Here an
+episode is one assistant message in which turns and observations alternate, so that mask would train document
+text, and the template would add an end of turn that no rollout contains. This data set takes tokens and mask
+from `SftTokens` (rag_r1/sft_rows.py): the loss covers exactly the tokens of trained pieces.
+
+It gives veRL what its trainer takes without padding: `input_ids`, `position_ids` and `loss_mask`, each of
+shape (tokens,), as int64. veRL's loss shifts the mask by one over the whole micro batch
+(verl/workers/utils/losses.py, `sft_loss`), so the first token of a row must have weight 0; it is part of the
+prompt. A row is never truncated: one that is longer than `data.max_length` is an error that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from omegaconf import ListConfig, OmegaConf
+from torch.utils.data import Dataset
+
+from rag_r1.sft_rows import SftRowError, SftTokens, protocol_of, read_sft_rows
+
+
+class SftDataset(Dataset):
+    """Rows that `rag-r1 sft-data` wrote, as tokens; veRL calls it with its keys `data`.
+
+    `data.protocol` is the name or the file of the protocol; by default the one that the rows name. Raises
+    SftRowError for files and rows that cannot be used.
+    """
+
+    def __init__(
+        self,
+        parquet_files: str | Sequence[str],
+        tokenizer: Any,
+        config: Mapping[str, Any],
+        processor: Any = None,
+        max_samples: int = -1,
+    ):
+        if config.get("pad_mode", "no_padding") != "no_padding":
+            raise SftRowError("data.pad_mode must be no_padding: veRL's engines take nothing else")
+        if config.get("truncation", "error") != "error":
+            raise SftRowError("data.truncation must be error: a cut row is not what a rollout sees")
+        files = list(parquet_files) if isinstance(parquet_files, list | ListConfig) else [parquet_files]
+        self.rows = [row for file in files for row in read_sft_rows(file)]
+        if 0 < max_samples < len(self.rows):
+            self.rows = self.rows[:max_samples]
+        if not self.rows:
+            raise SftRowError(f"{', '.join(map(str, files))}: no rows: make them with `rag-r1 sft-data`")
+        chat = config.get("apply_chat_template_kwargs") or {}
+        chat = OmegaConf.to_container(chat, resolve=True) if OmegaConf.is_config(chat) else chat
+        self.tokens = SftTokens(tokenizer, protocol_of(self.rows, config.get("protocol")), chat)
+        self.max_length = int(config.get("max_length", 1024))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, item: int) -> dict[str, torch.Tensor]:
+        """`input_ids`, `position_ids` and `loss_mask`, each of shape (tokens,)."""
+        row = self.rows[item]
+        made = self.tokens(row)
+        if len(made.ids) > self.max_length:
+            raise SftRowError(
+                f"the row {row.id!r} has {len(made.ids)} tokens, more than data.max_length={self.max_length}"
+            )
+        if made.mask[0]:
+            raise SftRowError(f"the row {row.id!r} has no prompt")
+        return {
+            "input_ids": torch.tensor(made.ids),
+            "position_ids": torch.arange(len(made.ids)),
+            "loss_mask": torch.tensor(made.mask),
+        }

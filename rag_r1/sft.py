@@ -1,0 +1,212 @@
+"""`rag-r1 sft`: compose a recipe for supervised fine-tuning, check it, and run veRL's own SFT trainer.
+
+As with `rag-r1 train` there is no trainer here. On GPUs the command starts `verl.trainer.sft_trainer` with
+torchrun; on a CPU the same trainer through a small start of ours (rag_r1/plugin/cpu/sft_trainer.py). The same
+command, run again, resumes from the last checkpoint (veRL's `trainer.resume_mode: auto`).
+
+After the training the command names the exported model of the checkpoint with the lowest validation loss, as
+the paper chooses it (RAG-R1, appendix A), and links it as `model` in `trainer.default_local_dir`: a Hugging
+Face folder that `rag-r1 train` takes as `actor_rollout_ref.model.path`. The losses are read from veRL's file
+logger; a resumed run begins a new file, so the earlier ones are kept under other names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rag_r1.command_line import Arguments, Overrides, argument, read_arguments
+from rag_r1.import_path import find_beside_the_caller
+from rag_r1.stages import StageError, locked, run_here
+from rag_r1.train import Recipe, RecipeError, compose_what_fits
+
+#: The link to the chosen model, and veRL's log, in `trainer.default_local_dir`.
+MODEL, METRICS = "model", "metrics.jsonl"
+_VERL, _CPU = "verl.trainer.sft_trainer", "rag_r1.plugin.cpu.sft_trainer"
+_NO_SFT = (
+    "no recipe for SFT, whose defaults have - /sft_trainer_engine, as in recipes/rag_r1/sft/qwen_7b; "
+    "for reinforcement learning use `rag-r1 train`"
+)
+
+_DESCRIPTION = """\
+Fine-tune a model on samples that `rag-r1 sft-data` made. Checks first what can be checked without a GPU
+(configuration, model, data), reports all problems at once, and then runs veRL's SFT trainer.
+
+example:
+  rag-r1 sft --recipe recipes/rag_r1/sft/qwen_7b --data data/sft model.path=Qwen/Qwen2.5-7B-Instruct
+"""
+
+
+class SftArguments(Arguments):
+    """A recipe, its data, and what is changed in it."""
+
+    recipe: str = argument("a recipe: path of a YAML file, e.g. recipes/rag_r1/sft/qwen_7b", "RECIPE")
+    data: Path | None = argument(
+        "folder with train.parquet and validation.parquet (`rag-r1 sft-data`); sets data.train_files and "
+        "data.val_files",
+        "DIR",
+        default=None,
+    )
+    check_only: bool = argument("run the checks and stop", default=False)
+    overrides: Overrides = argument("any key of veRL's sft_trainer_engine", "key=value", default=[])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 1 if the preflight found an error, else the exit status of the training."""
+    given = read_arguments(SftArguments, arguments, prog="rag-r1 sft", description=_DESCRIPTION)
+    find_beside_the_caller()
+    overrides = [*data_overrides(given.data), *given.overrides]
+    try:
+        recipe = Recipe.find(given.recipe)
+        config, faults = compose_what_fits(recipe, overrides)
+    except RecipeError as fault:
+        print(f"error: {fault}", file=sys.stderr)
+        return 1
+    if "optim" not in config or "engine" not in config:
+        print(f"error: {given.recipe}: {_NO_SFT}", file=sys.stderr)
+        return 1
+    if config.trainer.device == "cpu":
+        os.environ["VERL_PLATFORM"] = "cpu"  # on a machine with GPUs veRL would choose cuda
+    command = launch(config.trainer.device, int(config.trainer.n_gpus_per_node), recipe, overrides)
+    if not _checked(config, faults, command):
+        return 1
+    if given.check_only:
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        return run(command, Path(config.trainer.default_local_dir).expanduser())
+    except StageError as error:  # the folder's lock
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _checked(config: Any, faults: list[tuple[str, str, str]], command: Sequence[str]) -> bool:
+    """Run the preflight and print what it finds; whether the training can start."""
+    from rag_r1.preflight import preflight_sft
+    from rag_r1.preflight.problems import error
+
+    report = preflight_sft(config)
+    report.problems[:0] = [error(*fault) for fault in faults]
+    if int(config.trainer.nnodes) > 1:
+        report.problems.append(error(*_on_every_node(int(config.trainer.nnodes), command)))
+    for note in report.notes:
+        print(f"checked: {note}")
+    for problem in report.problems:
+        print(problem, file=sys.stderr)
+    if report.errors:
+        print(f"{len(report.errors)} error(s): the run was not started", file=sys.stderr)
+        return False
+    print("preflight: all is well")
+    return True
+
+
+def data_overrides(folder: Path | None) -> list[str]:
+    """Overrides that name the files of a folder; the validation file only if there is one."""
+    if folder is None:
+        return []
+    files = {"data.train_files": folder / "train.parquet", "data.val_files": folder / "validation.parquet"}
+    return [
+        f"{key}={_quoted(path.absolute())}"
+        for key, path in files.items()
+        if path.exists() or key == "data.train_files"
+    ]
+
+
+def launch(device: str, processes: int, recipe: Recipe, overrides: Sequence[str]) -> list[str]:
+    """The command that trains on this machine, with as many processes."""
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={processes}",
+        "-m",
+        _CPU if device == "cpu" else _VERL,
+        f"--config-path={recipe.folder}",
+        f"--config-name={recipe.name}",
+        *recipe.overrides,
+        *overrides,
+    ]
+
+
+def _on_every_node(nodes: int, command: Sequence[str]) -> tuple[str, str, str]:
+    """The problem that this command starts one machine only, with the command for each of several."""
+    start = f"--nnodes={nodes} --node-rank=RANK --master-addr=HOST --master-port=29500"
+    shown = shlex.join(command[1:]).replace("--standalone", start)
+    remedy = f"on each machine, with its RANK from 0 and the HOST of the first: python {shown}"
+    return "trainer.nnodes", f"is {nodes}, and `rag-r1 sft` starts one machine", remedy
+
+
+def run(command: Sequence[str], folder: Path) -> int:
+    """Train into `folder`; prints and links the model at the end. Returns the exit status. Raises StageError
+    if a training is running there."""
+    with locked(folder):
+        metrics = folder / METRICS
+        if metrics.exists():
+            metrics.replace(folder / f"metrics-{len(list(folder.glob('metrics-*.jsonl'))) + 1}.jsonl")
+        sys.stdout.flush()
+        status = run_here(command, {"VERL_FILE_LOGGER_PATH": str(metrics.absolute()), **os.environ})
+    if status:
+        print(f"error: the training ended with status {status}; the same command resumes it", file=sys.stderr)
+        return status
+    try:
+        model, told = best_model(folder)
+    except FileNotFoundError as error:
+        print(f"warning: {error}", file=sys.stderr)
+        return 0
+    link = folder / MODEL
+    link.unlink(missing_ok=True)
+    link.symlink_to(model.relative_to(folder), target_is_directory=True)
+    print(f"model: {link} -> {model} ({told})")
+    return 0
+
+
+def best_model(folder: Path) -> tuple[Path, str]:
+    """The exported model with the lowest validation loss, or the last one if there was no validation, and
+    why it is this one. Raises FileNotFoundError if no model was exported."""
+    models = {
+        int(path.parent.name.rpartition("_")[2]): path
+        for path in folder.glob("global_step_*/huggingface")
+        if any(path.glob("*.safetensors"))
+    }
+    if not models:
+        raise FileNotFoundError(
+            f"no exported model in {folder}: checkpoint.save_contents needs hf_model, and trainer.save_freq "
+            "must be above 0 or after_each_epoch"
+        )
+    losses = {step: loss for step, loss in validation_losses(folder).items() if step in models}
+    if not losses:
+        return models[max(models)], f"the last of {len(models)}"
+    step = min(losses, key=lambda step: (losses[step], step))
+    return models[step], f"validation loss {losses[step]:.4f}, the lowest of {len(losses)}"
+
+
+def validation_losses(folder: Path) -> dict[int, float]:
+    """The validation loss by step, from veRL's logs in the folder; a step that ran twice counts as it ran
+    last."""
+    losses: dict[int, float] = {}
+    earlier = sorted(folder.glob("metrics-*.jsonl"), key=lambda path: int(path.stem.rpartition("-")[2]))
+    for path in [*earlier, folder / METRICS]:
+        for line in path.read_bytes().splitlines() if path.exists() else []:
+            try:
+                logged = json.loads(line)
+                loss = logged["data"].get("val/loss")
+            except (ValueError, KeyError, AttributeError):
+                continue  # the last line of a run that was killed
+            if isinstance(loss, float) and loss == loss:
+                losses[int(logged["step"])] = loss
+    return losses
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "\\'") + "'"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""`SftRow`: a sample for supervised fine-tuning, as it is written to parquet and as it becomes tokens.
+
+A row is a prompt and the pieces that follow it: turns that a policy generated and observations that the
+environment inserted. Every piece says where it comes from, and which pieces are trained follows from that
+and never from looking at text: only a generated piece can be trained, so an observation has loss weight 0
+whatever is in it.
+
+`SftTokens` makes of a row what a rollout sees, by the means of a rollout (`AgentSetup`): the prompt
+through the protocol and the chat template, with the question neutralised, and each piece encoded on its
+own, as turns and observations enter the token ledger. Nothing is joined before it is encoded, because
+text at a boundary would then give other tokens: Qwen's tokenizer makes one token of `>` and the line
+break after it.
+
+A turn ends with its closing tag, and so does what is trained: there is no end-of-sequence token. In a rollout
+the generation stops at that tag, after `</search>` the observation follows, and after `</answer>` the episode
+is over; a token that no rollout ever contains would be trained here and never seen again.
+
+The columns: `id`, `question`, `protocol` (its name), `kind`, `messages` (chat messages), `pieces` (text,
+generated, trained), and as they were counted when the row was made, `context_tokens` (everything before the
+last target) and `target_tokens` (all targets).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rag_r1.agent import Budget, TokenizerCodec
+from rag_r1.agent_setup import AgentSetup, chat_template
+from rag_r1.protocols import Protocol, control_tokens, load_protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = ("id", "question", "protocol", "kind", "messages", "pieces", "context_tokens", "target_tokens")
+
+
+class SftRowError(ValueError):
+    """A row that cannot be trained on, or a file that has none; the message names it and the remedy."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text after the prompt. `generated`: a turn of the policy, not an observation; `trained`: a target."""
+
+    text: str
+    generated: bool
+    trained: bool = False
+
+    def __post_init__(self) -> None:
+        if self.trained and not self.generated:
+            raise SftRowError("an observation is marked as a target: only what a policy generated is trained")
+
+
+@dataclass(frozen=True)
+class SftRow:
+    """One sample; see the top of the module."""
+
+    id: str
+    question: str
+    protocol: str
+    kind: str
+    messages: tuple[dict[str, str], ...]
+    pieces: tuple[Piece, ...]
+    context_tokens: int = 0
+    target_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if not any(piece.trained and piece.text for piece in self.pieces):
+            raise SftRowError(f"the row {self.id!r} has no target")
+
+    @property
+    def targets(self) -> list[str]:
+        """The texts that are trained."""
+        return [piece.text for piece in self.pieces if piece.trained]
+
+    def to_row(self) -> dict[str, Any]:
+        """The columns."""
+        return {**vars(self), "messages": list(self.messages), "pieces": [asdict(p) for p in self.pieces]}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> SftRow:
+        """The inverse of `to_row`. Raises SftRowError."""
+        try:
+            pieces = tuple(Piece(p["text"], bool(p["generated"]), bool(p["trained"])) for p in row["pieces"])
+            messages = tuple({"role": m["role"], "content": m["content"]} for m in row["messages"])
+            given = {name: row[name] for name in COLUMNS if name not in ("messages", "pieces")}
+            return cls(**given, messages=messages, pieces=pieces)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise SftRowError(f"the row {row.get('id')!r} is no SFT row: {error!r}") from error
+
+
+@dataclass(frozen=True)
+class RowTokens:
+    """Ids of a row, and for each of them 1 if it is trained, else 0."""
+
+    ids: list[int]
+    mask: list[int]
+
+    @property
+    def targets(self) -> int:
+        """How many tokens are trained."""
+        return sum(self.mask)
+
+
+class SftTokens:
+    """Rows to tokens for one tokenizer and one protocol; `chat` are arguments of the chat template."""
+
+    def __init__(self, tokenizer: Any, protocol: Protocol, chat: Mapping[str, Any] | None = None):
+        tokens, codec = control_tokens(tokenizer), TokenizerCodec(tokenizer)
+        self.protocol = protocol.with_special_tokens(tokens)
+        self._setup = AgentSetup(
+            protocol=self.protocol,
+            codec=codec,
+            budget=Budget(),
+            tools=dict,
+            chat=chat_template(tokenizer, **(chat or {})),
+            start=tuple(codec.start),
+        )
+        self._begin = tokenizer.decode(codec.start) if codec.start else ""
+        tags = {tag for block in protocol.blocks for tag in (block.open, block.close)}
+        self._control = {tokenizer.convert_tokens_to_ids(token): token for token in tokens - tags}
+        self._render = partial(
+            tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True, **(chat or {})
+        )
+
+    def __call__(self, row: SftRow) -> RowTokens:
+        """The tokens of a row. Raises SftRowError if a piece contains a token that controls this model:
+        it was made for another tokenizer."""
+        ids = self._setup.prompt_ids(row.question, row.messages)
+        mask = [0] * len(ids)
+        for piece in row.pieces:
+            encoded = self._setup.codec.encode(piece.text)
+            if control := self.control_token(encoded):
+                raise SftRowError(
+                    f"the row {row.id!r} contains the control token {control!r} of this model's tokenizer: "
+                    "make the data again, with `rag-r1 sft-data --model` and this model"
+                )
+            ids += encoded
+            mask += [int(piece.trained)] * len(encoded)
+        return RowTokens(ids, mask)
+
+    def control_token(self, ids: Sequence[int]) -> str | None:
+        """A token among these ids that controls the model and is not a tag of the protocol, or None."""
+        return next((self._control[token] for token in ids if token in self._control), None)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a turn or an observation."""
+        return self._setup.codec.encode(text)
+
+    def prompt_text(self, row: SftRow) -> str:
+        """The text of the prompt, up to where the policy's first turn begins."""
+        messages = self.protocol.harmless(row.messages, row.question)
+        if self.protocol.prompt_form == "text":
+            text = self._begin + "".join(message["content"] for message in messages)
+        else:
+            text = self._render(list(messages))
+        return text + self.protocol.opening
+
+
+def protocol_of(rows: Iterable[SftRow], given: str | None) -> Protocol:
+    """The protocol of rows: `given` (a name or a file) or, without it, the one that they name. Raises
+    SftRowError if rows name another one."""
+    names = sorted({row.protocol for row in rows})
+    if given is None and len(names) != 1:
+        raise SftRowError(f"the rows are of several protocols ({', '.join(names)}): train them separately")
+    try:
+        protocol = load_protocol(given or names[0])
+    except ValueError as error:
+        raise SftRowError(f"data.protocol: {error}") from error
+    if others := [name for name in names if name != protocol.name]:
+        raise SftRowError(f"data.protocol is {protocol.name!r}, but there are rows of {', '.join(others)}")
+    return protocol
+
+
+def write_sft_rows(path: str | Path, rows: Iterable[SftRow]) -> None:
+    """Write a parquet file. The same rows give the same bytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pylist([row.to_row() for row in rows], schema=_schema()), path)
+
+
+def read_sft_rows(path: str | Path) -> Iterator[SftRow]:
+    """The rows of a parquet file. Raises SftRowError, which names the file, for a file that is missing or has
+    other columns, and for a row that is no SFT row."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    remedy = "make it with `rag-r1 sft-data`"
+    try:
+        with pq.ParquetFile(path) as file:
+            if missing := [name for name in COLUMNS if name not in file.schema_arrow.names]:
+                raise SftRowError(f"{path}: has no column {', '.join(missing)}: {remedy}")
+            for batch in file.iter_batches(batch_size=256, columns=list(COLUMNS)):
+                yield from map(SftRow.from_row, batch.to_pylist())
+    except FileNotFoundError as error:
+        raise SftRowError(f"{path}: there is no such file: {remedy}, or correct the path") from error
+    except pa.ArrowException as error:
+        raise SftRowError(f"{path}: is no parquet file ({error}): {remedy}") from error
+    except SftRowError as error:
+        raise error if str(error).startswith(str(path)) else SftRowError(f"{path}: {error}") from error
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    text, flag = pa.string(), pa.bool_()
+    return pa.schema(
+        [
+            ("id", text),
+            ("question", text),
+            ("protocol", text),
+            ("kind", text),
+            ("messages", pa.list_(pa.struct([("role", text), ("content", text)]))),
+            ("pieces", pa.list_(pa.struct([("text", text), ("generated", flag), ("trained", flag)]))),
+            ("context_tokens", pa.int64()),
+            ("target_tokens", pa.int64()),
+        ]
+    )

@@ -1,0 +1,41 @@
+"""The comparison of SFT through veRL with the demo's own: the data that it makes, and its table."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from rag_r1.demo.policy import policy_path
+from rag_r1.demo.trace_records import BATCH
+from rag_r1.sft_rows import read_sft_rows
+
+_PATH = Path(__file__).parents[2] / "benchmarks" / "sft_on_verl.py"
+_spec = importlib.util.spec_from_file_location("sft_on_verl", _PATH)
+sft_on_verl = sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(sft_on_verl)
+
+
+def test_the_table_has_a_row_for_each_policy():
+    figures = dict.fromkeys(sft_on_verl.COLUMNS, 0.5)
+    told = sft_on_verl.table({"warm": figures, "veRL": {**figures, "all": 0.25}})
+    assert told.splitlines()[0].startswith("| policy | one_hop | bridge |")
+    assert "| veRL | 0.50 | 0.50 | 0.50 | 0.50 | 0.25 | 0.50 | 0.50 |" in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["cut", "whole"])
+def test_every_trace_of_the_warm_start_is_in_the_data(layout, tmp_path):
+    given = argparse.Namespace(protocol="rag_r1_mq", mix="mixed", batches=2, seed=0, layout=layout)
+    data = sft_on_verl.sft_data(tmp_path, policy_path("rag_r1_mq"), given)
+    rows = list(read_sft_rows(data / "train.parquet"))
+    summary = json.loads((data / "sft_summary.json").read_text())
+    repeated = summary["left_out"].get("repeated", {"count": 0})["count"]
+    assert set(summary["left_out"]) <= {"repeated"}
+    traces = {row.id.rpartition("/")[0] for row in rows}
+    assert len(traces) == 2 * BATCH or repeated
+    assert (len(rows) == 2 * BATCH - repeated) == (layout == "whole")

@@ -1,0 +1,167 @@
+"""`rag-r1 sft-data` on folders of records: what it writes, what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from made_traces import ANSWER, SEARCH, as_record, played, tokenizer, write_records
+
+from rag_r1.evaluation import sft_data
+from rag_r1.evaluation.cutting import KINDS
+from rag_r1.protocols import load_protocol
+from rag_r1.sft_rows import SftTokens, read_sft_rows
+
+PUBLISHED = {
+    "instruction": "Search with <search> query </search>. Question: Where is Ulm?\n",
+    "input": "",
+    "output": SEARCH,
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory) -> Path:
+    """Ten traces that search, four that do not, and two with wrong answers, in two files."""
+    folder = tmp_path_factory.mktemp("traces")
+    lines = [[SEARCH, ANSWER]] * 10 + [[ANSWER]] * 4 + [[SEARCH, ANSWER]] * 2
+    records = []
+    for number, given in enumerate(lines):
+        trajectory, _ = played(given, question=f"Which river? {number}", id=f"made/{number}")
+        records.append(as_record(trajectory, "Rhine" if number > 13 else "Danube"))
+    write_records(folder / "train" / "step_000000-1.jsonl", records[:8])
+    write_records(folder / "train" / "step_000000-2.jsonl", records[8:])
+    return folder
+
+
+def make(model: Path, out: Path, *arguments: str | Path) -> int:
+    return sft_data.main(
+        ["--model", str(model), "--out", str(out), "--max-context", "9999", *map(str, arguments)]
+    )
+
+
+def test_traces_become_rows_for_both_trainers_with_the_same_tokens(model, traces, tmp_path, capsys):
+    assert make(model, tmp_path, "--traces", traces, "--validation", "0.2") == 0
+    told = capsys.readouterr().out
+    rows = [row for name in ("train", "validation") for row in read_sft_rows(tmp_path / f"{name}.parquet")]
+    assert len(rows) == 24 and all(f"{kind}:" in told for kind in {row.kind for row in rows})
+    info = json.loads((tmp_path / "llama_factory" / "dataset_info.json").read_text())
+    samples = [
+        sample
+        for name in ("rag_r1_sft", "rag_r1_sft_validation")
+        for sample in json.loads((tmp_path / "llama_factory" / info[name]["file_name"]).read_text())
+    ]
+    assert all(entry["formatting"] == "sharegpt" for entry in info.values())
+    tokens = SftTokens(tokenizer(), load_protocol("rag_r1_mq"))
+    for row, sample in zip(rows, samples, strict=True):
+        turns = sample["conversations"]
+        assert {turn["from"] for turn in turns[0::2]} <= {"human", "observation"}
+        assert {turn["from"] for turn in turns[1::2]} == {"gpt"} and turns[0]["from"] == "human"
+        ids = [tokenizer().encode(turn["value"], add_special_tokens=False) for turn in turns]
+        assert sum(ids, []) == tokens(row).ids and len(ids[-1]) == sum(tokens(row).mask)
+
+
+def test_the_summary_counts_everything_and_names_what_was_left_out(model, traces, tmp_path):
+    assert make(model, tmp_path, "--traces", traces) == 0
+    summary = json.loads((tmp_path / "sft_summary.json").read_text())
+    assert summary["read"] == {"traces read": 16, "traces that search": 10, "traces that answer at once": 4}
+    assert {name: told["count"] for name, told in summary["left_out"].items()} == {"wrong": 2}
+    kinds = [told["kinds"] for told in summary["splits"].values()]
+    assert {kind: sum(one.get(kind, 0) for one in kinds) for kind in KINDS} == {
+        KINDS[0]: 4, KINDS[1]: 10, KINDS[2]: 0, KINDS[3]: 10,
+    }  # fmt: skip
+    dropped = [json.loads(line) for line in (tmp_path / "dropped.jsonl").read_text().splitlines()]
+    assert [(entry["id"], entry["reason"]) for entry in dropped] == [
+        ("made/14", "wrong"),
+        ("made/15", "wrong"),
+    ]
+    assert summary["llama_factory"] == {"template": "empty", "mask_history": True}
+
+
+def test_the_same_arguments_give_the_same_bytes(model, traces, tmp_path):
+    for name in "ab":
+        assert make(model, tmp_path / name, "--traces", traces) == 0
+    for path in sorted((tmp_path / "a").rglob("*.*")):
+        if path.is_file():
+            assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
+
+
+def test_whole_traces_one_format_and_no_validation(model, traces, tmp_path):
+    assert make(model, tmp_path, "--traces", traces, "--validation", "0.2") == 0
+    given = ["--layout", "whole", "--format", "verl", "--validation", "0", "--metric", "any"]
+    assert make(model, tmp_path, "--traces", traces, *given) == 0
+    rows = list(read_sft_rows(tmp_path / "train.parquet"))
+    assert len(rows) == 16 and {row.kind for row in rows} == {"whole trace"}
+    left = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
+    assert left == ["dropped.jsonl", "sft_summary.json", "train.parquet"], "files of the earlier run are gone"
+
+
+def test_published_samples_are_read_beside_traces(model, traces, tmp_path):
+    (tmp_path / "sq.json").write_text(json.dumps([PUBLISHED]))
+    given = ["--traces", traces, "--published", tmp_path / "sq.json", "--validation", "0"]
+    assert make(model, tmp_path / "out", *given) == 0
+    rows = list(read_sft_rows(tmp_path / "out" / "train.parquet"))
+    assert rows[-1].id == "sq.json/1" and rows[-1].question == "Where is Ulm?"
+
+
+def test_bad_rows_are_counted_and_named_and_nothing_is_written(model, traces, tmp_path, capsys):
+    whole = (traces / "train" / "step_000000-1.jsonl").read_text()
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("{\n[]\n" + '{"id": "x"}\n' + whole)
+    (tmp_path / "sq.json").write_text(json.dumps([3, PUBLISHED]))
+    given = ["--traces", broken, "--published", tmp_path / "sq.json"]
+    assert make(model, tmp_path / "out", *given) == 1
+    told = capsys.readouterr().err
+    assert "4 bad rows" in told and "broken.jsonl, line 1" in told and "line 2" in told
+    assert "'x'" in told and "sq.json, row 1" in told and "--skip-bad-rows" in told
+    assert not (tmp_path / "out").exists()
+    assert make(model, tmp_path / "out", *given, "--skip-bad-rows") == 0
+    assert "left out: 4 bad rows" in capsys.readouterr().err
+    assert json.loads((tmp_path / "out" / "sft_summary.json").read_text())["bad_rows"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--traces", "nowhere"], "nowhere"),
+        (["--published", "nowhere.json"], "nowhere.json"),
+        (["--protocol", "no_such"], "no_such"),
+        (["--prompt", "nowhere.txt"], "nowhere.txt"),
+        (["--protocol", "rag_r1_sq"], "other_protocol: 16"),
+        (["--max-context", "1"], "too_long"),
+    ],
+)
+def test_what_cannot_be_done_is_named(model, traces, tmp_path, capsys, arguments, named):
+    given = arguments if arguments[0] in ("--traces", "--published") else ["--traces", traces, *arguments]
+    assert make(model, tmp_path / "out", *given) == 1
+    assert named in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_model_without_a_tokenizer_is_named(traces, tmp_path, capsys):
+    assert make(tmp_path, tmp_path / "out", "--traces", traces) == 1
+    assert f"--model {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--published", "a.json", "--layout", "whole"], ["--traces", "a", "--thought-only", "2"],
+     ["--traces", "a", "--max-target", "0"]],
+)  # fmt: skip
+def test_wrong_arguments_end_the_command(model, tmp_path, arguments):
+    with pytest.raises(SystemExit) as ended:
+        make(model, tmp_path / "out", *arguments)
+    assert ended.value.code == 2
+
+
+def test_examples_keep_control_characters_off_the_terminal(model, tmp_path, capsys):
+    trajectory, _ = played(["<think> \x1b[31m </think>\n<answer> Danube </answer>"])
+    write_records(tmp_path / "t.jsonl", [as_record(trajectory, "Danube")])
+    assert make(model, tmp_path / "out", "--traces", tmp_path / "t.jsonl") == 0
+    assert "\x1b" not in capsys.readouterr().out

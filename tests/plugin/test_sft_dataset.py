@@ -1,0 +1,154 @@
+"""The batches that veRL's SFT trainer gets: exactly the policy's tokens are trained.
+
+The data set is made as veRL makes it, from the recipes' `data.custom_cls`, and batches with veRL's own
+collate function. Records come from real episodes with hostile documents
+(tests/evaluation/made_traces.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from made_traces import ANSWER, SEARCH, episodes, played, tokenizer
+from omegaconf import OmegaConf
+from sft_batch_checks import only_the_policys_tokens_have_loss_weight
+from verl.utils.dataset.dataset_utils import SFTTensorCollator
+
+from rag_r1.agent import Ledger, TrainingRow, Trajectory
+from rag_r1.evaluation.cutting import samples_of, trace_of
+from rag_r1.plugin.sft_dataset import SftDataset
+from rag_r1.protocols import load_protocol
+from rag_r1.sft_rows import SftRowError, SftTokens, write_sft_rows
+
+Made = list[tuple[Trajectory, Ledger]]
+CONFIG = {"max_length": 1 << 16, "truncation": "error", "pad_mode": "no_padding"}
+
+
+def dataset(path: Path, made: Made, layout: str, **config) -> SftDataset:
+    """The data set of these episodes' samples, in order."""
+    rows = []
+    for number, (record, _) in enumerate(made):
+        tokens = SftTokens(tokenizer(), load_protocol(record.protocol))
+        rows += samples_of(trace_of(record, tokens.protocol, f"{number}"), tokens.protocol, layout)
+    write_sft_rows(path, rows)
+    return SftDataset(str(path), tokenizer(), OmegaConf.create({**CONFIG, **config}))
+
+
+def batch_of(data: SftDataset) -> dict[str, torch.Tensor]:
+    return SFTTensorCollator("no_padding")([data[place] for place in range(len(data))])
+
+
+def expected(made: Made, layout: str) -> tuple[list[TrainingRow], list[int | None]]:
+    """The rollouts of the samples, from the episodes' ledgers and not from the samples' text."""
+    rollouts: list[TrainingRow] = []
+    starts: list[int | None] = []
+    for _, ledger in made:
+        whole = ledger.row()
+        if layout == "whole":
+            rollouts.append(whole)
+            starts.append(None)
+            continue
+        end = 0
+        for span in ledger.spans():
+            start, end = end, end + len(span.ids)
+            if span.generated:
+                mask = whole.response_mask[:end]
+                rollouts.append(TrainingRow(whole.prompt_ids, whole.response_ids[:end], mask, None))
+                starts.append(len(whole.prompt_ids) + start)
+    return rollouts, starts
+
+
+@pytest.mark.parametrize("layout", ["cut", "whole"])
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(made=st.lists(episodes(), min_size=1, max_size=3))
+def test_exactly_the_policys_tokens_have_loss_weight(layout, made, tmp_path_factory):
+    made = [one for one in made if one[0].protocol == made[0][0].protocol]
+    data = dataset(tmp_path_factory.mktemp("rows") / "train.parquet", made, layout)
+    only_the_policys_tokens_have_loss_weight(batch_of(data), *expected(made, layout))
+
+
+@pytest.mark.parametrize("layout", ["cut", "whole"])
+@pytest.mark.parametrize("spoil", ["an observation", "the prompt", "a target left out", "the end", "shifted"])
+def test_a_wrong_mask_is_found(layout, spoil, tmp_path):
+    made = [played([SEARCH, ANSWER])]
+    batch = batch_of(dataset(tmp_path / "train.parquet", made, layout))
+    only_the_policys_tokens_have_loss_weight(batch, *expected(made, layout))
+    masks = [mask.clone() for mask in batch["loss_mask"].unbind()]
+    ids = batch["input_ids"].unbind()[-1].tolist()
+    observed = tokenizer().encode("<information>", add_special_tokens=False)
+    place = next(i for i in range(len(ids)) if ids[i : i + len(observed)] == observed and i > 200)
+    if spoil == "an observation":
+        masks[-1][place] = 1
+    elif spoil == "the prompt":
+        masks[-1][0] = 1
+    elif spoil == "a target left out":
+        masks[-1][len(ids) - 5] = 0
+    elif spoil == "the end":
+        batch["input_ids"] = torch.nested.as_nested_tensor(
+            [
+                torch.cat([row, torch.tensor([tokenizer().eos_token_id])])
+                for row in batch["input_ids"].unbind()
+            ],
+            layout=torch.jagged,
+        )
+        masks = [torch.cat([mask, torch.tensor([1])]) for mask in masks]
+    else:
+        masks[-1] = torch.roll(masks[-1], -1)
+    batch["loss_mask"] = torch.nested.as_nested_tensor(masks, layout=torch.jagged)
+    with pytest.raises(AssertionError):
+        only_the_policys_tokens_have_loss_weight(batch, *expected(made, layout))
+
+
+@pytest.mark.parametrize("layout", ["cut", "whole"])
+def test_verls_loss_takes_exactly_these_tokens(layout, tmp_path):
+    """veRL shifts the mask by one over the whole batch; the gradient shows what is left of it."""
+    from verl.utils import tensordict_utils as tu
+    from verl.workers.utils.losses import sft_loss
+
+    made = [played([SEARCH, SEARCH, ANSWER]), played([ANSWER], id="made/2")]
+    batch = batch_of(dataset(tmp_path / "train.parquet", made, layout))
+    offsets, trained = batch["loss_mask"].offsets(), batch["loss_mask"].values()
+    scores = torch.zeros(len(trained), requires_grad=True)
+    count = int(trained.sum())
+    data = tu.get_tensordict(
+        tensor_dict=batch,
+        non_tensor_dict={"pad_mode": "no_padding", "dp_size": 1, "batch_num_tokens": count},
+    )
+    loss, _ = sft_loss(None, {"log_probs": torch.nested.nested_tensor_from_jagged(scores, offsets)}, data)
+    loss.backward()
+    # The score at a place is that of the next token.
+    assert (scores.grad[:-1] != 0).tolist() == (trained[1:] == 1).tolist()
+    assert scores.grad.sum().item() == pytest.approx(-1) and scores.grad[-1] == 0
+
+
+def test_verl_makes_it_from_the_recipes_keys(tmp_path):
+    from verl.trainer.sft_trainer import create_sft_dataset
+
+    data = dataset(tmp_path / "train.parquet", [played([SEARCH, ANSWER])], "cut")
+    recipe = Path(__file__).parents[2] / "recipes" / "rag_r1" / "sft" / "_common.yaml"
+    config = OmegaConf.load(recipe).data
+    files = OmegaConf.create([str(tmp_path / "train.parquet")])
+    made = create_sft_dataset(files, config, tokenizer(), None, max_samples=1)
+    assert type(made).__name__ == "SftDataset" and len(made) == 1
+    assert made[0]["loss_mask"].tolist() == data[0]["loss_mask"].tolist()
+
+
+def test_a_row_that_is_too_long_is_named_and_never_cut(tmp_path):
+    data = dataset(tmp_path / "train.parquet", [played([ANSWER])], "cut", max_length=50)
+    with pytest.raises(SftRowError, match="'0/1' has .* tokens, more than data.max_length=50"):
+        data[0]
+
+
+@pytest.mark.parametrize("config", [{"pad_mode": "right"}, {"truncation": "left"}, {"protocol": "rag_r1_sq"}])
+def test_settings_that_would_change_a_row_are_refused(tmp_path, config):
+    with pytest.raises(SftRowError, match=f"data.{next(iter(config))}"):
+        dataset(tmp_path / "train.parquet", [played([ANSWER])], "cut", **config)
+
+
+def test_an_empty_file_is_refused(tmp_path):
+    with pytest.raises(SftRowError, match="no rows"):
+        dataset(tmp_path / "train.parquet", [], "cut")

@@ -1,0 +1,226 @@
+"""The recipes for SFT compose and hold the published numbers, and `rag-r1 sft` checks what it can first."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from rag_r1 import sft
+from rag_r1.preflight import preflight_sft
+from rag_r1.sft_rows import Piece, SftRow, write_sft_rows
+from rag_r1.train import Recipe, compose_recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = ["recipes/rag_r1/sft/qwen_7b", "recipes/rag_r1/sft/demo"]
+#: RAG-R1, appendix A: five epochs, inputs of 8,192 tokens and outputs of 2,048.
+PUBLISHED = {"trainer.total_epochs": 5, "data.max_length": 8192 + 2048, "model.lora_rank": 0}
+
+
+def rows(count: int, words: str = "a") -> list[SftRow]:
+    message = {"role": "user", "content": "q"}
+    target = Piece(f"<answer> {words} </answer>", True, True)
+    return [
+        SftRow(f"made/{number}", f"q{number}", "rag_r1_mq", "question -> answer", (message,), (target,))
+        for number in range(count)
+    ]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    write_sft_rows(tmp_path / "train.parquet", rows(64))
+    write_sft_rows(tmp_path / "validation.parquet", rows(16))
+    return tmp_path
+
+
+def checked(data: Path, model: Path, *overrides: str):
+    """What the preflight says of the demo's recipe with this data and model: places, and whole texts."""
+    given = [*sft.data_overrides(data), f"model.path='{model}'", *overrides]
+    report = preflight_sft(compose_recipe(Recipe.find(RECIPES[1]), given))
+    return [problem.where for problem in report.problems], "\n".join(map(str, report.problems))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_verls_sft_trainer_with_our_data_set(name):
+    config = compose_recipe(Recipe.find(name), [])
+    assert config.data.custom_cls.name == "SftDataset"
+    assert "hf_model" in config.checkpoint.save_contents
+    assert config.data.max_token_len_per_gpu >= config.data.max_length
+    assert config.model.path is None and config.data.train_files is None
+
+
+@pytest.mark.slow
+def test_the_recipe_for_gpus_has_the_published_numbers():
+    config = compose_recipe(Recipe.find(RECIPES[0]), [])
+    assert {key: OmegaConf.select(config, key) for key in PUBLISHED} == PUBLISHED
+    assert config.trainer.device == "cuda" and config.trainer.n_gpus_per_node == 8
+
+
+def test_llama_factory_is_told_the_same():
+    given = yaml.safe_load((ROOT / "recipes" / "rag_r1" / "sft" / "llama_factory.yaml").read_text())
+    assert given["cutoff_len"] == PUBLISHED["data.max_length"]
+    assert given["num_train_epochs"] == PUBLISHED["trainer.total_epochs"]
+    assert (given["template"], given["mask_history"], given["finetuning_type"]) == ("empty", True, "full")
+    assert (given["dataset"], given["eval_dataset"]) == ("rag_r1_sft", "rag_r1_sft_validation")
+
+
+@pytest.mark.slow
+def test_all_is_well_with_data_that_fits(data, model_folder):
+    assert checked(data, model_folder) == ([], "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("overrides", "where"),
+    [
+        (["data.train_batch_size=128"], ["data.train_files", "data.val_files"]),
+        (["data.train_batch_size=32"], ["data.val_files"]),
+        (["trainer.n_gpus_per_node=3"], ["data.train_batch_size"]),
+        (["data.max_length=8"], ["data.max_length", "data.max_length"]),
+        (["data.max_token_len_per_gpu=100"], ["data.max_token_len_per_gpu"]),
+        (["data.val_files=null"], ["trainer.test_freq"]),
+        (["data.val_files=null", "trainer.test_freq=-1"], []),
+        (["data.val_files=null", "trainer.test_freq=2"], ["trainer.test_freq"]),
+        (["trainer.total_training_steps=99"], ["trainer.total_training_steps"]),
+        (["trainer.total_training_steps=2"], []),
+        (["data.protocol=rag_r1_sq"], ["data.protocol"]),
+        (["data.protocol=no_such"], ["data.protocol"]),
+        (["data.train_files=nowhere.parquet"], ["data.train_files"]),
+        (["model.path=null"], ["model.path"]),
+        (["model.path=/nowhere"], ["model.path"]),
+        (["checkpoint.save_contents=[model]"], ["checkpoint.save_contents"]),
+    ],
+    ids=lambda given: " ".join(given) if given else None,
+)
+def test_what_would_fail_later_is_named_before(data, model_folder, overrides, where):
+    assert checked(data, model_folder, *overrides)[0] == where
+
+
+@pytest.mark.slow
+def test_data_of_another_tokenizer_is_named_with_its_row(data, model_folder):
+    write_sft_rows(data / "train.parquet", rows(64, "a <|im_end|> b"))
+    where, told = checked(data, model_folder)
+    assert where == ["data.train_files"] and "made/0" in told and "<|im_end|>" in told
+
+
+@pytest.mark.slow
+def test_the_command_checks_and_starts_nothing(data, model_folder, capsys):
+    given = ["--recipe", RECIPES[1], "--data", str(data), "--check-only", f"model.path={model_folder}"]
+    assert sft.main(given) == 0
+    assert "preflight: all is well" in capsys.readouterr().out
+    assert sft.main([*given, "trainer.no_such_key=1", "trainer.nnodes=2"]) == 1
+    told = capsys.readouterr().err
+    assert "trainer.no_such_key" in told and "--nnodes=2" in told and "--node-rank=RANK" in told
+
+
+@pytest.mark.slow
+def test_a_recipe_for_reinforcement_learning_is_refused(capsys):
+    assert sft.main(["--recipe", "recipes/rag_r1/grpo", "--check-only"]) == 1
+    assert "no recipe for SFT" in capsys.readouterr().err
+    assert sft.main(["--recipe", "no/such/recipe"]) == 1
+    assert "there is no recipe" in capsys.readouterr().err
+
+
+def test_on_gpus_verls_own_module_is_started_and_on_a_cpu_ours():
+    recipe = Recipe.find(RECIPES[0])
+    gpu, cpu = (sft.launch(device, 8, recipe, ["a=1"]) for device in ("cuda", "cpu"))
+    assert "verl.trainer.sft_trainer" in gpu and "rag_r1.plugin.cpu.sft_trainer" in cpu
+    assert "--nproc-per-node=8" in gpu and gpu[-1] == "a=1"
+
+
+def checkpoint(folder: Path, step: int) -> Path:
+    model = folder / f"global_step_{step}" / "huggingface"
+    model.mkdir(parents=True)
+    (model / "model.safetensors").write_text("weights")
+    return model
+
+
+def logged(path: Path, losses: dict[int, float], end: str = "") -> None:
+    lines = [json.dumps({"step": step, "data": {"val/loss": loss}}) for step, loss in losses.items()]
+    lines.insert(1, json.dumps({"step": 1, "data": {"train/loss": 0.1}}))
+    path.write_text("\n".join(lines) + "\n" + end)
+
+
+def test_the_model_with_the_lowest_validation_loss_is_chosen(tmp_path):
+    models = {step: checkpoint(tmp_path, step) for step in (10, 20, 30)}
+    assert sft.best_model(tmp_path)[0] == models[30], "without validation the last one"
+    logged(tmp_path / "metrics.jsonl", {10: 0.9, 15: 0.1, 20: 0.5, 30: 0.7}, '{"step": 3')
+    model, told = sft.best_model(tmp_path)
+    assert model == models[20] and "0.5000" in told and "lowest of 3" in told
+
+
+def test_losses_of_the_runs_before_a_resumption_count_too(tmp_path):
+    models = {step: checkpoint(tmp_path, step) for step in (10, 20)}
+    logged(tmp_path / "metrics-1.jsonl", {10: 0.2})
+    logged(tmp_path / "metrics-2.jsonl", {10: 0.4})
+    logged(tmp_path / "metrics.jsonl", {20: 0.3, 10: float("nan")})
+    assert sft.best_model(tmp_path)[0] == models[20]
+
+
+def test_a_run_without_an_exported_model_is_told(tmp_path):
+    with pytest.raises(FileNotFoundError, match="hf_model"):
+        sft.best_model(tmp_path)
+
+
+def test_a_training_links_its_model_and_keeps_earlier_logs(tmp_path, capfd):
+    """The command that stands in for veRL's leaves what veRL leaves."""
+    script = """
+        mkdir -p "$1/global_step_$2/huggingface"
+        touch "$1/global_step_$2/huggingface/model.safetensors"
+        echo "{\\"step\\": $2, \\"data\\": {\\"val/loss\\": 0.$2}}" > "$VERL_FILE_LOGGER_PATH"
+    """
+    for step in ("2", "3"):
+        assert sft.run(["bash", "-c", script, "-", str(tmp_path / "run"), step], tmp_path / "run") == 0
+    assert (tmp_path / "run" / "model").resolve() == tmp_path / "run" / "global_step_2" / "huggingface"
+    assert (tmp_path / "run" / "metrics-1.jsonl").exists()
+    assert sft.run(["false"], tmp_path / "run") == 1
+    assert "the same command resumes it" in capfd.readouterr().err
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The script in a tree of its own, with an environment that only writes down how it is called."""
+    folder = tmp_path / "recipes" / "rag_r1" / "sft"
+    folder.mkdir(parents=True)
+    shutil.copy(ROOT / "recipes" / "rag_r1" / "sft" / "run.sh", folder)
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "scripts" / "setup_env.sh").write_text('export PATH="$root/bin:$PATH"\n')
+    (tmp_path / "bin" / "rag-r1").write_text('#!/bin/sh\nprintf "rag-r1"; printf " <%s>" "$@"; echo\n')
+    (tmp_path / "bin" / "rag-r1").chmod(0o755)
+    return tmp_path
+
+
+def call(project: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG")}
+    script = project / "recipes" / "rag_r1" / "sft" / "run.sh"
+    return subprocess.run(
+        ["bash", str(script), *arguments],
+        env={**clean, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(("platform", "recipe"), [("gpu", "qwen_7b"), ("cpu", "demo")])
+def test_the_script_calls_the_command_with_the_overrides_last(project, platform, recipe):
+    given = {"MODEL": "/models/it's", "DATA": "data/sft", "OUT": "out", "RAG_R1_PLATFORM": platform}
+    done = call(project, "--check-only", "optim.lr=1", **given)
+    assert done.stdout.splitlines() == [
+        f"rag-r1 <sft> <--recipe> <{project}/recipes/rag_r1/sft/{recipe}> <--data> <data/sft> "
+        "<model.path='/models/it\\'s'> <trainer.default_local_dir='out'> <--check-only> <optim.lr=1>"
+    ]
+
+
+def test_the_script_names_what_is_not_set(project):
+    done = call(project, MODEL="m", RAG_R1_PLATFORM="cpu")
+    assert done.returncode == 2 and "DATA not set" in done.stderr
+    assert "MODEL" in call(project, "--help").stdout
