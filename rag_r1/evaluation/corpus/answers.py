@@ -32,7 +32,7 @@ _NUMBERS = frozenset(
 _UNSPACED = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _TOKEN = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_INITIALS = re.compile(r"\b([^\W\d_])\.\s?(?=[^\W\d_]\b)")
+_INITIALS = re.compile(r"\b([^\W\d_])\.\s*(?=[^\W\d_]\b)")
 
 
 def tokens_of(text: str) -> list[str]:

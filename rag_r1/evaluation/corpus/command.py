@@ -36,6 +36,7 @@ from rag_r1.evaluation.corpus.report import (
 )
 from rag_r1.evaluation.corpus.retrieved import Retrieved, retrieve
 from rag_r1.evaluation.corpus.scan import SAVE_EVERY, Found, Wanted, scan
+from rag_r1.evaluation.corpus.supply import write_supply
 from rag_r1.evaluation.corpus.titles import WantedTitles
 from rag_r1.evaluation.corpus.verdict import Evidence, foreign_sources
 from rag_r1.options import OptionsError
@@ -54,6 +55,7 @@ docs/guides/corpora.md says how the verdict of a question is made, and what the 
 the same command continues where it was killed. If the retrieval server requires a token, set RETRIEVAL_TOKEN.
 """
 _USAGE = "usage: rag-r1 corpus check --data FILE ... --corpus FILE|FOLDER ... --out DIR [--help]"
+SUPPLY = "supply.jsonl"
 #: Unanswerable questions that are printed; all of them are in verdicts.jsonl.
 _LISTED = 10
 #: First hits of the retrieval server that are looked for in the corpus.
@@ -112,6 +114,8 @@ class Check:
     summary: dict[str, Any]
     evidence: Evidence
     repaired: Repaired | None
+    #: Paragraphs of missing pages in the data files.
+    offered: int
     #: Rows that were left out, of questions, redirects and corpus.
     bad: BadRows
 
@@ -149,8 +153,10 @@ def check(given: CheckArguments, *, save_every: int = SAVE_EVERY) -> Check:
     summary = {**summarise(judged, evidence), "notes": _notes(read.questions, evidence, asked, given)}
     repaired = _repair(given, corpus, supply, judged, progress) if given.supply else None
     write_report(given.out, judged, summary)
+    lost = {row["title"] for row in missing(judged) if "title" in row}
+    offered = write_supply(given.data, lost, given.out / SUPPLY)
     bad = read.bad + found.bad + (repaired.bad if repaired else BadRows())
-    return Check(judged, summary, evidence, repaired, bad)
+    return Check(judged, summary, evidence, repaired, offered, bad)
 
 
 def _refuse(bad: BadRows, given: CheckArguments) -> None:
@@ -232,10 +238,15 @@ def told(done: Check, given: CheckArguments) -> list[str]:
     if unanswerable:
         lines += ["", f"unanswerable ({len(unanswerable):,}):"]
         for one in unanswerable[:_LISTED]:
-            lines.append(printable(f"  {one.question.id}: {one.question.parts[0][0]} ({_why(one)})"))
+            lines.append("  " + printable(f"{one.question.id}: {one.question.parts[0][0]} ({_why(one)})"))
         if len(unanswerable) > _LISTED:
             lines.append(f"  and {len(unanswerable) - _LISTED:,} more, in {given.out / 'verdicts.jsonl'}")
     lines += ["", f"{given.out}: verdicts.jsonl, {ANSWERABLE_IDS}, missing.jsonl, summary.json, shares.png"]
+    if done.offered and not done.repaired:
+        lines.append(
+            f"{given.out / SUPPLY}: {done.offered:,} paragraphs of missing pages, from the data files; "
+            "--supply with this file adds them to the corpus"
+        )
     if made := done.repaired:
         build = "python retrieval_server/build_index.py"
         lines += [

@@ -58,9 +58,28 @@ def repair(
         raise CorpusError(f"no repaired corpus was written, because of {done.bad.refusal()}")
     part = out.with_name(out.name + ".part")
     out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _write_all(part, corpus, supply, done, offered, skip_bad_rows, progress)
+    except (CorpusError, OSError):
+        part.unlink(missing_ok=True)
+        raise
+    part.replace(out)
+    return done
+
+
+def _write_all(
+    part: Path,
+    corpus: Corpus,
+    supply: Corpus,
+    done: Repaired,
+    offered: Collection[str],
+    skip_bad_rows: bool,
+    progress: bool,
+) -> None:
+    """The corpus, then the supplied passages. `offered`: the ids of the supply."""
     taken: set[str] = set()
+    last = 0
     with part.open("w", encoding="utf-8") as file:
-        last = 0
         for row in _passages(corpus, done.bad, progress, "copying corpus"):
             _write(file, row)
             done.passages += 1
@@ -73,8 +92,6 @@ def repair(
         _append(file, supply, done, taken, last, progress)
         file.flush()
         os.fsync(file.fileno())
-    part.replace(out)
-    return done
 
 
 def _append(file: TextIO, supply: Corpus, done: Repaired, taken: set[str], last: int, progress: bool) -> None:

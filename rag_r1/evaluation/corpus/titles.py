@@ -36,8 +36,8 @@ _RANK = {level: rank for rank, level in enumerate(LEVELS)}
 #: Characters that NFKC leaves apart and writers do not.
 _ALIKE = str.maketrans(
     {
-        **dict.fromkeys("“”„‟«»″", '"'),
-        **dict.fromkeys("‘’‚‛ʼ´`′ʻ", "'"),
+        **dict.fromkeys("“”„‟«»", '"'),
+        **dict.fromkeys("‘’‚‛ʼ`′ʻ", "'"),
         **dict.fromkeys("‐‑‒–—―−", "-"),
         **dict.fromkeys("\u00ad\u200b\u2060\ufeff\u200e\u200f\u202a\u202b\u202c\u202d\u202e", ""),
     }
@@ -52,8 +52,8 @@ _SUFFIX = re.compile(r"(?<=\S)\s*\([^()]*\)\s*$")
 def unified(text: str) -> str:
     """The text in one Unicode form, with blanks folded: what `unicode` compares."""
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", unicodedata.normalize("NFC", text).translate(_ALIKE))
-        text = unicodedata.normalize("NFC", text.translate(_ALIKE))
+        # NFC again: where a character without width was, a letter and its accent may meet.
+        text = unicodedata.normalize("NFC", unicodedata.normalize("NFKC", text).translate(_ALIKE))
     else:
         text = text.replace("`", "'")
     return " ".join(text.split())

@@ -89,7 +89,7 @@ RULES = (
     Rule("titles_present", "all of them are in the corpus", lambda s: bool(s.titles), "answerable"),
     Rule(
         "yes_or_no",
-        "no evidence is named, and the answer is yes or no: it stands everywhere",
+        "no evidence is named (nor for the rules below), and the answer is yes or no",
         lambda s: s.weak == ("yes_no",),
         "unknown",
     ),
@@ -113,7 +113,8 @@ RULES = (
     ),
     Rule(
         "anywhere_weak",
-        "the same, but it is a number, has at most three letters, or stands in more than 1 of 1,000 passages",
+        "the same, but it is a number, has at most three letters, or is common: in more than 20 passages and "
+        "in more than 1 of 1,000",
         lambda s: s.anywhere == "weak",
         "unknown",
     ),
