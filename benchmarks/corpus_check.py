@@ -10,17 +10,21 @@ these. Then the check is run as a user runs it, and what it says is compared wit
                others are flagged
     strings    the signals for data without evidence: precision and recall for "not answerable any more"
     repair     recall of the supporting passages, BM25 through the real retrieval server: whole, cut, repaired
+
+--invented N ... also checks a corpus of N invented passages of 100 words each, and measures time and memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
+import subprocess
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -207,6 +211,37 @@ def passages_a_second(setting: Setting, work: Path) -> float:
     return found.passages / (time.perf_counter() - started)
 
 
+def invent(path: Path, n: int, words: list[str]) -> Path:
+    """Write n passages of 100 random words, three to a page."""
+    draw = random.Random(n)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for number in range(n):
+            text = " ".join(draw.choices(words, k=100))
+            yield {"id": str(number), "contents": f'"Page {number // 3}"\n{text}'}
+
+    return write(path, rows())
+
+
+def measured(setting: Setting, work: Path, n: int) -> tuple[float, float, float]:
+    """(size in GB, seconds, peak resident MB) of a check of n invented passages, as a command."""
+    words = sorted({word for title in setting.titles.values() for word in title.split()})
+    corpus = invent(work / f"invented_{n}.jsonl", n, words)
+    data = write(work / "invented_questions.jsonl", setting.questions)
+    command = [sys.executable, "-m", "rag_r1.cli", "corpus", "check", "--no-progress", "--ids", "trust"]
+    command += ["--data", str(data), "--corpus", str(corpus), "--out", str(work / f"invented_{n}")]
+    started = time.perf_counter()
+    process = subprocess.Popen(command, cwd=Path(__file__).resolve().parents[1], stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)  # it has been waited for
+    if status:
+        raise RuntimeError(f"the check of {corpus} failed")
+    size = corpus.stat().st_size / 1e9
+    corpus.unlink()
+    return size, seconds, used.ru_maxrss / 1024
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -218,7 +253,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the draw (default %(default)s)")
     parser.add_argument("--k", type=int, default=10, help="passages of a search (default %(default)s)")
     parser.add_argument("--no-server", action="store_true", help="only what needs no retrieval server")
+    parser.add_argument("--invented", type=int, nargs="+", default=[], metavar="N", help="see above")
     args = parser.parse_args(argv)
+    args.work = args.work.resolve()
     setting = prepare(args.corpus, args.questions, args.work, args.deleted, args.seed)
     n_affected = len(setting.affected)
     print(f"{len(setting.questions)} questions, {n_affected} affected by {args.deleted} deleted passages\n")
@@ -237,6 +274,12 @@ def main(argv: list[str] | None = None) -> int:
         for name, passages, recall, share in recalls:
             print(f"| {name} | {passages:,} | {recall:.1%} | {share:.1%} |")
     print(f"\n{passages_a_second(setting, args.work):,.0f} passages scanned in a second")
+    if args.invented:
+        print("\n| invented passages | size | seconds | peak resident |")
+        print("|---:|---:|---:|---:|")
+        for n in args.invented:
+            size, seconds, peak = measured(setting, args.work, n)
+            print(f"| {n:,} | {size:.2f} GB | {seconds:,.1f} | {peak:,.0f} MB |")
     return 0
 
 

@@ -16,12 +16,14 @@ class Stub:
     def __init__(self, passages: Mapping[str, str]):
         self.passages = dict(passages)
         self.refuse: str | None = None
+        self.refused = 0
         self.asked: list[str] = []
         self.url = ""
 
     def answer(self, body: Mapping[str, Any]) -> tuple[int, Any]:
         queries = body["queries"]
         if self.refuse and any(self.refuse in query for query in queries):
+            self.refused += 1
             return 422, {"error": "refused"}
         self.asked += queries
         documents = [

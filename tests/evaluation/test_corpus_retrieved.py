@@ -9,7 +9,7 @@ from corpus_retriever import retriever_stub
 
 from rag_r1.evaluation.corpus.answers import AnswerTable
 from rag_r1.evaluation.corpus.questions import Question
-from rag_r1.evaluation.corpus.retrieved import Retrieved, retrieve
+from rag_r1.evaluation.corpus.retrieved import Retrieved, RetrieverError, retrieve
 from rag_r1.tools.retrieval import RetrieverConfig
 
 PASSAGES = {"1": "Ulm is a town.", "2": "The Danube is a river.", "3": "Nothing."}
@@ -84,7 +84,13 @@ def test_another_k_or_another_question_of_the_same_id_is_asked(stub, tmp_path):
     assert len(stub.asked) == 3
 
 
-def test_without_a_server_every_question_is_left_out(tmp_path):
+def test_a_server_that_answers_nothing_is_an_error_that_comes_soon(stub, tmp_path):
     with retriever_stub(PASSAGES) as stopped:
         url = stopped.url
-    assert ask([question("a", "river")], url, tmp_path / "r.jsonl") == {}
+    with pytest.raises(RetrieverError, match="answered none of the first 1 questions"):
+        ask([question("a", "river")], url, tmp_path / "r.jsonl")
+    stub.refuse = "What"
+    many = [question(str(number), "river") for number in range(500)]
+    with pytest.raises(RetrieverError, match="HTTP 422"):
+        ask(many, stub.url, tmp_path / "r.jsonl")
+    assert stub.refused < 200

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 from pydantic import model_validator
@@ -34,7 +35,7 @@ from rag_r1.evaluation.corpus.report import (
     summarise,
     write_report,
 )
-from rag_r1.evaluation.corpus.retrieved import Retrieved, retrieve
+from rag_r1.evaluation.corpus.retrieved import Retrieved, RetrieverError, retrieve
 from rag_r1.evaluation.corpus.scan import SAVE_EVERY, Found, Wanted, scan
 from rag_r1.evaluation.corpus.supply import write_supply
 from rag_r1.evaluation.corpus.titles import WantedTitles
@@ -116,7 +117,7 @@ class Check:
     repaired: Repaired | None
     #: Paragraphs of missing pages in the data files.
     offered: int
-    #: Rows that were left out, of questions, redirects and corpus.
+    #: Rows that were left out, of all files.
     bad: BadRows
 
 
@@ -124,7 +125,8 @@ def check(given: CheckArguments, *, save_every: int = SAVE_EVERY) -> Check:
     """Check a corpus and write the report into `given.out`.
 
     Raises DataError and CorpusError, with the remedy, if a file cannot be read, or has rows that cannot be
-    used and are not to be left out; then nothing is written but what was found until then, for the next run.
+    used and are not to be left out; RetrieverError if a server answers nothing. Then nothing is written but
+    what was found until then, for the next run.
     """
     progress = not given.no_progress
     corpus, supply = Corpus(given.corpus), Corpus(given.supply, ids=False)
@@ -254,7 +256,7 @@ def told(done: Check, given: CheckArguments) -> list[str]:
             f"({made.renamed:,} of these with a new id); "
             f"still missing: {len(made.ids_left):,} ids, {len(made.titles_left):,} titles",
             "Build its index, and check it again:",
-            f"  {build} --corpus {made.path} --out indexes/repaired --backend bm25",
+            f"  {build} --corpus {quote(str(made.path))} --out indexes/repaired --backend bm25",
         ]
     return lines
 
@@ -281,7 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         done = check(given)
-    except (DataError, CorpusError, OSError) as error:
+    except (DataError, CorpusError, RetrieverError, OSError) as error:
         print(f"error: {printable(str(error), 3000)}", file=sys.stderr)
         return 1
     print("\n".join(told(done, given)))

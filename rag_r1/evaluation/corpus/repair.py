@@ -35,6 +35,7 @@ class Repaired:
     renamed: int = 0
     ids_left: set[str] = field(default_factory=set)
     titles_left: set[str] = field(default_factory=set)
+    #: Rows of the supply that were left out.
     bad: BadRows = field(default_factory=BadRows)
 
 
@@ -79,16 +80,17 @@ def _write_all(
     """The corpus, then the supplied passages. `offered`: the ids of the supply."""
     taken: set[str] = set()
     last = 0
+    bad = BadRows()
     with part.open("w", encoding="utf-8") as file:
-        for row in _passages(corpus, done.bad, progress, "copying corpus"):
+        for row in _passages(corpus, bad, progress, "copying corpus"):
             _write(file, row)
             done.passages += 1
             if row.id in offered:
                 taken.add(row.id)
             if row.id and row.id.startswith("supplied-") and (own := _OWN.fullmatch(row.id)):
                 last = max(last, int(own[1]))
-        if done.bad.count and not skip_bad_rows:
-            raise CorpusError(f"no repaired corpus was written, because of {done.bad.refusal()}")
+        if bad.count and not skip_bad_rows:
+            raise CorpusError(f"no repaired corpus was written, because of {bad.refusal()}")
         _append(file, supply, done, taken, last, progress)
         file.flush()
         os.fsync(file.fileno())

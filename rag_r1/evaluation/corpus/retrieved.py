@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -23,6 +22,12 @@ from rag_r1.tools.retrieval import RetrievalClient, RetrieverConfig
 
 #: Questions in flight.
 _AT_ONCE = 64
+#: A server that has answered none of so many is not asked the others.
+_GIVE_UP = 16
+
+
+class RetrieverError(RuntimeError):
+    """A retrieval server that answers no question; the message has its address and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ def retrieve(
     progress: bool = True,
 ) -> dict[tuple[str, str], Retrieved]:
     """What the server finds for each question; those that it did not answer are left out. `table` holds all
-    gold answers; `store` is the file of what is known already."""
+    gold answers; `store` is the file of what is known already. Raises RetrieverError if none is answered."""
     header = json.dumps({"endpoint": config.endpoint, "topk": config.topk})
     digests = {question.key: _digest(question) for question in questions}
     stored = _load(store, header)
@@ -67,7 +72,12 @@ def retrieve(
             file.write(json.dumps({**row, "rank": found.rank, "ids": found.ids}) + "\n")
             file.flush()
 
-        asyncio.run(_ask_all(left, table, config, note, doing, progress))
+        failures = asyncio.run(_ask_all(left, table, config, note, doing, progress))
+    if not known:
+        raise RetrieverError(
+            f"{config.endpoint} answered none of the first {len(failures)} questions ({failures[0]}). "
+            "Start it: python retrieval_server/start_retrieval.py --index DIR; or correct the address"
+        )
     return known
 
 
@@ -75,39 +85,48 @@ async def _ask_all(
     questions: Sequence[Question],
     table: AnswerTable,
     config: RetrieverConfig,
-    note: Any,
+    note: Callable[[Question, Retrieved], None],
     doing: str,
     progress: bool,
-) -> None:
+) -> list[str]:
+    """Ask the questions; returns why searches failed."""
     client = RetrievalClient(config)
     waiting: Iterator[Question] = iter(questions)
+    answered = 0
+    failures: list[str] = []
     with tqdm(total=len(questions), desc=doing, disable=not progress) as bar:
 
         async def work() -> None:
+            nonlocal answered
             for question in waiting:  # shared: each question is taken once
-                if found := await _ask(question, table, client):
+                found = await _ask(question, table, client)
+                if isinstance(found, Retrieved):
+                    answered += 1
                     note(question, found)
+                else:
+                    failures.append(found)
+                    if not answered and len(failures) >= _GIVE_UP:
+                        return
                 bar.update()
 
         try:
             await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
         finally:
             await client.close()
+    return failures
 
 
-async def _ask(question: Question, table: AnswerTable, client: RetrievalClient) -> Retrieved | None:
+async def _ask(question: Question, table: AnswerTable, client: RetrievalClient) -> Retrieved | str:
+    """What was found, or why a search failed."""
     answers = await client.search([text for text, _ in question.parts])
     ranks: list[int | None] = []
     ids: list[str] = []
     for (_, golds), documents in zip(question.parts, answers, strict=True):
         if isinstance(documents, Failure):
-            return None
+            return documents.detail
         wanted = {table.keys[key] for gold in golds if (key := table.add(gold)) is not None}
-        ranks.append(
-            next(
-                (rank for rank, one in enumerate(documents, 1) if wanted & table.found_in(one.contents)), None
-            )
-        )
+        found = (rank for rank, one in enumerate(documents, 1) if wanted & table.found_in(one.contents))
+        ranks.append(next(found, None))
         ids += [document.id for document in documents]
     rank = None if None in ranks else max(rank for rank in ranks if rank is not None)
     return Retrieved(rank, tuple(dict.fromkeys(ids)))
