@@ -206,7 +206,7 @@ def test_hostile_texts_reach_neither_terminal_nor_markdown_nor_picture(run, tmp_
     assert not set(told) & set("<>\x1b")
     assert all(line.count("|") in (0, 3, 6) for line in told.splitlines())
     assert (tmp_path / "out" / "shares.png").is_file()
-    assert lines(tmp_path / "out" / "verdicts.jsonl")[0]["id"] == HOSTILE
+    assert HOSTILE in {row["id"] for row in lines(tmp_path / "out" / "verdicts.jsonl")}
 
 
 def test_what_is_printed_has_one_line_and_no_control_characters():

@@ -141,7 +141,7 @@ def test_a_file_without_questions_is_refused(tmp_path, name, data, told):
     [
         ("hotpotqa_raw_distractor_20.json", 2),
         ("2wikimultihopqa_raw_20.json", 2),
-        ("musique_ans_raw_20.jsonl", 2),
+        ("musique_ans_raw_20.jsonl", 1),
         ("popqa_flashrag_20.jsonl", 1),
         ("nq_flashrag_20.jsonl", 0),
     ],

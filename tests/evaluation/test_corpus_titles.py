@@ -46,7 +46,7 @@ def test_two_titles_match_on_the_best_level(wanted, found, level):
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(texts, texts)
 def test_a_match_is_mutual_and_follows_from_the_key(one, other):
     assert level_of(one, other) == level_of(other, one)
@@ -55,7 +55,7 @@ def test_a_match_is_mutual_and_follows_from_the_key(one, other):
     assert level_of(one, one) == "exact"
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(texts)
 def test_another_normal_form_or_underscores_are_the_same_page(title):
     for form in ("NFC", "NFD", "NFKC", "NFKD"):

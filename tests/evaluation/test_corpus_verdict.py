@@ -58,7 +58,7 @@ def test_the_first_rule_that_applies_decides(signals, reason, verdict):
 titles = st.none() | st.dictionaries(st.text(max_size=2), st.none() | st.sampled_from(LEVELS), min_size=1)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(
     st.builds(
         Signals,

@@ -31,18 +31,18 @@ _NUMBERS = frozenset(
 )
 _UNSPACED = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _TOKEN = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
-_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_INITIALS = re.compile(r"\b([^\W\d_])\.\s*(?=[^\W\d_]\b)")
+_ASCII_TOKEN = re.compile("[a-z0-9]+")
+# Both begin with the character that is removed: so they are searched for fast.
+_THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
+_INITIALS = re.compile(r"\.(?<=\b[^\W\d_]\.)\s*(?=[^\W\d_]\b)")
 
 
 def tokens_of(text: str) -> list[str]:
     """The tokens of a text; empty if it has no letter or digit, or only articles."""
     text = text.lower() if text.isascii() else unified(text).casefold()
-    if "," in text:
-        text = _THOUSANDS.sub("", text)
-    if "." in text:
-        text = _INITIALS.sub(r"\1", text)
-    return [token for token in _TOKEN.findall(text) if token not in _ARTICLES]
+    text = _INITIALS.sub("", _THOUSANDS.sub("", text))
+    found = (_ASCII_TOKEN if text.isascii() else _TOKEN).findall(text)
+    return [token for token in found if token not in _ARTICLES]
 
 
 def weakness(tokens: Sequence[str]) -> str | None:
@@ -88,8 +88,9 @@ class AnswerTable:
         """The numbers (`keys`) of the answers in a text."""
         tokens, lengths, keys = tokens_of(text), self._lengths, self.keys
         found = set()
-        for start, token in enumerate(tokens):
-            for length in lengths.get(token, ()):
+        for start in [place for place, token in enumerate(tokens) if token in lengths]:
+            token = tokens[start]
+            for length in lengths[token]:
                 key = token if length == 1 else " ".join(tokens[start : start + length])
                 if (number := keys.get(key)) is not None:
                     found.add(number)

@@ -42,6 +42,7 @@ _ALIKE = str.maketrans(
         **dict.fromkeys("\u00ad\u200b\u2060\ufeff\u200e\u200f\u202a\u202b\u202c\u202d\u202e", ""),
     }
 )
+_IS_ALIKE = re.compile("[" + "".join(re.escape(chr(code)) for code in _ALIKE) + "]")
 #: Letters with a stroke or joined ones, which Unicode does not decompose; after casefold().
 _BARE = str.maketrans(
     {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "ħ": "h", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th", "ŧ": "t"}
@@ -52,8 +53,10 @@ _SUFFIX = re.compile(r"(?<=\S)\s*\([^()]*\)\s*$")
 def unified(text: str) -> str:
     """The text in one Unicode form, with blanks folded: what `unicode` compares."""
     if not text.isascii():
-        # NFC again: where a character without width was, a letter and its accent may meet.
-        text = unicodedata.normalize("NFC", unicodedata.normalize("NFKC", text).translate(_ALIKE))
+        text = unicodedata.normalize("NFKC", text)
+        if _IS_ALIKE.search(text):  # rare, and a search is much faster than translate
+            # NFC: where a character without width was, a letter and its accent may meet.
+            text = unicodedata.normalize("NFC", text.translate(_ALIKE))
     else:
         text = text.replace("`", "'")
     return " ".join(text.split())
