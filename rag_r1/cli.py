@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "make SFT data from traces, for `rag-r1 sft` and for LLaMA-Factory",
     ),
     "sft": ("rag_r1.sft", "check a recipe, its data and model, then fine-tune with veRL's SFT trainer"),
+    "corpus": ("rag_r1.evaluation.corpus.command", "check whether questions can be answered from a corpus"),
     "demo": ("rag_r1.demo.run", "train the embedded tiny policy on its invented world, on this machine"),
 }
 """Command -> the module with its `main`, and what it does."""

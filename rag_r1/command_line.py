@@ -68,13 +68,14 @@ class Arguments(BaseSettings):
 
 def argument(
     help: str,
-    metavar: str | tuple[str, ...] | None = None,
+    metavar: str | tuple[Any, ...] | None = None,
     *,
     default: Any = PydanticUndefined,
     flag: str | None = None,
 ) -> Any:
     """A field of Arguments; required if it has no default. `metavar`: placeholder of the value in the help,
-    or a tuple if the flag takes several. `flag`: its name, if that is not a valid name in Python."""
+    or a tuple if the flag takes several: two for `("TRAIN", "TEST")`, one or more for `("FILE", ...)`.
+    `flag`: its name, if that is not a valid name in Python."""
     shown = {"metavar": metavar}
     return Field(default, description=help, validation_alias=flag, json_schema_extra=shown)
 
@@ -141,7 +142,9 @@ def _shown(field: FieldInfo, given: dict[str, Any]) -> dict[str, Any]:
         help += f" (default: {default})"
     if given.get("action") == "append" or "nargs" in given:
         given.update(action=_KeepItems, default=argparse.SUPPRESS)
-        if isinstance(metavar, tuple):
+        if isinstance(metavar, tuple) and metavar[-1] is ...:
+            given["nargs"], metavar = "+", metavar[0]
+        elif isinstance(metavar, tuple):
             given["nargs"] = len(metavar)
     if "metavar" in given:  # not for a flag without a value
         if metavar is None and get_origin(field.annotation) is Literal:

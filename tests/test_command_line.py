@@ -31,6 +31,7 @@ class Bake(Arguments):
     two_times: bool = argument("bake again", default=False)
     own_oven: str | None = argument("another oven", default=None, flag="2nd-oven")
     sizes: tuple[str, str] = argument("of loaves", ("LEAST", "MOST"), default=("s", "l"))
+    guests: list[Path] = argument("who eats", ("GUEST", ...), default=[])
     overrides: Overrides = argument("anything else", "key=value", default=[])
 
     @model_validator(mode="after")
@@ -66,6 +67,12 @@ def test_values_have_their_types_and_none_is_a_word_like_any_other():
     made = bake("--recipe", "x", "--out", "None", "--loaves", "7", "--heat", "1e2", "--2nd-oven", "null")
     assert (made.out, made.loaves, made.heat, made.own_oven) == (Path("None"), 7, 100.0, "null")
     assert bake("--recipe", "x", "--sizes", "a,b", "c").sizes == ("a,b", "c")
+
+
+def test_a_flag_may_take_one_or_more_values_and_be_given_again():
+    made = bake("--recipe", "x", "--guests", "a,b", "c", "--heat", "9", "--guests", "d")
+    assert made.guests == [Path("a,b"), Path("c"), Path("d")]
+    assert bake("--recipe", "x").guests == []
 
 
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
@@ -132,6 +139,7 @@ def test_the_help_has_a_line_for_each_argument(capsys):
         "--loaves LOAVES how many, 100% of them (default: 1)",
         "--grain {rye,wheat} of the flour (default: rye)",
         "--two-times bake again",
+        "--guests GUEST [GUEST ...]",
     ):
         assert line in lines
 

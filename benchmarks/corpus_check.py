@@ -1,0 +1,287 @@
+"""Finds deleted gold passages with `rag-r1 corpus check`, and repairs the corpus.
+
+    python benchmarks/corpus_check.py --corpus corpus.jsonl.gz --questions questions.jsonl --work checks
+
+Questions are JSONL with {"id", "question", "golden_answers", "supporting_ids": [corpus id, ...]}. 300
+supporting passages (--deleted, --seed) are deleted from the corpus; a question is affected if it needs one of
+these. Then the check is run as a user runs it, and what it says is compared with the truth:
+
+    evidence   by ids, and by titles in several spellings: how many affected questions are found, and how many
+               others are flagged
+    strings    the signals for data without evidence: precision and recall for "not answerable any more"
+    repair     recall of the supporting passages, BM25 through the real retrieval server: whole, cut, repaired
+
+--invented N ... also checks a corpus of N invented passages of 100 words each, and measures time and memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from rag_r1.evaluation.corpus.answers import AnswerTable  # noqa: E402
+from rag_r1.evaluation.corpus.command import Check, CheckArguments, check  # noqa: E402
+from rag_r1.evaluation.corpus.files import Corpus, Passage  # noqa: E402
+from rag_r1.evaluation.corpus.scan import Wanted, scan  # noqa: E402
+from rag_r1.evaluation.corpus.titles import WantedTitles  # noqa: E402
+
+#: Rules (verdict.py) by which evidence flags a question.
+FLAGS = ("ids_missing", "titles_missing", "titles_similar")
+_WIDE = {chr(code): chr(code + 0xFEE0) for code in range(0x21, 0x7F)}
+
+
+def decomposed(title: str) -> str:
+    """NFD, another dash, curly quotes and a no-break space."""
+    text = unicodedata.normalize("NFD", title).replace("-", "\u2011").replace("–", "\u2212")
+    return text.replace("'", "\u2019").replace('"', "\u201d").replace(" ", "\u00a0")
+
+
+def full_width(title: str) -> str:
+    """Full-width letters, which NFKC makes ordinary ones."""
+    return "".join(_WIDE.get(character, character) for character in title)
+
+
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "as in the corpus": lambda title: title,
+    "NFD, other dashes, quotes, blanks": decomposed,
+    "full width": full_width,
+    "lower case": str.lower,
+    "upper case": str.upper,
+    "underscores": lambda title: title.replace(" ", "_"),
+    "underscores, lower case, NFD": lambda title: decomposed(title.replace(" ", "_").lower()),
+}
+
+
+@dataclass
+class Setting:
+    """The corpus with and without the deleted passages, and the questions."""
+
+    whole: Path
+    cut: Path
+    deleted: Path
+    questions: list[dict[str, Any]]
+    titles: dict[str, str]
+    affected: set[str]
+
+
+def prepare(corpus: Path, questions: Path, work: Path, n_deleted: int, seed: int) -> Setting:
+    """Draw the passages to delete, and write the two corpora."""
+    rows = [json.loads(line) for line in questions.open(encoding="utf-8")]
+    gold = sorted({own_id for row in rows for own_id in row["supporting_ids"]})
+    gone = set(random.Random(seed).sample(gold, n_deleted))
+    passages = [row for row, _ in Corpus([corpus]).rows(progress=False) if isinstance(row, Passage)]
+    work.mkdir(parents=True, exist_ok=True)
+    paths = [work / f"{name}.jsonl" for name in ("whole", "cut", "deleted")]
+    kept = [one for one in passages if one.id not in gone]
+    write(paths[0], (one.row() for one in passages))
+    write(paths[1], (one.row() for one in kept))
+    write(paths[2], (one.row() for one in passages if one.id in gone))
+    titles = {str(one.id): one.title or "" for one in passages if one.id in set(gold)}
+    affected = {row["id"] for row in rows if gone & set(row["supporting_ids"])}
+    return Setting(*paths, rows, titles, affected)
+
+
+def write(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
+    """Write JSON lines."""
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    return path
+
+
+def run_check(work: Path, name: str, corpus: Path, rows: Iterable[dict[str, Any]], **more: Any) -> Check:
+    """One check; its files are in `work`/`name`."""
+    out = work / name.replace(" ", "_").replace(",", "")
+    out.mkdir(parents=True, exist_ok=True)
+    data = write(out / "questions.jsonl", rows)
+    return check(CheckArguments(data=[data], corpus=[corpus], out=out, no_progress=True, **more))
+
+
+def without_evidence(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: row[key] for key in ("id", "question", "golden_answers")}
+
+
+def with_titles(setting: Setting, spelling: Callable[[str], str]) -> list[dict[str, Any]]:
+    """The questions with titles instead of ids."""
+    return [
+        {
+            **without_evidence(row),
+            "supporting_titles": [spelling(setting.titles[own_id]) for own_id in row["supporting_ids"]],
+        }
+        for row in setting.questions
+    ]
+
+
+def evidence_rows(setting: Setting, work: Path) -> list[tuple[str, int, int, int]]:
+    """(evidence, affected questions found, of these only through a similar title, others flagged)."""
+    redirects = work / "redirects.tsv"
+    names = {title: f"Former name {number}" for number, title in enumerate(sorted(setting.titles.values()))}
+    redirects.write_text("".join(f"{name}\t{title}\n" for title, name in names.items()), encoding="utf-8")
+    checks = {"ids": run_check(work, "ids", setting.cut, setting.questions)}
+    for name, spelling in SPELLINGS.items():
+        checks[f"titles: {name}"] = run_check(work, name, setting.cut, with_titles(setting, spelling))
+    renamed = with_titles(setting, names.__getitem__)
+    checks["titles: redirects"] = run_check(work, "redirects", setting.cut, renamed, redirects=redirects)
+    told = []
+    for name, done in checks.items():
+        flagged = {one.question.id: one.rule.name for one in done.judged if one.rule.name in FLAGS}
+        found = set(flagged) & setting.affected
+        similar = sum(flagged[own_id] == "titles_similar" for own_id in found)
+        told.append((name, len(found), similar, len(set(flagged) - setting.affected)))
+    return told
+
+
+def string_rows(setting: Setting, done: Check) -> list[tuple[str, int, float, float]]:
+    """(signal, questions that it flags, precision, recall), of a check of data without evidence."""
+    judged = done.judged
+    signals = {
+        "answer not in BM25's first k": {one.question.id for one in judged if not one.signals.in_top_k},
+        "answer nowhere in the corpus": {one.question.id for one in judged if one.signals.anywhere == "no"},
+        "verdict unanswerable": {one.question.id for one in judged if one.rule.verdict == "unanswerable"},
+        "verdict unanswerable or unknown": {
+            one.question.id for one in judged if one.rule.verdict != "answerable"
+        },
+    }
+    told = []
+    for name, flagged in signals.items():
+        right = len(flagged & setting.affected)
+        told.append((name, len(flagged), right / max(len(flagged), 1), right / max(len(setting.affected), 1)))
+    return told
+
+
+def served(corpus: Path, work: Path, name: str, use: Callable[[str], Check]) -> Check:
+    """Build a BM25 index of the corpus, serve it, and use the server."""
+    from rag_r1.demo.server import build_index, retrieval_server
+
+    index = work / "indexes" / name
+    if not index.exists():
+        build_index(corpus, index, "--backend", "bm25")
+    with retrieval_server(index, work / f"{name}.log") as url:
+        return use(url)
+
+
+def recall_table(setting: Setting, work: Path, k: int) -> tuple[list[tuple[str, int, float, float]], Check]:
+    """(corpus, passages, recall of the supporting passages, share of answerable questions), and the check of
+    the cut corpus without evidence."""
+    told = []
+
+    def asks(corpus: Path, name: str, rows: Iterable[dict[str, Any]], **more: Any) -> Callable[[str], Check]:
+        return lambda url: run_check(work, name, corpus, rows, bm25_url=url, topk=k, **more)
+
+    def note(name: str, done: Check) -> None:
+        counts = done.summary["all"]
+        share = counts["answerable"] / counts["questions"]
+        told.append((name, done.summary["passages"], counts["bm25_recall"], share))
+
+    note("whole", served(setting.whole, work, "whole", asks(setting.whole, "of whole", setting.questions)))
+    cut = asks(setting.cut, "of cut", setting.questions, supply=[setting.deleted])
+    blind = asks(setting.cut, "blind", map(without_evidence, setting.questions))
+    both: list[Check] = []
+    strings = served(setting.cut, work, "cut", lambda url: both.append(cut(url)) or blind(url))
+    note("cut", both[0])
+    made = both[0].repaired
+    assert made is not None
+    after = served(made.path, work, "repaired", asks(made.path, "of repaired", setting.questions))
+    note("repaired", after)
+    return told, strings
+
+
+def passages_a_second(setting: Setting, work: Path) -> float:
+    """Passages that a scan reads in a second, with the ids, titles and answers of all questions."""
+    wanted = Wanted(
+        ids=frozenset(own_id for row in setting.questions for own_id in row["supporting_ids"]),
+        titles=WantedTitles(setting.titles.values()),
+        answers=AnswerTable(gold for row in setting.questions for gold in row["golden_answers"]),
+    )
+    state = work / "timed.json"
+    state.unlink(missing_ok=True)
+    started = time.perf_counter()
+    found = scan(Corpus([setting.whole]), wanted, state, progress=False)
+    return found.passages / (time.perf_counter() - started)
+
+
+def invent(path: Path, n: int, words: list[str]) -> Path:
+    """Write n passages of 100 random words, three to a page."""
+    draw = random.Random(n)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for number in range(n):
+            text = " ".join(draw.choices(words, k=100))
+            yield {"id": str(number), "contents": f'"Page {number // 3}"\n{text}'}
+
+    return write(path, rows())
+
+
+def measured(setting: Setting, work: Path, n: int) -> tuple[float, float, float]:
+    """(size in GB, seconds, peak resident MB) of a check of n invented passages, as a command."""
+    words = sorted({word for title in setting.titles.values() for word in title.split()})
+    corpus = invent(work / f"invented_{n}.jsonl", n, words)
+    data = write(work / "invented_questions.jsonl", setting.questions)
+    command = [sys.executable, "-m", "rag_r1.cli", "corpus", "check", "--no-progress", "--ids", "trust"]
+    command += ["--data", str(data), "--corpus", str(corpus), "--out", str(work / f"invented_{n}")]
+    started = time.perf_counter()
+    process = subprocess.Popen(command, cwd=Path(__file__).resolve().parents[1], stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)  # it has been waited for
+    if status:
+        raise RuntimeError(f"the check of {corpus} failed")
+    size = corpus.stat().st_size / 1e9
+    corpus.unlink()
+    return size, seconds, used.ru_maxrss / 1024
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--corpus", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--questions", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="folder for what is made")
+    parser.add_argument("--deleted", type=int, default=300, help="passages to delete (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw (default %(default)s)")
+    parser.add_argument("--k", type=int, default=10, help="passages of a search (default %(default)s)")
+    parser.add_argument("--no-server", action="store_true", help="only what needs no retrieval server")
+    parser.add_argument("--invented", type=int, nargs="+", default=[], metavar="N", help="see above")
+    args = parser.parse_args(argv)
+    args.work = args.work.resolve()
+    setting = prepare(args.corpus, args.questions, args.work, args.deleted, args.seed)
+    n_affected = len(setting.affected)
+    print(f"{len(setting.questions)} questions, {n_affected} affected by {args.deleted} deleted passages\n")
+    print("| evidence | affected, found | of these by a similar title only | others, flagged |")
+    print("|---|---:|---:|---:|")
+    for name, found, similar, others in evidence_rows(setting, args.work):
+        print(f"| {name} | {found} ({found / n_affected:.1%}) | {similar} | {others} |")
+    if not args.no_server:
+        recalls, strings = recall_table(setting, args.work, args.k)
+        print("\n| signal | flagged | precision | recall |")
+        print("|---|---:|---:|---:|")
+        for name, flagged, precision, recall in string_rows(setting, strings):
+            print(f"| {name} | {flagged} | {precision:.1%} | {recall:.1%} |")
+        print(f"\n| corpus | passages | recall@{args.k} of supporting passages | answerable |")
+        print("|---|---:|---:|---:|")
+        for name, passages, recall, share in recalls:
+            print(f"| {name} | {passages:,} | {recall:.1%} | {share:.1%} |")
+    print(f"\n{passages_a_second(setting, args.work):,.0f} passages scanned in a second")
+    if args.invented:
+        print("\n| invented passages | size | seconds | peak resident |")
+        print("|---:|---:|---:|---:|")
+        for n in args.invented:
+            size, seconds, peak = measured(setting, args.work, n)
+            print(f"| {n:,} | {size:.2f} GB | {seconds:,.1f} | {peak:,.0f} MB |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The corpus doctor: which questions can be answered from a corpus, and what is missing in it."""

@@ -1,0 +1,97 @@
+"""Finds the gold answers in texts, all at once.
+
+Texts become tokens: lower case, one Unicode form, runs of letters and digits; characters of scripts without
+blanks (Chinese, Japanese, Thai) are tokens of their own; "1,000" is one token, and so are initials ("J. K.",
+"U.S."); articles are left out, as in the metrics. An answer stands in a text if its tokens follow each other
+there. All answers are in one hash table, and at every token of a text only those lengths are looked up that
+answers beginning with this token have: the time is linear in the text and does not grow with the number of
+answers.
+
+An answer string proves little where it is short or a number: `weakness` says which ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from rag_r1.evaluation.corpus.titles import unified
+
+#: Longer answers are sentences, which are not looked for: no other text has their words.
+MAX_TOKENS = 32
+#: An answer that stands in more passages than this share (and than COMMON_AT_LEAST) says nothing.
+COMMON_SHARE, COMMON_AT_LEAST = 1e-3, 20
+
+YES_NO = frozenset({"yes", "no", "true", "false", "noanswer"})
+_ARTICLES = frozenset({"a", "an", "the"})
+_NUMBERS = frozenset(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand "
+    "million billion first second third fourth fifth once twice".split()
+)
+_UNSPACED = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_TOKEN = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
+_ASCII_TOKEN = re.compile("[a-z0-9]+")
+# Both begin with the character that is removed: so they are searched for fast.
+_THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
+_INITIALS = re.compile(r"\.(?<=\b[^\W\d_]\.)\s*(?=[^\W\d_]\b)")
+
+
+def tokens_of(text: str) -> list[str]:
+    """The tokens of a text; empty if it has no letter or digit, or only articles."""
+    text = text.lower() if text.isascii() else unified(text).casefold()
+    text = _INITIALS.sub("", _THOUSANDS.sub("", text))
+    found = (_ASCII_TOKEN if text.isascii() else _TOKEN).findall(text)
+    return [token for token in found if token not in _ARTICLES]
+
+
+def weakness(tokens: Sequence[str]) -> str | None:
+    """Why an answer that merely stands somewhere in a corpus says nothing, or None."""
+    if not tokens:
+        return "empty"
+    if len(tokens) > MAX_TOKENS:
+        return "long"
+    if " ".join(tokens) in YES_NO:
+        return "yes_no"
+    if all(token in _NUMBERS or any(character.isdigit() for character in token) for token in tokens):
+        return "number"
+    size = sum(3 if ord(character) > 0x2E80 else 1 for token in tokens for character in token)
+    return "short" if size <= 3 else None
+
+
+class AnswerTable:
+    """The answers that are looked for. An answer is known by its key, its tokens joined by blanks."""
+
+    def __init__(self, answers: Iterable[str] = ()):
+        self.keys: dict[str, int] = {}
+        self._lengths: dict[str, tuple[int, ...]] = {}
+        for answer in answers:
+            self.add(answer)
+
+    def add(self, answer: str) -> str | None:
+        """Look for this answer too. Returns its key; None if it cannot be looked for."""
+        tokens = tokens_of(answer)
+        if weakness(tokens) in ("empty", "long"):
+            return None
+        key = " ".join(tokens)
+        if key not in self.keys:
+            self.keys[key] = len(self.keys)
+            lengths = self._lengths.get(tokens[0], ())
+            if len(tokens) not in lengths:
+                self._lengths[tokens[0]] = tuple(sorted({*lengths, len(tokens)}))
+        return key
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def found_in(self, text: str) -> set[int]:
+        """The numbers (`keys`) of the answers in a text."""
+        tokens, lengths, keys = tokens_of(text), self._lengths, self.keys
+        found = set()
+        for start in [place for place, token in enumerate(tokens) if token in lengths]:
+            token = tokens[start]
+            for length in lengths[token]:
+                key = token if length == 1 else " ".join(tokens[start : start + length])
+                if (number := keys.get(key)) is not None:
+                    found.add(number)
+        return found

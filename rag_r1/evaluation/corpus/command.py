@@ -1,0 +1,296 @@
+"""`rag-r1 corpus check`: can the answer of each question be found in this corpus?
+
+The steps: read the questions; ask the retrieval server (retrieved.py); scan the corpus once for all ids,
+titles and answers (scan.py); judge (verdict.py); write the report (report.py) and, with --supply, a repaired
+corpus (repair.py). The first two long steps keep what they have found in the output folder, so the same
+command continues after a kill, and repeats nothing if only --supply is added.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from data_process.bad_rows import HELP, BadRows
+from data_process.row_files import DataError
+from rag_r1.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.evaluation.corpus.answers import AnswerTable
+from rag_r1.evaluation.corpus.files import Corpus, CorpusError
+from rag_r1.evaluation.corpus.questions import Question, Questions, read_questions
+from rag_r1.evaluation.corpus.redirects import read_redirects
+from rag_r1.evaluation.corpus.repair import REPAIRED, Repaired, repair
+from rag_r1.evaluation.corpus.report import (
+    ANSWERABLE_IDS,
+    Judged,
+    judge,
+    markdown,
+    missing,
+    printable,
+    summarise,
+    write_report,
+)
+from rag_r1.evaluation.corpus.retrieved import Retrieved, RetrieverError, retrieve
+from rag_r1.evaluation.corpus.scan import SAVE_EVERY, Found, Wanted, scan
+from rag_r1.evaluation.corpus.supply import write_supply
+from rag_r1.evaluation.corpus.titles import WantedTitles
+from rag_r1.evaluation.corpus.verdict import Evidence, foreign_sources
+from rag_r1.options import OptionsError
+from rag_r1.tools.retrieval import RetrieverConfig
+from rag_r1.tools.wire import WIRES
+
+_DESCRIPTION = """\
+Check a corpus: which of these questions can be answered from it, and what is missing in it.
+
+example:
+  rag-r1 corpus check --data data/hotpotqa/test.parquet --corpus wiki-18.jsonl.gz \\
+      --retriever-url http://127.0.0.1:8000 --out checks/wiki-18
+"""
+_EPILOG = """\
+docs/guides/corpora.md says how the verdict of a question is made, and what the files of --out are. Run again,
+the same command continues where it was killed. If the retrieval server requires a token, set RETRIEVAL_TOKEN.
+"""
+_USAGE = "usage: rag-r1 corpus check --data FILE ... --corpus FILE|FOLDER ... --out DIR [--help]"
+SUPPLY = "supply.jsonl"
+#: Unanswerable questions that are printed; all of them are in verdicts.jsonl.
+_LISTED = 10
+#: First hits of the retrieval server that are looked for in the corpus.
+_PROBED = 1000
+
+
+class CheckArguments(Arguments):
+    """What is checked, against what, and how."""
+
+    data: list[Path] = argument(
+        "questions: veRL parquet, or a data set's own file (JSON, JSON lines, CSV, TSV, parquet)",
+        ("FILE", ...),
+    )
+    corpus: list[Path] = argument(
+        "the corpus: .jsonl, .tsv (each plain or .gz), .parquet, a folder of these, or an index folder",
+        ("PATH", ...),
+    )
+    out: Path = argument("folder for the report, and for what a run that is killed has found", "DIR")
+    retriever_url: str | None = argument("a retrieval server that serves this corpus", "URL", default=None)
+    bm25_url: str | None = argument("another one, with a BM25 index of it", "URL", default=None)
+    topk: Positive = argument("passages in which a server's answer is looked for", default=20)
+    wire: Literal[tuple(WIRES)] = argument("wire format of the servers", default="retrieve")
+    ids: Literal["auto", "trust", "ignore"] = argument(
+        "supporting ids of the data; auto: ignore those of a source of which none is in the corpus",
+        default="auto",
+    )
+    redirects: Path | None = argument(
+        'redirects of the corpus\'s Wikipedia: .tsv of from<TAB>to, or .jsonl of {"from", "to"}',
+        "FILE",
+        default=None,
+    )
+    supply: list[Path] = argument(
+        f"passages for a repaired corpus, DIR/{REPAIRED}; formats as for --corpus, ids may be absent",
+        ("FILE", ...),
+        default=[],
+    )
+    skip_bad_rows: bool = argument(HELP, default=False)
+    no_progress: bool = argument("show no progress bars", default=False)
+
+    @model_validator(mode="after")
+    def _servers_can_be_asked(self) -> CheckArguments:
+        for name in ("retriever_url", "bm25_url"):
+            if url := getattr(self, name):
+                try:
+                    RetrieverConfig(url=url, topk=self.topk)
+                except OptionsError as error:
+                    raise ValueError(f"--{name.replace('_', '-')} {url!r}: {error}") from None
+        return self
+
+
+@dataclass
+class Check:
+    """A finished check."""
+
+    judged: list[Judged]
+    summary: dict[str, Any]
+    evidence: Evidence
+    repaired: Repaired | None
+    #: Paragraphs of missing pages in the data files.
+    offered: int
+    #: Rows that were left out, of all files.
+    bad: BadRows
+
+
+def check(given: CheckArguments, *, save_every: int = SAVE_EVERY) -> Check:
+    """Check a corpus and write the report into `given.out`.
+
+    Raises DataError and CorpusError, with the remedy, if a file cannot be read, or has rows that cannot be
+    used and are not to be left out; RetrieverError if a server answers nothing. Then nothing is written but
+    what was found until then, for the next run.
+    """
+    progress = not given.no_progress
+    corpus, supply = Corpus(given.corpus), Corpus(given.supply, ids=False)
+    read = read_questions(given.data)
+    _refuse(read.bad, given)
+    titles = WantedTitles(title for one in read.questions for title in one.titles)
+    if given.redirects:
+        bad = BadRows()
+        titles.add_redirects(read_redirects(given.redirects, bad, progress=progress))
+        _refuse(bad, given)
+        read.bad += bad
+    table = AnswerTable(gold for one in read.questions for _, golds in one.parts for gold in golds)
+    asked = _ask(given, read, table, progress)
+    wanted = Wanted(
+        ids=frozenset(own_id for one in read.questions for own_id in one.ids),
+        titles=titles,
+        answers=table,
+        probe=_probe([*asked.values()]),
+    )
+    found = scan(corpus, wanted, given.out / "scan.json", save_every=save_every, progress=progress)
+    _refuse(found.bad, given)
+    if not found.passages:
+        raise CorpusError(f"{', '.join(map(str, given.corpus))}: no passage in it")
+    evidence = Evidence(found, titles, table, foreign=_foreign(given, read.questions, found), **asked)
+    judged = judge(read.questions, evidence)
+    summary = {**summarise(judged, evidence), "notes": _notes(read.questions, evidence, asked, given)}
+    repaired = _repair(given, corpus, supply, judged, progress) if given.supply else None
+    write_report(given.out, judged, summary)
+    lost = {row["title"] for row in missing(judged) if "title" in row}
+    offered = write_supply(given.data, lost, given.out / SUPPLY)
+    bad = read.bad + found.bad + (repaired.bad if repaired else BadRows())
+    return Check(judged, summary, evidence, repaired, offered, bad)
+
+
+def _refuse(bad: BadRows, given: CheckArguments) -> None:
+    if bad.count and not given.skip_bad_rows:
+        raise DataError(f"nothing was written, because of {bad.refusal()}")
+
+
+def _ask(
+    given: CheckArguments, read: Questions, table: AnswerTable, progress: bool
+) -> dict[str, dict[tuple[str, str], Retrieved]]:
+    """What each server that was given finds: "retriever" and "bm25"."""
+    asked = {}
+    for name, url in (("retriever", given.retriever_url), ("bm25", given.bm25_url)):
+        if url:
+            config = RetrieverConfig(url=url, topk=given.topk, wire=given.wire, cache_size=0)
+            store = given.out / f"{name}.jsonl"
+            asked[name] = retrieve(
+                read.questions, table, config, store, doing=f"asking the {name}", progress=progress
+            )
+    return asked
+
+
+def _probe(asked: Sequence[dict[tuple[str, str], Retrieved]]) -> frozenset[str]:
+    """Ids of passages that the servers returned, to see whether they serve this corpus."""
+    firsts = [one.ids[0] for found in asked for one in found.values() if one.ids and one.ids[0]]
+    return frozenset(sorted(set(firsts))[:_PROBED])
+
+
+def _foreign(given: CheckArguments, questions: Sequence[Question], found: Found) -> frozenset[str]:
+    if given.ids == "trust":
+        return frozenset()
+    sources = frozenset(one.source for one in questions if one.ids)
+    return sources if given.ids == "ignore" else foreign_sources(questions, found)
+
+
+def _notes(
+    questions: Sequence[Question],
+    evidence: Evidence,
+    asked: dict[str, dict[tuple[str, str], Retrieved]],
+    given: CheckArguments,
+) -> list[str]:
+    """What a reader of the shares must know."""
+    notes = []
+    if evidence.foreign and given.ids == "auto":
+        notes.append(
+            f"The supporting ids of {len(evidence.foreign)} source(s) were ignored: none of them is in the "
+            "corpus, so they are those of another one. --ids trust counts them as missing."
+        )
+    for name, found in asked.items():
+        if failed := len(questions) - len(found):
+            notes.append(f"{failed:,} questions got no answer from the {name}. Run again to ask only these.")
+    if lost := len(evidence.found.probe - evidence.found.probe_found):
+        notes.append(
+            f"{lost:,} of {len(evidence.found.probe):,} passages that the servers returned first are not in "
+            "this corpus. Do they serve another one?"
+        )
+    return notes
+
+
+def _repair(
+    given: CheckArguments, corpus: Corpus, supply: Corpus, judged: list[Judged], progress: bool
+) -> Repaired:
+    left = missing(judged)
+    return repair(
+        corpus,
+        supply,
+        given.out / REPAIRED,
+        ids=[row["id"] for row in left if "id" in row],
+        titles=[row["title"] for row in left if "title" in row],
+        skip_bad_rows=given.skip_bad_rows,
+        progress=progress,
+    )
+
+
+def told(done: Check, given: CheckArguments) -> list[str]:
+    """What is printed: shares, the first unanswerable questions, where the rest is."""
+    lines = [printable(line, 2000) for line in markdown(done.summary).splitlines()]
+    unanswerable = [one for one in done.judged if one.rule.verdict == "unanswerable"]
+    if unanswerable:
+        lines += ["", f"unanswerable ({len(unanswerable):,}):"]
+        for one in unanswerable[:_LISTED]:
+            lines.append("  " + printable(f"{one.question.id}: {one.question.parts[0][0]} ({_why(one)})"))
+        if len(unanswerable) > _LISTED:
+            lines.append(f"  and {len(unanswerable) - _LISTED:,} more, in {given.out / 'verdicts.jsonl'}")
+    lines += ["", f"{given.out}: verdicts.jsonl, {ANSWERABLE_IDS}, missing.jsonl, summary.json, shares.png"]
+    if done.offered and not done.repaired:
+        lines.append(
+            f"{given.out / SUPPLY}: {done.offered:,} paragraphs of missing pages, from the data files; "
+            "--supply with this file adds them to the corpus"
+        )
+    if made := done.repaired:
+        build = "python retrieval_server/build_index.py"
+        lines += [
+            f"{made.path}: {made.passages:,} passages and {made.supplied:,} supplied ones "
+            f"({made.renamed:,} of these with a new id); "
+            f"still missing: {len(made.ids_left):,} ids, {len(made.titles_left):,} titles",
+            "Build its index, and check it again:",
+            f"  {build} --corpus {quote(str(made.path))} --out indexes/repaired --backend bm25",
+        ]
+    return lines
+
+
+def _why(one: Judged) -> str:
+    missing_ids = one.signals.ids_missing or ()
+    titles = [title for title, level in (one.signals.titles or {}).items() if level is None]
+    if one.rule.name == "ids_missing":
+        return "missing: " + ", ".join(missing_ids[:3])
+    if one.rule.name == "titles_missing":
+        return "missing: " + ", ".join(titles[:3])
+    return "no gold answer in the corpus"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments or arguments[0] != "check":
+        asked = bool(arguments) and arguments[0] in ("-h", "--help")
+        print(_USAGE, file=sys.stdout if asked else sys.stderr)
+        return 0 if asked else 2
+    given = read_arguments(
+        CheckArguments, arguments[1:], prog="rag-r1 corpus check", description=_DESCRIPTION, epilog=_EPILOG
+    )
+    try:
+        done = check(given)
+    except (DataError, CorpusError, RetrieverError, OSError) as error:
+        print(f"error: {printable(str(error), 3000)}", file=sys.stderr)
+        return 1
+    print("\n".join(told(done, given)))
+    for line in done.bad.left_out():
+        print(printable(line, 1000), file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

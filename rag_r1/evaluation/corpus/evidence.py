@@ -1,0 +1,126 @@
+"""The evidence that a data set names for a question: what it is, and its text where the data set has it.
+
+It stands in the row or in the row's `metadata`:
+
+    supporting_ids       ids of passages in the corpus that the data set was made from
+    supporting_titles    titles of pages
+    supporting_facts     HotpotQA's and 2WikiMultihopQA's: [title, sentence], or {"title": [...], ...}
+    paragraphs           MuSiQue's: those with `is_supporting`, with their text
+    context              HotpotQA's and 2WikiMultihopQA's: the text of the pages, [title, sentences]
+    s_wiki_title         PopQA's: the page of the subject
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+#: The columns of a table that are read.
+COLUMNS = (
+    "metadata",
+    "supporting_ids",
+    "supporting_titles",
+    "supporting_facts",
+    "paragraphs",
+    "context",
+    "s_wiki_title",
+)
+
+
+def evidence_of(row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(ids of passages, titles of pages) that a row or its `metadata` names, each once. Raises ValueError if
+    they are of another shape than that of their data set."""
+    ids: list[str] = []
+    titles: list[str] = []
+    for place in _places(row):
+        ids += _texts(place, "supporting_ids")
+        titles += _texts(place, "supporting_titles")
+        titles += _titles_of_facts(_plain(place.get("supporting_facts")))
+        titles += _titles_of_paragraphs(_plain(place.get("paragraphs")))
+        if isinstance(subject := place.get("s_wiki_title"), str) and subject.strip():
+            titles.append(subject)
+    for text in (*ids, *titles):
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise ValueError("the evidence holds half of a character (a lone surrogate), which is not text")
+    return tuple(dict.fromkeys(ids)), tuple(dict.fromkeys(titles))
+
+
+def paragraphs_of(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(title, text) of the paragraphs that a row brings along, also of those that are no evidence; nothing
+    where they are of another shape."""
+    for place in _places(row):
+        context = _plain(place.get("context"))
+        if isinstance(context, Mapping):  # as the Hub's copies have it: a list for each column
+            columns = context.get("title"), context.get("sentences")
+            context = list(zip(*columns, strict=False)) if all(isinstance(c, list) for c in columns) else []
+        for one in context if isinstance(context, list) else ():
+            if isinstance(one, list | tuple) and len(one) == 2:
+                yield from _paragraph(one[0], one[1])
+        paragraphs = _plain(place.get("paragraphs"))
+        for one in paragraphs if isinstance(paragraphs, list) else ():
+            if isinstance(one, Mapping):
+                yield from _paragraph(one.get("title"), one.get("paragraph_text", one.get("text")))
+
+
+def _paragraph(title: Any, text: Any) -> Iterator[tuple[str, str]]:
+    parts = [text] if isinstance(text, str) else text
+    if isinstance(title, str) and isinstance(parts, list) and all(isinstance(part, str) for part in parts):
+        if folded := " ".join(" ".join(parts).split()):
+            yield title, folded
+
+
+def _places(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield row
+    if isinstance(metadata := _plain(row.get("metadata")), Mapping):
+        yield metadata
+
+
+def _plain(value: Any) -> Any:
+    """A value, or what it is as JSON: some tables have no nested columns."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def _texts(place: Mapping[str, Any], name: str) -> list[str]:
+    values = _plain(place.get(name))
+    if values is None:
+        return []
+    usable = isinstance(values, list | tuple) and all(
+        isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip()
+        for value in values
+    )
+    if not usable:
+        raise ValueError(f"`{name}` must be a list of texts")
+    return [str(value) for value in values]
+
+
+def _titles_of_facts(facts: Any) -> list[str]:
+    if isinstance(facts, Mapping):  # as the Hub's copies have it: a list for each column
+        facts = facts.get("title") or []
+        facts = [[title] for title in facts] if isinstance(facts, list) else facts
+    if not facts:
+        return []
+    usable = isinstance(facts, list) and all(
+        isinstance(fact, list | tuple) and fact and isinstance(fact[0], str) and fact[0].strip()
+        for fact in facts
+    )
+    if not usable:
+        raise ValueError("`supporting_facts` must be a list of [title, sentence]")
+    return [fact[0] for fact in facts]
+
+
+def _titles_of_paragraphs(paragraphs: Any) -> list[str]:
+    found = paragraphs if isinstance(paragraphs, list) else []
+    return [
+        paragraph["title"]
+        for paragraph in found
+        if isinstance(paragraph, Mapping)
+        and paragraph.get("is_supporting") is True
+        and isinstance(paragraph.get("title"), str)
+        and paragraph["title"].strip()
+    ]

@@ -1,0 +1,278 @@
+"""Reads a corpus passage by passage, in the formats that the retrieval server's build reads.
+
+`.jsonl` with {"id", "contents"} or {"id", "title", "text"}, `.tsv` with `id<TAB>title   text` (each plain or
+.gz), `.parquet` with the same columns, a folder of such files, or an index folder, whose `passages.arrow`
+holds the text. The two programs share no code: what is shared are these formats.
+
+Every row comes with the place behind it, from which reading can go on, so a scan that was killed continues
+there. One row, one gzip block or one batch of a table is in memory at a time. What is read is hostile data:
+lines have a largest size, and a row that cannot be used is a `BadRow` in place of the passage.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from tqdm import tqdm
+
+#: Of one line, unpacked (the same limit as the build's).
+MAX_LINE_BYTES = 16 * 2**20
+SUFFIXES = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".parquet")
+INDEX_TEXT = "passages.arrow"
+_COLUMNS = ("id", "contents", "title", "text", "url")
+#: Longest first line of `contents` that is taken for a title.
+_MAX_TITLE = 400
+
+
+class CorpusError(ValueError):
+    """A corpus that cannot be read; the message names the file and the remedy."""
+
+
+class BadRow(ValueError):
+    """What is wrong with one row, in words."""
+
+
+class Place(NamedTuple):
+    """Where reading can go on: the file's number, an offset in it (bytes, unpacked; of a table rows), and
+    how many rows of the file have been read."""
+
+    file: int = 0
+    offset: int = 0
+    row: int = 0
+
+
+START = Place()
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One document of a corpus. `id` is None only in a file of passages to be supplied."""
+
+    id: str | None
+    contents: str
+    url: str | None = None
+
+    @property
+    def title(self) -> str | None:
+        """The page that the passage is from: the first line without its outer quotes, or what stands before
+        three blanks (RAG-R1's tsv); None if there is neither."""
+        first, line_break, _ = self.contents.partition("\n")
+        if not line_break:
+            first, blanks, _ = self.contents.partition("   ")
+            if not blanks:
+                return None
+        first = first.strip()
+        if len(first) > 1 and first[0] == first[-1] == '"':
+            first = first[1:-1].strip()
+        return first if 0 < len(first) <= _MAX_TITLE else None
+
+    def row(self) -> dict[str, str]:
+        """As a line of JSONL."""
+        row = {"id": self.id or "", "contents": self.contents}
+        return row if self.url is None else {**row, "url": self.url}
+
+
+class Corpus:
+    """The files of a corpus, in reading order: `paths` as given, the files of a folder by name."""
+
+    def __init__(self, paths: Sequence[Path], *, ids: bool = True):
+        """`ids`: whether a row without an id is a bad row. Raises CorpusError if a file is missing or of no
+        known format."""
+        self.ids = ids
+        self.files = [file for path in paths for file in _files(Path(path))]
+
+    def fingerprint(self) -> list[list[Any]]:
+        """Changes when a file is replaced: path, size and time of each."""
+        stats = [(file, file.stat()) for file in self.files]
+        return [[str(file.resolve()), stat.st_size, stat.st_mtime_ns] for file, stat in stats]
+
+    def where(self, place: Place) -> str:
+        """`FILE, line N` of the row that ends at this place."""
+        unit = "row" if self.files[place.file].suffix in (".parquet", ".arrow") else "line"
+        return f"{self.files[place.file]}, {unit} {place.row}"
+
+    def rows(self, start: Place = START, *, progress: bool = True, doing: str = "reading corpus") -> Rows:
+        """(passage or BadRow, place behind it) of every row from `start` on. Raises CorpusError if a file
+        turns out to be broken."""
+        sizes = [file.stat().st_size for file in self.files]
+        with tqdm(total=sum(sizes), unit="B", unit_scale=True, desc=doing, disable=not progress) as bar:
+            for number in range(start.file, len(self.files)):
+                path, before = self.files[number], sum(sizes[:number])
+                first = start if number == start.file else Place(number)
+
+                def told(done: int, before: int = before) -> None:
+                    bar.update(before + done - bar.n)
+
+                read = _ROWS.get(path.suffix.lower(), _line_rows)
+                yield from read(path, first, self.ids, told)
+                told(sizes[number])
+
+
+Rows = Iterator[tuple[Passage | BadRow, Place]]
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        if (path / INDEX_TEXT).is_file():
+            return [path / INDEX_TEXT]
+        if (path / "manifest.json").is_file():
+            raise CorpusError(f"{path}: an index without {INDEX_TEXT}. Give the file it was built from")
+        inside = sorted(p for p in path.iterdir() if p.is_file() and _known(p))
+        if not inside:
+            raise CorpusError(f"{path}: no index, and no file in it ends in {', '.join(SUFFIXES)}")
+        return inside
+    if not _known(path):
+        raise CorpusError(f"{path}: the name must end in one of {', '.join(SUFFIXES)}, or be an index folder")
+    if not path.is_file():
+        raise CorpusError(f"{path}: there is no such file. Give the corpus with --corpus FILE")
+    return [path]
+
+
+def _known(path: Path) -> bool:
+    return path.name.lower().endswith(SUFFIXES) and not path.name.startswith(".")
+
+
+def _line_rows(path: Path, start: Place, ids: bool, told: Callable[[int], None]) -> Rows:
+    packed = path.name.lower().endswith(".gz")
+    parse = _tsv_row if path.name.lower().removesuffix(".gz").endswith(".tsv") else _json_row
+    with path.open("rb") as raw:
+        stream: Any = gzip.open(raw) if packed else raw
+        try:
+            stream.seek(start.offset)
+            for number, (line, offset) in enumerate(_lines(stream, start.offset), start.row + 1):
+                if number % 1000 == 0:
+                    told(raw.tell())
+                if found := _read(line, number == 1, parse, ids):
+                    yield found, Place(start.file, offset, number)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise CorpusError(f"{path}: a broken gzip file ({error}). Fetch it again") from error
+
+
+def _lines(stream: BinaryIO, offset: int) -> Iterator[tuple[bytes | None, int]]:
+    """Lines and the offsets behind them; None for one that is too long."""
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        offset += len(line)
+        whole: bytes | None = line
+        if len(line) > MAX_LINE_BYTES:
+            whole = None
+            while line and not line.endswith(b"\n"):
+                line = stream.readline(MAX_LINE_BYTES)
+                offset += len(line)
+        yield whole, offset
+
+
+def _read(line: bytes | None, first: bool, parse: Callable, ids: bool) -> Passage | BadRow | None:
+    """What a line holds; None for a blank one."""
+    try:
+        if line is None:
+            raise BadRow(f"longer than {MAX_LINE_BYTES} bytes")
+        text = line.decode("utf-8-sig" if first else "utf-8").rstrip("\r\n")
+        return parse(text, ids) if text.strip() else None
+    except UnicodeDecodeError as error:
+        return BadRow(f"not UTF-8 ({error.reason} at byte {error.start})")
+    except BadRow as fault:
+        return fault
+
+
+def _json_row(line: str, ids: bool) -> Passage:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadRow(f"not JSON ({str(error)[:100]})") from None
+    if not isinstance(row, dict):
+        raise BadRow(f"a JSON {type(row).__name__}, not an object")
+    return passage_of(row, ids)
+
+
+def _tsv_row(line: str, ids: bool) -> Passage:
+    columns = line.split("\t")
+    if len(columns) != 2:
+        raise BadRow(f"{len(columns)} tab-separated columns instead of 2 (id, then 'title   text')")
+    return Passage(_text(columns[0], "id"), _text(columns[1], "contents"))
+
+
+def passage_of(row: Mapping[str, Any], ids: bool = True) -> Passage:
+    """The passage of a row of named values; an id may be a whole number. Raises BadRow."""
+    identity = row.get("id")
+    if isinstance(identity, int) and not isinstance(identity, bool):
+        identity = str(identity)
+    if identity is not None or ids:
+        if identity is None:
+            raise BadRow("no 'id'")
+        identity = _text(identity, "id")
+    if row.get("contents") is not None:
+        contents = _text(row["contents"], "contents")
+    elif row.get("text") is not None:
+        text = _text(row["text"], "text")
+        contents = f'"{_text(row["title"], "title")}"\n{text}' if row.get("title") else text
+    else:
+        raise BadRow("neither 'contents' nor 'text'")
+    url = row.get("url")
+    return Passage(identity, contents, None if url is None else _text(url, "url"))
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise BadRow(f"'{name}' is {type(value).__name__}, not a string")
+    if not value.strip():
+        raise BadRow(f"'{name}' is empty")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise BadRow(f"'{name}' holds half of a character (a lone surrogate), which is not text") from None
+    return value
+
+
+def _parquet_rows(path: Path, start: Place, ids: bool, told: Callable[[int], None]) -> Rows:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
+            names = [name for name in _COLUMNS if name in file.schema_arrow.names]
+            batches = file.iter_batches(1024, columns=names, use_threads=False)
+            yield from _table_rows(batches, start, ids, told, path, file.metadata.num_rows)
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise CorpusError(f"{path}: no parquet file that can be read ({error}). Fetch it again") from error
+
+
+def _arrow_rows(path: Path, start: Place, ids: bool, told: Callable[[int], None]) -> Rows:
+    """An index's text: read through the file, not a mapping, so that one batch is in memory."""
+    import pyarrow as pa
+
+    try:
+        with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
+            batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
+            # The number of rows is not stored; the bar follows the position in the file.
+            yield from _table_rows(batches, start, ids, lambda _: told(source.tell()), path, 1)
+    except (OSError, ValueError) as error:  # pa.ArrowInvalid is a ValueError
+        raise CorpusError(f"{path}: no index text that can be read ({error}). Build it again") from error
+
+
+def _table_rows(
+    batches: Iterator[Any], start: Place, ids: bool, told: Callable[[int], None], path: Path, n_rows: int
+) -> Rows:
+    number, share = 0, path.stat().st_size / max(n_rows, 1)
+    for batch in batches:
+        if number + batch.num_rows <= start.offset:
+            number += batch.num_rows
+            continue
+        for row in batch.to_pylist():
+            number += 1
+            if number <= start.offset:
+                continue
+            try:
+                found: Passage | BadRow = passage_of(row, ids)
+            except BadRow as fault:
+                found = fault
+            yield found, Place(start.file, number, number)
+        told(int(share * number))
+
+
+_ROWS = {".parquet": _parquet_rows, ".arrow": _arrow_rows}

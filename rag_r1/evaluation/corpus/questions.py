@@ -1,0 +1,134 @@
+"""Reads the questions whose answers are looked for, and the evidence that their data set names (evidence.py).
+
+The files are veRL's parquet as data_process/ writes it, or a data set's own: JSON, JSON lines, CSV, TSV, or
+parquet with `question` and its answers (data_process/row_files.py, data_process/questions.py). A row that
+joins several questions has them as `parts`, with the gold answers of each in `part_answers`: all of them have
+to be found.
+
+A question is known by its source (`data_source`, or the file's name) and its id in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from data_process.bad_rows import BadRows
+from data_process.questions import parse_row
+from data_process.row_files import ACCEPTED, DataError, open_rows
+from rag_r1.evaluation.corpus.evidence import COLUMNS, evidence_of
+from rag_r1.rows import QuestionRow, as_golds, read_rows, row_fault
+
+_GOLDS = ("golden_answers", "answers", "answer")
+_READ = ("question", *_GOLDS, "id", "_id", "idx", *COLUMNS)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question and the evidence that its data set names: ids of passages and titles of pages, all of which
+    are needed. `parts`: (question, gold answers), one for each question that it joins, so mostly one; any of
+    the gold answers is right."""
+
+    source: str
+    id: str
+    parts: tuple[tuple[str, tuple[str, ...]], ...]
+    ids: tuple[str, ...] = ()
+    titles: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """By which it is known in all files."""
+        return self.source, self.id
+
+
+@dataclass
+class Questions:
+    """The questions of all files, in order, and the rows that cannot be used."""
+
+    questions: list[Question] = field(default_factory=list)
+    bad: BadRows = field(default_factory=BadRows)
+
+
+def read_questions(paths: Sequence[Path]) -> Questions:
+    """All questions. Raises DataError, with the remedy, if a file cannot be read or has no question."""
+    read = Questions()
+    first: dict[tuple[str, str], str] = {}
+    for path in map(Path, paths):
+        before = len(read.questions)
+        for number, found in _rows(path):
+            place = f"{path}, row {number}"
+            if isinstance(found, Question) and found.key in first:
+                found = ValueError(f"its id {found.id[:80]!r} is also that of {first[found.key]}")
+            if isinstance(found, Question):
+                first[found.key] = place
+                read.questions.append(found)
+            else:
+                read.bad.add(place, found)
+        if len(read.questions) == before:
+            told = "; ".join(read.bad.first) or "it has no rows"
+            raise DataError(f"no usable question in {path}: {told}. Accepted are {ACCEPTED}")
+    return read
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Question | ValueError]]:
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file. Give the questions with --data FILE")
+    if is_verls(path):
+        for number, row in enumerate(read_rows(path), 1):
+            yield number, _read(_of_verl, row, path, number)
+        return
+    with open_rows(path, _READ, (*_GOLDS, *COLUMNS)) as (columns, rows):
+        if columns is not None and "question" not in columns:
+            raise DataError(f"{path} has no column `question`. Rename the column of questions")
+        for number, row in rows:
+            yield number, row if isinstance(row, ValueError) else _read(_of_data_set, row, path, number)
+
+
+def is_verls(path: Path) -> bool:
+    """Whether this is parquet with veRL's columns."""
+    if not path.name.lower().endswith(".parquet"):
+        return False
+    import pyarrow
+    import pyarrow.parquet as pq
+
+    try:
+        return {"extra_info", "reward_model"} <= set(pq.read_schema(path).names)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{path} is not a parquet file that can be read: {error}") from error
+
+
+def _read(parse: Any, row: Any, path: Path, number: int) -> Question | ValueError:
+    try:
+        return parse(row, path, number)
+    except ValueError as error:
+        return error
+
+
+def _of_verl(row: Mapping[str, Any], path: Path, number: int) -> Question:
+    if fault := row_fault(row):
+        raise ValueError(fault)
+    read = QuestionRow.from_row(row)
+    ids, titles = evidence_of(read.metadata)
+    own_id = read.id or f"row-{number}"
+    parts = _parts(read.metadata) or ((read.question, read.golds),)
+    return Question(read.data_source or path.stem, own_id, parts, ids, titles)
+
+
+def _of_data_set(row: Any, path: Path, number: int) -> Question:
+    read = parse_row(row)
+    ids, titles = evidence_of(row)
+    source = path.name.partition(".")[0] or path.name
+    return Question(source, read.id or f"row-{number}", ((read.question, read.golds),), ids, titles)
+
+
+def _parts(metadata: Mapping[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The questions that a row joins, if it has their answers."""
+    questions, answers = metadata.get("parts"), metadata.get("part_answers")
+    if not isinstance(questions, list) or not isinstance(answers, list) or len(questions) != len(answers):
+        return ()
+    parts = [
+        (str(question), tuple(as_golds(golds))) for question, golds in zip(questions, answers, strict=True)
+    ]
+    return tuple(parts) if all(golds for _, golds in parts) else ()

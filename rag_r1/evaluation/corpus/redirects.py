@@ -1,0 +1,71 @@
+"""Reads a file of redirects: pairs of titles, of which the first leads to the second.
+
+A line is `from<TAB>to` (.tsv) or {"from": ..., "to": ...} (.jsonl), each plain or .gz. A whole Wikipedia has
+more redirects than pages, so they are read one by one, and those of other titles are not kept.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from data_process.bad_rows import BadRows
+from rag_r1.evaluation.corpus.files import CorpusError
+
+_SUFFIXES = (".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz")
+_MAX_LINE = 2**16
+
+
+def read_redirects(path: Path, bad: BadRows, *, progress: bool = True) -> Iterator[tuple[str, str]]:
+    """The pairs (from, to) of a file; lines that are none are added to `bad`. Raises CorpusError if the file
+    cannot be read."""
+    name = path.name.lower()
+    if not name.endswith(_SUFFIXES):
+        raise CorpusError(f"--redirects {path}: the name must end in one of {', '.join(_SUFFIXES)}")
+    parse = _pair_of_json if ".jsonl" in name[-9:] else _pair_of_tsv
+    try:
+        with path.open("rb") as raw, _bar(path, progress) as bar:
+            stream: Any = gzip.open(raw) if name.endswith(".gz") else raw
+            number = 0
+            while line := stream.readline(_MAX_LINE):
+                number += 1
+                if number % 1000 == 0:
+                    bar.update(raw.tell() - bar.n)
+                try:
+                    if text := line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n"):
+                        yield parse(text)
+                except ValueError as error:
+                    bad.add(f"{path}, line {number}", str(error)[:100])
+                while not line.endswith(b"\n") and (line := stream.readline(_MAX_LINE)):
+                    pass  # the rest of a line that is too long
+    except (OSError, EOFError, zlib.error) as error:
+        raise CorpusError(f"--redirects {path}: cannot be read ({error})") from error
+
+
+def _bar(path: Path, progress: bool) -> tqdm:
+    size = path.stat().st_size
+    return tqdm(total=size, unit="B", unit_scale=True, desc="reading redirects", disable=not progress)
+
+
+def _pair_of_tsv(line: str) -> tuple[str, str]:
+    cells = [cell.strip() for cell in line.split("\t")]
+    if len(cells) != 2 or not all(cells):
+        raise ValueError("not from<TAB>to")
+    return cells[0], cells[1]
+
+
+def _pair_of_json(line: str) -> tuple[str, str]:
+    try:
+        row = json.loads(line)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+    pair = (row.get("from"), row.get("to")) if isinstance(row, dict) else (None, None)
+    if not all(isinstance(title, str) and title.strip() for title in pair):
+        raise ValueError('not {"from": title, "to": title}')
+    return pair[0].strip(), pair[1].strip()

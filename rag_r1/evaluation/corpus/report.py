@@ -1,0 +1,223 @@
+"""The report of a check: verdicts.jsonl, summary.json, summary.md, shares.png and the lists of ids.
+
+    verdicts.jsonl        a line a question: verdict, reason, every signal
+    answerable_ids.json   {source: [id, ...]}: an evaluation reports EM over all and over these questions
+    missing.jsonl         what is not in the corpus: ids and titles, with the questions that need them
+    summary.json, .md     counts and shares by source; shares.png shows them
+
+Titles, ids and answers are hostile data. They are in the JSON files as they are; what is printed has no
+control characters, and the Markdown holds none of them but the names of sources, as code.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rag_r1.evaluation.corpus.questions import Question
+from rag_r1.evaluation.corpus.scan import replace_file
+from rag_r1.evaluation.corpus.titles import STRONG
+from rag_r1.evaluation.corpus.verdict import VERDICTS, Evidence, Rule, Signals, rule_of, signals_of
+
+ANSWERABLE_IDS = "answerable_ids.json"
+#: Questions that need a missing passage and are named in missing.jsonl.
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A question with its signals and the rule that decided."""
+
+    question: Question
+    signals: Signals
+    rule: Rule
+
+    def row(self) -> dict[str, Any]:
+        """A line of verdicts.jsonl."""
+        one = self.question
+        asked = {"question": one.parts[0][0], "golden_answers": one.parts[0][1]}
+        if len(one.parts) > 1:
+            asked = {
+                "parts": [text for text, _ in one.parts],
+                "part_answers": [golds for _, golds in one.parts],
+            }
+        told = {"source": one.source, "id": one.id, "verdict": self.rule.verdict, "reason": self.rule.name}
+        return {**told, **asked, "signals": asdict(self.signals)}
+
+
+def judge(questions: Iterable[Question], evidence: Evidence) -> list[Judged]:
+    """The verdicts of all questions, in order."""
+    told = ((question, signals_of(question, evidence)) for question in questions)
+    return [Judged(question, signals, rule_of(signals)) for question, signals in told]
+
+
+def missing(judged: Iterable[Judged]) -> list[dict[str, Any]]:
+    """What is not in the corpus, most needed first: {"id" or "title", "questions": n, "needed_by": [...]}."""
+    needed: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for one in judged:
+        for own_id in one.signals.ids_missing or ():
+            needed["id", own_id].append(one.question.id)
+        for title, level in (one.signals.titles or {}).items():
+            if level not in STRONG:
+                needed["title", title].append(one.question.id)
+    rows = [
+        {kind: name, "questions": len(by), "needed_by": by[:_NAMED]} for (kind, name), by in needed.items()
+    ]
+    return sorted(rows, key=lambda row: -row["questions"])
+
+
+def summarise(judged: Sequence[Judged], evidence: Evidence) -> dict[str, Any]:
+    """Counts by source and over all; shares follow from them."""
+    by_source: dict[str, list[Judged]] = defaultdict(list)
+    for one in judged:
+        by_source[one.question.source].append(one)
+    return {
+        "passages": evidence.found.passages,
+        "all": _counts(judged, evidence),
+        "sources": {source: _counts(ones, evidence) for source, ones in sorted(by_source.items())},
+    }
+
+
+def _counts(judged: Sequence[Judged], evidence: Evidence) -> dict[str, Any]:
+    verdicts = Counter(one.rule.verdict for one in judged)
+    signals = [one.signals for one in judged]
+    levels = Counter(level or "missing" for one in signals for level in (one.titles or {}).values())
+    told: dict[str, Any] = {
+        "questions": len(judged),
+        **{verdict: verdicts[verdict] for verdict in VERDICTS},
+        "reasons": dict(Counter(one.rule.name for one in judged).most_common()),
+        "signals": {
+            "ids": _three(
+                one.ids_missing if one.ids_missing is None else not one.ids_missing for one in signals
+            ),
+            "titles": _three(
+                one.titles if one.titles is None else all(level in STRONG for level in one.titles.values())
+                for one in signals
+            ),
+            "retriever": _three(one.retriever_rank for one in signals),
+            "bm25": _three(one.bm25_rank for one in signals),
+            "anywhere": dict(Counter(one.anywhere for one in signals)),
+        },
+        "title_levels": dict(levels.most_common()),
+    }
+    for name, retrieved in (("retriever", evidence.retriever), ("bm25", evidence.bm25)):
+        shares = [
+            retrieved[one.question.key].share_of(one.question.ids)
+            for one in judged
+            if retrieved and one.question.key in retrieved and one.signals.ids_missing is not None
+        ]
+        if shares:
+            told[f"{name}_recall"] = sum(shares) / len(shares)
+    return told
+
+
+def _three(values: Iterable[Any]) -> dict[str, int]:
+    """How often a signal says yes and no, and how often there is none."""
+    counts = Counter("none" if value is None else "yes" if value else "no" for value in values)
+    return {name: counts[name] for name in ("yes", "no", "none")}
+
+
+def write_report(out: Path, judged: Sequence[Judged], summary: dict[str, Any]) -> None:
+    """All files of the report; each appears under its name when it is whole."""
+    out.mkdir(parents=True, exist_ok=True)
+    replace_file(out / "verdicts.jsonl", _lines(one.row() for one in judged))
+    replace_file(out / "missing.jsonl", _lines(missing(judged)))
+    ids: dict[str, list[str]] = defaultdict(list)
+    for one in judged:
+        if one.rule.verdict == "answerable":
+            ids[one.question.source].append(one.question.id)
+    replace_file(out / ANSWERABLE_IDS, [json.dumps(ids, ensure_ascii=False), "\n"])
+    replace_file(out / "summary.json", [json.dumps(summary, indent=2, ensure_ascii=False), "\n"])
+    replace_file(out / "summary.md", [markdown(summary), "\n"])
+    draw(summary, out / "shares.png")
+
+
+def read_answerable_ids(path: str | Path) -> set[tuple[str, str]]:
+    """(data_source, id) of the questions of an answerable_ids.json, which is `path` or in that folder. Raises
+    ValueError, naming the file, if it is none."""
+    path = Path(path)
+    path = path / ANSWERABLE_IDS if path.is_dir() else path
+    try:
+        read = json.loads(path.read_text(encoding="utf-8"))
+        return {(source, own_id) for source, ids in read.items() for own_id in ids}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"{path}: no list of answerable ids ({error}). Make it with rag-r1 corpus check"
+        ) from error
+
+
+def _lines(rows: Iterable[dict[str, Any]]) -> Iterable[str]:
+    return (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def markdown(summary: dict[str, Any]) -> str:
+    """The shares by source, and what decided, as Markdown."""
+    sources = {f"`{_plain(source)}`": counts for source, counts in summary["sources"].items()}
+    if len(sources) > 1:
+        sources["all"] = summary["all"]
+    lines = [
+        f"{summary['all']['questions']:,} questions, {summary['passages']:,} passages",
+        "",
+        "| source | questions | answerable | unanswerable | unknown |",
+        "|---|---:|---:|---:|---:|",
+        *(f"| {name} | {counts['questions']:,} | {_shares(counts)} |" for name, counts in sources.items()),
+        "",
+        "| reason | questions |",
+        "|---|---:|",
+        *(f"| `{reason}` | {count:,} |" for reason, count in summary["all"]["reasons"].items()),
+    ]
+    for name in ("retriever", "bm25"):
+        if (recall := summary["all"].get(f"{name}_recall")) is not None:
+            lines += ["", f"Recall of the supporting passages, {name}: {recall:.1%}"]
+    return "\n".join([*lines, *(f"\n{note}" for note in summary.get("notes", ()))])
+
+
+def _shares(counts: dict[str, Any]) -> str:
+    return " | ".join(f"{counts[verdict] / max(counts['questions'], 1):.1%}" for verdict in VERDICTS)
+
+
+def _plain(text: str) -> str:
+    """For a table and code of Markdown."""
+    return "".join("_" if character in "`|<>&" else character for character in printable(text, 60))
+
+
+def printable(text: str, longest: int = 200) -> str:
+    """A text from outside for a terminal: on one line, without control and formatting characters (escape
+    sequences, changes of direction)."""
+    shown = "".join(
+        "\ufffd" if unicodedata.category(character) in ("Cc", "Cf", "Co", "Cs") else character
+        for character in " ".join(text[: 4 * longest].split())
+    )
+    return shown if len(shown) <= longest else shown[: longest - 3] + "..."
+
+
+def draw(summary: dict[str, Any], path: Path) -> None:
+    """The picture: a bar a source, divided into the three verdicts."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    sources = dict(reversed(summary["sources"].items()))
+    blue, orange, grey = "#2563eb", "#ea580c", "#9aa5b1"
+    with plt.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
+        figure, axes = plt.subplots(figsize=(7, 1.4 + 0.4 * len(sources)), layout="constrained")
+        left = [0.0] * len(sources)
+        for verdict, color in zip(VERDICTS, (blue, orange, grey), strict=True):
+            widths = [counts[verdict] / counts["questions"] for counts in sources.values()]
+            bars = axes.barh(range(len(sources)), widths, left=left, height=0.6, color=color, label=verdict)
+            labels = [f"{width:.0%}" if width >= 0.05 else "" for width in widths]
+            axes.bar_label(bars, labels, label_type="center", color="white", fontsize=8)
+            left = [start + width for start, width in zip(left, widths, strict=True)]
+        names = [f"{printable(source, 40)} ({counts['questions']:,})" for source, counts in sources.items()]
+        axes.set_yticks(range(len(sources)), names, parse_math=False)
+        axes.set(xlim=(0, 1), xticks=[0, 0.25, 0.5, 0.75, 1])
+        axes.set_title("Can the questions be answered from this corpus?", loc="left")
+        axes.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.12))
+        figure.savefig(path, dpi=150)
+        plt.close(figure)

@@ -1,0 +1,51 @@
+"""Collects the text of missing pages from the data files themselves: HotpotQA, 2WikiMultihopQA and MuSiQue
+bring the paragraphs of their evidence along. What is written can be given to --supply.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from data_process.row_files import open_rows
+from rag_r1.evaluation.corpus.evidence import COLUMNS, paragraphs_of
+from rag_r1.evaluation.corpus.questions import is_verls
+from rag_r1.evaluation.corpus.scan import replace_file
+
+
+def write_supply(data: Sequence[Path], titles: Collection[str], out: Path) -> int:
+    """Write the paragraphs with these titles, {"title", "text"} a line, each once. Returns their number."""
+    count = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal count
+        for title, text in _paragraphs(data, frozenset(titles)):
+            count += 1
+            yield json.dumps({"title": title, "text": text}, ensure_ascii=False) + "\n"
+
+    replace_file(out, lines())
+    return count
+
+
+def _paragraphs(data: Sequence[Path], titles: frozenset[str]) -> Iterator[tuple[str, str]]:
+    seen: set[bytes] = set()
+    for path in map(Path, data):
+        if not titles or is_verls(path):
+            continue
+        with open_rows(path, COLUMNS, COLUMNS) as (_, rows):
+            for _, row in rows:
+                for title, text in paragraphs_of(row) if isinstance(row, dict) else ():
+                    digest = hashlib.sha256(f"{title}\n{text}".encode("utf-8", "replace")).digest()[:12]
+                    if title in titles and digest not in seen and _is_text(title + text):
+                        seen.add(digest)
+                        yield title, text
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True

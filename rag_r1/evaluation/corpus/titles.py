@@ -1,0 +1,158 @@
+"""Whether a page is in a corpus: its title is looked for as it is written and in variants.
+
+How a title of the data matches one of the corpus, the best first:
+
+    exact            the same characters
+    unicode          the same after NFKC and NFC, with one kind of dash, of quotes and of blank
+    underscores      the same if `_` is a blank, as in addresses
+    case             the same but for case, if one of the two has been lower-cased or upper-cased as a whole,
+                     or only the first letters differ (MediaWiki does not distinguish these)
+    redirect         a redirect leads from it to a title that matches in one of these ways
+
+    mixed_case       the same but for case inside: "Popular Science" and "Popular science" are two pages
+    diacritics       the same without diacritics
+    suffix           the same without a last part in parentheses: "Heat" and "Heat (1995 film)"
+    redirected_from  a redirect leads to it from a title of the corpus: perhaps an older name
+
+The first five say that the page is there. The others are weak: the page may be another one.
+
+Titles of the corpus are noted one after the other. Each is looked up once, under a key that is equal for all
+variants, so the work does not grow with the number of titles that are looked for.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+STRONG = ("exact", "unicode", "underscores", "case", "redirect")
+WEAK = ("mixed_case", "diacritics", "suffix", "redirected_from")
+LEVELS = (*STRONG, *WEAK)
+_RANK = {level: rank for rank, level in enumerate(LEVELS)}
+
+#: Characters that NFKC leaves apart and writers do not.
+_ALIKE = str.maketrans(
+    {
+        **dict.fromkeys("“”„‟«»", '"'),
+        **dict.fromkeys("‘’‚‛ʼ`′ʻ", "'"),
+        **dict.fromkeys("‐‑‒–—―−", "-"),
+        **dict.fromkeys("\u00ad\u200b\u2060\ufeff\u200e\u200f\u202a\u202b\u202c\u202d\u202e", ""),
+    }
+)
+_IS_ALIKE = re.compile("[" + "".join(re.escape(chr(code)) for code in _ALIKE) + "]")
+#: Letters with a stroke or joined ones, which Unicode does not decompose; after casefold().
+_BARE = str.maketrans(
+    {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "ħ": "h", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th", "ŧ": "t"}
+)
+_SUFFIX = re.compile(r"(?<=\S)\s*\([^()]*\)\s*$")
+
+
+def unified(text: str) -> str:
+    """The text in one Unicode form, with blanks folded: what `unicode` compares."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+        if _IS_ALIKE.search(text):  # rare, and a search is much faster than translate
+            # NFC: where a character without width was, a letter and its accent may meet.
+            text = unicodedata.normalize("NFC", text.translate(_ALIKE))
+    else:
+        text = text.replace("`", "'")
+    return " ".join(text.split())
+
+
+def spaced(text: str) -> str:
+    """Also with blanks for underscores: what `underscores` compares."""
+    return " ".join(unified(text).replace("_", " ").split())
+
+
+def folded(text: str) -> str:
+    """Also without case: what `case` and `mixed_case` compare."""
+    text = spaced(text)
+    return text.lower() if text.isascii() else unicodedata.normalize("NFC", text.casefold())
+
+
+def bare(text: str) -> str:
+    """Also without diacritics: what `diacritics` compares."""
+    text = folded(text)
+    if text.isascii():
+        return text
+    marked = unicodedata.normalize("NFD", text.translate(_BARE))
+    return "".join(character for character in marked if unicodedata.category(character) != "Mn")
+
+
+@lru_cache(maxsize=4096)
+def key_of(text: str) -> str:
+    """Also without a last part in parentheses: equal for all variants of a title."""
+    return _SUFFIX.sub("", bare(text)) or bare(text)
+
+
+def level_of(wanted: str, found: str) -> str | None:
+    """The best level, but for redirects, on which two titles match; None if they do not."""
+    if wanted == found:
+        return "exact"
+    if key_of(wanted) != key_of(found):
+        return None
+    if unified(wanted) == unified(found):
+        return "unicode"
+    one, other = spaced(wanted), spaced(found)
+    if one == other:
+        return "underscores"
+    if folded(wanted) == folded(found):
+        whole = any(text in (text.lower(), text.upper()) for text in (one, other))
+        return "case" if whole or one[1:] == other[1:] else "mixed_case"
+    return "diacritics" if bare(wanted) == bare(found) else "suffix"
+
+
+class WantedTitles:
+    """The titles that the questions need, and how each was found so far."""
+
+    def __init__(self, titles: Iterable[str]):
+        self.titles = list(dict.fromkeys(titles))
+        #: Title -> (level, the title in the corpus).
+        self.found: dict[str, tuple[str, str]] = {}
+        self._names: dict[str, list[tuple[str, str, str | None]]] = defaultdict(list)
+        self._redirects: list[tuple[str, str, str]] = []
+        self._last: str | None = None
+        for title in self.titles:
+            self._names[key_of(title)].append((title, title, None))
+
+    def add_redirects(self, pairs: Iterable[tuple[str, str]]) -> int:
+        """Take redirects (from, to) into account; those of other titles are ignored, so the pairs may be
+        those of a whole Wikipedia. Returns how many are used. Call it once, before titles are noted."""
+        for source, target in pairs:
+            for title, name in self._strong(source):
+                if level_of(name, target) not in STRONG:
+                    self._redirects.append((title, target, "redirect"))
+            for title, name in self._strong(target):
+                if level_of(name, source) not in STRONG:
+                    self._redirects.append((title, source, "redirected_from"))
+        for title, name, via in self._redirects:
+            self._names[key_of(name)].append((title, name, via))
+        return len(self._redirects)
+
+    def _strong(self, found: str) -> Iterator[tuple[str, str]]:
+        for title, name, via in self._names.get(key_of(found), ()):
+            if via is None and level_of(name, found) in STRONG:
+                yield title, name
+
+    def note(self, found: str) -> None:
+        """A title of the corpus."""
+        if found == self._last:  # the passages of a page stand together
+            return
+        self._last = found
+        for title, name, via in self._names.get(key_of(found), ()):
+            level = level_of(name, found)
+            if via is not None:
+                level = via if level in STRONG else None
+            if level and (title not in self.found or _RANK[level] < _RANK[self.found[title][0]]):
+                self.found[title] = (level, found)
+
+    def level(self, title: str) -> str | None:
+        """How a wanted title was found; None if it was not."""
+        return self.found[title][0] if title in self.found else None
+
+    def names(self) -> list[list[str]]:
+        """All that is looked for, for a fingerprint."""
+        return [[title] for title in self.titles] + [list(redirect) for redirect in self._redirects]

@@ -1,0 +1,206 @@
+"""The verdict of each question: answerable, unanswerable or unknown, by the first rule that applies.
+
+`RULES` is the whole of it, and docs/guides/corpora.md shows the same table. Evidence that the data set
+names decides where there is any. The answer's string decides only where there is none, because a text with
+that string can say something else. Every signal is reported on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rag_r1.evaluation.corpus.answers import (
+    COMMON_AT_LEAST,
+    COMMON_SHARE,
+    AnswerTable,
+    tokens_of,
+    weakness,
+)
+from rag_r1.evaluation.corpus.questions import Question
+from rag_r1.evaluation.corpus.retrieved import Retrieved
+from rag_r1.evaluation.corpus.scan import Found
+from rag_r1.evaluation.corpus.titles import STRONG, WantedTitles
+
+VERDICTS = ("answerable", "unanswerable", "unknown")
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What is known of one question. None: the data set names no such evidence, or the server was not asked
+    or did not answer."""
+
+    #: Supporting ids that are not in the corpus.
+    ids_missing: tuple[str, ...] | None = None
+    #: Supporting titles -> level of their match (titles.py), None for a missing one.
+    titles: dict[str, str | None] | None = None
+    #: Rank of the first passage with a gold answer; 0 if there is none in the first k.
+    retriever_rank: int | None = None
+    bm25_rank: int | None = None
+    #: The gold answers in the corpus: a distinctive one, only weak ones, or none.
+    anywhere: Literal["distinctive", "weak", "no"] = "no"
+    #: Why the answers that were found, or all of them, are weak: number, short, common, yes_no, empty, long.
+    weak: tuple[str, ...] = ()
+    #: Passages with the answer, at most; and one of them.
+    passages: int = 0
+    passage: str | None = None
+
+    @property
+    def in_top_k(self) -> bool:
+        """Whether either server found a gold answer."""
+        return bool(self.retriever_rank) or bool(self.bm25_rank)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of the table: its name, the condition in words and as a function, and the verdict."""
+
+    name: str
+    when: str
+    applies: Callable[[Signals], bool]
+    verdict: Literal["answerable", "unanswerable", "unknown"]
+
+
+def _titles(signals: Signals) -> list[str | None]:
+    return list((signals.titles or {}).values())
+
+
+RULES = (
+    Rule(
+        "ids_present",
+        "the data names passages by id, and all are in the corpus",
+        lambda s: s.ids_missing == (),
+        "answerable",
+    ),
+    Rule("ids_missing", "at least one of these ids is not", lambda s: bool(s.ids_missing), "unanswerable"),
+    Rule(
+        "titles_missing",
+        "the data names pages by title, and at least one is in the corpus in no variant",
+        lambda s: bool(s.titles) and None in _titles(s),
+        "unanswerable",
+    ),
+    Rule(
+        "titles_similar",
+        "at least one is there only under a similar title (a weak variant)",
+        lambda s: bool(s.titles) and any(level not in STRONG for level in _titles(s)),
+        "unknown",
+    ),
+    Rule("titles_present", "all of them are in the corpus", lambda s: bool(s.titles), "answerable"),
+    Rule(
+        "yes_or_no",
+        "no evidence is named (nor for the rules below), and the answer is yes or no",
+        lambda s: s.weak == ("yes_no",),
+        "unknown",
+    ),
+    Rule(
+        "no_string",
+        "the answer cannot be looked for: it is longer than 32 words, or has no letter or digit",
+        lambda s: bool(s.weak) and set(s.weak) <= {"empty", "long"},
+        "unknown",
+    ),
+    Rule(
+        "in_top_k",
+        "a gold answer stands in the first k passages of the retriever, or of BM25",
+        lambda s: s.in_top_k,
+        "answerable",
+    ),
+    Rule(
+        "anywhere",
+        "a gold answer stands in some passage",
+        lambda s: s.anywhere == "distinctive",
+        "answerable",
+    ),
+    Rule(
+        "anywhere_weak",
+        "the same, but it is a number, has at most three letters, or is common: in more than 20 passages and "
+        "in more than 1 of 1,000",
+        lambda s: s.anywhere == "weak",
+        "unknown",
+    ),
+    Rule("nowhere", "no gold answer stands in any passage", lambda s: True, "unanswerable"),
+)
+
+
+def rule_of(signals: Signals) -> Rule:
+    """The first rule that applies."""
+    return next(rule for rule in RULES if rule.applies(signals))
+
+
+def rule_table() -> str:
+    """The rules as Markdown."""
+    rows = [f"| {n} | `{rule.name}` | {rule.when} | {rule.verdict} |" for n, rule in enumerate(RULES, 1)]
+    return "\n".join(["| | reason | if | verdict |", "|---:|---|---|---|", *rows])
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that was found, for all questions: what `signals_of` reads."""
+
+    found: Found
+    titles: WantedTitles
+    answers: AnswerTable
+    retriever: dict[tuple[str, str], Retrieved] | None = None
+    bm25: dict[tuple[str, str], Retrieved] | None = None
+    #: Sources whose ids are of another corpus and therefore say nothing of this one.
+    foreign: frozenset[str] = frozenset()
+
+
+def foreign_sources(questions: Sequence[Question], found: Found) -> frozenset[str]:
+    """The sources of which not a single supporting id is in the corpus, though they have some."""
+    named: set[str] = set()
+    known: set[str] = set()
+    for question in questions:
+        if question.ids:
+            named.add(question.source)
+            if question.source not in known and any(one in found.ids for one in question.ids):
+                known.add(question.source)
+    return frozenset(named - known)
+
+
+def signals_of(question: Question, evidence: Evidence) -> Signals:
+    """The signals of one question."""
+    found = evidence.found
+    parts = [_anywhere(golds, evidence) for _, golds in question.parts]
+    order = ("no", "weak", "distinctive")
+    worst = min(parts, key=lambda part: (order.index(part[0]), part[2]))
+    usable = question.ids and question.source not in evidence.foreign
+    return Signals(
+        ids_missing=tuple(one for one in question.ids if one not in found.ids) if usable else None,
+        titles={title: evidence.titles.level(title) for title in question.titles} or None,
+        retriever_rank=_rank(question, evidence.retriever),
+        bm25_rank=_rank(question, evidence.bm25),
+        anywhere=worst[0],
+        weak=worst[1],
+        passages=worst[2],
+        passage=worst[3],
+    )
+
+
+def _rank(question: Question, retrieved: dict[tuple[str, str], Retrieved] | None) -> int | None:
+    one = (retrieved or {}).get(question.key)
+    return None if one is None else one.rank or 0
+
+
+def _anywhere(golds: Sequence[str], evidence: Evidence) -> tuple[Any, tuple[str, ...], int, str | None]:
+    """(signal, reasons of weakness, passages, a passage) of one question's gold answers."""
+    limit = max(COMMON_AT_LEAST, COMMON_SHARE * evidence.found.passages)
+    reasons: dict[bool, set[str]] = {True: set(), False: set()}  # of golds that were found, and of others
+    best: dict[bool, tuple[int, str | None]] = {}  # distinctive -> most passages
+    for gold in golds:
+        tokens = tokens_of(gold)
+        reason = weakness(tokens)
+        count, first = evidence.found.answers.get(" ".join(tokens), (0, None))
+        if count and reason is None and count > limit:
+            reason = "common"
+        if reason:
+            reasons[count > 0].add(reason)
+        if count and count > best.get(reason is None, (0, None))[0]:
+            best[reason is None] = (count, first)
+    if True in best:
+        return "distinctive", (), *best[True]
+    why = tuple(sorted(reasons[True] or reasons[False]))
+    if False in best:
+        return "weak", why, *best[False]
+    all_weak = all(weakness(tokens_of(gold)) for gold in golds)
+    return "no", why if all_weak else (), 0, None

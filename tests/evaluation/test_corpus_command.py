@@ -1,0 +1,221 @@
+"""`rag-r1 corpus check` from end to end: what is written and printed, and what hostile files can do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from corpus_retriever import retriever_stub
+
+from rag_r1.cli import main as cli
+from rag_r1.evaluation.corpus.report import markdown, printable, read_answerable_ids
+
+CORPUS = [
+    {"id": "1", "contents": '"Ulm"\nUlm is a city on the Danube.'},
+    {"id": "2", "contents": '"Heat (1995 film)"\nHeat was directed by Michael Mann.'},
+    {"id": "3", "title": "São Paulo", "text": "The city has 12,000,000 people."},
+]
+QUESTIONS = [
+    {"id": "river", "question": "On which river is Ulm?", "golden_answers": ["the Danube", "Donau"]},
+    {"id": "film", "question": "Who directed Heat?", "answer": "Michael Mann", "supporting_titles": ["Heat"]},
+    {"id": "people", "question": "How many people?", "answer": "12000000"},
+    {"id": "lost", "question": "Which town?", "answer": "Berlin"},
+    {"id": "is", "question": "Is it?", "answer": "yes"},
+    {"id": "ids", "question": "x?", "answer": "x", "supporting_ids": ["1", "9"]},
+    {"id": "titles", "question": "y?", "answer": "y", "supporting_titles": ["são_paulo", "Rome"]},
+]
+EXPECTED = {
+    "river": ("answerable", "anywhere"),
+    "film": ("unknown", "titles_similar"),
+    "people": ("unknown", "anywhere_weak"),
+    "lost": ("unanswerable", "nowhere"),
+    "is": ("unknown", "yes_or_no"),
+    "ids": ("unanswerable", "ids_missing"),
+    "titles": ("unanswerable", "titles_missing"),
+}
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def written(path: Path, rows: list) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    """run(*arguments): status, what was printed, the error. `data`: questions besides those above; `corpus`:
+    another one; `out`: another folder."""
+    mine = written(tmp_path / "corpus.jsonl", CORPUS)
+    questions = written(tmp_path / "q.jsonl", QUESTIONS)
+
+    def call(
+        *arguments: object, data: list[object] | tuple[()] = (), corpus: object = mine, out: str = "out"
+    ) -> tuple[int, str, str]:
+        given = ["--data", questions, *data, "--corpus", corpus, "--out", tmp_path / out, "--no-progress"]
+        status = cli(["corpus", "check", *map(str, [*given, *arguments])])
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def test_a_check_writes_verdicts_ids_missing_passages_summary_and_picture(run, tmp_path):
+    status, shown, _ = run()
+    out = tmp_path / "out"
+    assert status == 0
+    verdicts = {row["id"]: row for row in lines(out / "verdicts.jsonl")}
+    assert {own_id: (row["verdict"], row["reason"]) for own_id, row in verdicts.items()} == EXPECTED
+    assert verdicts["river"]["golden_answers"] == ["the Danube", "Donau"]
+    assert verdicts["river"]["signals"]["passage"] == "1"
+    assert verdicts["titles"]["signals"]["titles"] == {"são_paulo": "case", "Rome": None}
+    assert json.loads((out / "answerable_ids.json").read_text()) == {"q": ["river"]}
+    assert read_answerable_ids(out) == {("q", "river")}
+    assert [
+        {k: v for k, v in row.items() if k in ("id", "title")} for row in lines(out / "missing.jsonl")
+    ] == [
+        {"title": "Heat"},
+        {"id": "9"},
+        {"title": "Rome"},
+    ]
+    summary = json.loads((out / "summary.json").read_text())
+    counts = summary["sources"]["q"]
+    assert summary["all"] == counts and summary["passages"] == 3
+    assert (counts["questions"], counts["answerable"], counts["unanswerable"], counts["unknown"]) == (
+        7,
+        1,
+        3,
+        3,
+    )
+    assert counts["signals"]["ids"] == {"yes": 0, "no": 1, "none": 6}
+    assert counts["signals"]["retriever"] == {"yes": 0, "no": 0, "none": 7}
+    assert counts["title_levels"] == {"suffix": 1, "case": 1, "missing": 1}
+    assert (out / "shares.png").read_bytes()[:4] == b"\x89PNG"
+    assert "| `q` | 7 | 14.3% | 42.9% | 42.9% |" in shown
+    assert (out / "summary.md").read_text() == markdown(summary) + "\n"
+    assert "  lost: Which town? (no gold answer in the corpus)" in shown
+    assert "  titles: y? (missing: Rome)" in shown
+
+
+def test_a_repaired_corpus_makes_its_questions_answerable(run, tmp_path):
+    supply = written(
+        tmp_path / "supply.jsonl",
+        [
+            {"title": "Rome", "text": "A city."},
+            {"id": "9", "contents": "nine"},
+            {"id": "5", "contents": "five"},
+        ],
+    )
+    status, shown, _ = run("--supply", supply)
+    repaired = tmp_path / "out" / "repaired_corpus.jsonl"
+    assert status == 0 and f"build_index.py --corpus {repaired}" in shown
+    assert "3 passages and 2 supplied ones (1 of these with a new id)" in shown
+    assert [row["id"] for row in lines(repaired)] == ["1", "2", "3", "supplied-1", "9"]
+    assert run(corpus=repaired, out="again")[0] == 0
+    verdicts = {row["id"]: row["reason"] for row in lines(tmp_path / "again" / "verdicts.jsonl")}
+    assert (verdicts["ids"], verdicts["titles"]) == ("ids_present", "titles_present")
+
+
+def test_the_answer_of_a_server_decides_where_no_evidence_is_named(run, tmp_path):
+    with retriever_stub({"3": "The city has 12,000,000 people."}) as stub:
+        status, _, _ = run("--retriever-url", stub.url, "--bm25-url", f"{stub.url}/retrieve", "--topk", "5")
+        assert status == 0 and len(stub.asked) == 14
+        run("--retriever-url", stub.url, "--bm25-url", f"{stub.url}/retrieve", "--topk", "5")
+        assert len(stub.asked) == 14
+    verdicts = {row["id"]: row for row in lines(tmp_path / "out" / "verdicts.jsonl")}
+    assert verdicts["people"]["reason"] == "in_top_k"
+    assert verdicts["people"]["signals"]["retriever_rank"] == verdicts["people"]["signals"]["bm25_rank"] == 1
+    assert verdicts["river"]["signals"]["retriever_rank"] == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["all"]["retriever_recall"] == 0 and summary["notes"] == []
+
+
+def test_a_server_of_another_corpus_or_one_that_fails_is_noted(run, tmp_path):
+    with retriever_stub({"77": "another"}) as stub:
+        stub.refuse = "river"
+        _, shown, _ = run("--retriever-url", stub.url)
+    assert "1 of 1 passages that the servers returned first are not in this corpus" in shown
+    assert "1 questions got no answer from the retriever. Run again to ask only these." in shown
+
+
+def test_ids_of_another_corpus_are_ignored_unless_they_are_trusted(run, tmp_path):
+    row = {"id": "a", "question": "x?", "answer": "the Danube", "supporting_ids": ["70", "71"]}
+    data = written(tmp_path / "other.jsonl", [row])
+    _, shown, _ = run(data=[data])
+    assert "supporting ids of 1 source(s) were ignored" in shown and "| `anywhere` | 2 |" in shown
+    _, shown, _ = run("--ids", "trust", data=[data])
+    assert "ignored" not in shown and "| `ids_missing` | 2 |" in shown
+    _, shown, _ = run("--ids", "ignore", data=[data])
+    assert "ids_missing" not in shown
+
+
+def test_redirects_are_followed(run, tmp_path):
+    redirects = tmp_path / "redirects.tsv"
+    redirects.write_text("Rome\tUlm\nHeat\tHeat (1995 film)\n")
+    run("--redirects", redirects)
+    verdicts = {row["id"]: row["signals"]["titles"] for row in lines(tmp_path / "out" / "verdicts.jsonl")}
+    assert verdicts["titles"]["Rome"] == "redirect" and verdicts["film"] == {"Heat": "redirect"}
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "q.jsonl", "redirects.jsonl"])
+def test_bad_rows_refuse_the_check_or_are_left_out(run, tmp_path, name):
+    bad = tmp_path / name
+    bad.write_text((bad.read_text() if bad.exists() else "") + "[]\n")
+    more = ["--redirects", bad] if name.startswith("redirects") else []
+    status, _, error = run(*more)
+    assert status == 1 and f"{name}, " in error and "--skip-bad-rows" in error
+    assert not (tmp_path / "out" / "verdicts.jsonl").exists()
+    status, shown, error = run(*more, "--skip-bad-rows")
+    assert status == 0 and "7 questions, 3 passages" in shown and "left out: 1 bad row" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--corpus", "none.jsonl"], "no such file"),
+        (["--data", "none.jsonl"], "no such file"),
+        (["--supply", "none.txt"], "must end in one of"),
+        (["--redirects", "none.csv"], "must end in one of"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(run, arguments, told):
+    status, _, error = run(*arguments)
+    assert status == 1 and arguments[1] in error and told in error
+
+
+def test_a_wrong_address_and_a_wrong_subcommand_end_with_status_2(run, capsys):
+    with pytest.raises(SystemExit) as end:
+        run("--retriever-url", "ftp://x")
+    assert end.value.code == 2 and "--retriever-url 'ftp://x'" in capsys.readouterr().err
+    assert cli(["corpus", "chekc"]) == 2 and cli(["corpus", "--help"]) == 0
+
+
+HOSTILE = "\x1b[2J\x07\u202egnp.exe\u009b31m <script>alert(1)</script> | `x` $\\frac{"
+
+
+def test_hostile_texts_reach_neither_terminal_nor_markdown_nor_picture(run, tmp_path):
+    corpus = [{"id": HOSTILE, "contents": f'"{HOSTILE}"\n{HOSTILE}'}]
+    row = {"question": f"{HOSTILE}?", "answer": "nobody", "supporting_titles": [f"{HOSTILE} x"]}
+    data = written(tmp_path / "a$b|`<i>\x1b[1m.jsonl", [{"id": HOSTILE, **row}, {"id": "2", **row}])
+    status, shown, error = run(data=[data], corpus=written(tmp_path / "h.jsonl", corpus))
+    assert status == 0
+    assert not set(shown + error) & set("\x1b\x07\u202e\u009b")
+    told = (tmp_path / "out" / "summary.md").read_text()
+    assert not set(told) & set("<>\x1b")
+    assert all(line.count("|") in (0, 3, 6) for line in told.splitlines())
+    assert (tmp_path / "out" / "shares.png").is_file()
+    assert HOSTILE in {row["id"] for row in lines(tmp_path / "out" / "verdicts.jsonl")}
+
+
+def test_what_is_printed_has_one_line_and_no_control_characters():
+    assert printable("a\n\tb\x1b[31m\u202ec\u200bd") == "a b\ufffd[31m\ufffdc\ufffdd"
+    assert printable("x" * 1000) == "x" * 197 + "..."
+
+
+def test_a_list_of_ids_that_is_none_is_refused(tmp_path):
+    for text in ("[]", "{", '{"a": 1}'):
+        (tmp_path / "answerable_ids.json").write_text(text)
+        with pytest.raises(ValueError, match="answerable_ids.json: no list of answerable ids"):
+            read_answerable_ids(tmp_path)

@@ -1,0 +1,198 @@
+"""Questions and their evidence, from veRL's parquet and from the files of data sets."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_process.row_files import DataError
+from rag_r1.evaluation.corpus.evidence import evidence_of, paragraphs_of
+from rag_r1.evaluation.corpus.questions import Question, read_questions
+from rag_r1.evaluation.corpus.supply import write_supply
+from rag_r1.rows import QuestionRow, write_rows
+
+DATA = Path(os.environ.get("RAG_R1_DATA") or Path(__file__).parents[3] / "shared" / "data")
+
+
+def written(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_a_row_of_a_data_set_has_its_answers_and_its_evidence(tmp_path):
+    row = {"id": 7, "question": "Where?", "answer": "Ulm", "supporting_ids": ["1", 2, "1"]}
+    path = written(tmp_path / "hotpot.v1.jsonl", [{**row, "supporting_titles": ["Ulm"]}])
+    [read] = read_questions([path]).questions
+    assert read == Question("hotpot", "7", (("Where?", ("Ulm",)),), ("1", "2"), ("Ulm",))
+
+
+def test_rows_of_verls_parquet_have_source_id_and_metadata(tmp_path):
+    row = {
+        "question": "Where?",
+        "golds": ("Ulm", "Ulm, Germany"),
+        "prompt": ({"role": "user", "content": "x"},),
+    }
+    rows = [
+        QuestionRow(**row, id="nq/1", data_source="nq", metadata={"supporting_titles": ["Ulm"]}),
+        QuestionRow(**row, id="nq/2", data_source="nq", metadata={"supporting_titles": None}),
+    ]
+    write_rows(tmp_path / "test.parquet", rows)
+    read = read_questions([tmp_path / "test.parquet"]).questions
+    asked = (("Where?", ("Ulm", "Ulm, Germany")),)
+    assert read == [Question("nq", "nq/1", asked, (), ("Ulm",)), Question("nq", "nq/2", asked)]
+
+
+def test_a_row_that_joins_questions_has_a_part_for_each(tmp_path):
+    metadata = {"parts": ["Where?", "When?"], "part_answers": [["Ulm"], ["1762", "the year 1762"]]}
+    row = QuestionRow("Where? When?", ("Ulm; 1762",), id="n/1", data_source="n", metadata=metadata)
+    write_rows(tmp_path / "n.parquet", [row])
+    [read] = read_questions([tmp_path / "n.parquet"]).questions
+    assert read.parts == (("Where?", ("Ulm",)), ("When?", ("1762", "the year 1762")))
+
+
+@pytest.mark.parametrize(
+    ("row", "ids", "titles"),
+    [
+        ({"supporting_facts": [["Ulm", 0], ["Ulm", 1], ["Danube", 0]]}, (), ("Ulm", "Danube")),
+        ({"supporting_facts": {"title": ["Ulm"], "sent_id": [0]}}, (), ("Ulm",)),
+        ({"supporting_facts": '[["Ulm", 0]]'}, (), ("Ulm",)),
+        (
+            {"paragraphs": [{"title": "Ulm", "is_supporting": True}, {"title": "x", "is_supporting": False}]},
+            (),
+            ("Ulm",),
+        ),
+        ({"metadata": {"s_wiki_title": "Heat (film)", "supporting_ids": [3]}}, ("3",), ("Heat (film)",)),
+        ({"metadata": '{"s_wiki_title": "Heat"}'}, (), ("Heat",)),
+        ({"supporting_ids": None, "supporting_titles": [], "metadata": None, "paragraphs": "text"}, (), ()),
+    ],
+)
+def test_evidence_is_read_in_the_forms_of_the_data_sets(row, ids, titles):
+    assert evidence_of(row) == (ids, titles)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"supporting_ids": 5}, "`supporting_ids` must be a list"),
+        ({"supporting_titles": [["Ulm"]]}, "`supporting_titles` must be a list"),
+        ({"supporting_facts": "x"}, "`supporting_facts` must be"),
+        ({"supporting_facts": [[]]}, "`supporting_facts` must be"),
+        ({"supporting_titles": ["\ud800"]}, "half of a character"),
+    ],
+)
+def test_evidence_of_another_shape_makes_a_row_unusable(tmp_path, row, told):
+    path = written(
+        tmp_path / "x.jsonl", [{"question": "q", "answer": "a"}, {"question": "q", "answer": "a", **row}]
+    )
+    read = read_questions([path])
+    assert len(read.questions) == 1 and read.bad.count == 1
+    assert read.bad.first[0].startswith(f"{path}, row 2: ") and told in read.bad.first[0]
+
+
+def test_tables_are_read_too(tmp_path):
+    row = {"id": "1", "question": "q", "answer": "a", "supporting_titles": ["Ulm"]}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "p.parquet")
+    with (tmp_path / "c.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([row, [1, "q", "a", '["Ulm"]']])
+    read = read_questions([tmp_path / "p.parquet", tmp_path / "c.csv"]).questions
+    assert [(one.source, one.id, one.titles) for one in read] == [("p", "1", ("Ulm",)), ("c", "1", ("Ulm",))]
+
+
+def test_an_id_names_one_question_of_a_source(tmp_path):
+    row = {"id": "1", "question": "q", "answer": "a"}
+    first, second = written(tmp_path / "a.jsonl", [row, row]), written(tmp_path / "b.jsonl", [row])
+    read = read_questions([first, second])
+    assert [one.key for one in read.questions] == [("a", "1"), ("b", "1")]
+    assert read.bad.first == [f"{first}, row 2: its id '1' is also that of {first}, row 1"]
+
+
+def test_rows_without_an_id_are_known_by_their_number(tmp_path):
+    path = written(tmp_path / "a.jsonl", [{"question": "q", "answer": "a"}] * 2)
+    assert [one.id for one in read_questions([path]).questions] == ["row-1", "row-2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "told"),
+    [
+        ("none.jsonl", None, "no such file"),
+        ("a.jsonl", b"[]", "no usable question"),
+        ("a.csv", b"x,y\n1,2\n", "no column `question`"),
+        ("a.parquet", b"PAR1", "not a parquet file"),
+    ],
+)
+def test_a_file_without_questions_is_refused(tmp_path, name, data, told):
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError, match=told):
+        read_questions([tmp_path / name])
+
+
+@pytest.mark.skipif(
+    not DATA.is_dir(), reason="left out: the real data is not there (RAG_R1_DATA names its folder)"
+)
+@pytest.mark.parametrize(
+    ("name", "titles"),
+    [
+        ("hotpotqa_raw_distractor_20.json", 2),
+        ("2wikimultihopqa_raw_20.json", 2),
+        ("musique_ans_raw_20.jsonl", 1),
+        ("popqa_flashrag_20.jsonl", 1),
+        ("nq_flashrag_20.jsonl", 0),
+    ],
+)
+def test_the_raw_files_of_the_data_sets_name_their_evidence(name, titles):
+    path = DATA / "raw_samples" / name
+    if not path.is_file():
+        pytest.skip("left out: this sample is not there")
+    read = read_questions([path])
+    assert len(read.questions) == 20 and not read.bad.count
+    assert all(len(one.titles) >= titles and bool(one.titles) == bool(titles) for one in read.questions)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"context": [["Ulm", ["A  city.", " Old."]], ["Rome", ["No."]]]},
+        {"context": {"title": ["Ulm", "Rome"], "sentences": [["A city.", "Old."], ["No."]]}},
+        {"context": '[["Ulm", ["A city.", "Old."]], ["Rome", ["No."]]]'},
+        {
+            "paragraphs": [
+                {"title": "Ulm", "paragraph_text": "A city. Old."},
+                {"title": "Rome", "text": "No."},
+            ]
+        },
+        {"metadata": {"context": [["Ulm", ["A city. Old."]], ["Rome", ["No."]]]}},
+    ],
+)
+def test_the_text_of_the_evidence_is_read_in_the_forms_of_the_data_sets(row):
+    assert list(paragraphs_of(row)) == [("Ulm", "A city. Old."), ("Rome", "No.")]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"context": 5, "paragraphs": [5, {"title": "Ulm"}]},
+        {"context": [["Ulm", [5]], ["Ulm"], 5, ["Ulm", [" "]]]},
+        {"context": {"title": "Ulm", "sentences": None}},
+    ],
+)
+def test_text_of_another_shape_is_no_text(row):
+    assert list(paragraphs_of(row)) == []
+
+
+def test_the_paragraphs_of_missing_pages_become_a_supply(tmp_path):
+    row = {
+        "question": "q",
+        "answer": "a",
+        "context": [["Ulm", ["A city."]], ["Rome", ["No."]], ["Half", ["\ud800"]]],
+    }
+    data = [written(tmp_path / "a.jsonl", [row, row]), written(tmp_path / "b.jsonl", [row])]
+    write_rows(tmp_path / "c.parquet", [QuestionRow("q", ("a",), id="1")])
+    assert write_supply([*data, tmp_path / "c.parquet"], ["Ulm", "Half", "Bonn"], tmp_path / "s.jsonl") == 1
+    assert json.loads((tmp_path / "s.jsonl").read_text()) == {"title": "Ulm", "text": "A city."}

@@ -1,0 +1,152 @@
+"""One pass over a corpus: what is found, and that a scan that was killed finds the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rag_r1.evaluation.corpus.answers import AnswerTable
+from rag_r1.evaluation.corpus.files import Corpus
+from rag_r1.evaluation.corpus.scan import Found, Wanted, scan
+from rag_r1.evaluation.corpus.titles import WantedTitles
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("Ulm", "ulm", "New_York", "Heat (film)", "Danube")
+
+
+def corpus_of(path: Path, n: int) -> Corpus:
+    """Passages with ids 0, 1, ..., titles in turn, and a bad row after every fifth."""
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(n):
+            title = NAMES[number % len(NAMES)]
+            row = {"id": str(number), "contents": f'"{title}"\nText {number} is of {title}.'}
+            file.write(json.dumps(row) + "\n" + ("[]\n" if number % 5 == 4 else ""))
+    return Corpus([path])
+
+
+def wanted(*ids: str, probe: tuple[str, ...] = ()) -> Wanted:
+    titles = WantedTitles(["Ulm", "New York", "Heat", "Rome"])
+    answers = AnswerTable(["Danube", "text 3", "of Heat film", "nobody"])
+    return Wanted(frozenset(ids), titles, answers, frozenset(probe))
+
+
+def told(found: Found, wanted: Wanted) -> tuple:
+    return (
+        found.passages,
+        found.ids,
+        found.answers,
+        wanted.titles.found,
+        found.probe_found,
+        (found.bad.count, found.bad.first),
+        found.done,
+    )
+
+
+def test_everything_is_found_in_one_pass(tmp_path):
+    looked = wanted("3", "99", probe=("4", "77"))
+    found = scan(corpus_of(tmp_path / "c.jsonl", 12), looked, tmp_path / "s.json", progress=False)
+    assert found.passages == 12 and found.ids == {"3"} and found.done
+    assert found.answers == {"danube": (2, "4"), "text 3": (1, "3"), "of heat film": (2, "3")}
+    assert found.count("danube") == 2 and found.count("nobody") == 0
+    assert looked.titles.found == {
+        "Ulm": ("exact", "Ulm"),
+        "New York": ("underscores", "New_York"),
+        "Heat": ("suffix", "Heat (film)"),
+    }
+    assert found.probe_found == {"4"}
+    assert found.bad.count == 2 and found.bad.first[0].startswith(f"{tmp_path / 'c.jsonl'}, line 6: ")
+
+
+class Killed(Exception):
+    """In place of SIGKILL: the scan ends between two rows."""
+
+
+class Dying(Corpus):
+    """A corpus whose reader dies after some rows."""
+
+    rows_left = 0
+
+    def rows(self, *given, **more) -> Iterator:
+        for row in super().rows(*given, **more):
+            if not self.rows_left:
+                raise Killed
+            self.rows_left -= 1
+            yield row
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.integers(0, 20), max_size=4), st.integers(1, 7))
+def test_a_scan_that_was_killed_finds_the_same(tmp_path_factory, deaths, save_every):
+    folder = tmp_path_factory.mktemp("scan")
+    corpus = corpus_of(folder / "c.jsonl", 23)
+    whole = wanted("3", "22", "99", probe=("1",))
+    expected = told(scan(corpus, whole, folder / "whole.json", progress=False), whole)
+    for rows in deaths:
+        dying = Dying([folder / "c.jsonl"])
+        dying.rows_left = rows
+        try:
+            state = folder / "state.json"
+            scan(dying, wanted("3", "22", "99", probe=("1",)), state, save_every=save_every, progress=False)
+        except Killed:
+            pass
+    again = wanted("3", "22", "99", probe=("1",))
+    found = scan(corpus, again, folder / "state.json", save_every=save_every, progress=False)
+    assert told(found, again) == expected
+
+
+def test_a_finished_scan_is_read_and_not_repeated(tmp_path):
+    corpus = corpus_of(tmp_path / "c.jsonl", 12)
+    first = wanted("3")
+    expected = told(scan(corpus, first, tmp_path / "s.json", progress=False), first)
+    dead = Dying(corpus.files)
+    second = wanted("3", probe=("5",))
+    assert told(scan(dead, second, tmp_path / "s.json", progress=False), second) == expected
+
+
+def test_a_state_of_other_questions_another_corpus_or_a_broken_one_is_not_used(tmp_path):
+    corpus, state = corpus_of(tmp_path / "c.jsonl", 12), tmp_path / "s.json"
+    scan(corpus, wanted("3"), state, progress=False)
+    assert scan(corpus, wanted("3", "4"), state, progress=False).ids == {"3", "4"}
+    longer = corpus_of(tmp_path / "c.jsonl", 14)
+    assert scan(longer, wanted("3", "4"), state, progress=False).passages == 14
+    for broken in ("", "[]", "{}", '{"fingerprint": 1}', state.read_text()[:-40]):
+        state.write_text(broken)
+        assert scan(longer, wanted("3", "4"), state, progress=False).passages == 14
+
+
+@pytest.mark.slow
+def test_a_scan_continues_after_sigkill(tmp_path):
+    corpus_of(tmp_path / "c.jsonl", 200_000)
+    question = {"id": "a", "question": "q", "answer": "Text 199999", "supporting_ids": ["0", "199999"]}
+    (tmp_path / "q.jsonl").write_text(json.dumps(question) + "\n")
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from rag_r1.evaluation.corpus.command import CheckArguments, check\n"
+        "folder = Path(sys.argv[1])\n"
+        "given = CheckArguments(data=[folder / 'q.jsonl'], corpus=[folder / 'c.jsonl'], out=folder / 'out',\n"
+        "                       skip_bad_rows=True, no_progress=True)\n"
+        "print(check(given, save_every=5000).summary['passages'])\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    state = tmp_path / "out" / "scan.json"
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    while process.poll() is None and not state.exists():
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before = json.loads(state.read_text())
+    assert not before["done"] and 0 < before["passages"] < 200_000
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert done.stdout == "200000\n", done.stderr
+    verdict = json.loads((tmp_path / "out" / "verdicts.jsonl").read_text())
+    assert verdict["reason"] == "ids_present" and verdict["signals"]["passages"] == 1

@@ -1,0 +1,151 @@
+"""The verdict of a question: the first rule that applies, from the signals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rag_r1.evaluation.corpus.answers import COMMON_AT_LEAST, MAX_TOKENS, AnswerTable
+from rag_r1.evaluation.corpus.questions import Question
+from rag_r1.evaluation.corpus.retrieved import Retrieved
+from rag_r1.evaluation.corpus.scan import Found
+from rag_r1.evaluation.corpus.titles import LEVELS, STRONG, WantedTitles
+from rag_r1.evaluation.corpus.verdict import (
+    RULES,
+    VERDICTS,
+    Evidence,
+    Signals,
+    foreign_sources,
+    rule_of,
+    rule_table,
+    signals_of,
+)
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "corpora.md"
+
+
+@pytest.mark.parametrize(
+    ("signals", "reason", "verdict"),
+    [
+        (Signals(ids_missing=()), "ids_present", "answerable"),
+        (Signals(ids_missing=(), titles={"Ulm": None}), "ids_present", "answerable"),
+        (
+            Signals(ids_missing=("1",), retriever_rank=1, anywhere="distinctive"),
+            "ids_missing",
+            "unanswerable",
+        ),
+        (Signals(titles={"Ulm": "case", "Rome": "redirect"}), "titles_present", "answerable"),
+        (Signals(titles={"Ulm": "exact", "Rome": None}, retriever_rank=1), "titles_missing", "unanswerable"),
+        (Signals(titles={"Ulm": "suffix", "Rome": None}), "titles_missing", "unanswerable"),
+        (Signals(titles={"Ulm": "suffix"}, anywhere="distinctive"), "titles_similar", "unknown"),
+        (Signals(weak=("yes_no",), retriever_rank=1, anywhere="weak"), "yes_or_no", "unknown"),
+        (Signals(weak=("empty", "long")), "no_string", "unknown"),
+        (Signals(retriever_rank=3), "in_top_k", "answerable"),
+        (Signals(retriever_rank=0, bm25_rank=2, weak=("number",), anywhere="weak"), "in_top_k", "answerable"),
+        (Signals(retriever_rank=0, anywhere="distinctive"), "anywhere", "answerable"),
+        (Signals(retriever_rank=0, anywhere="weak", weak=("number",)), "anywhere_weak", "unknown"),
+        (Signals(weak=("short",)), "nowhere", "unanswerable"),
+        (Signals(), "nowhere", "unanswerable"),
+    ],
+)
+def test_the_first_rule_that_applies_decides(signals, reason, verdict):
+    assert (rule_of(signals).name, rule_of(signals).verdict) == (reason, verdict)
+
+
+titles = st.none() | st.dictionaries(st.text(max_size=2), st.none() | st.sampled_from(LEVELS), min_size=1)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.builds(
+        Signals,
+        ids_missing=st.none() | st.lists(st.text(max_size=2)).map(tuple),
+        titles=titles,
+        retriever_rank=st.none() | st.integers(0, 3),
+        bm25_rank=st.none() | st.integers(0, 3),
+        anywhere=st.sampled_from(["distinctive", "weak", "no"]),
+        weak=st.lists(st.sampled_from(["number", "short", "common", "yes_no", "empty", "long"])).map(tuple),
+    )
+)
+def test_evidence_that_is_missing_is_never_answerable_and_whole_evidence_always_is(signals):
+    rule = rule_of(signals)
+    assert rule in RULES and rule.verdict in VERDICTS
+    if signals.ids_missing:
+        assert rule.verdict == "unanswerable"
+    elif signals.ids_missing is None and signals.titles:
+        strong = all(level in STRONG for level in signals.titles.values())
+        assert (rule.verdict == "answerable") == strong
+
+
+def test_the_guide_shows_the_table_of_the_rules():
+    assert rule_table() in GUIDE.read_text("utf-8")
+    assert f"longer than {MAX_TOKENS} words" in rule_table()
+
+
+def evidence(**found) -> Evidence:
+    wanted = WantedTitles(["Ulm", "Rome"])
+    wanted.note("ulm")
+    return Evidence(Found(passages=10, **found), wanted, AnswerTable())
+
+
+def asks(*golds: str, **more) -> Question:
+    return Question("s", "1", (("q", golds),), **more)
+
+
+def test_every_signal_is_read_from_what_was_found():
+    known = evidence(ids={"1"}, answers={"danube": (2, "7"), "1762": (5, "8")})
+    read = signals_of(asks("the Danube", "1762", ids=("1", "2"), titles=("Ulm", "Rome")), known)
+    assert read == Signals(("2",), {"Ulm": "case", "Rome": None}, None, None, "distinctive", (), 2, "7")
+
+
+@pytest.mark.parametrize(
+    ("golds", "anywhere", "weak"),
+    [
+        (("1762",), "weak", ("number",)),
+        (("1762", "nobody"), "weak", ("number",)),
+        (("often",), "weak", ("common",)),
+        (("yes",), "no", ("yes_no",)),
+        (("?",), "no", ("empty",)),
+        (("xy",), "no", ("short",)),
+        (("nobody", "xy"), "no", ()),
+        (("nobody",), "no", ()),
+    ],
+)
+def test_a_weak_answer_is_told_with_its_reason(golds, anywhere, weak):
+    known = evidence(answers={"1762": (1, "8"), "often": (COMMON_AT_LEAST + 1, "8")})
+    read = signals_of(asks(*golds), known)
+    assert (read.anywhere, read.weak) == (anywhere, weak)
+
+
+def test_all_parts_of_a_question_must_be_found():
+    known = evidence(answers={"danube": (2, "7")})
+    parts = (("a", ("Danube",)), ("b", ("Rhine",)))
+    assert signals_of(Question("s", "1", parts), known).anywhere == "no"
+    assert signals_of(Question("s", "1", parts[:1]), known).anywhere == "distinctive"
+
+
+def test_the_ranks_are_those_of_the_servers():
+    found = Found(passages=1)
+    known = Evidence(
+        found,
+        WantedTitles(()),
+        AnswerTable(),
+        {("s", "1"): Retrieved(None, ())},
+        {("s", "1"): Retrieved(4, ())},
+    )
+    read = signals_of(asks("x"), known)
+    assert (read.retriever_rank, read.bm25_rank) == (0, 4)
+    assert signals_of(Question("s", "2", (("q", ("x",)),)), known).retriever_rank is None
+
+
+def test_ids_of_which_none_is_there_are_those_of_another_corpus():
+    mine = [
+        Question("a", "1", (), ("1", "2")),
+        Question("a", "2", (), ("9",)),
+        Question("b", "1", (), ("8",)),
+    ]
+    assert foreign_sources(mine, Found(ids={"1"})) == {"b"}
+    assert foreign_sources([Question("c", "1", ())], Found()) == set()
