@@ -1,0 +1,1 @@
+"""Many questions answered outside training: traces, filters, evaluation."""
