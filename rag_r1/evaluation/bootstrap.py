@@ -9,7 +9,8 @@ Each source is resampled by itself, at its own size, and the mean over the sourc
 (Agarwal et al., arXiv 2108.13264).
 
 If all values of a share are 0 (or 1), all replicates are equal, and the percentiles would claim certainty.
-Then the interval is Clopper and Pearson's for no success (no failure) in as many questions.
+Then the interval is Clopper and Pearson's for no success (no failure) in as many questions; that of a mean
+over sources, all of which are so, is the mean of theirs.
 
 The draws of a source depend on the seed and the source's name only, so the same questions give the same
 interval whatever else is in the report. A replicate is a vector of counts that is multiplied with the
@@ -57,6 +58,10 @@ class Estimate:
     replicates: np.ndarray
 
 
+#: Of each source, of the mean over the sources, and of all questions.
+Estimates = tuple[dict[str, Estimate], Estimate, Estimate]
+
+
 @dataclass(frozen=True)
 class Bootstrap:
     """How intervals are made; see the top of the module. `level`: the share that an interval should cover."""
@@ -65,9 +70,7 @@ class Bootstrap:
     level: float = 0.95
     seed: int = 0
 
-    def estimates(
-        self, sources: Mapping[str, Sums], shares: Sequence[bool]
-    ) -> tuple[dict[str, Estimate], Estimate, Estimate]:
+    def estimates(self, sources: Mapping[str, Sums], shares: Sequence[bool]) -> Estimates:
         """The figures of each source, their means over the sources, and the figures of all questions.
 
         `shares`: for each figure, whether its values lie in [0, 1]. A source without a value of a figure is
@@ -82,6 +85,9 @@ class Bootstrap:
             _mean(np.stack([one.value for one in each.values()])),
             _mean(np.stack([_divided(*sums) for sums in drawn.values()])),
         )
+        for ends, of_each in ((mean.low, "low"), (mean.high, "high")):
+            certain = np.array(shares) & ((mean.value == 0.0) | (mean.value == 1.0))
+            ends[certain] = _mean(np.stack([getattr(one, of_each) for one in each.values()]))[certain]
         totals = [_totals(sums) for sums in sources.values()]
         whole = self._with_bounds(
             _divided(sum(n for n, _ in totals), sum(d for _, d in totals)),

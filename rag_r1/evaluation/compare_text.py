@@ -23,9 +23,7 @@ def markdown(comparison: Comparison, pictures: Sequence[Path] = ()) -> str:
         lines += ["", f"## {cell(figure['label'])}", "", *_values(comparison, figure), ""]
         lines += _differences(comparison, figure)
     if others:
-        lines += ["", "## Searching and cost", ""]
-    for figure in others:
-        lines += [*_values(comparison, figure), "", *_intervals(comparison, figure), ""]
+        lines += ["", "## Form, searching and cost", "", *_others(comparison, others)]
     return "\n".join([*lines, *_published(comparison)])
 
 
@@ -85,17 +83,18 @@ def _values(comparison: Comparison, figure: Mapping[str, Any]) -> list[str]:
     return table(_head(comparison, cell(figure["label"])), rows)
 
 
-def _intervals(comparison: Comparison, figure: Mapping[str, Any]) -> list[str]:
-    """The differences of a figure that is not tested."""
-    groups = _groups(comparison, figure)
+def _others(comparison: Comparison, figures: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Means over the sources of the figures without a test; compare.json has those of each source."""
+    first, *rest = map(cell, comparison["runs"])
+    head = ["mean over the sources", first, *(part for run in rest for part in (run, "difference"))]
     rows = []
-    for i, name in enumerate(comparison["runs"][1:]):
-        cells = [
-            with_interval(group["differences"][i] if group else None, figure["decimals"], signed=True)
-            for group in groups
-        ]
-        rows.append([f"difference: {cell(name)}", *cells])
-    return table(_head(comparison, ""), rows)
+    for figure in figures:
+        values, moves, decimals = figure["mean"]["values"], figure["mean"]["differences"], figure["decimals"]
+        cells = [with_interval(values[0], decimals)]
+        for value, move in zip(values[1:], moves, strict=True):
+            cells += [with_interval(value, decimals), with_interval(move, decimals, signed=True)]
+        rows.append([cell(figure["label"]), *cells])
+    return table(head, rows)
 
 
 def _differences(comparison: Comparison, figure: Mapping[str, Any]) -> list[str]:
@@ -139,6 +138,7 @@ def _published(comparison: Comparison) -> list[str]:
     if not rows:
         return []
     return [
+        "",
         "## Published figures, for orientation only",
         "",
         "**Not comparable** with the runs above: other corpora, retrievers, prompts and budgets, and partly "

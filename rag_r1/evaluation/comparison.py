@@ -20,11 +20,12 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from rag_r1.evaluation.bootstrap import Bootstrap, Estimate, Sums
+from rag_r1.evaluation.bootstrap import Bootstrap, Estimate, Estimates, Sums
 from rag_r1.evaluation.measures import MEASURES, Measure, by_question, column, measures_of, score
 from rag_r1.evaluation.report import figure
 from rag_r1.evaluation.run_table import RunTable
@@ -74,6 +75,30 @@ def shared_questions(tables: Sequence[RunTable]) -> Questions:
     )
 
 
+@dataclass(frozen=True)
+class _Values:
+    """The values of each source's questions, (questions, figures, runs); nan where a run has none."""
+
+    of: dict[str, np.ndarray]
+
+    def sums(self, changes: bool) -> dict[str, Sums]:
+        """For the bootstrap: of the runs' values, or of their differences from the first run. A question
+        without a value in one run counts in none."""
+        found = {}
+        for source, values in self.of.items():
+            moved = values[..., 1:] - values[..., :1] if changes else values
+            known = np.broadcast_to(~np.isnan(values).any(axis=2, keepdims=True), moved.shape)
+            flat = (len(values), -1)
+            found[source] = Sums(np.where(known, moved, 0.0).reshape(flat), known.astype(float).reshape(flat))
+        return found
+
+    def known(self, figure: int) -> dict[str, np.ndarray]:
+        """The values of one figure, (questions, runs), of the sources and questions that have it."""
+        found = {source: values[:, figure] for source, values in self.of.items()}
+        found = {source: values[~np.isnan(values).any(axis=1)] for source, values in found.items()}
+        return {source: values for source, values in found.items() if len(values)}
+
+
 def compared(
     names: Sequence[str],
     tables: Sequence[RunTable],
@@ -83,12 +108,22 @@ def compared(
 ) -> dict[str, Any]:
     """The content of compare.json but for the cards. The others are compared with the first run."""
     bootstrap = bootstrap or Bootstrap()
+    measures = _measures(tables, normaliser)
+    values = _values(tables, questions, measures)
+    runs = len(tables)
+    levels = bootstrap.estimates(values.sums(changes=False), [m.share for m in measures for _ in tables])
+    changes = bootstrap.estimates(values.sums(changes=True), [False] * (len(measures) * (runs - 1)))
+    once = all(_one_episode_each(table, questions) for table in tables)
     figures = {}
-    for measure in _measures(tables, normaliser):
-        values = _values(tables, questions, measure)
-        if values is not None:
-            once = measure.name in _BINARY and all(_one_episode_each(t, questions) for t in tables)
-            figures[measure.name] = _figure(measure, values, once, bootstrap)
+    for number, measure in enumerate(measures):
+        known = values.known(number)
+        if known:
+            tests = _Tests(measure.name, known, once and measure.name in _BINARY, bootstrap)
+            places = (
+                range(number * runs, (number + 1) * runs),
+                range(number * (runs - 1), (number + 1) * (runs - 1)),
+            )
+            figures[measure.name] = _figure(measure, known, levels, changes, places, tests)
     return {
         "format": 1,
         "runs": list(names),
@@ -117,25 +152,20 @@ def _measures(tables: Sequence[RunTable], normaliser: NormaliserName) -> list[Me
         Measure(name, score(name).label, "scores", column(f"{name}:{normaliser}"))
         for name in (*_BINARY, "f1")
     ]
-    terms = [measure for measure in measures_of(tables[0]) if measure not in MEASURES]
     everywhere = set(tables[0].terms).intersection(*(table.terms for table in tables[1:]))
-    terms = [measure for measure in terms if measure.name in everywhere]
+    terms = [measure for measure in measures_of(tables[0]) if measure.name in everywhere]
     by_name = {measure.name: measure for measure in MEASURES}
     return [*scores, *terms, *(by_name[name] for name in _COSTS)]
 
 
-def _values(
-    tables: Sequence[RunTable], questions: Questions, measure: Measure
-) -> dict[str, np.ndarray] | None:
-    """The values of each source's questions, (questions, runs); of those that have one in all runs. None if
-    there are none."""
-    every = [by_question(table, measure) for table in tables]
-    found = {}
-    for source, asked in questions.shared.items():
-        known = [one for one in asked if all(one in values for values in every)]
-        if known:
-            found[source] = np.array([[values[one] for values in every] for one in known])
-    return found or None
+def _values(tables: Sequence[RunTable], questions: Questions, measures: Sequence[Measure]) -> _Values:
+    every = [by_question(table, measures) for table in tables]
+    return _Values(
+        {
+            source: np.array([np.stack([values[one] for values in every], axis=1) for one in asked])
+            for source, asked in questions.shared.items()
+        }
+    )
 
 
 def _one_episode_each(table: RunTable, questions: Questions) -> bool:
@@ -143,80 +173,79 @@ def _one_episode_each(table: RunTable, questions: Questions) -> bool:
     return all(scored[asked] == 1 for of in questions.shared.values() for asked in of)
 
 
+@dataclass(frozen=True)
+class _Tests:
+    """The tests of one figure of the run `i + 1` against the first. `values`: (questions, runs) by source;
+    `binary`: McNemar's test can be used."""
+
+    name: str
+    values: Mapping[str, np.ndarray]
+    binary: bool
+    bootstrap: Bootstrap
+
+    def of_source(self, source: str, i: int) -> dict[str, Any]:
+        """The test of one source."""
+        first, second = self.values[source][:, 0], self.values[source][:, i + 1]
+        if not self.binary:
+            return self._permuted(source, i, second - first)
+        only_first = int(((first == 1) & (second == 0)).sum())
+        only_second = int(((first == 0) & (second == 1)).sum())
+        p = mcnemar(only_first, only_second)
+        return {"test": "mcnemar", "only_first": only_first, "only_second": only_second, "p": _p(p)}
+
+    def of_mean(self, i: int) -> dict[str, Any]:
+        """The test of the mean over the sources."""
+        moves = [(of[:, i + 1] - of[:, 0]) / (len(of) * len(self.values)) for of in self.values.values()]
+        return self._permuted("(mean)", i, np.concatenate(moves))
+
+    def of_all(self, i: int) -> dict[str, Any]:
+        """The test of all questions."""
+        return self._permuted(
+            "(all)", i, np.concatenate([of[:, i + 1] - of[:, 0] for of in self.values.values()])
+        )
+
+    def _permuted(self, where: str, i: int, differences: np.ndarray) -> dict[str, Any]:
+        p = permutation(differences, _rng(self.bootstrap, self.name, where, i))
+        return {"test": "permutation", "p": _p(p)}
+
+
 def _figure(
-    measure: Measure, values: Mapping[str, np.ndarray], once: bool, bootstrap: Bootstrap
+    measure: Measure,
+    values: Mapping[str, np.ndarray],
+    levels: Estimates,
+    changes: Estimates,
+    places: tuple[range, range],
+    tests: _Tests,
 ) -> dict[str, Any]:
     """A figure of compare.json: for each source, the mean and all questions, the runs' values and their
-    differences from the first run."""
-    runs = next(iter(values.values())).shape[1]
-    count = sum(map(len, values.values()))
-    moves = {source: of[:, 1:] - of[:, :1] for source, of in values.items()}
-    levels = bootstrap.estimates(
-        {source: Sums.of_means(of) for source, of in values.items()}, [measure.share] * runs
-    )
-    changes = bootstrap.estimates(
-        {source: Sums.of_means(of) for source, of in moves.items()}, [False] * (runs - 1)
-    )
+    differences from the first run. `places`: where they are in the estimates."""
     tested = measure.section == "scores"
 
-    def group(level: Estimate, change: Estimate, questions: int, test: _Test) -> dict[str, Any]:
-        return {
-            "values": [figure(level, i, questions) for i in range(runs)],
-            "differences": [
-                figure(change, i, questions)
-                | (test(i) | {"p_bootstrap": _p(_bootstrap_p(change, i))} if tested else {})
-                for i in range(runs - 1)
-            ],
-        }
-
-    def of_source(source: str) -> _Test:
-        return lambda i: _test_of_source(measure, source, values[source], i, once, bootstrap)
-
-    def together(name: str, weights: Mapping[str, float]) -> _Test:
-        def test(i: int) -> dict[str, Any]:
-            weighted = np.concatenate([of[:, i] * weights[source] for source, of in moves.items()])
-            p = permutation(weighted, _rng(bootstrap, measure.name, name, i))
-            return {"test": "permutation", "p": _p(p)}
-
-        return test
+    def group(level: Estimate, change: Estimate, count: int, test: _Test) -> dict[str, Any]:
+        differences = []
+        for i, place in enumerate(places[1]):
+            told = figure(change, place, count)
+            if tested:
+                p = bootstrap_p(float(change.value[place]), change.replicates[:, place])
+                told |= {**test(i), "p_bootstrap": _p(p)}
+            differences.append(told)
+        return {"values": [figure(level, i, count) for i in places[0]], "differences": differences}
 
     groups = {
-        source: group(levels[0][source], changes[0][source], len(of), of_source(source))
+        source: group(levels[0][source], changes[0][source], len(of), partial(tests.of_source, source))
         for source, of in values.items()
     }
     if tested:
         _correct([told for one in groups.values() for told in one["differences"]])
-    equal = {source: 1 / (len(of) * len(values)) for source, of in values.items()}
+    count = sum(map(len, values.values()))
     return {
         "label": measure.label,
         "decimals": measure.decimals,
         "tested": tested,
         "sources": groups,
-        "mean": group(levels[1], changes[1], count, together("mean", equal)),
-        "all": group(levels[2], changes[2], count, together("all", dict.fromkeys(values, 1 / count))),
+        "mean": group(levels[1], changes[1], count, tests.of_mean),
+        "all": group(levels[2], changes[2], count, tests.of_all),
     }
-
-
-def _test_of_source(
-    measure: Measure, source: str, values: np.ndarray, i: int, once: bool, bootstrap: Bootstrap
-) -> dict[str, Any]:
-    """The test of the run `i + 1` against the first on one source."""
-    first, second = values[:, 0], values[:, i + 1]
-    if not once:
-        p = permutation(second - first, _rng(bootstrap, measure.name, source, i))
-        return {"test": "permutation", "p": _p(p)}
-    only_first = int(((first == 1) & (second == 0)).sum())
-    only_second = int(((first == 0) & (second == 1)).sum())
-    return {
-        "test": "mcnemar",
-        "only_first": only_first,
-        "only_second": only_second,
-        "p": _p(mcnemar(only_first, only_second)),
-    }
-
-
-def _bootstrap_p(change: Estimate, i: int) -> float:
-    return bootstrap_p(float(change.value[i]), change.replicates[:, i])
 
 
 def _correct(told: Sequence[dict[str, Any]]) -> None:

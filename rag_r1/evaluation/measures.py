@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from rag_r1.evaluation.bootstrap import Sums
-from rag_r1.evaluation.numbers import TERM
+from rag_r1.evaluation.episode_numbers import TERM
 from rag_r1.evaluation.run_table import RunTable
 from rag_r1.rewards.normalise import NormaliserName
 
@@ -166,12 +166,13 @@ def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, S
     return sums, episodes
 
 
-def by_question(table: RunTable, measure: Measure) -> dict[tuple[str, str], float]:
-    """The value of each question that has one: the mean over its samples."""
-    if measure.weight is not None:
-        raise ValueError(f"{measure.name} is no mean over questions")
-    questions, _ = table.asked()
-    sums, _ = by_source(table, [measure])
-    value = np.concatenate([sums[name].numerators[:, 0] for name in sums])
-    there = np.concatenate([sums[name].denominators[:, 0] for name in sums]) > 0
-    return {question: float(v) for question, v, known in zip(questions, value, there, strict=True) if known}
+def by_question(table: RunTable, measures: Sequence[Measure]) -> dict[tuple[str, str], np.ndarray]:
+    """The values of each question, (figures,): the means over its samples; nan where it has none.
+
+    Raises ValueError for a figure that is no mean over questions."""
+    if weighted := [measure.name for measure in measures if measure.weight is not None]:
+        raise ValueError(f"{', '.join(weighted)}: no mean over questions")
+    sums, _ = by_source(table, measures)
+    value = np.concatenate([one.numerators for one in sums.values()])
+    there = np.concatenate([one.denominators for one in sums.values()]) > 0
+    return dict(zip(table.asked()[0], np.where(there, value, np.nan), strict=True))

@@ -1,7 +1,7 @@
 """The records of a finished run as a table of numbers, one line for each episode.
 
     keys       (data source, question id, sample), sorted: nothing depends on the order of the records
-    columns    one array for each number (numbers.py), nan where it is not known
+    columns    one array for each number (episode_numbers.py), nan where it is not known
     failed     whether an episode was lost to the infrastructure
 
 **A failed episode is no wrong answer.** It has no scores: it is counted, by kind, and left out of every
@@ -29,7 +29,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data_process.bad_rows import BadRows
-from rag_r1.evaluation.numbers import TERM, GoldPassages, masked_kinds, numbers_of
+from rag_r1.evaluation.episode_numbers import TERM, GoldPassages, masked_kinds, numbers_of
 from rag_r1.evaluation.side_files import Listed, read_answerable, read_supporting
 from rag_r1.records import RecordError, read_records, trajectory_of
 from rag_r1.rows import as_golds

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from data_process.bad_rows import BadRows
-from rag_r1.evaluation.numbers import GoldPassages
+from rag_r1.evaluation.episode_numbers import GoldPassages
 
 Value = TypeVar("Value")
 
