@@ -14,6 +14,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("rag_r1.doctor", "check the installation, and say what is missing and how to fix it"),
     "train": ("rag_r1.train", "check a recipe, its data, model and retrieval server, then train with veRL"),
     "stages": ("rag_r1.stages", "train in stages, each from the model of the previous one; resumable"),
+    "report": ("rag_r1.evaluation.report", "make the report of a finished evaluation run"),
     "compare": ("rag_r1.evaluation.compare", "compare evaluation runs on the questions that they share"),
     "demo": ("rag_r1.demo.run", "train the embedded tiny policy on its invented world, on this machine"),
 }
