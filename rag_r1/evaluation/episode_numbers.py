@@ -1,0 +1,107 @@
+"""What is counted about one episode: plain numbers, from its trajectory record.
+
+Answers are compared by the same functions that reward them in training (rag_r1/rewards), here with both
+normalisers. What a record cannot tell (whether a question can be answered from the corpus, which passages
+hold its answer) comes from side files (side_files.py); a number that is not known is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from rag_r1.agent import Trajectory
+from rag_r1.protocols import Document
+from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match, token_f1
+from rag_r1.rewards.normalise import NormaliserName, fold
+
+METRICS = {"em": exact_match, "cover_em": cover_exact_match, "f1": token_f1}
+NORMALISER_NAMES: tuple[NormaliserName, ...] = get_args(NormaliserName)
+#: Prefix of the columns that hold the terms of the reward, e.g. a judge's.
+TERM = "term:"
+#: Terms that are not repeated: the metrics above, and what the sum adds.
+_NO_TERMS = (*METRICS, "score", "missing_terms")
+
+#: Failures after which there is no answer of the policy, whatever the run's policy of failures was.
+_NO_ANSWER = frozenset({"engine", "row", "error"})
+#: The kinds that a run may mask as well as show to the policy. `judge` and `budget` are never masked here:
+#: the answer is there without the judge, and a spent budget is the policy's doing.
+_SHOWN_OR_MASKED = frozenset({"retriever", "tool"})
+
+
+@dataclass(frozen=True)
+class GoldPassages:
+    """The passages that a question needs: their ids in the corpus, or the titles of their pages."""
+
+    ids: frozenset[str] = frozenset()
+    titles: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> GoldPassages | None:
+        """From `supporting_ids` or `supporting_titles` of a row; None without either."""
+        ids, titles = (_texts(row.get(f"supporting_{name}")) for name in ("ids", "titles"))
+        return cls(frozenset(ids), frozenset(map(fold, titles))) if ids or titles else None
+
+    def recall(self, shown: Sequence[Document]) -> float:
+        """The share of the passages that are among `shown`, by id if ids are known."""
+        if self.ids:
+            return len(self.ids & {document.id for document in shown}) / len(self.ids)
+        return len(self.titles & {fold(title_of(document)) for document in shown}) / len(self.titles)
+
+
+def title_of(document: Document) -> str:
+    """The title of a passage, without the double quotes of FlashRAG's corpora."""
+    title = document.title.strip()
+    return title[1:-1] if len(title) > 1 and title[0] == title[-1] == '"' else title
+
+
+def masked_kinds(mask: Collection[str] | None) -> frozenset[str]:
+    """The kinds of failure that exclude an episode from the scores. `mask`: that of the run, None if it is
+    not known."""
+    return _NO_ANSWER | (_SHOWN_OR_MASKED if mask is None else _SHOWN_OR_MASKED & set(mask))
+
+
+def numbers_of(
+    record: Trajectory, golds: Sequence[str], gold_passages: GoldPassages | None, answerable: bool | None
+) -> dict[str, float | None]:
+    """The numbers of one episode by name; the same names for all, but for the terms of the reward."""
+    calls = [call for turn in record.turns for call in turn.calls]
+    shown = [document for call in calls for document in call.documents or ()]
+    answered = record.answer is not None
+    recall = gold_passages.recall(shown) if gold_passages else None
+    return {
+        **{
+            f"{name}:{normaliser}": metric(record.answer, list(golds), normaliser=normaliser)
+            for normaliser in NORMALISER_NAMES
+            for name, metric in METRICS.items()
+        },
+        "answered": float(answered),
+        "formatted": float(answered and all(turn.action != "invalid" for turn in record.turns)),
+        "answerable": None if answerable is None else float(answerable),
+        "recall": recall,
+        "found_all": None if recall is None else float(recall == 1.0),
+        "searched": float(record.n_searches > 0),
+        "retrievals": float(sum(bool(turn.queries) for turn in record.turns)),
+        "queries": float(record.n_searches),
+        "repeated_queries": float(record.n_repeated_queries),
+        "turns": float(len(record.turns)),
+        "calls": float(len(calls)),
+        "failed_calls": float(sum(call.status == "failed" for call in calls)),
+        "refused_calls": float(sum(call.status == "refused" for call in calls)),
+        "retries": float(record.retries),
+        "seconds": float(record.seconds),
+        "prompt_tokens": float(record.prompt_tokens),
+        "generated_tokens": float(record.generated_tokens),
+        "observed_tokens": float(record.observed_tokens),
+        **{f"{TERM}{n}": _number(v) for n, v in record.rewards.items() if n not in _NO_TERMS},
+    }
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _texts(value: Any) -> list[str]:
+    """A list of texts or numbers as texts; empty for anything else."""
+    return [str(item) for item in value if str(item).strip()] if isinstance(value, list | tuple) else []

@@ -1,0 +1,130 @@
+"""report.md from the content of report.json: tables with a column for each data source, in the papers'
+order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rag_r1.evaluation.card import Card
+from rag_r1.evaluation.markdown import cell, number, table, whole, with_interval
+from rag_r1.evaluation.sources import labels
+
+Report = Mapping[str, Any]
+
+_TITLES = {
+    "scores": "Scores",
+    "form": "Form of the answers",
+    "answerable": "Questions that the corpus can answer",
+    "search": "Searching",
+    "cost": "Cost",
+    "failures": "Failures",
+}
+#: Above this share of failed episodes the scores are of a selection.
+_MANY_FAILED = 0.02
+
+
+def markdown(report: Report, pictures: Sequence[Path] = ()) -> str:
+    """The whole page."""
+    return "\n".join(
+        [
+            "# Evaluation",
+            "",
+            *_opening(report),
+            *(line for path in pictures for line in ("", f"![{path.stem}]({path.name})")),
+            *(line for section in _TITLES for line in _section(report, section)),
+            *_statuses(report),
+            *_card(report),
+        ]
+    )
+
+
+def _opening(report: Report) -> list[str]:
+    counts, interval = report["counts"], report["interval"]
+    every = counts["all"]
+    lines = [
+        f"{whole(every['questions'])} questions, {whole(every['episodes'])} episodes, of which "
+        f"{whole(every['failed'])} failed. A failed episode (engine, search engine, unusable row, bug) is no "
+        "wrong answer: it has no score and is left out of scores and costs; the section on failures has the "
+        "EM if all of them had been wrong, or right. In brackets: "
+        f"{interval['level']:.0%} intervals ({interval['kind']}, {whole(interval['resamples'])} replicates). "
+        "Avg. is the mean over the data sources, in which each counts once.",
+    ]
+    told = []
+    if every["episodes"] and every["failed"] > _MANY_FAILED * every["episodes"]:
+        share = every["failed"] / every["episodes"]
+        told.append(f"**{share:.1%} of the episodes failed**: the scores are of the others only.")
+    if counts["questions_without_record"]:
+        told.append(
+            f"**{whole(counts['questions_without_record'])} of {whole(counts['questions_in_data'])} "
+            "questions have no record**: the run is not finished, or was made with fewer questions."
+        )
+    if counts["bad_records"]:
+        told.append(f"**{whole(counts['bad_records'])} bad rows were left out.**")
+    if counts["played_again"]:
+        told.append(f"{whole(counts['played_again'])} records are of episodes that were played again.")
+    return [*lines, *(line for one in told for line in ("", one))]
+
+
+def _section(report: Report, section: str) -> list[str]:
+    """The figures of a section that have a value anywhere."""
+    figures = [
+        figure
+        for figure in report["figures"].values()
+        if figure["section"] == section and figure["all"]["value"] is not None
+    ]
+    if not figures:
+        return []
+    sources = list(report["counts"]["sources"])
+    called = labels(sources)
+    rows = []
+    for figure in figures:
+        columns = [*(figure["sources"][source] for source in sources), figure["mean"], figure["all"]]
+        shown = [with_interval(column, figure["decimals"]) for column in columns]
+        rows.append([cell(figure["label"]), *shown])
+    head = ["", *(cell(called[source]) for source in sources), "Avg.", "all questions"]
+    return ["", f"## {_TITLES[section]}", "", *table(head, rows)]
+
+
+def _statuses(report: Report) -> list[str]:
+    """How episodes ended, and which failures there were."""
+    sources = report["counts"]["sources"]
+    called = labels(sources)
+    counted = [*sources.values(), report["counts"]["all"]]
+
+    def rows(kind: str, label: str) -> list[list[str]]:
+        names = report["counts"]["all"][kind]
+        return [
+            [label.format(cell(name)), *(whole(one[kind].get(name, 0)) for one in counted)] for name in names
+        ]
+
+    head = ["", *(cell(called[source]) for source in sources), "all questions"]
+    body = [
+        ["questions", *(whole(one["questions"]) for one in counted)],
+        ["episodes", *(whole(one["episodes"]) for one in counted)],
+        *rows("statuses", "status {}"),
+        *rows("failed_by_kind", "failed: {}"),
+        *rows("scored_with_failure", "scored, with a failure: {}"),
+    ]
+    return ["", "## How the episodes ended", "", *table(head, body)]
+
+
+def _card(report: Report) -> list[str]:
+    if report["card"] is None:
+        return ["", "## Card", "", "The run has no card, so its figures cannot be compared with others."]
+    values = Card.model_validate(report["card"]).flat()
+    rows = [[cell(key), cell("null" if value is None else value)] for key, value in values.items()]
+    return ["", "## Card", "", *table(["key", "value"], rows)]
+
+
+def score_lines(report: Report) -> list[str]:
+    """A few lines for the end of a run: EM and F1 of each source and their mean."""
+    sources = list(report["counts"]["sources"])
+    called = labels(sources)
+    lines = []
+    for name in ("em", "f1"):
+        figure = report["figures"][name]
+        told = [f"{called[source]} {number(figure['sources'][source]['value'])}" for source in sources]
+        lines.append(f"{figure['label']}: {', '.join(told)}; mean {number(figure['mean']['value'])}")
+    return lines

@@ -1,0 +1,236 @@
+"""The records of a finished run as a table of numbers, one line for each episode.
+
+    keys       (data source, question id, sample), sorted: nothing depends on the order of the records
+    columns    one array for each number (episode_numbers.py), nan where it is not known
+    failed     whether an episode was lost to the infrastructure
+
+**A failed episode is no wrong answer.** It has no scores: it is counted, by kind, and left out of every
+score and cost, and of the tests. An episode has failed if the engine failed, if its row cannot be used or
+if there was a bug; and, if a search or another tool failed, unless the run's failure policy
+(`failures.mask` in its card) shows such failures to the policy and goes on.
+
+A record is of one episode. If the same sample of a question was played twice, because it failed or because
+a run was killed, a record that has not failed takes the place of one that has; of equal records one is
+kept; and two different answers are a bad row (data_process/bad_rows.py). A record belongs to the question
+that its `question_id` names, or the part of its `id` before `#<sample>`, or else to its question's text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from data_process.bad_rows import BadRows
+from rag_r1.evaluation.episode_numbers import TERM, GoldPassages, masked_kinds, numbers_of
+from rag_r1.evaluation.side_files import Listed, read_answerable, read_supporting
+from rag_r1.records import RecordError, read_records, trajectory_of
+from rag_r1.rows import as_golds
+
+#: Data source, question id, sample.
+Key = tuple[str, str, str]
+
+_SAMPLE = re.compile(r"(.+)#(\d+)", re.DOTALL)
+#: What a line that is no trajectory, or holds wrong types, can raise.
+_WRONG = (RecordError, TypeError, ValueError, KeyError, AttributeError, OverflowError)
+
+
+class TableError(ValueError):
+    """Records from which no table can be made; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class RunTable:
+    """See the top of the module; all lists and arrays have one entry for each episode.
+
+    `questions`: texts and gold answers; `failures`: the kinds of failure that happened, shown or masked;
+    `left_out`: records of episodes that were played again.
+    """
+
+    keys: list[Key]
+    questions: list[tuple[str, tuple[str, ...]]]
+    statuses: list[str]
+    failures: list[tuple[str, ...]]
+    failed: np.ndarray
+    columns: dict[str, np.ndarray]
+    bad: BadRows = field(default_factory=BadRows)
+    left_out: int = 0
+
+    @property
+    def terms(self) -> list[str]:
+        """The columns that hold terms of the reward."""
+        return sorted(name for name in self.columns if name.startswith(TERM))
+
+    def asked(self) -> tuple[list[tuple[str, str]], np.ndarray]:
+        """The questions, as (data source, id), in order; and for each episode the place of its question."""
+        places: dict[tuple[str, str], int] = {}
+        of_episodes = [places.setdefault(key[:2], len(places)) for key in self.keys]
+        return list(places), np.array(of_episodes, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class _Episode:
+    """A line of the table. Steps are those of a training, 0 in an evaluation."""
+
+    key: Key
+    step: int
+    question: str
+    golds: tuple[str, ...]
+    status: str
+    failures: tuple[str, ...]
+    failed: bool
+    answer: str | None
+    numbers: dict[str, float | None]
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for equal episodes. Its order is arbitrary, so it prefers no answer."""
+        return hashlib.sha256(repr(self).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def read_run(
+    run: Path,
+    *,
+    mask: Collection[str] | None = None,
+    answerable: Path | None = None,
+    supporting: Path | None = None,
+    step: int | None = None,
+    skip_bad_rows: bool = False,
+) -> RunTable:
+    """The table of a run folder (of its subfolder `trajectories`, if there is one) or of a file of records.
+
+    `mask`: the kinds of failure that the run masks, None if that is not known. `answerable`, `supporting`:
+    side files. `step`: of a training's validation, only the records of this step. Raises TableError,
+    SideFileError, or RecordError for a path that does not exist.
+    """
+    bad = BadRows()
+    listed = read_answerable(answerable, bad) if answerable else None
+    passages = read_supporting(supporting, bad) if supporting else None
+    folder = run / "trajectories" if (run / "trajectories").is_dir() else run
+    records = tqdm(
+        read_records(folder, broken=bad.add), f"reading {run.name}", unit=" records", disable=None, delay=2
+    )
+    read = _reader(masked_kinds(mask), listed, passages)
+    episodes, left_out = _each_once(records, read, step, bad)
+    if bad.count and not skip_bad_rows:
+        raise TableError(f"{run}: nothing was written, because of {bad.refusal()}")
+    if not episodes:
+        raise TableError(f"{folder} has no trajectory records: give a run's folder, or a file of records")
+    steps = sorted({episode.step for episode in episodes})
+    if len(steps) > 1:
+        raise TableError(
+            f"{folder} has records of the steps {', '.join(map(str, steps))}: choose one with --step"
+        )
+    for side_file in (listed, passages):
+        if side_file is not None:
+            side_file.check()
+    return _table(episodes, bad, left_out)
+
+
+def _reader(
+    mask: Collection[str], listed: Listed[bool] | None, passages: Listed[GoldPassages] | None
+) -> Callable[[Mapping[str, Any]], _Episode]:
+    """The function that makes an episode of a record; it raises one of _WRONG."""
+
+    def read(record: Mapping[str, Any]) -> _Episode:
+        trajectory = trajectory_of(dict(record))
+        source, question_id, sample = key = _key(record)
+        golds = tuple(as_golds(record.get("golds")))
+        kinds = tuple(sorted({failure.kind for failure in trajectory.failures}))
+        failed = bool(set(kinds) & set(mask))
+        if not golds and not failed:
+            raise ValueError("it has no gold answers (`golds`)")
+        needed = passages.get(question_id) if passages else None
+        needed = needed or GoldPassages.of(record) or GoldPassages.of(_mapping(record.get("metadata")))
+        numbers = numbers_of(trajectory, golds, needed, listed.get(question_id) if listed else None)
+        for name, number in numbers.items():
+            if number is not None and not math.isfinite(number):
+                raise ValueError(f"{name.removeprefix(TERM)} is {number}")
+        return _Episode(
+            key=key,
+            step=int(record.get("step", 0)),
+            question=trajectory.question,
+            golds=golds,
+            status=str(trajectory.status),
+            failures=kinds,
+            failed=failed,
+            answer=trajectory.answer,
+            numbers=numbers,
+        )
+
+    return read
+
+
+def _key(record: Mapping[str, Any]) -> Key:
+    """Whose record this is."""
+    own_id = str(record["id"])
+    numbered = _SAMPLE.fullmatch(own_id)
+    question_id = record.get("question_id") or (numbered[1] if numbered else record["question"])
+    sample = record.get("sample", numbered[2] if numbered else own_id)
+    return str(record.get("data_source") or ""), str(question_id), str(sample)
+
+
+def _each_once(
+    records: Iterable[dict[str, Any]],
+    read: Callable[[Mapping[str, Any]], _Episode],
+    step: int | None,
+    bad: BadRows,
+) -> tuple[list[_Episode], int]:
+    """The episodes, sorted, each once, and how many records others took the place of."""
+    played: dict[tuple[Key, int], dict[str, _Episode]] = {}
+    count = 0
+    for record in records:
+        try:
+            episode = read(record)
+        except _WRONG as error:
+            bad.add(f"record {str(record.get('id'))[:80]!r}", error)
+            continue
+        if step is not None and episode.step != step:
+            continue
+        count += 1
+        played.setdefault((episode.key, episode.step), {})[episode.fingerprint] = episode
+    kept, others = [], 0
+    for (key, _), found in sorted(played.items()):
+        best = sorted(found.values(), key=lambda episode: (episode.failed, episode.fingerprint))
+        kept.append(best[0])
+        for episode in best[1:]:
+            if not episode.failed:
+                others += 1
+                bad.add(f"record of {'/'.join(key[1:])!r}", "another record has another answer to the same")
+    return kept, count - len(kept) - others
+
+
+def _table(episodes: list[_Episode], bad: BadRows, left_out: int) -> RunTable:
+    names = dict.fromkeys(name for episode in episodes for name in episode.numbers)
+    columns = {name: np.array([_float(episode.numbers.get(name)) for episode in episodes]) for name in names}
+    for source in {episode.key[0] for episode in episodes}:
+        # A file that lists the answerable questions of a source leaves out the others.
+        here = np.array([episode.key[0] == source for episode in episodes])
+        known = ~np.isnan(columns["answerable"])
+        if (here & known).any():
+            columns["answerable"][here & ~known] = 0.0
+    return RunTable(
+        keys=[episode.key for episode in episodes],
+        questions=[(episode.question, episode.golds) for episode in episodes],
+        statuses=[episode.status for episode in episodes],
+        failures=[episode.failures for episode in episodes],
+        failed=np.array([episode.failed for episode in episodes]),
+        columns=columns,
+        bad=bad,
+        left_out=left_out,
+    )
+
+
+def _float(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,115 @@
+"""Side files of a report: which questions the corpus can answer, and which passages a question needs.
+
+    answerable   the ids of questions: one a line, a JSON list, or JSON rows with `id`; rows that also have
+                 `answerable` count if it is true
+    supporting   JSON rows with `id` and `supporting_ids` (of the corpus) or `supporting_titles`
+
+A JSON file is a list or has one row on each line. Ids are those of the data set's rows
+(`hotpotqa/test/5ae0`); the source's own id (`5ae0`) will do if only one question of the run has it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from data_process.bad_rows import BadRows
+from rag_r1.evaluation.episode_numbers import GoldPassages
+
+Value = TypeVar("Value")
+
+
+class SideFileError(ValueError):
+    """A side file that cannot be used; the message names the file and the remedy."""
+
+
+class Listed(Generic[Value]):
+    """What a side file says about the questions of a run; `check` is called when all have been asked for."""
+
+    def __init__(self, path: Path, values: Mapping[str, Value]):
+        self.path, self._values = path, values
+        self._found = False
+        self._by_own_id: dict[str, str] = {}
+        self._ambiguous: str | None = None
+
+    def get(self, question_id: str) -> Value | None:
+        """The value of a question, or None."""
+        name = question_id if question_id in self._values else question_id.rpartition("/")[2]
+        if name not in self._values:
+            return None
+        self._found = True
+        if name != question_id and self._by_own_id.setdefault(name, question_id) != question_id:
+            self._ambiguous = self._ambiguous or f"{name!r} is {self._by_own_id[name]!r} and {question_id!r}"
+        return self._values[name]
+
+    def check(self) -> None:
+        """Raises SideFileError if the file is about none of the questions, or if an id has two meanings."""
+        if not self._found:
+            raise SideFileError(
+                f"{self.path} names none of the run's questions: give the file that was made for this data"
+            )
+        if self._ambiguous:
+            raise SideFileError(
+                f"{self.path}: two questions of the run have the same own id ({self._ambiguous}): give the "
+                "whole ids of the data set's rows"
+            )
+
+
+def read_answerable(path: Path, bad: BadRows) -> Listed[bool]:
+    """Whether the corpus can answer a question, as far as the file says.
+
+    Rows that cannot be used are added to `bad`. Raises SideFileError."""
+    found: dict[str, bool] = {}
+    for number, row in _rows(path, bad):
+        own_id = row.get("id") if isinstance(row, Mapping) else row
+        listed = row.get("answerable", True) if isinstance(row, Mapping) else True
+        if not _is_id(own_id) or not isinstance(listed, bool):
+            bad.add(f"{path}, row {number}", "needs an `id`, and `answerable` must be true or false")
+            continue
+        found[str(own_id)] = listed
+    return Listed(path, found)
+
+
+def read_supporting(path: Path, bad: BadRows) -> Listed[GoldPassages]:
+    """The passages that a question needs. Bad rows and errors as in `read_answerable`."""
+    found: dict[str, GoldPassages] = {}
+    for number, row in _rows(path, bad):
+        passages = GoldPassages.of(row) if isinstance(row, Mapping) else None
+        if passages is None or not _is_id(row.get("id")):
+            bad.add(f"{path}, row {number}", "needs an `id` and `supporting_ids` or `supporting_titles`")
+            continue
+        found[str(row["id"])] = passages
+    return Listed(path, found)
+
+
+def _rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
+    """The rows with their numbers from 1."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SideFileError(f"cannot read {path}: {error}; correct the path, or make it again") from error
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError):
+        whole = None
+    if isinstance(whole, list):
+        yield from enumerate(whole, 1)
+        return
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        if line.lstrip()[0] not in '{["':
+            yield number, line.strip()
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            bad.add(f"{path}, row {number}", f"not JSON ({error})")
+            continue
+        yield number, row
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, str | int) and not isinstance(value, bool) and bool(str(value).strip())

@@ -1,0 +1,89 @@
+"""The data sets of the papers: their order in tables, their labels, and the figures that were published.
+
+RAG-R1's tables have NQ, TriviaQA, PopQA | HotpotQA, 2Wiki, MuSiQue, Bamboogle | Avg.: three sets of
+single-hop questions, four of multi-hop ones, and the mean over the sets, in which each set counts once. A
+data source is recognised by the last part of its name (`hotpotqa`, `rag_r1/hotpotqa`, `searchR1_nq`);
+others follow, sorted.
+
+Published figures are printed for orientation only. They were measured on other corpora, with other
+retrievers, prompts and budgets, some of them on samples of the questions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+#: Label in tables -> names of the data source, in the order of the papers.
+LAYOUT: dict[str, tuple[str, ...]] = {
+    "NQ": ("nq", "nqopen", "naturalquestions"),
+    "TriviaQA": ("triviaqa", "trivia", "tqa"),
+    "PopQA": ("popqa",),
+    "HotpotQA": ("hotpotqa", "hotpot"),
+    "2Wiki": ("2wikimultihopqa", "2wikimqa", "2wiki"),
+    "MuSiQue": ("musique", "musiqueans"),
+    "Bamboogle": ("bamboogle",),
+}
+_LABELS = {name: label for label, names in LAYOUT.items() for name in names}
+_ORDER = list(LAYOUT)
+
+
+def label_of(source: str) -> str | None:
+    """The papers' label of a data source, or None for another one."""
+    last = re.sub(r"[^a-z0-9]", "", source.rpartition("/")[2].lower())
+    return _LABELS.get(last.removeprefix("searchr1"))
+
+
+def in_order(sources: Iterable[str]) -> list[str]:
+    """Data sources in the papers' order, others after them by name."""
+
+    def place(source: str) -> tuple[int, str]:
+        label = label_of(source)
+        return (_ORDER.index(label) if label else len(_ORDER), source)
+
+    return sorted(set(sources), key=place)
+
+
+def labels(sources: Iterable[str]) -> dict[str, str]:
+    """How each source is called in a table: by its label, or by its own name if that is clearer."""
+    known = {source: label_of(source) for source in sources}
+    shared = [label for label in known.values() if label]
+    return {
+        source: label if label and shared.count(label) == 1 else source or "(no data source)"
+        for source, label in known.items()
+    }
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """A row of a paper's table: shares of right answers by label. `measure`: em, cover_em or judge."""
+
+    system: str
+    measure: str
+    values: Mapping[str, float]
+    source: str
+
+
+def _row(system: str, measure: str, source: str, names: str, *values: float) -> PublishedRow:
+    return PublishedRow(system, measure, dict(zip(names.split(), values, strict=True)), source)
+
+
+_RAG_R1 = "arXiv 2507.02962 (Qwen2.5-7B-Instruct)"
+_R1_SEARCHER = "arXiv 2503.05592"
+_SEVEN = "NQ PopQA TriviaQA HotpotQA 2Wiki MuSiQue Bamboogle"
+_FOUR = "HotpotQA 2Wiki Bamboogle MuSiQue"
+
+PUBLISHED: tuple[PublishedRow, ...] = (
+    _row("RAG", "em", _RAG_R1, _SEVEN, 0.328, 0.353, 0.476, 0.284, 0.253, 0.048, 0.152),
+    _row("Search-R1", "em", _RAG_R1, _SEVEN, 0.387, 0.422, 0.531, 0.377, 0.351, 0.135, 0.376),
+    _row("R1-Searcher", "em", _RAG_R1, _SEVEN, 0.404, 0.410, 0.522, 0.442, 0.513, 0.158, 0.368),
+    _row("RAG-R1-sq", "em", _RAG_R1, _SEVEN, 0.429, 0.477, 0.599, 0.474, 0.481, 0.181, 0.432),
+    _row("RAG-R1-mq", "em", _RAG_R1, _SEVEN, 0.423, 0.479, 0.608, 0.495, 0.556, 0.192, 0.432),
+    _row("ReARTeR (GPT-4o-mini)", "cover_em", _R1_SEARCHER, _FOUR, 0.468, 0.554, 0.496, 0.296),
+    _row("R1-Searcher (Llama-3.1-8B)", "cover_em", _R1_SEARCHER, _FOUR, 0.648, 0.594, 0.504, 0.254),
+    _row("R1-Searcher (Qwen2.5-7B)", "cover_em", _R1_SEARCHER, _FOUR, 0.654, 0.636, 0.528, 0.282),
+    _row("ReARTeR (GPT-4o-mini)", "judge", _R1_SEARCHER, _FOUR, 0.506, 0.534, 0.544, 0.302),
+    _row("R1-Searcher (Llama-3.1-8B)", "judge", _R1_SEARCHER, _FOUR, 0.746, 0.628, 0.544, 0.282),
+    _row("R1-Searcher (Qwen2.5-7B)", "judge", _R1_SEARCHER, _FOUR, 0.750, 0.650, 0.544, 0.314),
+)

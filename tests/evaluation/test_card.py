@@ -1,0 +1,274 @@
+"""The card of a run: what it finds out, what it never keeps, and what differs between two."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from finished_runs import card
+
+from rag_r1.agent import Budget, FailurePolicy
+from rag_r1.demo.server import build_index, retrieval_server
+from rag_r1.evaluation import card_facts
+from rag_r1.evaluation.card import Card, card_of, differences, protocol_part
+from rag_r1.evaluation.card_facts import MAX_ANSWER_BYTES, CardError, without_secrets
+from rag_r1.protocols import load_protocol
+from rag_r1.tools.retrieval import RetrieverConfig
+
+READY = {
+    "status": "ready",
+    "index_version": 1,
+    "backend": "dense",
+    "passages": 3,
+    "corpus_sha256": "c" * 64,
+    "encoder": "intfloat/e5-base-v2",
+    "separator": None,
+    "guarantee": "order",
+    "topk": 3,
+    "index": "wiki",
+    "indexes": {"wiki": {"backend": "dense"}},
+}
+
+
+@contextmanager
+def server(answers: dict[str, tuple[int, bytes]]) -> Iterator[tuple[str, list[str]]]:
+    """An HTTP server with these answers, by path, and the tokens that it was sent; 404 for other paths."""
+    tokens: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            tokens.append(self.headers.get("Authorization", ""))
+            status, body = answers.get(self.path, (404, b"{}"))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *unused):
+            """Nothing."""
+
+    made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=made.serve_forever, args=[0.01])
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{made.server_address[1]}", tokens
+    finally:
+        made.shutdown()
+        thread.join()
+        made.server_close()
+
+
+def made(**given) -> Card:
+    """A card of the smallest run."""
+    settings = {
+        "model": "Qwen/Qwen2.5-7B-Instruct",
+        "protocol": load_protocol("rag_r1_mq"),
+        "budget": Budget(),
+        "sampling": {"temperature": 0.0},
+        "engine_mode": "tokens",
+    }
+    return card_of(**{**settings, **given})
+
+
+def test_a_card_has_what_was_given_and_what_could_be_found_out(tmp_path):
+    now = datetime(2026, 11, 22, 12, 0, 1, 999, tzinfo=timezone(timedelta(hours=2)))
+    told = made(
+        failures=FailurePolicy(mask=("retriever",)), engine={"name": "vllm"}, seed=7, started=now
+    ).flat()
+    expected = {
+        "started": "2026-11-22T10:00:01+00:00",
+        "model.name": "Qwen/Qwen2.5-7B-Instruct",
+        "model.sha256": None,
+        "engine.mode": "tokens",
+        "engine.options.name": "vllm",
+        "protocol.name": "rag_r1_mq",
+        "budget.max_turns": 4,
+        "budget.max_response_tokens": 4096,
+        "failures.mask": ["retriever"],
+        "sampling.temperature": 0.0,
+        "seed": 7,
+        "normaliser": "squad",
+        "retriever": None,
+    }
+    assert {key: told[key] for key in expected} == expected
+    assert told["versions.numpy"] and told["versions.python"] and told["machine.cores"] >= 1
+
+
+def test_a_card_is_read_as_it_was_written(tmp_path):
+    first = made(sampling={"temperature": 0.6, "stop": ["</search>", "é"]})
+    path = first.write(tmp_path / "run")
+    assert path.name == "card.json" and Card.read(tmp_path / "run") == first
+    assert Card.read(tmp_path) is None
+    assert [file.name for file in (tmp_path / "run").iterdir()] == ["card.json"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', "\x00"])
+def test_a_file_that_is_no_card_is_refused_by_name(tmp_path, text):
+    (tmp_path / "card.json").write_text(text)
+    with pytest.raises(CardError, match=r"card\.json: "):
+        Card.read(tmp_path)
+
+
+def test_differences_are_all_values_that_are_not_equal():
+    other = card(model={"name": "base", "sha256": None}, seed=1, versions={"torch": "2.13.0"})
+    assert differences([card(), other, card(started="2027-01-01T00:00:00+00:00")]) == {
+        "model.sha256": ["0" * 64, None, "0" * 64],
+        "seed": [0, 1, 0],
+        "versions.torch": [None, "2.13.0", None],
+    }
+
+
+def test_the_prompts_hash_is_of_the_prompt_alone():
+    mine = protocol_part(load_protocol("rag_r1_mq", "Answer: {question}"))
+    ours = protocol_part(load_protocol("rag_r1_mq"))
+    assert mine.prompt_sha256 != ours.prompt_sha256 and mine.sha256 != ours.sha256
+    known = load_protocol("rag_r1_mq").with_special_tokens(["<|im_end|>"])
+    assert protocol_part(known) == ours  # the tokens of a model are no part of the protocol
+    assert protocol_part(load_protocol("rag_r1_sq")).sha256 != ours.sha256
+
+
+def test_the_server_describes_itself(monkeypatch):
+    monkeypatch.setenv("RETRIEVAL_TOKEN", "hush")
+    with server({"/ready": (200, json.dumps(READY).encode()), "/health": (200, b"{}")}) as (url, tokens):
+        told = made(retriever=RetrieverConfig(url=f"{url}/retrieve", topk=5))
+    assert tokens == ["Bearer hush"] * 2 and "hush" not in told.model_dump_json()
+    part = told.retriever
+    assert (part.url, part.wire, part.topk, part.healthy) == (url, "retrieve", 5, True)
+    assert part.ready == {k: v for k, v in READY.items() if k not in ("status", "topk", "indexes")}
+    assert told.corpus_sha256 == "c" * 64
+
+
+@pytest.mark.parametrize(
+    ("answers", "healthy"),
+    [
+        ({}, None),  # Search-R1's server has neither route
+        ({"/health": (200, b"ok"), "/ready": (200, b"no JSON")}, True),
+        ({"/health": (200, b"ok"), "/ready": (200, b"[1]")}, True),
+        ({"/health": (500, b""), "/ready": (503, b"{}")}, False),
+        ({"/health": (200, b"ok"), "/ready": (200, b'{"x": "' + b"y" * MAX_ANSWER_BYTES + b'"}')}, True),
+        ({"/health": (200, b"ok"), "/ready": (200, b"[" * 100_000)}, True),
+    ],
+)
+def test_a_server_that_does_not_describe_itself_leaves_the_card_without(answers, healthy):
+    with server(answers) as (url, _):
+        told = made(retriever=RetrieverConfig(url=url)).retriever
+    assert told.ready is None and told.healthy is healthy
+
+
+def test_no_server_is_an_error_that_shows_no_credentials():
+    url = "http://user:hush@127.0.0.1:9"
+    with pytest.raises(CardError, match=r"no retrieval server answers at http://127\.0\.0\.1:9 ") as caught:
+        made(retriever=RetrieverConfig(url=url))
+    assert "hush" not in str(caught.value)
+
+
+def test_nothing_secret_is_kept():
+    given = {
+        "api_key": "hush",
+        "OPENAI_API_KEY": "hush",
+        "headers": {"Authorization": "hush", "cookie": "hush"},
+        "url": "https://user:hush@host/v1?x=1",
+        "list": ["http://hush@host"],
+        "token": None,
+        "max_tokens": 5,
+        "max_turn_tokens": 7,
+    }
+    told = made(sampling=given, engine=given, budget=given).model_dump_json()
+    assert "hush" not in told
+    assert without_secrets(given)["max_tokens"] == 5 and without_secrets(given)["token"] is None
+    assert without_secrets(given)["url"] == "https://host/v1?x=1"
+    assert card_facts.address("https://user:hush@host:1/v1?key=hush#x") == "https://host:1/v1"
+
+
+def test_an_index_of_another_corpus_than_the_servers_is_refused(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"backend": "bm25", "corpus": {"sha256": "other"}, "files": {}}')
+    with server({"/ready": (200, json.dumps(READY).encode())}) as (url, _):
+        with pytest.raises(CardError, match="serves the corpus ccc.* is of other"):
+            made(retriever=RetrieverConfig(url=url), index=tmp_path)
+    told = made(index=tmp_path)
+    assert told.corpus_sha256 == "other" and set(told.index) == {"backend", "corpus", "sha256"}
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"corpus": 1}'])
+def test_a_folder_that_is_no_index_is_refused(tmp_path, text):
+    if text is not None:
+        (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(CardError, match="give the folder of a finished index"):
+        made(index=tmp_path)
+
+
+def test_a_models_hash_is_of_its_files_names_and_contents(tmp_path):
+    def model(name: str, files: dict[str, str]) -> dict:
+        for path, text in files.items():
+            (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / path).write_text(text)
+        return card_facts.model(tmp_path / name)
+
+    files = {"config.json": "{}", "sub/model.safetensors": "weights"}
+    one = model("one", files)
+    assert one["name"] == "one" and one["sha256"] == model("copy", files)["sha256"]
+    assert model("hidden", {**files, ".cache/x": "y"})["sha256"] == one["sha256"]
+    others = [{**files, "config.json": "{ }"}, {"config.json": "{}", "model.safetensors": "weights"}]
+    hashes = {model(f"other {i}", given)["sha256"] for i, given in enumerate(others)}
+    assert len(hashes | {one["sha256"]}) == 3
+
+
+def test_files_of_questions_have_hashes_and_counts(tmp_path):
+    pq.write_table(pa.table({"x": [1, 2, 3]}), tmp_path / "test.parquet")
+    (tmp_path / "own.jsonl").write_text('{"a": 1}\n\n{"a": 2}')
+    (tmp_path / "list.json").write_text("[1, 2]")
+    told = made(data=[tmp_path / name for name in ("test.parquet", "own.jsonl", "list.json")])
+    assert {name: part.rows for name, part in told.data.items()} == {
+        "test.parquet": 3,
+        "own.jsonl": 2,
+        "list.json": None,
+    }
+    assert told.rows is None and made(data=[tmp_path / "test.parquet"]).rows == 3
+    assert len({part.sha256 for part in told.data.values()}) == 3
+    (tmp_path / "bad.parquet").write_text("no parquet")
+    for name, what in (("bad.parquet", "is no parquet file"), ("nowhere.jsonl", "cannot read")):
+        with pytest.raises(CardError, match=what):
+            made(data=[tmp_path / name])
+
+
+def test_files_of_the_same_name_are_told_apart(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "test.jsonl").write_text(f'{{"of": "{name}"}}\n')
+    told = made(data=[tmp_path / name / "test.jsonl" for name in ("a", "b")])
+    assert len(told.data) == 2 and told.rows == 2
+
+
+def test_the_commit_is_that_of_this_code_or_not_known():
+    """Not known where the tests run from an installed package, or where there is no git."""
+    told = card_facts.commit()
+    root = Path(card_facts.__file__).parents[2]
+    head = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True)
+    if head.returncode or not (root / ".git").exists():
+        assert told is None
+    else:
+        assert told is not None and told["sha"] == head.stdout.strip()
+
+
+@pytest.mark.slow
+def test_the_card_of_a_real_index_and_server(tmp_path):
+    corpus = tmp_path / "corpus.jsonl"
+    rows = [{"id": str(i), "contents": f'"Title {i}"\nText number {i}.'} for i in range(3)]
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    index = build_index(corpus, tmp_path / "index", "--backend", "bm25")
+    with retrieval_server(index, tmp_path / "server.log") as url:
+        told = made(retriever=RetrieverConfig(url=url), index=index)
+    manifest = json.loads((index / "manifest.json").read_text())
+    assert told.corpus_sha256 == manifest["corpus"]["sha256"] == told.retriever.ready["corpus_sha256"]
+    assert told.retriever.healthy and told.retriever.ready["guarantee"] == "bits"
+    assert told.retriever.ready["passages"] == told.index["count"] == 3
+    assert told.index["bm25"] == manifest["bm25"] and "files" not in told.index
