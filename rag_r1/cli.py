@@ -12,23 +12,23 @@ from importlib import import_module
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("rag_r1.doctor", "check the installation, and say what is missing and how to fix it"),
-    "train": ("rag_r1.train", "check a recipe, its data, model and retrieval server, then train with veRL"),
-    "stages": ("rag_r1.stages", "train in stages, each from the model of the previous one; resumable"),
+    "demo": ("rag_r1.demo.run", "train the embedded tiny policy on its invented world, on this machine"),
     "data": ("data_process.build", "build training and validation sets from several sources"),
+    "corpus": ("rag_r1.evaluation.corpus.command", "check whether questions can be answered from a corpus"),
     "traces": ("rag_r1.evaluation.traces", "let a teacher answer questions with search, for SFT; resumable"),
-    "filter": (
-        "rag_r1.evaluation.filter",
-        "replay questions, and keep those of the right difficulty; resumable",
-    ),
     "sft-data": (
         "rag_r1.evaluation.sft_data",
         "make SFT data from traces, for `rag-r1 sft` and for LLaMA-Factory",
     ),
     "sft": ("rag_r1.sft", "check a recipe, its data and model, then fine-tune with veRL's SFT trainer"),
-    "corpus": ("rag_r1.evaluation.corpus.command", "check whether questions can be answered from a corpus"),
+    "filter": (
+        "rag_r1.evaluation.filter",
+        "replay questions, and keep those of the right difficulty; resumable",
+    ),
+    "train": ("rag_r1.train", "check a recipe, its data, model and retrieval server, then train with veRL"),
+    "stages": ("rag_r1.stages", "train in stages, each from the model of the previous one; resumable"),
     "report": ("rag_r1.evaluation.report", "make the report of a finished evaluation run"),
     "compare": ("rag_r1.evaluation.compare", "compare evaluation runs on the questions that they share"),
-    "demo": ("rag_r1.demo.run", "train the embedded tiny policy on its invented world, on this machine"),
 }
 """Command -> the module with its `main`, and what it does."""
 

@@ -95,26 +95,15 @@ def read_records(*paths: str | Path, skip_broken: bool | Broken = False) -> Iter
 
     Raises RecordError, which names file and line, for a line that is not a record (with `skip_broken` it is
     left out instead, and logged or, if that is a function, told to it) and for a path that does not exist.
-def read_records(
-    *paths: str | Path, skip_broken: bool = False, broken: Callable[[str, str], object] | None = None
-) -> Iterator[dict[str, Any]]:
-    """The records of files, and of all `*.jsonl` files in folders and their subfolders, sorted by name.
-
-    Raises RecordError, which names file and line, for a line that is not a record (with `skip_broken` it is
-    logged and left out instead; with `broken`, that is called with the place and the reason) and for a path
-    that does not exist.
     """
     for path in map(Path, paths):
         if not path.exists():
             raise RecordError(f"{path}: there is no such file or folder")
         for file in sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]:
-            yield from _records_of(file, skip_broken, broken)
+            yield from _records_of(file, skip_broken)
 
 
 def _records_of(path: Path, skip_broken: bool | Broken) -> Iterator[dict[str, Any]]:
-def _records_of(
-    path: Path, skip_broken: bool, broken: Callable[[str, str], object] | None
-) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -127,10 +116,6 @@ def _records_of(
                 if not line.endswith(b"\n"):
                     return
                 place, what = f"{path}, line {number}", f"no trajectory record ({error})"
-                if broken is not None:
-                    broken(f"{path}, line {number}", f"no trajectory record ({error})")
-                    continue
-                what = f"{path}, line {number}: no trajectory record ({error})"
                 if not skip_broken:
                     raise RecordError(f"{place}: {what}") from error
                 if callable(skip_broken):

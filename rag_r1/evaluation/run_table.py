@@ -115,7 +115,11 @@ def read_run(
     passages = read_supporting(supporting, bad) if supporting else None
     folder = run / "trajectories" if (run / "trajectories").is_dir() else run
     records = tqdm(
-        read_records(folder, broken=bad.add), f"reading {run.name}", unit=" records", disable=None, delay=2
+        read_records(folder, skip_broken=bad.add),
+        f"reading {run.name}",
+        unit=" records",
+        disable=None,
+        delay=2,
     )
     read = _reader(masked_kinds(mask), listed, passages)
     episodes, left_out = _each_once(records, read, step, bad)
