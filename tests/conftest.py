@@ -38,3 +38,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
 def pytest_configure():
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: pytest.exit("told to end by SIGTERM", 143))
+
+
+@pytest.fixture(autouse=True)
+def _sigterm_still_ends_the_test_run():
+    """A command under test may set its own handler; it must not outlive the test."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if signal.getsignal(signal.SIGTERM) is not before:
+        signal.signal(signal.SIGTERM, before)
