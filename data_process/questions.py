@@ -9,6 +9,7 @@ handles rows that cannot be used. What is read is data, and is never used as any
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from data_process.row_files import ACCEPTED, DataError, open_rows, short
 _ANSWER_KEYS = ("golden_answers", "answers", "answer")
 _ID_KEYS = ("id", "_id", "idx")
 _KEYS = ("question", *_ANSWER_KEYS, *_ID_KEYS)
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -186,9 +188,8 @@ def checked(
     if not kept:
         raise ValueError(empty)
     known = {key: value for key, value in (metadata or {}).items() if value is not None}
-    for text in (asked, *kept, own_id or "", *_texts_in(list(known.values()))):
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            raise ValueError("holds half of a character (a lone surrogate), which is not text")
+    if _HALF.search("\n".join((asked, *kept, own_id or "", *_texts_in(list(known.values()))))):
+        raise ValueError("holds half of a character (a lone surrogate), which is not text")
     return Question(asked, kept, own_id, metadata=known)
 
 
