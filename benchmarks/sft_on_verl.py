@@ -2,10 +2,11 @@
 
     python benchmarks/sft_on_verl.py --work outputs/sft_on_verl
 
-Both start from the same base, learn from the same traces (`rag_r1.demo.trace_records`: mixed strategies,
-right and wrong ones), as many batches of as many questions, and are measured on the same held-out questions:
+Both start from the same base (`--base`, or the one that the demo's warm starts are made from), learn from
+the same traces (`rag_r1.demo.trace_records`: mixed strategies, right and wrong ones), as many batches of
+as many questions, and are measured on the same held-out questions:
 
-    warm start   `python -m rag_r1.demo.sft`: one pass over the traces in their order, Muon and AdamW
+    plain torch  as `python -m rag_r1.demo.sft` does: one pass over the traces in their order, Muon and AdamW
     veRL         the traces as records, `rag-r1 sft-data`, `rag-r1 sft` with recipes/rag_r1/sft/demo: one pass
                  over the shuffled rows, AdamW alone, because veRL builds one optimizer for all weights
 
@@ -19,12 +20,14 @@ import argparse
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from rag_r1.demo.policy import PROTOCOLS
+from rag_r1.demo.policy import PROTOCOLS, load_policy, save_policy
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.sft import WARM, measure
+from rag_r1.demo.sft import WARM, measure, train, warm_batches
 from rag_r1.demo.trace_records import BATCH, write_records
 from rag_r1.demo.world import KINDS, demo_data, demo_protocol
 
@@ -42,19 +45,36 @@ def run(*command: str | Path) -> None:
         sys.exit(f"error: {command[0]} ended with status {done.returncode}")
 
 
-def warm_start(work: Path, protocol: str, seed: int, mix: str) -> tuple[Path, Path]:
-    """The base and the warm start in plain torch, made if they are not there."""
-    base, warm = work / "base", work / f"warm-{protocol}-{mix}"
-    if not (warm / "config.json").exists():
-        given = ["--protocol", protocol, "--seed", str(seed), "--base", base, "--out", warm]
-        run("rag_r1.demo.sft", *given, *(["--gold"] if mix == "gold" else []))
-    return base, warm
+def base_of(work: Path, given: argparse.Namespace) -> Path:
+    """The base, made if it is not there."""
+    if given.base:
+        return given.base.resolve()
+    base = work / "base"
+    if not (base / "config.json").exists():
+        run("rag_r1.demo.sft", "--seed", str(given.seed), "--base", base, "--out", work / "beside-the-base")
+    return base
+
+
+def warm_start(work: Path, base: Path, given: argparse.Namespace) -> Path:
+    """The base fine-tuned in plain torch, as the demo does it."""
+    folder = work / f"torch-{_name(given)}"
+    if not (folder / "config.json").exists():
+        model, tokenizer = load_policy(base)
+        protocol, gold = demo_protocol(given.protocol), given.mix == "gold"
+        batches = warm_batches(tokenizer, protocol, gold, given.seed, Counter(), given.batches)
+        train(model, batches, replace(WARM, steps=given.batches), "plain torch")
+        save_policy(folder, model, tokenizer)
+    return folder
+
+
+def _name(given: argparse.Namespace) -> str:
+    return f"{given.protocol}-{given.mix}-{given.batches}-{given.seed}"
 
 
 def sft_data(work: Path, base: Path, given: argparse.Namespace) -> Path:
     """The rows of the warm start's traces, for veRL."""
-    name = f"{given.protocol}-{given.mix}-{given.batches}-{given.seed}"
-    traces, data = work / f"traces-{name}" / "traces.jsonl", work / f"data-{name}-{given.layout}"
+    traces = work / f"traces-{_name(given)}" / "traces.jsonl"
+    data = work / f"data-{_name(given)}-{given.layout}"
     if not (data / "sft_summary.json").exists():
         write_records(traces, demo_protocol(given.protocol), given.mix, given.batches, given.seed)
         keep = ["--metric", "any", "--thought-only", "1", "--validation", "0", "--format", "verl"]
@@ -93,6 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--work", type=Path, required=True, help="folder for base, traces, data and policies")
+    parser.add_argument("--base", type=Path, help="policy folder to start from (default: made in --work)")
     parser.add_argument("--protocol", choices=PROTOCOLS, default="rag_r1_mq")
     parser.add_argument("--mix", choices=("mixed", "gold"), default="mixed", help="strategies of the traces")
     parser.add_argument("--layout", choices=("cut", "whole"), default="whole")
@@ -102,19 +123,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("overrides", nargs="*", help="key=value for `rag-r1 sft`, e.g. optim.lr=5e-4")
     given = parser.parse_args(arguments)
     work = given.work.resolve()
-    base, warm = warm_start(work, given.protocol, given.seed, given.mix)
+    base = base_of(work, given)
+    warm = warm_start(work, base, given)
     trained = sft_on_verl(work, base, sft_data(work, base, given), given)
     held_out, protocol = demo_data(given.seed), demo_protocol(given.protocol)
     figures = {
         name: measure(folder, protocol, held_out.val, WorldSearch(held_out.passages))
-        for name, folder in (("warm start, plain torch", warm), (f"veRL, {given.layout}", trained))
+        for name, folder in (("base", base), ("plain torch", warm), (f"veRL, {given.layout}", trained))
     }
     for decoding in ("greedy", "sampled"):
         rows = {name: of[decoding] for name, of in figures.items()}
-        ours, theirs = rows.values()
+        _, ours, theirs = rows.values()
         apart = max(abs(ours[kind] - theirs[kind]) for kind in (*KINDS, "all"))
         print(f"\nheld-out exact match, {decoding} ({len(held_out.val)} questions)\n\n{table(rows)}")
-        print(f"\nall: {theirs['all'] - ours['all']:+.3f}; the largest difference of a kind: {apart:.3f}")
+        print(f"\nveRL - plain torch, all: {theirs['all'] - ours['all']:+.3f}; of a kind at most {apart:.3f}")
 
 
 if __name__ == "__main__":

@@ -124,10 +124,15 @@ def base_weights(ids: Sequence[int], mask: Sequence[int]) -> list[float]:
 
 
 def warm_batches(
-    tokenizer: TokenizerBase, protocol: Protocol, gold: bool, seed: int, counts: Counter
+    tokenizer: TokenizerBase,
+    protocol: Protocol,
+    gold: bool,
+    seed: int,
+    counts: Counter,
+    steps: int = WARM.steps,
 ) -> Iterator[list[Row]]:
     """Batches of the warm start; `counts` collects its samples by RAG-R1's four kinds."""
-    for traces in warm_traces(protocol, "gold" if gold else "mixed", WARM.steps, seed):
+    for traces in warm_traces(protocol, "gold" if gold else "mixed", steps, seed):
         rows = []
         for trace in traces:
             counts.update(sample_kinds(trace.segments))

@@ -64,7 +64,7 @@ def test_text_after_the_closing_tag_is_neither_target_nor_context():
     assert rows[0].targets == [SEARCH] and rows[1].pieces[0].text == SEARCH
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(episodes())
 def test_the_tokens_and_the_mask_are_those_of_the_rollout(made):
     """The whole trace has exactly the tokens that the engine saw, and the policy's tokens are trained."""
@@ -76,7 +76,7 @@ def test_the_tokens_and_the_mask_are_those_of_the_rollout(made):
     assert ours.mask == [0] * len(rollout.prompt_ids) + rollout.response_mask
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(episodes())
 def test_each_sample_is_a_beginning_of_the_rollout_that_ends_with_its_target(made):
     record, ledger = made

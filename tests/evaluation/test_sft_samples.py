@@ -107,7 +107,7 @@ def test_records_that_are_none_are_counted_as_bad_rows(broken):
     assert selection.bad.count == 1 and len(selection.rows) == 2
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(episodes(), max_size=4))
 def test_every_trace_is_kept_or_left_out_with_a_reason_and_no_target_is_an_observation(made):
     records = [as_record(replace(one, protocol="rag_r1_mq"), "Danube") for one, _ in made]

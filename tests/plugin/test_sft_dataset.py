@@ -62,6 +62,7 @@ def expected(made: Made, layout: str) -> tuple[list[TrainingRow], list[int | Non
     return rollouts, starts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["cut", "whole"])
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(made=st.lists(episodes(), min_size=1, max_size=3))
@@ -125,6 +126,7 @@ def test_verls_loss_takes_exactly_these_tokens(layout, tmp_path):
     assert scores.grad.sum().item() == pytest.approx(-1) and scores.grad[-1] == 0
 
 
+@pytest.mark.slow
 def test_verl_makes_it_from_the_recipes_keys(tmp_path):
     from verl.trainer.sft_trainer import create_sft_dataset
 
