@@ -81,13 +81,14 @@ class Bootstrap:
             name: self._with_bounds(_divided(*_totals(sums)), _divided(*drawn[name]), sums, shares)
             for name, sums in sources.items()
         }
+        values = np.stack([one.value for one in each.values()])
         mean = self._estimate(
-            _mean(np.stack([one.value for one in each.values()])),
-            _mean(np.stack([_divided(*sums) for sums in drawn.values()])),
+            _mean(values, values), _mean(values, np.stack([one.replicates for one in each.values()], axis=1))
         )
         for ends, of_each in ((mean.low, "low"), (mean.high, "high")):
             certain = np.array(shares) & ((mean.value == 0.0) | (mean.value == 1.0))
-            ends[certain] = _mean(np.stack([getattr(one, of_each) for one in each.values()]))[certain]
+            of_sources = np.stack([getattr(one, of_each) for one in each.values()])
+            ends[certain] = _mean(values, of_sources)[certain]
         totals = [_totals(sums) for sums in sources.values()]
         whole = self._with_bounds(
             _divided(sum(n for n, _ in totals), sum(d for _, d in totals)),
@@ -154,10 +155,13 @@ def _divided(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     return np.divide(numerator, denominator, out=np.full(np.shape(numerator), np.nan), where=there)
 
 
-def _mean(values: np.ndarray) -> np.ndarray:
-    """The mean over the first axis of what is not nan; nan if there is nothing."""
+def _mean(values: np.ndarray, of: np.ndarray) -> np.ndarray:
+    """The mean of `of`, (..., sources, figures), over the sources of which `values`, (sources, figures), is
+    not nan; nan if there are none, or if one of these is nan in `of`."""
     there = ~np.isnan(values)
-    return _divided(np.where(there, values, 0.0).sum(axis=0), there.sum(axis=0))
+    total = np.where(there, of, 0.0).sum(axis=-2)
+    count = there.sum(axis=0)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def _number(name: str) -> int:

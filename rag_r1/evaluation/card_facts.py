@@ -49,7 +49,7 @@ PACKAGES = (
 _SECRET = re.compile(
     r"(^|[_-])(api_?key|key|token|secret|password|passwd|authorization|credentials?|cookie)$", re.IGNORECASE
 )
-_IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]*@")
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]*@")
 _REMOVED = "(removed)"
 
 
@@ -64,7 +64,8 @@ def address(url: str) -> str:
 
 
 def without_secrets(value: Any) -> Any:
-    """JSON values without the values of keys that name a secret, and without credentials in addresses."""
+    """JSON values without the values of keys that name a secret, and without credentials and parameters of
+    addresses."""
     if isinstance(value, Mapping):
         return {
             str(key): _REMOVED if item is not None and _SECRET.search(str(key)) else without_secrets(item)
@@ -72,7 +73,12 @@ def without_secrets(value: Any) -> Any:
         }
     if isinstance(value, list | tuple):
         return [without_secrets(item) for item in value]
-    return _IN_ADDRESS.sub("", value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    try:
+        return address(value) if value.startswith(("http://", "https://")) else _CREDENTIALS.sub("", value)
+    except ValueError:  # not an address after all
+        return _REMOVED
 
 
 def asked(base: str) -> dict[str, Any]:
@@ -80,7 +86,8 @@ def asked(base: str) -> dict[str, Any]:
 
     Raises CardError if nothing answers there."""
     try:
-        with httpx.Client(timeout=TIMEOUT_S, trust_env=False, headers=token_header()) as client:
+        headers = {**token_header(), "Accept-Encoding": "identity"}
+        with httpx.Client(timeout=TIMEOUT_S, trust_env=False, headers=headers) as client:
             health, _ = _get(client, f"{base}/health")
             status, ready = _get(client, f"{base}/ready")
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
@@ -102,7 +109,7 @@ def _get(client: httpx.Client, url: str) -> tuple[int, Any]:
     """Status and JSON of an answer; the JSON is None if there is none, or too much."""
     body = b""
     with client.stream("GET", url) as answer:
-        for piece in answer.iter_bytes():
+        for piece in answer.iter_raw():  # nothing is decompressed
             body += piece
             if len(body) > MAX_ANSWER_BYTES:
                 return answer.status_code, None
@@ -157,16 +164,25 @@ def _sha256(path: Path, bar: Any = None) -> str:
 
 
 def data(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Hash and number of rows of each file, by its name; by its path if two have the same name."""
-    names = [path.name for path in paths]
+    """Hash and number of rows of each file, by its name."""
     found = {}
-    for path in paths:
-        name = path.name if names.count(path.name) == 1 else path.as_posix()
+    for name, path in zip(short_names(paths), paths, strict=True):
         try:
             found[name] = {"sha256": _sha256(path), "rows": _rows(path)}
         except OSError as error:
             raise CardError(f"cannot read {path} ({error}): correct the path") from error
     return found
+
+
+def short_names(paths: Sequence[Path]) -> list[str]:
+    """The names of files or folders, with as many of their parents as it takes to tell them apart."""
+    whole = [path.resolve().parts for path in paths]
+    names: list[str] = []
+    for parts in range(1, max(map(len, whole), default=0) + 1):
+        names = ["/".join(path[-parts:]) for path in whole]
+        if len(set(names)) == len(set(whole)):
+            break
+    return names
 
 
 def _rows(path: Path) -> int | None:

@@ -22,6 +22,7 @@ from data_process.bad_rows import HELP, BadRows
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.evaluation.bootstrap import Bootstrap
 from rag_r1.evaluation.card import FILE, Card, differences
+from rag_r1.evaluation.card_facts import short_names
 from rag_r1.evaluation.comparison import compared, shared_questions
 from rag_r1.evaluation.report import WRONG_RUN, write_text
 from rag_r1.evaluation.run_table import read_run
@@ -110,14 +111,11 @@ def intended_differences(
 
 
 def run_names(runs: Sequence[Path]) -> list[str]:
-    """The names of the folders, with as many of their parents as it takes to tell them apart; numbered if
-    they are the same folder."""
-    paths = [run.resolve().parts for run in runs]
-    for parts in range(1, max(map(len, paths)) + 1):
-        names = ["/".join(path[-parts:]) for path in paths]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{run.name} ({number})" for number, run in enumerate(runs, 1)]
+    """The names of the folders (card_facts.py); numbered if one is given twice."""
+    names = short_names(runs)
+    if len(set(names)) == len(names):
+        return names
+    return [f"{name} ({number})" for number, name in enumerate(names, 1)]
 
 
 def _for_all(found: Mapping[str, list[Any]], cards: Sequence[Card | None]) -> dict[str, list[Any]]:

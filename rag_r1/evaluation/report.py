@@ -163,7 +163,8 @@ def _counted(table: RunTable, of: Sequence[int]) -> dict[str, Any]:
         "episodes": len(of),
         "failed": len(failed),
         "failed_by_kind": _tally(kind for i in failed for kind in table.failures[i]),
-        "scored_with_failure": _tally(kind for i in shown for kind in table.failures[i]),
+        # A spent budget is not one: it shows in the statuses.
+        "scored_with_failure": _tally(k for i in shown for k in table.failures[i] if k != "budget"),
         "statuses": _tally(table.statuses[i] for i in of),
     }
 

@@ -151,9 +151,9 @@ def _reader(
         failed = bool(set(kinds) & set(mask))
         if not golds and not failed:
             raise ValueError("it has no gold answers (`golds`)")
-        needed = passages.get(question_id) if passages else None
+        needed = passages.get(source, question_id) if passages else None
         needed = needed or GoldPassages.of(record) or GoldPassages.of(_mapping(record.get("metadata")))
-        numbers = numbers_of(trajectory, golds, needed, listed.get(question_id) if listed else None)
+        numbers = numbers_of(trajectory, golds, needed, listed.get(source, question_id) if listed else None)
         for name, number in numbers.items():
             if number is not None and not math.isfinite(number):
                 raise ValueError(f"{name.removeprefix(TERM)} is {number}")

@@ -1,7 +1,7 @@
 """Side files of a report: which questions the corpus can answer, and which passages a question needs.
 
-    answerable   the ids of questions: one a line, a JSON list, or JSON rows with `id`; rows that also have
-                 `answerable` count if it is true
+    answerable   the ids of questions: a JSON object with a list for each data source, a JSON list, one id a
+                 line, or JSON rows with `id`; rows that also have `answerable` count if it is true
     supporting   JSON rows with `id` and `supporting_ids` (of the corpus) or `supporting_titles`
 
 A JSON file is a list or has one row on each line. Ids are those of the data set's rows
@@ -28,21 +28,25 @@ class SideFileError(ValueError):
 class Listed(Generic[Value]):
     """What a side file says about the questions of a run; `check` is called when all have been asked for."""
 
-    def __init__(self, path: Path, values: Mapping[str, Value]):
+    def __init__(self, path: Path, values: Mapping[tuple[str | None, str], Value]):
+        """`values`: by data source, None for any, and id."""
         self.path, self._values = path, values
         self._found = False
         self._by_own_id: dict[str, str] = {}
         self._ambiguous: str | None = None
 
-    def get(self, question_id: str) -> Value | None:
+    def get(self, source: str, question_id: str) -> Value | None:
         """The value of a question, or None."""
-        name = question_id if question_id in self._values else question_id.rpartition("/")[2]
-        if name not in self._values:
+        own_id = question_id.rpartition("/")[2]
+        places = ((source, question_id), (None, question_id), (source, own_id), (None, own_id))
+        place = next((place for place in places if place in self._values), None)
+        if place is None:
             return None
         self._found = True
-        if name != question_id and self._by_own_id.setdefault(name, question_id) != question_id:
-            self._ambiguous = self._ambiguous or f"{name!r} is {self._by_own_id[name]!r} and {question_id!r}"
-        return self._values[name]
+        if place == (None, own_id) and self._by_own_id.setdefault(own_id, question_id) != question_id:
+            first = self._by_own_id[own_id]
+            self._ambiguous = self._ambiguous or f"{own_id!r} is {first!r} and {question_id!r}"
+        return self._values[place]
 
     def check(self) -> None:
         """Raises SideFileError if the file is about none of the questions, or if an id has two meanings."""
@@ -61,31 +65,31 @@ def read_answerable(path: Path, bad: BadRows) -> Listed[bool]:
     """Whether the corpus can answer a question, as far as the file says.
 
     Rows that cannot be used are added to `bad`. Raises SideFileError."""
-    found: dict[str, bool] = {}
-    for number, row in _rows(path, bad):
+    found: dict[tuple[str | None, str], bool] = {}
+    for number, source, row in _rows(path, bad):
         own_id = row.get("id") if isinstance(row, Mapping) else row
         listed = row.get("answerable", True) if isinstance(row, Mapping) else True
         if not _is_id(own_id) or not isinstance(listed, bool):
             bad.add(f"{path}, row {number}", "needs an `id`, and `answerable` must be true or false")
             continue
-        found[str(own_id)] = listed
+        found[source, str(own_id)] = listed
     return Listed(path, found)
 
 
 def read_supporting(path: Path, bad: BadRows) -> Listed[GoldPassages]:
     """The passages that a question needs. Bad rows and errors as in `read_answerable`."""
-    found: dict[str, GoldPassages] = {}
-    for number, row in _rows(path, bad):
+    found: dict[tuple[str | None, str], GoldPassages] = {}
+    for number, source, row in _rows(path, bad):
         passages = GoldPassages.of(row) if isinstance(row, Mapping) else None
         if passages is None or not _is_id(row.get("id")):
             bad.add(f"{path}, row {number}", "needs an `id` and `supporting_ids` or `supporting_titles`")
             continue
-        found[str(row["id"])] = passages
+        found[source, str(row["id"])] = passages
     return Listed(path, found)
 
 
-def _rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
-    """The rows with their numbers from 1."""
+def _rows(path: Path, bad: BadRows) -> Iterator[tuple[int, str | None, Any]]:
+    """The rows with their numbers from 1 and, if the file names it, their data source."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -94,21 +98,27 @@ def _rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
         whole = json.loads(text)
     except (ValueError, RecursionError):
         whole = None
+    lists: dict[str | None, list[Any]] = {}
     if isinstance(whole, list):
-        yield from enumerate(whole, 1)
+        lists = {None: whole}
+    elif isinstance(whole, dict) and all(isinstance(rows, list) for rows in whole.values()):
+        lists = whole
+    if lists:
+        rows = ((source, row) for source, rows in lists.items() for row in rows)
+        yield from ((number, source, row) for number, (source, row) in enumerate(rows, 1))
         return
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         if line.lstrip()[0] not in '{["':
-            yield number, line.strip()
+            yield number, None, line.strip()
             continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             bad.add(f"{path}, row {number}", f"not JSON ({error})")
             continue
-        yield number, row
+        yield number, None, row
 
 
 def _is_id(value: Any) -> bool:

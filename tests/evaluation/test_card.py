@@ -185,7 +185,9 @@ def test_nothing_secret_is_kept():
     told = made(sampling=given, engine=given, budget=given).model_dump_json()
     assert "hush" not in told
     assert without_secrets(given)["max_tokens"] == 5 and without_secrets(given)["token"] is None
-    assert without_secrets(given)["url"] == "https://host/v1?x=1"
+    assert without_secrets(given)["url"] == "https://host/v1"
+    assert without_secrets("see ftp://user:hush@host and https://host") == "see ftp://host and https://host"
+    assert without_secrets("http://[") == "(removed)"
     assert card_facts.address("https://user:hush@host:1/v1?key=hush#x") == "https://host:1/v1"
 
 
@@ -245,7 +247,7 @@ def test_files_of_the_same_name_are_told_apart(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "test.jsonl").write_text(f'{{"of": "{name}"}}\n')
     told = made(data=[tmp_path / name / "test.jsonl" for name in ("a", "b")])
-    assert len(told.data) == 2 and told.rows == 2
+    assert list(told.data) == ["a/test.jsonl", "b/test.jsonl"] and told.rows == 2
 
 
 def test_the_commit_is_that_of_this_code_or_not_known():

@@ -202,6 +202,7 @@ def test_names_of_runs_tell_them_apart(tmp_path):
     assert run_names([Path("x/a"), Path("x/b")]) == ["a", "b"]
     assert run_names([Path("x/run"), Path("y/run")]) == ["x/run", "y/run"]
     assert run_names([Path("x/run"), Path("x/run")]) == ["run (1)", "run (2)"]
+    assert run_names([Path("x/run"), Path("y/run"), Path("x/run")])[2] == "x/run (3)"
 
 
 @pytest.mark.slow

@@ -98,6 +98,7 @@ def test_a_folder_without_records_is_refused(tmp_path):
     [
         "hotpotqa/test/1\n\nhotpotqa/test/2\n",
         "1\n2\n",
+        '{"hotpotqa": ["hotpotqa/test/1", "2"], "popqa": ["hotpotqa/test/3", "9"]}',
         '["1", "2"]',
         '[\n  "1",\n  "2"\n]\n',
         '{"id": "1"}\n{"id": "2", "answerable": true}\n{"id": "3", "answerable": false}\n',

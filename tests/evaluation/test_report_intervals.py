@@ -79,6 +79,14 @@ def test_a_figure_that_a_source_lacks_is_left_out_of_the_mean():
     assert not np.isnan(mean.low[1])
 
 
+def test_a_replicate_without_a_value_of_a_source_is_no_replicate_of_the_mean():
+    """One question of three has the figure: some replicates of this source have no value."""
+    rare = Sums(np.array([[0.5], [0.0], [0.0]]), np.array([[1.0], [0.0], [0.0]]))
+    often = Sums.of_means(np.full((4, 1), 0.1))
+    _, mean, _ = Bootstrap(100).estimates({"a": rare, "b": often}, [False])
+    assert ends(mean) == pytest.approx((0.3, 0.3, 0.3)) and np.isnan(mean.replicates).any()
+
+
 def test_a_source_has_the_same_interval_whatever_else_is_there():
     values = np.random.default_rng(1).random((30, 1))
     other = Sums.of_means(np.ones((7, 1)))
