@@ -30,7 +30,7 @@ _WORDS = [
 
 def question(number: int) -> str:
     """The invented question of a number; different numbers give different questions."""
-    draw = random.Random(number)
+    draw = random.Random(f"question {number}")  # a number would be the seed without its sign
     return (
         f"Which {' '.join(draw.choices(_WORDS, k=9))} was {number} of {' '.join(draw.choices(_WORDS, k=3))}?"
     )

@@ -260,6 +260,16 @@ def test_a_source_of_which_nothing_is_left_is_an_error_and_old_files_stay(tmp_pa
     assert "test.parquet is there from an earlier run" in capsys.readouterr().err
 
 
+def test_what_a_killed_build_has_left_does_not_disturb_the_next_one(tmp_path, files):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / ".questions.sqlite").write_bytes(b"half a database")
+    (out / "train.parquet.part").write_bytes(b"half a file")
+    assert run(out, "--train", f"nq={files['nq']}") == 0
+    assert sorted(path.name for path in out.iterdir()) == ["data_summary.json", "train.parquet"]
+    assert len(rows(out, "train")) == 6
+
+
 def test_a_wrong_similarity_is_named(tmp_path, capsys):
     with pytest.raises(SystemExit):
         run(tmp_path, "--train", "nq=x", near="2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from data_process.row_files import DataError
 from data_process.source_rows import read_source
 from data_process.sources import SOURCES
 from data_process.sources.several import COMBINATIONS, combinations, join
+from data_process.sources.source import HubSplit
 from rag_r1.rows import SOURCE_METADATA, QuestionRow, RowWriter, read_rows, row_fault
 
 ROOT = Path(__file__).parents[2]
@@ -339,6 +341,29 @@ def test_triviaqas_own_file_and_a_csv_without_a_header_are_read(tmp_path):
     assert [q.question for q in read("bamboogle", tmp_path / "b.csv")] == ["Who?", "Where?"]
     (tmp_path / "b.csv").write_text("Question,Answer\nWho?,Ada\n")
     assert read("bamboogle", tmp_path / "b.csv") == [Question("Who?", ("Ada",), metadata={"hops": 2})]
+
+
+@pytest.mark.slow
+def test_a_hub_data_set_is_read_with_the_columns_of_its_source_only(tmp_path, monkeypatch):
+    """Through the package `datasets`, from a file of one of its formats in the place of the Hub."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    facts = {"title": ["Ada", "Byron"], "sent_id": [0, 1]}
+    context = {"title": ["Ada"], "sentences": [["..."]]}
+    row = {"id": "1", "question": "Who?", "answer": "Ada", "type": "bridge", "level": "easy"}
+    pq.write_table(
+        pa.Table.from_pylist([{**row, "supporting_facts": facts, "context": context}]), tmp_path / "h.parquet"
+    )
+    hub = {"train": HubSplit("parquet", None, "train", files=str(tmp_path / "h.parquet"))}
+    entry = Entry("train", replace(SOURCES["hotpotqa"], hub=hub), "hotpotqa")
+    metadata = {"question_type": "bridge", "level": "easy", "hops": 2, **TITLES}
+    assert list(read_source(entry)) == [(1, Question("Who?", ("Ada",), "1", metadata=metadata))]
+    with pytest.raises(
+        DataError, match=r"parquet \(.*h.parquet, train\): not of popqa: it looks like hotpotqa"
+    ):
+        list(read_source(Entry("train", replace(SOURCES["popqa"], hub=hub), "popqa")))
+    with pytest.raises(DataError, match="cannot load .* give a file instead: --train hotpotqa=FILE"):
+        list(read_source(replace(entry, hub_split="dev")))
 
 
 @given(
