@@ -12,7 +12,7 @@ from email.utils import formatdate
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_r1.evaluation import endpoint as module
@@ -346,6 +346,7 @@ def test_retry_after_is_read_as_seconds_or_as_a_date():
     assert retry_after(formatdate(time.time() - 60, usegmt=True)) == 0
 
 
+@settings(max_examples=50)
 @given(st.text())
 def test_no_retry_after_raises(value):
     assert retry_after(value) >= 0
@@ -374,6 +375,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(JSON)
 def test_whatever_an_endpoint_says_is_a_reply_or_a_value_error(data):
     assert usage_of(data, 5, 6).requests == 1

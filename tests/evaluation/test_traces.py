@@ -153,7 +153,9 @@ def _what_is_told_is_true(teacher: Teacher, out: Path, output: str) -> None:
     assert "rag-r1 sft-data --traces" in output
     dead = sum(map(teacher.is_dead, teacher.questions))
     assert summary["failed"] == summary["statuses"]["engine_failure"] == dead > 0
-    assert summary["statuses"]["answered"] == len(teacher.questions) - dead
+    assert summary["statuses"]["answered"] == summary["judged"] == len(teacher.questions) - dead
+    alive = [question for question in teacher.questions if not teacher.is_dead(question)]
+    assert summary["accuracy"] == sum(map(teacher.is_right, alive)) / len(alive)
     by_id = {question.id: question for question in teacher.questions}
     for record in read_records(out):
         question = by_id[record["question_id"]]
