@@ -157,6 +157,9 @@ def test_an_answer_that_does_not_come_is_asked_for_again():
         async with endpoint_of(lambda: "hang", lambda: says(), timeout_s=0.5) as (endpoint, requests, _):
             reply, _ = await ask(endpoint)
             assert reply.text == "Rome" and len(requests) == 2
+        async with endpoint_of(lambda: "hang", timeout_s=0.2, retries=0) as (endpoint, _, _):
+            with pytest.raises(EngineFailure, match=r"^no answer within 0\.2 s"):
+                await ask(endpoint)
 
     run(main())
 
