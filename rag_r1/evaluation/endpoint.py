@@ -144,10 +144,11 @@ class Endpoint:
                 status, headers, raw = await asyncio.wait_for(
                     self._send(path, content), self.options.timeout_s
                 )
-            except (httpx.TransportError, OSError) as error:
-                raise _Again(f"no answer: {type(error).__name__}: {error}") from error
-            except (asyncio.TimeoutError, TimeoutError) as error:
+            # The first, because from Python 3.11 on a TimeoutError is an OSError.
+            except (asyncio.TimeoutError, TimeoutError, httpx.TimeoutException) as error:
                 raise _Again(f"no answer within {self.options.timeout_s:g} s") from error
+            except (httpx.HTTPError, OSError) as error:
+                raise _Again(f"no answer: {type(error).__name__}: {error}") from error
             finally:
                 self._under_way -= 1
         if status != 200:

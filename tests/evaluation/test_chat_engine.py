@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import ANSWER, FOUND, OBSERVED, SEARCH, Searcher
 
@@ -138,6 +138,7 @@ def test_a_stop_string_is_put_back_only_where_it_was(reply, text):
     assert closed(reply, SQ, SQ.stop) == text
 
 
+@settings(max_examples=40)
 @given(
     protocol=st.sampled_from([SQ, MQ, R1S]),
     before=st.text(st.sampled_from("ab <\n"), max_size=6),
@@ -196,6 +197,7 @@ TURNS = st.lists(
 )
 
 
+@settings(max_examples=30)
 @given(TURNS)
 def test_the_conversation_is_the_context_turn_by_turn(turns):
     """Each assistant message is what was generated, each user message what was added, and nothing is lost."""

@@ -111,7 +111,8 @@ def test_a_question_waits_for_its_failed_rollout_until_the_tries_are_used_up(tmp
 FATES = st.lists(st.sampled_from([RIGHT, WRONG, WRONG, WRONG, FAILS]), min_size=11, max_size=11)
 
 
-@settings(max_examples=60)
+@pytest.mark.slow
+@settings(max_examples=100)
 @given(
     script=st.dictionaries(st.sampled_from("abcdefgh"), FATES, min_size=1, max_size=8),
     share=st.sampled_from([0.0, 0.25, 0.5, 1.0]),
@@ -158,6 +159,7 @@ def test_the_difficulty_script_reads_the_rollouts(tmp_path: Path):
     assert found == [question.difficulty for question in questions]
 
 
+@settings(max_examples=40)
 @given(
     names=st.lists(st.sampled_from("abcdefghij"), unique=True, min_size=1).flatmap(
         lambda names: st.permutations(names)

@@ -12,7 +12,7 @@ from email.utils import formatdate
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_r1.evaluation import endpoint as module
@@ -157,6 +157,9 @@ def test_an_answer_that_does_not_come_is_asked_for_again():
         async with endpoint_of(lambda: "hang", lambda: says(), timeout_s=0.5) as (endpoint, requests, _):
             reply, _ = await ask(endpoint)
             assert reply.text == "Rome" and len(requests) == 2
+        async with endpoint_of(lambda: "hang", timeout_s=0.2, retries=0) as (endpoint, _, _):
+            with pytest.raises(EngineFailure, match=r"^no answer within 0\.2 s"):
+                await ask(endpoint)
 
     run(main())
 
@@ -346,6 +349,7 @@ def test_retry_after_is_read_as_seconds_or_as_a_date():
     assert retry_after(formatdate(time.time() - 60, usegmt=True)) == 0
 
 
+@settings(max_examples=50)
 @given(st.text())
 def test_no_retry_after_raises(value):
     assert retry_after(value) >= 0
@@ -374,6 +378,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(JSON)
 def test_whatever_an_endpoint_says_is_a_reply_or_a_value_error(data):
     assert usage_of(data, 5, 6).requests == 1

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 import virtual_time
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_r1.evaluation.pacing import Pace, Spending, Stop
@@ -60,6 +60,7 @@ def test_a_pause_holds_back_all_requests():
     assert all(7 <= time <= 7.21 for time in times) and len(times) == 2
 
 
+@settings(max_examples=40)
 @given(
     limit=st.floats(0.5, 30),
     requests=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.floats(0, 1)), max_size=30),

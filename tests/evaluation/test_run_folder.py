@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_runs import folder_at
 
@@ -51,6 +51,7 @@ def test_records_and_answers_are_there_again(tmp_path: Path):
         assert vars(folder.tape.usage) == vars(Usage(1, 7, 3))
 
 
+@settings(max_examples=40)
 @given(values=st.lists(st.dictionaries(TEXTS, TEXTS, max_size=2), max_size=5), data=st.data())
 def test_a_file_that_was_cut_anywhere_gives_its_whole_lines_and_goes_on(values, data, tmp_path_factory):
     path = tmp_path_factory.mktemp("cut") / "lines"

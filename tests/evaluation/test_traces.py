@@ -68,12 +68,17 @@ def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in raw.splitlines(keepends=True) if line.endswith(b"\n")]
 
 
-def kill_at(process: subprocess.Popen, tape: Path, answers: int) -> None:
-    """SIGKILL as soon as the tape has so many answers."""
+def signal_at(process: subprocess.Popen, tape: Path, answers: int, number: int) -> None:
+    """Send a signal as soon as the tape has so many answers."""
     while not tape.exists() or tape.read_bytes().count(b"\n") < answers:
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
+    process.send_signal(number)
+
+
+def kill_at(process: subprocess.Popen, tape: Path, answers: int) -> None:
+    """SIGKILL as soon as the tape has so many answers."""
+    signal_at(process, tape, answers, signal.SIGKILL)
     process.wait()
 
 
@@ -153,7 +158,9 @@ def _what_is_told_is_true(teacher: Teacher, out: Path, output: str) -> None:
     assert "rag-r1 sft-data --traces" in output
     dead = sum(map(teacher.is_dead, teacher.questions))
     assert summary["failed"] == summary["statuses"]["engine_failure"] == dead > 0
-    assert summary["statuses"]["answered"] == len(teacher.questions) - dead
+    assert summary["statuses"]["answered"] == summary["judged"] == len(teacher.questions) - dead
+    alive = [question for question in teacher.questions if not teacher.is_dead(question)]
+    assert summary["accuracy"] == sum(map(teacher.is_right, alive)) / len(alive)
     by_id = {question.id: question for question in teacher.questions}
     for record in read_records(out):
         question = by_id[record["question_id"]]
@@ -182,6 +189,22 @@ def test_a_killed_run_ends_as_one_that_was_not(tmp_path: Path):
     assert [r for r, known in zip(whole, judged, strict=True) if known] == [
         r for r, known in zip(killed, judged, strict=True) if known
     ]
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_waits_for_what_is_under_way_and_asks_nothing_twice(tmp_path: Path):
+    with Teacher.of_world(seed=7, count=60, calm=True, latency_s=0.1) as teacher:
+        given = arguments(teacher, questions_file(teacher, tmp_path), tmp_path / "out")
+        process = started(given)
+        signal_at(process, tmp_path / "out" / "journal" / "exchanges.ndjson", 40, signal.SIGINT)
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 130 and "run the same command again" in output, output
+        settle(teacher)
+        answered = sum(map(_is_answered, teacher.log))
+        assert 40 <= answered == len(lines(tmp_path / "out" / "journal" / "exchanges.ndjson"))
+        assert run_here(teacher, tmp_path, "out") == 0
+        assert set(Counter(e["request"] for e in teacher.log if e["event"] == "received").values()) == {1}
+    assert len(list(read_records(tmp_path / "out"))) == 60
 
 
 @pytest.mark.slow
