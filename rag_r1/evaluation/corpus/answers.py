@@ -31,7 +31,8 @@ _NUMBERS = frozenset(
 )
 _UNSPACED = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _TOKEN = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
-_ASCII_TOKEN = re.compile("[a-z0-9]+")
+#: The same for ASCII, several times as fast: lower case, and a blank for whatever is in no token.
+_ASCII_TOKENS = {code: chr(code).lower() if chr(code).isalnum() else " " for code in range(128)}
 # Both begin with the character that is removed: so they are searched for fast.
 _THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
 _INITIALS = re.compile(r"\.(?<=\b[^\W\d_]\.)\s*(?=[^\W\d_]\b)")
@@ -39,9 +40,9 @@ _INITIALS = re.compile(r"\.(?<=\b[^\W\d_]\.)\s*(?=[^\W\d_]\b)")
 
 def tokens_of(text: str) -> list[str]:
     """The tokens of a text; empty if it has no letter or digit, or only articles."""
-    text = text.lower() if text.isascii() else unified(text).casefold()
+    text = text if text.isascii() else unified(text).casefold()
     text = _INITIALS.sub("", _THOUSANDS.sub("", text))
-    found = (_ASCII_TOKEN if text.isascii() else _TOKEN).findall(text)
+    found = text.translate(_ASCII_TOKENS).split() if text.isascii() else _TOKEN.findall(text)
     return [token for token in found if token not in _ARTICLES]
 
 

@@ -34,15 +34,13 @@ LEVELS = (*STRONG, *WEAK)
 _RANK = {level: rank for rank, level in enumerate(LEVELS)}
 
 #: Characters that NFKC leaves apart and writers do not.
-_ALIKE = str.maketrans(
-    {
-        **dict.fromkeys("“”„‟«»", '"'),
-        **dict.fromkeys("‘’‚‛ʼ`′ʻ", "'"),
-        **dict.fromkeys("‐‑‒–—―−", "-"),
-        **dict.fromkeys("\u00ad\u200b\u2060\ufeff\u200e\u200f\u202a\u202b\u202c\u202d\u202e", ""),
-    }
-)
-_IS_ALIKE = re.compile("[" + "".join(re.escape(chr(code)) for code in _ALIKE) + "]")
+_ALIKE = {
+    **dict.fromkeys("“”„‟«»", '"'),
+    **dict.fromkeys("‘’‚‛ʼ`′ʻ", "'"),
+    **dict.fromkeys("‐‑‒–—―−", "-"),
+    **dict.fromkeys("\u00ad\u200b\u2060\ufeff\u200e\u200f\u202a\u202b\u202c\u202d\u202e", ""),
+}
+_IS_ALIKE = re.compile(f"[{''.join(_ALIKE)}]")
 #: Letters with a stroke or joined ones, which Unicode does not decompose; after casefold().
 _BARE = str.maketrans(
     {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "ħ": "h", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th", "ŧ": "t"}
@@ -53,10 +51,9 @@ _SUFFIX = re.compile(r"(?<=\S)\s*\([^()]*\)\s*$")
 def unified(text: str) -> str:
     """The text in one Unicode form, with blanks folded: what `unicode` compares."""
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", text)
-        if _IS_ALIKE.search(text):  # rare, and a search is much faster than translate
-            # NFC: where a character without width was, a letter and its accent may meet.
-            text = unicodedata.normalize("NFC", text.translate(_ALIKE))
+        text = _IS_ALIKE.sub(lambda found: _ALIKE[found[0]], unicodedata.normalize("NFKC", text))
+        # Where a character without width was, a letter and its accent may meet.
+        text = unicodedata.normalize("NFC", text)
     else:
         text = text.replace("`", "'")
     return " ".join(text.split())
