@@ -58,8 +58,11 @@ class CardError(ValueError):
 
 
 def address(url: str) -> str:
-    """An address without user, password, parameters and fragment."""
-    parts = urlsplit(url)
+    """An address without user, password, parameters and fragment; all of it is removed if it is none."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return _REMOVED
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
@@ -75,10 +78,7 @@ def without_secrets(value: Any) -> Any:
         return [without_secrets(item) for item in value]
     if not isinstance(value, str):
         return value
-    try:
-        return address(value) if value.startswith(("http://", "https://")) else _CREDENTIALS.sub("", value)
-    except ValueError:  # not an address after all
-        return _REMOVED
+    return address(value) if value.startswith(("http://", "https://")) else _CREDENTIALS.sub("", value)
 
 
 def asked(base: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.card import Card
-from rag_r1.evaluation.markdown import cell, number, table, whole, with_interval
+from rag_r1.evaluation.markdown import cell, table, whole, with_interval
 from rag_r1.evaluation.sources import labels
 
 Report = Mapping[str, Any]
@@ -116,15 +116,3 @@ def _card(report: Report) -> list[str]:
     values = Card.model_validate(report["card"]).flat()
     rows = [[cell(key), cell("null" if value is None else value)] for key, value in values.items()]
     return ["", "## Card", "", *table(["key", "value"], rows)]
-
-
-def score_lines(report: Report) -> list[str]:
-    """A few lines for the end of a run: EM and F1 of each source and their mean."""
-    sources = list(report["counts"]["sources"])
-    called = labels(sources)
-    lines = []
-    for name in ("em", "f1"):
-        figure = report["figures"][name]
-        told = [f"{called[source]} {number(figure['sources'][source]['value'])}" for source in sources]
-        lines.append(f"{figure['label']}: {', '.join(told)}; mean {number(figure['mean']['value'])}")
-    return lines

@@ -44,15 +44,23 @@ def permutation(differences: np.ndarray, rng: np.random.Generator, resamples: in
     moved = differences[differences != 0]
     if not len(moved):
         return 1.0
-    least = abs(moved.sum())
-    least -= 1e-12 * np.abs(moved).sum()  # a tie, whose last bits depend on the order of summation
+    # Equal sizes are made equal in all bits.
+    size = np.abs(moved).max()
+    moved = np.round(moved / size, 12)
+    least = abs(moved.sum()) - 1e-9  # of a tie the last bits depend on the order of summation
     if len(moved) < 63 and 2 ** len(moved) <= resamples:
         signs = np.arange(2 ** len(moved))[:, None] >> np.arange(len(moved)) & 1
         return float(np.mean(np.abs((1 - 2 * signs) @ moved) >= least))
-    hits, step = 0, max(1, _CELLS // len(moved))
+    sizes, counts = np.unique(np.abs(moved), return_counts=True)
+    few = 4 * len(sizes) <= len(moved)
+    hits, step = 0, max(1, _CELLS // len(sizes if few else moved))
     for start in range(0, resamples, step):
-        signs = rng.integers(0, 2, (min(step, resamples - start), len(moved)), dtype=np.int8)
-        hits += int((np.abs((1.0 - 2.0 * signs) @ moved) >= least).sum())
+        rows = min(step, resamples - start)
+        if few:  # of `count` differences of a size, a binomial number is positive
+            sums = (2.0 * rng.binomial(counts, 0.5, (rows, len(sizes))) - counts) @ sizes
+        else:
+            sums = (1.0 - 2.0 * rng.integers(0, 2, (rows, len(moved)), dtype=np.int8)) @ moved
+        hits += int((np.abs(sums) >= least).sum())
     return (hits + 1) / (resamples + 1)
 
 

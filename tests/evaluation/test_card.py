@@ -189,6 +189,7 @@ def test_nothing_secret_is_kept():
     assert without_secrets("see ftp://user:hush@host and https://host") == "see ftp://host and https://host"
     assert without_secrets("http://[") == "(removed)"
     assert card_facts.address("https://user:hush@host:1/v1?key=hush#x") == "https://host:1/v1"
+    assert card_facts.address("http://hush:[") == "(removed)"
 
 
 def test_an_index_of_another_corpus_than_the_servers_is_refused(tmp_path):

@@ -61,7 +61,8 @@ def test_differences_and_tests_by_hand(tmp_path):
     [nq] = em["sources"]["nq"]["differences"]
     assert (hotpot["test"], hotpot["only_first"], hotpot["only_second"]) == ("mcnemar", 1, 7)
     assert hotpot["value"] == 0.6 and hotpot["p"] == pytest.approx(18 / 256)
-    assert nq["value"] == 1.0 and nq["p"] == pytest.approx(2 / 32)
+    assert nq["value"] == nq["low"] == nq["high"] == 1.0 and nq["p"] == pytest.approx(2 / 32)
+    assert nq["p_bootstrap"] == pytest.approx(1 / 201, rel=1e-5)  # no replicate is as far from 1 as 0 is
     # Holm: the smaller, 0.0625, is doubled, and the larger cannot be below it.
     assert nq["p_holm"] == hotpot["p_holm"] == pytest.approx(0.125)
     assert em["mean"]["differences"][0]["value"] == 0.8
@@ -83,6 +84,13 @@ def test_only_questions_that_all_runs_have_and_none_has_lost_count(tmp_path):
     assert [told["value"] for told in values] == [1.0, 0.5]
     page = markdown(comparison)
     assert "| a | 1 | 1 |" in page and page.startswith("# Comparison\n\n2 questions")
+
+
+def test_failures_that_the_runs_show_to_the_policy_are_scored(tmp_path):
+    shown = card(failures={"mask": ["engine"]})
+    records = [record("a", "Rome", failure="retriever")]
+    comparison = compare(runs(tmp_path, records, records, cards=[shown] * 2), bootstrap=FEW)
+    assert comparison["questions"]["compared"] == 1
 
 
 def test_several_runs_are_each_compared_with_the_first(tmp_path):

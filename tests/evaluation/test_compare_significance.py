@@ -83,8 +83,20 @@ def test_a_permutation_p_is_a_probability_the_same_for_either_direction(differen
 def test_many_differences_are_permuted_at_random_with_the_same_result():
     values = np.random.default_rng(3).normal(0.25, 1, 12)
     exact = permutation(values, rng(), 4096)
-    drawn = permutation(np.concatenate([values, [1e-13] * 2]), rng(), 4096)  # too many ways to try all
-    assert drawn == pytest.approx(exact, abs=0.03)
+    assert permutation(values, rng(), 4095) == pytest.approx(exact, abs=0.03)  # too many ways to try all
+
+
+def test_differences_of_few_sizes_are_permuted_as_binomial_numbers():
+    """Sixty of one size and forty of another: against flips of single signs."""
+    values = np.array([0.5] * 40 + [-0.5] * 20 + [1 / 3] * 15 + [-1 / 3] * 25)
+    signs = 1 - 2 * rng(1).integers(0, 2, (20_000, 100))
+    single = np.mean(np.abs(signs @ values) >= abs(values.sum()) - 1e-9)
+    assert permutation(values, rng()) == pytest.approx(single, abs=0.015)
+
+
+def test_a_permutation_p_does_not_depend_on_the_unit():
+    values = np.array([0.5] * 40 + [-0.5] * 28 + [0.1] * 5)
+    assert permutation(values, rng()) == permutation(values * 1e-9, rng()) == permutation(values * 3, rng())
 
 
 def test_permutation_and_mcnemar_agree_on_right_and_wrong():

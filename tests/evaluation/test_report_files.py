@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from rag_r1.evaluation.report import main
 from rag_r1.evaluation.run_table import TableError, read_run
 from rag_r1.evaluation.side_files import SideFileError
 from rag_r1.protocols import Document
+
+DATA = Path(os.environ.get("RAG_R1_DATA") or Path(__file__).parents[3] / "shared" / "data")
+REAL = DATA / "qa" / "hotpotqa.jsonl"
 
 
 def em(table) -> list[float]:
@@ -142,8 +146,25 @@ def test_gold_passages_from_a_side_file_stand_above_the_records(tmp_path):
     assert table.columns["recall"].tolist() == [1.0, 0.0]
 
 
+@pytest.mark.skipif(
+    not REAL.exists(), reason="left out: the real questions are not there (RAG_R1_DATA names their folder)"
+)
+def test_the_recall_of_real_questions_that_found_their_first_passage(tmp_path):
+    """HotpotQA's questions need two passages each; the file of questions is the side file."""
+    records, expected = [], []
+    for row in map(json.loads, REAL.read_text("utf-8").splitlines()[:50]):
+        first, *others = row["supporting_ids"]
+        own_id, golds = f"hotpotqa/test/{row['id']}", row["golden_answers"]
+        records.append(record(own_id, golds[0], golds=golds, shown=[Document(first, "text")]))
+        expected.append((own_id, 1 / (1 + len(others))))
+    table = read_run(write_run(tmp_path, records), supporting=REAL)
+    assert table.columns["recall"].tolist() == [share for _, share in sorted(expected)]
+    assert em(table) == [1.0] * 50
+
+
 def test_the_command_writes_the_report_and_prints_it(tmp_path, capsys):
-    run = write_run(tmp_path / "run", [record("a"), record("b", "Rome")], card())
+    shown = record("b", "Rome", failure="retriever")  # to the policy, as the card says
+    run = write_run(tmp_path / "run", [record("a"), shown], card(failures={"mask": []}))
     assert main([str(run), "--resamples", "50", "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
     assert "| EM | 0.500 [0.000, 1.000] |" in printed and "| model.name | base |" in printed
