@@ -11,7 +11,8 @@ as many questions, and are measured on the same held-out questions:
                  over the shuffled rows, AdamW alone, because veRL builds one optimizer for all weights
 
 `--layout` chooses between whole traces and cut samples. Cut samples are about twice as many as traces, so
-with them a batch has twice as many rows and there are as many steps. Finished parts are not repeated.
+with them a batch has twice as many rows and there are as many steps. Finished parts are not repeated, and
+veRL's training resumes from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -93,8 +94,7 @@ def sft_on_verl(work: Path, base: Path, data: Path, given: argparse.Namespace) -
         run(
             "rag_r1.sft", "--recipe", "recipes/rag_r1/sft/demo", "--data", data,
             f"model.path='{base}'", f"trainer.default_local_dir='{out}'", f"data.train_batch_size={batch}",
-            "trainer.test_freq=-1", "trainer.save_freq=-1", "checkpoint.save_contents=[hf_model]",
-            "trainer.resume_mode=disable", *given.overrides,
+            "trainer.test_freq=-1", "trainer.save_freq=50", "trainer.max_ckpt_to_keep=1", *given.overrides,
         )  # fmt: skip
     return out / "model"
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 def run(*command: str | Path) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", *map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=280
+        [sys.executable, "-m", *map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=1000
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
