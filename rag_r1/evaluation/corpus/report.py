@@ -12,6 +12,7 @@ control characters, and the Markdown holds none of them but the names of sources
 from __future__ import annotations
 
 import json
+import logging
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,7 @@ from rag_r1.evaluation.corpus.scan import replace_file
 from rag_r1.evaluation.corpus.titles import STRONG
 from rag_r1.evaluation.corpus.verdict import VERDICTS, Evidence, Rule, Signals, rule_of, signals_of
 
+logger = logging.getLogger(__name__)
 ANSWERABLE_IDS = "answerable_ids.json"
 #: Questions that need a missing passage and are named in missing.jsonl.
 _NAMED = 5
@@ -134,7 +136,12 @@ def write_report(out: Path, judged: Sequence[Judged], summary: dict[str, Any]) -
     replace_file(out / ANSWERABLE_IDS, [json.dumps(ids, ensure_ascii=False), "\n"])
     replace_file(out / "summary.json", [json.dumps(summary, indent=2, ensure_ascii=False), "\n"])
     replace_file(out / "summary.md", [markdown(summary), "\n"])
-    draw(summary, out / "shares.png")
+    try:
+        draw(summary, out / "shares.png")
+    except ImportError as error:
+        logger.warning(
+            "no picture was drawn, because matplotlib is missing (pip install matplotlib): %s", error
+        )
 
 
 def read_answerable_ids(path: str | Path) -> set[tuple[str, str]]:
@@ -197,7 +204,7 @@ def printable(text: str, longest: int = 200) -> str:
 
 
 def draw(summary: dict[str, Any], path: Path) -> None:
-    """The picture: a bar a source, divided into the three verdicts."""
+    """The picture: a bar a source, divided into the three verdicts. Raises ImportError without matplotlib."""
     import matplotlib
 
     matplotlib.use("Agg")
