@@ -24,6 +24,7 @@ def run(*command: str | Path) -> str:
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_traces_become_a_policy_that_rag_r1_train_can_start_from(tmp_path):
     """Traces, data, two epochs through veRL, an exported model; a second start has nothing left to do."""
     start, out = policy_path("rag_r1_mq"), tmp_path / "run"
