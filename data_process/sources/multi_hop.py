@@ -35,11 +35,9 @@ def two_wiki(row: Row) -> Question:
     """2WikiMultihopQA. The aliases of its answers are a file of their own (`id_aliases.json`), which is not
     read; its test set has no answers."""
     kind = _text(row, "type")
-    if kind is not None and kind not in _HOPS:
-        raise ValueError(f"`type` must be one of {', '.join(_HOPS)}, not {short(kind)}")
     metadata = {
         "question_type": kind,
-        "hops": _HOPS[kind] if kind else None,
+        "hops": _HOPS.get(kind),
         "supporting_titles": supporting_titles(row),
     }
     return checked(text_of(row, "question"), _golds(row), id_of(row, IDS), metadata)
@@ -63,17 +61,24 @@ def musique(row: Row) -> Question:
 
 
 def supporting_titles(row: Row) -> list[str] | None:
-    """Titles of the supporting facts, each once: from pairs of title and sentence (the raw files), or from
-    `{"title": [...], "sent_id": [...]}` (the Hub); None if the row has none."""
+    """Titles of the supporting facts, each once: from pairs of title and sentence (the raw files), from
+    `{"title": [...], "sent_id": [...]}` (the Hub), or from a list of such objects; None if the row has
+    none."""
     if "supporting_facts" not in row:
         return None
     facts = row["supporting_facts"]
     titles = facts.get("title") if isinstance(facts, dict) else facts
     if isinstance(facts, list):
-        titles = [fact[0] if isinstance(fact, list) and len(fact) == 2 else None for fact in facts]
+        titles = [_title(fact) for fact in facts]
     if not isinstance(titles, list) or not all(isinstance(title, str) for title in titles):
         raise ValueError(f"`supporting_facts` must be pairs of title and sentence, not {short(facts)}")
     return list(dict.fromkeys(titles))
+
+
+def _title(fact: Any) -> Any:
+    if isinstance(fact, dict):
+        return fact.get("title")
+    return fact[0] if isinstance(fact, list) and len(fact) == 2 else None
 
 
 def _golds(row: Row) -> list[Any]:

@@ -175,6 +175,16 @@ LAYOUTS = [
         Question("Who?", ("Ada",), "x"),
     ),
     (
+        "2wikimultihopqa",
+        {
+            "question": "Who?",
+            "answer": "Ada",
+            "supporting_facts": [{"title": "T", "sent_id": 0}],
+            "type": "new",
+        },
+        Question("Who?", ("Ada",), metadata={"question_type": "new", "supporting_titles": ["T"]}),
+    ),
+    (
         "bamboogle",
         {"Question": "When was the author of Emma born?", "Answer": 1775},
         Question("When was the author of Emma born?", ("1775",), metadata={"hops": 2}),
@@ -265,8 +275,8 @@ def test_each_published_layout_is_read(source, row, expected):
         ),
         (
             "2wikimultihopqa",
-            {"question": "Who?", "answer": "Ada", "supporting_facts": [], "type": "bridge"},
-            "`type` must be one of compositional, inference, comparison, bridge_comparison, not 'bridge'",
+            {"question": "Who?", "answer": "Ada", "supporting_facts": [{"sent_id": 0}], "type": "inference"},
+            "`supporting_facts` must be pairs",
         ),
         (
             "musique",
