@@ -104,7 +104,8 @@ def test_every_flag_of_a_python_command_is_one_of_its_own(guide: Path):
         if not words or words[0] != "python":
             continue
         where = words[1:3] if words[1] == "-m" else words[1:2]
-        steps = [words[3]] if words[1] == "-m" else []  # a subcommand has a help of its own
+        # A subcommand has a help of its own.
+        steps = words[3:4] if words[1] == "-m" and not words[3].startswith("-") else []
         shown = subprocess.run(
             [sys.executable, *where, *steps, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120
         )

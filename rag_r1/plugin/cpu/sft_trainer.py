@@ -12,23 +12,16 @@ veRL's own module is started, and nothing of veRL is patched on either.
 
 from __future__ import annotations
 
-import os
-
 import hydra
 import torch.distributed
 import verl.trainer.sft_trainer as verl_sft
 from omegaconf import DictConfig
 from verl.plugin.platform import get_platform
 
-from rag_r1.plugin.cpu.engines import usable_cores
-
 
 @hydra.main(config_path=None, version_base=None)
 def main(config: DictConfig) -> None:
     """Train; in every process that torchrun started."""
-    world = int(os.environ["WORLD_SIZE"])
-    # Nothing else runs beside it: in reinforcement learning one core is left to the retrieval server.
-    os.environ.setdefault("RAG_R1_TRAINING_THREADS", str(max(1, usable_cores() // world)))
     get_platform().communication_backend_name()  # creates the default group, see platform.py
     try:
         verl_sft.SFTTrainer(config).fit()
