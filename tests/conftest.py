@@ -26,6 +26,7 @@ pytest.register_assert_rewrite(
     "own_reward_checks",
     "rewriting_checks",
     "run_checks",
+    "sft_batch_checks",
     "stage_checks",
 )
 prefer_reproducible_products()
