@@ -10,7 +10,6 @@ once; in the last the disk is full from step 4 on. What it must have left behind
 from __future__ import annotations
 
 import threading
-import time
 
 import fault_checks
 import pytest
@@ -97,22 +96,30 @@ LIVES = [(inside_a_step, 1), (between_steps, 1), (full_disk, 1)]
 
 
 class killed:
-    """For the length of the block: after some answers the server is killed and, a second later, started
-    again."""
+    """For the length of the block: after the first answers the server is killed, and started again when a
+    request has found it away. A life has at least sixteen searches, so this happens in every life."""
 
-    def __init__(self, server, proxy, times: int, answers: int = 12):
+    def __init__(self, server, proxy, times: int, answers: int = 3):
         self.server, self.proxy, self.times, self.answers = server, proxy, times, answers
         self.over, self.thread = threading.Event(), threading.Thread(target=self.run)
 
     def run(self) -> None:
         for _ in range(self.times):
-            until = self.proxy.counts["none"] + self.answers
-            while self.proxy.counts["none"] < until:
-                if self.over.wait(0.02):
-                    return
+            if not self.counted("none", self.answers):
+                return
             self.server.kill()
-            time.sleep(1)
+            missed = self.counted("away", 1)
             self.server.start()
+            if not missed:
+                return
+
+    def counted(self, what: str, more: int) -> bool:
+        """Wait until there are so many more; False if the block ends before."""
+        until = self.proxy.counts[what] + more
+        while self.proxy.counts[what] < until:
+            if self.over.wait(0.02):
+                return False
+        return True
 
     def __enter__(self) -> None:
         self.thread.start()
