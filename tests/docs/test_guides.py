@@ -62,10 +62,15 @@ def config(recipe: str, *overrides: str) -> DictConfig:
 
 
 def keys(text: str) -> dict[str, str | None]:
-    """The Hydra keys that a text names, with the value that it gives one (of several the last)."""
+    """The Hydra keys that a text names, with the value that it gives one (of several the last). Names of
+    modules are none."""
     found: dict[str, str | None] = {}
     for key, value in KEY.findall(text):
-        if not key.endswith((".py", ".sh", ".md", ".yaml", ".json", ".jsonl", ".pt")):
+        module = (ROOT / key.lstrip("+").replace(".", "/")).with_suffix(".py")
+        if (
+            not key.endswith((".py", ".sh", ".md", ".yaml", ".json", ".jsonl", ".pt"))
+            and not module.is_file()
+        ):
             found[key] = value.rstrip(".,;:") or found.get(key)
     return found
 
