@@ -190,7 +190,7 @@ def test_a_reward_with_a_bug_ends_the_run_with_its_name(tmp_path: Path):
             jobs = [partial(runner.play, ask) for ask in asks("ab")]
             await runner.run(jobs, 2, "trace")
 
-    with pytest.raises(RewardError, match="reward term 'mine' failed on trajectory 'a#0'"):
+    with pytest.raises(RewardError, match="reward term 'mine' failed on trajectory '[ab]#0'"):
         virtual_time.run(main())
 
 
