@@ -65,14 +65,15 @@ case "$tier" in
   full) export HYPOTHESIS_PROFILE=full ;;
 esac
 
+# Two processes. Those tests that do not need veRL are run in one of them, so that only the other imports it.
+light=() without=()
+for name in data_process docs protocols retrieval_server rewards scripts tools; do
+  [ ! -d "tests/$name" ] || light+=("tests/$name") without+=("--ignore=tests/$name")
+done
+
 case "$tier" in
   some) tests some "$@" ;;
   unit)
-    # Two processes: the tests that need neither veRL nor torch, and the others, so that only one of them imports these.
-    light=() without=()
-    for name in data_process docs protocols retrieval_server rewards scripts tools; do
-      [ ! -d "tests/$name" ] || light+=("tests/$name") without+=("--ignore=tests/$name")
-    done
     if [ "${#light[@]}" -gt 0 ]; then
       tests light -m "not slow and not e2e and not full" "$@" "${light[@]}" > "$results/light.log" 2>&1 &
       children=($!)
@@ -87,14 +88,17 @@ case "$tier" in
   *)
     left_out=""
     [ "$tier" = full ] || left_out=" and not full"
-    # Trainings run one after the other; their output is shown when the other tests have finished. Those run in one
-    # process as well, with a higher niceness than Ray's workers (15): the trainings take longer, and Ray gives up
+    # Trainings run one after the other, and then the tests without veRL; their output is shown when the other tests
+    # have finished. Those have a higher niceness than Ray's workers (15): the trainings take longer, and Ray gives up
     # on a start that takes more than 30 seconds.
-    tests trainings -m "e2e$left_out" "$@" > "$results/trainings.log" 2>&1 &
+    {
+      tests trainings -m "e2e$left_out" "$@"
+      [ "${#light[@]}" -eq 0 ] || tests light -m "not e2e$left_out" "$@" "${light[@]}"
+    } > "$results/trainings.log" 2>&1 &
     children=($!)
     renice -n 19 -p $$ >/dev/null 2>&1
-    tests others -m "not e2e$left_out" "$@"
-    printf '== the trainings are still running; their output so far is in %s\n' "$results/trainings.log"
+    tests others -m "not e2e$left_out" "$@" "${without[@]}"
+    printf '== the first process is still running; its output so far is in %s\n' "$results/trainings.log"
     wait "${children[0]}"
     children=()
     cat "$results/trainings.log"

@@ -39,6 +39,7 @@ def test_every_affected_question_is_found_by_ids_and_by_titles_in_any_spelling(s
         assert (found, others) == (len(setting.affected), 0), name
 
 
+@pytest.mark.full
 def test_after_the_repair_the_server_finds_the_gold_passages_as_before(setting, tmp_path):
     told, strings = corpus_check.recall_table(setting, tmp_path, 10)
     (_, whole, before, _), (_, cut, without, share), (_, repaired, after, answerable) = told

@@ -124,6 +124,7 @@ def test_a_state_of_other_questions_another_corpus_or_a_broken_one_is_not_used(t
         assert scan(longer, wanted("3", "4"), state, progress=False).passages == 14
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_scan_continues_after_sigkill(tmp_path):
     corpus_of(tmp_path / "c.jsonl", 200_000)

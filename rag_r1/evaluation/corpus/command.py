@@ -275,9 +275,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] != "check":
-        asked = bool(arguments) and arguments[0] in ("-h", "--help")
-        print(_USAGE, file=sys.stdout if asked else sys.stderr)
-        return 0 if asked else 2
+        if arguments and arguments[0] in ("-h", "--help"):
+            print(f"{_USAGE}\n\n{_DESCRIPTION}")
+            sys.exit(0)
+        print(_USAGE, file=sys.stderr)
+        return 2
     given = read_arguments(
         CheckArguments, arguments[1:], prog="rag-r1 corpus check", description=_DESCRIPTION, epilog=_EPILOG
     )
