@@ -67,7 +67,7 @@ esac
 
 # Two processes. Those tests that do not need veRL are run in one of them, so that only the other imports it.
 light=() without=()
-for name in data_process docs protocols retrieval_server rewards scripts tools; do
+for name in agent data_process docs protocols retrieval_server rewards scripts tools; do
   [ ! -d "tests/$name" ] || light+=("tests/$name") without+=("--ignore=tests/$name")
 done
 
