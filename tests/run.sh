@@ -5,9 +5,9 @@ usage() {
 Usage: bash tests/run.sh [unit|full] [pytest options]
        bash tests/run.sh PATHS [pytest options]
 
-  bash tests/run.sh                  style, boundaries, unit tests, slow tests, one real training of each kind (15 to 20 minutes)
+  bash tests/run.sh                  style, boundaries, unit tests, slow tests, one real training of each kind (a quarter of an hour)
   bash tests/run.sh unit             style, boundaries and unit tests only (a minute and a half)
-  bash tests/run.sh full             also trainings that are killed and resumed, whole corpora, larger property tests
+  bash tests/run.sh full             also trainings that are killed and resumed, whole corpora, larger property tests (an hour)
   bash tests/run.sh tests/agent -x   only what the pytest arguments select
 
 The environment is created on first use (scripts/setup_env.sh). Times are for two cores. The trainings run in a separate
@@ -88,16 +88,20 @@ case "$tier" in
   *)
     left_out=""
     [ "$tier" = full ] || left_out=" and not full"
-    # Trainings run one after the other, and then the tests without veRL; their output is shown when the other tests
-    # have finished. Those have a higher niceness than Ray's workers (15): the trainings take longer, and Ray gives up
-    # on a start that takes more than 30 seconds.
+    light_tests() {
+      [ "${#light[@]}" -eq 0 ] || tests light -m "not e2e$left_out" "$@" "${light[@]}"
+    }
+    # Trainings run one after the other; their output is shown when the other tests have finished. The tests without
+    # veRL follow in the process that ends first: the trainings of `full` take longer than all other tests. Those have a
+    # higher niceness than the workers of Ray (15), which gives up on a start that takes more than 30 seconds.
     {
       tests trainings -m "e2e$left_out" "$@"
-      [ "${#light[@]}" -eq 0 ] || tests light -m "not e2e$left_out" "$@" "${light[@]}"
+      [ "$tier" = full ] || light_tests "$@"
     } > "$results/trainings.log" 2>&1 &
     children=($!)
     renice -n 19 -p $$ >/dev/null 2>&1
     tests others -m "not e2e$left_out" "$@" "${without[@]}"
+    [ "$tier" = default ] || light_tests "$@"
     printf '== the first process is still running; its output so far is in %s\n' "$results/trainings.log"
     wait "${children[0]}"
     children=()
