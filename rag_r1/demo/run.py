@@ -127,7 +127,8 @@ def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> Iterat
 
 def _show(bar: tqdm, entry: dict) -> None:
     data = entry["data"]
-    held_out = [value for key, value in data.items() if key.startswith("val-") and key.endswith("/em/mean@1")]
+    scores = {key: value for key, value in data.items() if key.startswith("val-")}
+    held_out = [v for key, v in scores.items() if key.endswith("/em/mean@1") and "/probe_" not in key]
     if held_out:
         bar.write(f"  step {entry['step']:>3}  held-out exact match {sum(held_out) / len(held_out):.2f}")
     if "search/score" in data:

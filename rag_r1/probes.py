@@ -13,6 +13,9 @@ thing of an episode and nothing else; prompt, budgets and sampling are those of 
 
 A policy that searches and reads scores low in all but `real` and `gold`. `random` draws its passages by a
 hash of the question and the query, so that a run gives the same at every order and after every resumption.
+
+Evaluation plays all of them (evaluation/search_card.py); the validations of a training those that need no
+text of passages (plugin/probe_rows.py, `rag_r1.probes`).
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ Probe = Literal["real", "closed_book", "empty", "random", "gold", "withheld"]
 PROBES: tuple[Probe, ...] = ("real", "closed_book", "empty", "random", "gold", "withheld")
 #: Those that need the question's gold passages.
 NEED_GOLD: tuple[Probe, ...] = ("gold", "withheld")
+#: Documents that the search behind `withheld` returns beyond top-k: a gold page may have many passages.
+SPARE = 20
 
 Result = Sequence[Document] | Failure
 
@@ -51,11 +56,12 @@ class Evidence:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], passages: Iterable[Document] = ()) -> Evidence:
-        """From `supporting_ids` and `supporting_titles` of a row (rag_r1/rows.py), and the passages."""
+        """From `supporting_ids` and `supporting_titles` of a row (rag_r1/rows.py), and the passages. Raises
+        nothing, whatever these keys hold."""
         given = tuple(passages)
-        titles = {title_key(title) for title in metadata.get("supporting_titles") or ()}
+        titles = {title_key(title) for title in _texts(metadata.get("supporting_titles"))}
         return cls(
-            frozenset(map(str, metadata.get("supporting_ids") or ())) | {p.id for p in given if p.id},
+            frozenset(_texts(metadata.get("supporting_ids"))) | {p.id for p in given if p.id},
             frozenset(titles | {title_key(title_of(passage)) for passage in given}),
             given,
         )
@@ -110,6 +116,12 @@ def probed(
             raise ProbeError(f"{question_id}: the probe `gold` needs the text of the gold passages")
         return _with(setup, _Same(evidence.passages[:topk]))
     return replace(setup, tools=lambda: _without(setup.tools(), evidence, topk))
+
+
+def _texts(value: Any) -> list[str]:
+    """The texts of a list, or of a numpy array; none for anything else."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return [str(item) for item in value if str(item).strip()] if isinstance(value, list | tuple) else []
 
 
 @dataclass(frozen=True)
