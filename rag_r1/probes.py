@@ -75,8 +75,11 @@ class Evidence:
 
 
 def title_of(document: Document) -> str:
-    """The title of a passage: its first line without the outer quotation marks (FlashRAG's convention)."""
-    return re.sub(r'^"(.*)"$', r"\1", document.contents.partition("\n")[0].strip())
+    """The title of a passage: its first line without the outer quotation marks (FlashRAG's convention); in a
+    passage of one line, what stands before three blanks (RAG-R1's tsv)."""
+    first, line_break, _ = document.contents.partition("\n")
+    first = first if line_break else first.partition("   ")[0]
+    return re.sub(r'^"(.*)"$', r"\1", first.strip())
 
 
 def title_key(title: str) -> str:
