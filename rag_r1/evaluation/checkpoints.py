@@ -33,7 +33,10 @@ def model_folder(given: Path, into: Path) -> Path:
     """The Hugging Face folder of `given` (see the top of the module); a model that must be merged first is
     written below the folder `into`. Raises RunError if there is none."""
     if not given.is_dir():
-        raise RunError(f"{given} is no folder: give that of a Hugging Face model or of a checkpoint of veRL")
+        raise RunError(
+            f"{given} is no folder: give that of a Hugging Face model or of a checkpoint of veRL, or serve "
+            "the model yourself and give --base-url"
+        )
     if _has_weights(given):
         return given
     step = _checkpoint(given)
