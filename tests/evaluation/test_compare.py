@@ -230,7 +230,7 @@ def test_the_command_prints_the_tables_and_writes_its_files(tmp_path, capsys):
 
 
 def test_the_command_is_one_of_rag_r1_and_needs_two_runs(tmp_path, capsys):
-    assert COMMANDS["compare"][0] == "rag_r1.evaluation.compare"
+    assert COMMANDS["eval"][0] == "rag_r1.evaluation.evaluate"
     with pytest.raises(SystemExit) as ended:
         main([str(tmp_path)])
     assert ended.value.code == 2 and "give at least two runs" in capsys.readouterr().err
