@@ -20,8 +20,8 @@ from typing import Any, Literal, get_args
 
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.evaluation.one_shot import PLACE
-from rag_r1.evaluation.probes import probed
 from rag_r1.evaluation.run_folder import RunError
+from rag_r1.probes import probed
 from rag_r1.rows import QuestionRow
 
 BaselineName = Literal["direct", "cot", "one_shot", "no_search"]

@@ -41,6 +41,7 @@ from rag_r1.evaluation.evaluated_model import resolved, served
 from rag_r1.evaluation.evaluation_text import headline, stopped_line
 from rag_r1.evaluation.judge import JudgeArguments, Verdicts, judge
 from rag_r1.evaluation.run_folder import Outcome, RunError, write_lines
+from rag_r1.evaluation.search_card import gather, make_search_card
 from rag_r1.evaluation.session import Prepared, Session, prepare, run_command, session, settings_of
 from rag_r1.evaluation.side_files import read_answerable, read_supporting
 from rag_r1.evaluation.traces import usage_line
@@ -57,6 +58,9 @@ example:
       --answerable checks/wiki-18/answerable_ids.json --out evals/grpo
   rag-r1 eval --baseline one_shot --model Qwen/Qwen2.5-7B-Instruct --base-url http://127.0.0.1:8001/v1 \\
       --data data/mq/test.parquet --retriever-url http://127.0.0.1:8000 --out evals/one_shot
+
+  rag-r1 eval --card --corpus wiki-18.jsonl.gz --model outputs/rag-r1/grpo --data data/mq/test.parquet \\
+      --retriever-url http://127.0.0.1:8000 --out evals/card
 
 also: rag-r1 eval report RUN         make the report of a finished run again
       rag-r1 eval compare RUN RUN    compare runs on the questions that they share
@@ -98,6 +102,12 @@ class EvalArguments(JudgeArguments, AskingArguments):
         f"{{{','.join(BASELINES)}}}",
         default=None,
     )
+    card: bool = argument(
+        "does it search, or does it already know? Also play the questions with a closed book, with other "
+        "results of the search, and without the gold passages",
+        default=False,
+    )
+    corpus: list[Path] = argument("the corpus, for --card; may be repeated", "FILE", default=[])
     temperature: From0 = argument("0: greedy", "T", default=0.0)
     samples: Positive = argument("episodes for each question", "N", default=1)
     in_flight: Positive = argument("episodes at a time", "N", default=256)
@@ -113,6 +123,14 @@ class EvalArguments(JudgeArguments, AskingArguments):
     @model_validator(mode="after")
     def _tokenizer_is_known(self) -> EvalArguments:
         """Without --tokenizer it is the model's own (evaluated_model.py)."""
+        return self
+
+    @model_validator(mode="after")
+    def _card_is_the_agents(self) -> EvalArguments:
+        if self.card and self.baseline is not None:
+            raise ValueError("--card is about the agent: leave out --baseline")
+        if self.corpus and not self.card:
+            raise ValueError("--corpus is for --card")
         return self
 
     @model_validator(mode="after")
@@ -138,6 +156,10 @@ async def evaluate(given: EvalArguments) -> int:
     """Evaluate as the arguments say; returns the exit status. Raises RunError."""
     given = resolved(given)
     ready = prepare_evaluation(given)
+    if given.card:
+        passages = gather(given, ready)
+        with served(given) as given:
+            return await make_search_card(given, ready, passages)
     if given.baseline is None:
         condition = agent_condition(ready.setup)
     else:
