@@ -90,7 +90,7 @@ def _foot(card: Card) -> list[str]:
     )
     return [
         f"In brackets: {interval['level']:.0%} bootstrap intervals ({whole(interval['resamples'])} "
-        "replicates, questions drawn within their data sources). A condition is compared with the real run on the "
-        "questions that both have. Failed episodes have no score.",
+        "replicates, questions drawn within their data sources). A condition is compared with the real run "
+        "on the questions that both have. Failed episodes have no score.",
         *(["", made[0].upper() + made[1:] + "."] if made else []),
     ]
