@@ -15,18 +15,14 @@ from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.serving import _ENDS_WITH_PARENT, vllm_server
 
 ROOT = Path(__file__).parents[2]
-#: A command that serves for a block, with a process that sleeps in the place of vLLM.
+#: A command with a server that sleeps, and a process of that server's own.
 COMMAND = """
-import os, subprocess, sys, time
-from rag_r1.evaluation import serving
-serving._MODULE = "http.server"
-serving._wait_until_healthy = lambda process, *rest: print(process.pid, flush=True)
-serving._built_for_cpus = lambda: False
-launch = subprocess.Popen
-def sleeper(command, **given):
-    return launch([*command[:4], "-c", "import time; time.sleep(600)"], **given)
-subprocess.Popen = sleeper
-with serving.vllm_server(serving.Path("model"), serving.Path(sys.argv[1])):
+import os, sys, time
+from pathlib import Path
+from rag_r1.evaluation.serving import running
+SERVER = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
+with running(["-c", SERVER], os.environ, Path(sys.argv[1])) as process:
+    print(process.pid, flush=True)
     time.sleep(600)
 """
 
@@ -38,6 +34,14 @@ def is_running(pid: int) -> bool:
     except OSError:
         return False
     return state not in ("Z", "X")
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    try:
+        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    except OSError:
+        return []
 
 
 def gone(pid: int) -> bool:
@@ -64,16 +68,24 @@ def test_the_server_ends_with_the_command_whatever_ends_that(tmp_path, number):
         stderr=subprocess.DEVNULL,
         text=True,
     )
+    workers: list[int] = []
     try:
         server = int(command.stdout.readline())
-        assert is_running(server)
+        while not (workers := children(server)):
+            assert is_running(server)
+            time.sleep(0.02)
         command.send_signal(number)
         command.wait(60)
         assert gone(server)
+        if number != signal.SIGKILL:  # vLLM's own processes end with their server
+            assert all(map(gone, workers))
         assert command.returncode == {signal.SIGTERM: 143}.get(number, command.returncode)
     finally:
         command.kill()
         command.wait()
+        for worker in workers:
+            if is_running(worker):
+                os.kill(worker, signal.SIGKILL)
 
 
 @linux
