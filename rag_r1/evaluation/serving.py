@@ -133,18 +133,22 @@ def _tail(log: Path) -> str:
 
 
 def _end(process: subprocess.Popen) -> None:
-    """End the server, and then whatever is left of its group."""
+    """End the server, and then whatever is left of its group, before the group's number can be another's."""
     if process.poll() is None:
         process.terminate()
-        try:
-            process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            pass
+        deadline = time.monotonic() + _END_S
+        while not _has_exited(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
     process.wait()
+
+
+def _has_exited(pid: int) -> bool:
+    """Whether a child has ended; it remains a zombie, which keeps its number."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 @contextmanager
