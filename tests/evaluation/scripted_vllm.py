@@ -20,7 +20,7 @@ from aiohttp import web
 class Policy:
     """A context manager. `golds`: right answers by question; `passages`: what the retrieval server finds,
     (id, contents); `corpus`: the hash that it names, if it describes itself; `ids`: whether token ids are
-    returned; `latency_s`: of a completion."""
+    returned; `context`: its length, if the server names it; `latency_s`: of a completion."""
 
     tokenizer: Any
     golds: Mapping[str, str]
@@ -29,6 +29,7 @@ class Policy:
     passages: Sequence[tuple[str, str]] = ()
     corpus: str | None = None
     ids: bool = True
+    context: int | None = None
     latency_s: float = 0.0
     bodies: list[dict] = field(default_factory=list)
     url: str = ""
@@ -51,6 +52,7 @@ class Policy:
         app.router.add_post("/v1/completions", self._complete)
         app.router.add_post("/retrieve", self._retrieve)
         app.router.add_get("/ready", self._ready)
+        app.router.add_get("/v1/models", self._models)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         self._loop.run_until_complete(runner.setup())
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -70,6 +72,11 @@ class Policy:
 
     async def _ready(self, request: web.Request) -> web.Response:
         return web.json_response({"corpus_sha256": self.corpus}, status=200 if self.corpus else 404)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        if self.context is None:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        return web.json_response({"data": [{"id": "policy", "max_model_len": self.context}]})
 
     async def _complete(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -134,9 +134,13 @@ def test_every_request_is_greedy_and_in_token_ids_and_every_figure_is_there(tmp_
     )
     (tmp_path / "answerable.json").write_text(json.dumps([row.id for row in rows[:10]]))
     with policy_of(tokenizer, rows) as policy:
-        files = {name: tmp_path / f"{name}.json" for name in ("answerable",)}
-        given = words(policy.url, tmp_path / "q.parquet", tmp_path / "out", **files)
-        given += ["--supporting", str(tmp_path / "supporting.jsonl")]
+        given = words(
+            policy.url,
+            tmp_path / "q.parquet",
+            tmp_path / "out",
+            answerable=tmp_path / "answerable.json",
+            supporting=tmp_path / "supporting.jsonl",
+        )
         assert evaluate.main(given) == 0
     for body in policy.bodies:
         assert body["temperature"] == 0.0 and body["return_token_ids"] is True
@@ -271,17 +275,17 @@ def test_a_run_goes_on_only_with_what_it_was_begun_with(tmp_path, tokenizer, cap
         assert run("rag_r1.agent.max_turns=2")[0] == 0
         started = card_of(tmp_path / "out")["started"]
         assert card_of(tmp_path / "out")["budget"]["max_turns"] == 2
-        for status, told in (
+        for (status, said), told in (
             (run(), "budget.max_turns was 2 and is now 5"),
             (run("rag_r1.agent.max_turns=2", temperature=1), "temperature was 0.0 and is now 1.0"),
             (run("rag_r1.agent.max_turns=2", baseline="cot"), "condition was 'agent' and is now 'cot'"),
             (run("rag_r1.agent.max_turns=2", model="other"), "model was 'policy' and is now 'other'"),
             (run("rag_r1.agent.max_turns=2", data=tmp_path / "more.parquet"), "questions was 4 and is now 5"),
         ):
-            assert status[0] == 1 and told in status[1]
+            assert status == 1 and told in said
         policy.corpus = "b" * 64
-        status, told = run("rag_r1.agent.max_turns=2")
-        assert status == 1 and "corpus_sha256 was 'aaa" in told and "choose another --out" in told
+        status, said = run("rag_r1.agent.max_turns=2")
+        assert status == 1 and "corpus_sha256 was 'aaa" in said and "choose another --out" in said
         policy.corpus = "a" * 64
         assert run("rag_r1.agent.max_turns=2", in_flight=1)[0] == 0
         assert card_of(tmp_path / "out")["started"] == started

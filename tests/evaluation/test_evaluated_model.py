@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from scripted_vllm import Policy
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.evaluation.evaluate import EvalArguments
@@ -25,7 +26,7 @@ def folder_with(path: Path, config: str) -> Path:
 
 
 def test_the_tokenizer_of_a_served_model_is_its_own_unless_another_is_given():
-    url = {"base_url": "http://127.0.0.1:8001/v1"}
+    url = {"base_url": "http://127.0.0.1:9/v1"}
     assert resolved(arguments(**url)).tokenizer == "m"
     assert resolved(arguments(**url, tokenizer="t")).tokenizer == "t"
     assert resolved(arguments(**url, engine="chat")).tokenizer is None
@@ -43,6 +44,17 @@ def test_a_folders_context_is_as_long_as_the_episode_needs_and_the_model_can(
     folder = folder_with(tmp_path / "model", json.dumps({"max_position_embeddings": longest}))
     found = resolved(arguments(model=str(folder), max_context_tokens=given))
     assert (found.max_context_tokens, found.model, found.tokenizer) == (context, str(folder), str(folder))
+    assert found.max_prompt_tokens == min(4096, context - 1)
+
+
+def test_a_server_says_how_long_its_context_is_and_whether_it_has_the_model():
+    with Policy(None, {}, lambda *unused: True, context=512) as server:
+        found = resolved(arguments(model="policy", base_url=server.url))
+        assert (found.max_context_tokens, found.max_prompt_tokens) == (512, 511)
+        with pytest.raises(RunError, match="has no model 'other', but policy"):
+            resolved(arguments(model="other", base_url=server.url))
+        server.context = None
+        assert resolved(arguments(model="other", base_url=server.url)).max_context_tokens == 12_288
 
 
 def test_a_demo_policy_is_resolved():
