@@ -144,6 +144,13 @@ def test_every_request_is_greedy_and_in_token_ids_and_every_figure_is_there(tmp_
         assert evaluate.main(given) == 0
     for body in policy.bodies:
         assert body["temperature"] == 0.0 and body["return_token_ids"] is True
+        # What a request leaves out, vLLM takes from the model's generation_config.json.
+        assert (body["top_p"], body["top_k"], body["min_p"], body["repetition_penalty"]) == (
+            1.0,
+            -1,
+            0.0,
+            1.0,
+        )
         assert all(type(token) is int for token in body["prompt"])
     figures = report_of(tmp_path / "out")["figures"]
     right = [is_right(row.question) for row in rows]
