@@ -43,7 +43,7 @@ from rag_r1.evaluation.judge import JudgeArguments, Verdicts, judge
 from rag_r1.evaluation.run_folder import Outcome, RunError, write_lines
 from rag_r1.evaluation.search_card import gather, make_search_card
 from rag_r1.evaluation.session import Prepared, Session, prepare, run_command, session, settings_of
-from rag_r1.evaluation.side_files import read_answerable, read_supporting
+from rag_r1.evaluation.side_files import SideFileError, read_answerable, read_supporting
 from rag_r1.evaluation.traces import usage_line
 from rag_r1.rows import QuestionRow
 
@@ -171,10 +171,13 @@ async def evaluate(given: EvalArguments) -> int:
 def prepare_evaluation(given: EvalArguments) -> Prepared:
     """Read and check everything that needs no server. Raises RunError."""
     bad = BadRows()
-    if given.answerable:
-        read_answerable(given.answerable, bad)
-    if given.supporting:
-        read_supporting(given.supporting, bad)
+    try:
+        if given.answerable:
+            read_answerable(given.answerable, bad)
+        if given.supporting:
+            read_supporting(given.supporting, bad)
+    except SideFileError as error:
+        raise RunError(str(error)) from error
     if bad.count and not given.skip_bad_rows:
         raise RunError(bad.refusal())
     return prepare(given, validation_limits(given.protocol), validation=True)

@@ -69,7 +69,7 @@ def _card(
     engine: dict[str, Any] = {
         "api": given.engine,
         "answers": answers,
-        "tokenizer": ready.tokens.name if ready.tokens.tokenizer is None else "the model's",
+        "tokenizer": "the model's" if ready.tokens.name == given.model else ready.tokens.name,
         "body": json.loads(given.body),
     }
     if given.vllm_options:

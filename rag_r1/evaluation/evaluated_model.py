@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
+
 from rag_r1.evaluation.checkpoints import model_folder
+from rag_r1.evaluation.endpoint import base_address
+from rag_r1.evaluation.markdown import plain
 from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.serving import vllm_server
 
@@ -22,18 +27,16 @@ LOG, MODEL = "vllm.log", "model"
 
 def resolved(given: EvalArguments) -> EvalArguments:
     """The arguments with the model's folder, its tokenizer and the length of its context. A chat endpoint
-    needs no tokenizer. Raises RunError if the model is no folder and no server is named."""
+    needs no tokenizer. Raises RunError if the model is no folder and no server is named, or if the server
+    does not have it."""
     if given.base_url is not None:
-        known = given.engine == "chat" or given.tokenizer is not None
-        return given if known else given.model_copy(update={"tokenizer": given.model})
+        if given.engine == "chat":
+            return given
+        longest = _context_of_server(given.base_url, given.model, given.api_key_env)
+        return _within(given, longest, tokenizer=given.tokenizer or given.model)
     folder = model_folder(Path(given.model), given.out / MODEL)
-    longest = _longest_context(folder)
-    context = given.max_context_tokens or given.max_prompt_tokens + given.max_response_tokens
-    context = context if longest is None else min(context, longest)
-    more: dict[str, Any] = {"model": str(folder), "max_context_tokens": context}
-    if given.tokenizer is None and given.engine == "completions":
-        more["tokenizer"] = str(folder)
-    return given.model_copy(update=more)
+    tokenizer = given.tokenizer or (str(folder) if given.engine == "completions" else None)
+    return _within(given, _context_of_model(folder), model=str(folder), tokenizer=tokenizer)
 
 
 @contextmanager
@@ -52,11 +55,37 @@ def served(given: EvalArguments) -> Iterator[EvalArguments]:
         yield given.model_copy(update={"base_url": url})
 
 
-def _longest_context(folder: Path) -> int | None:
-    """Tokens of the model's longest context, by its configuration."""
+def _within(given: EvalArguments, longest: int | None, **more: Any) -> EvalArguments:
+    """The arguments with what fits into a context of `longest` tokens, so that no request is too long."""
+    context = given.max_context_tokens or given.max_prompt_tokens + given.max_response_tokens
+    context = context if longest is None else min(context, longest)
+    prompt = max(1, min(given.max_prompt_tokens, context - 1))
+    return given.model_copy(update={"max_context_tokens": context, "max_prompt_tokens": prompt, **more})
+
+
+def _context_of_server(url: str, model: str, key_variable: str) -> int | None:
+    """Tokens of the model's context, as vLLM names it in its list of models; None if there is no such list.
+    Raises RunError if the list lacks the model."""
+    key = os.environ.get(key_variable, "").strip()
+    headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    try:
+        answer = httpx.get(f"{base_address(url)}/models", headers=headers, timeout=10.0, trust_env=False)
+        listed = answer.json()["data"] if answer.status_code == 200 else []
+        models = {str(one["id"]): one.get("max_model_len") for one in listed}
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    if models and model not in models:
+        names = ", ".join(plain(name) for name in list(models)[:5])
+        raise RunError(f"{base_address(url)} has no model {model!r}, but {names}: correct --model")
+    longest = models.get(model)
+    return longest if isinstance(longest, int) and longest > 1 else None
+
+
+def _context_of_model(folder: Path) -> int | None:
+    """The same by the model's configuration."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         longest = config.get("max_position_embeddings")
     except (OSError, ValueError, AttributeError) as error:
         raise RunError(f"{folder / 'config.json'} cannot be read: {error}") from error
-    return longest if isinstance(longest, int) and longest > 0 else None
+    return longest if isinstance(longest, int) and longest > 1 else None

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -68,19 +68,29 @@ def vllm_server(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-c", _ENDS_WITH_PARENT, str(os.getpid()), "-m", _MODULE]
-    command += ["--model", str(model), "--served-model-name", name, "--host", "127.0.0.1"]
-    command += ["--port", str(port), *(_CPU_OPTIONS if on_cpu else ()), *options]
+    arguments = ["-m", _MODULE, "--model", str(model), "--served-model-name", name]
+    arguments += ["--host", "127.0.0.1", "--port", str(port), *(_CPU_OPTIONS if on_cpu else ()), *options]
     environment = {**(_CPU if on_cpu else {}), **os.environ}
     environment.pop("VLLM_API_KEY", None)
+    with running(arguments, environment, log) as process:
+        _wait_until_healthy(process, f"http://127.0.0.1:{port}/health", log, start_s)
+        yield f"http://127.0.0.1:{port}/v1"
+
+
+@contextmanager
+def running(
+    arguments: Sequence[str], environment: Mapping[str, str], log: Path
+) -> Iterator[subprocess.Popen]:
+    """Python with these arguments, in a process group of its own, while the block runs; `log` gets what it
+    prints."""
+    command = [sys.executable, "-c", _ENDS_WITH_PARENT, str(os.getpid()), *arguments]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as output, _sigterm_ends_the_block():
         process = subprocess.Popen(
             command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            _wait_until_healthy(process, f"http://127.0.0.1:{port}/health", log, start_s)
-            yield f"http://127.0.0.1:{port}/v1"
+            yield process
         finally:
             _end(process)
 
@@ -123,18 +133,22 @@ def _tail(log: Path) -> str:
 
 
 def _end(process: subprocess.Popen) -> None:
-    """End the server, and then whatever is left of its group."""
+    """End the server, and then whatever is left of its group, before the group's number can be another's."""
     if process.poll() is None:
         process.terminate()
-        try:
-            process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            pass
+        deadline = time.monotonic() + _END_S
+        while not _has_exited(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
     process.wait()
+
+
+def _has_exited(pid: int) -> bool:
+    """Whether a child has ended; it remains a zombie, which keeps its number."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 @contextmanager

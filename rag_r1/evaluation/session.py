@@ -162,7 +162,7 @@ async def session(
     try:
         if searches:
             await _try_search(ready.setup)
-        sampling = {"model": model, "top_p": None if given.top_p == 1 else given.top_p}
+        sampling = {"model": model, **_sampling(given)}
         answers = await _unless_stopped(
             stop, ready.tokens.answers(given.engine, endpoint, model, body, ready.setup)
         )
@@ -200,6 +200,15 @@ def run_command(work: Callable[[], Awaitable[int]]) -> int:
     except KeyboardInterrupt:
         print("interrupted: run the same command again to go on", file=sys.stderr)
         return 130
+
+
+def _sampling(given: AskingArguments) -> dict[str, Any]:
+    """Keys of every request, besides the temperature. vLLM takes what a request leaves out from the model's
+    generation_config.json (Qwen's has a repetition penalty, and top-p and top-k of its own), so a policy is
+    asked with all of them, as in training."""
+    if given.engine == "chat":
+        return {"top_p": None if given.top_p == 1 else given.top_p}
+    return {"top_p": given.top_p, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
 async def _unless_stopped(stop: Stop, work: Awaitable[Any]) -> Any:
