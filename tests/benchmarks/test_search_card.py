@@ -49,6 +49,7 @@ def test_what_is_checked_holds_or_not(made, held):
     assert list(benchmark.checks(made).values()) == held
 
 
+@pytest.mark.slow  # draws a picture
 def test_finished_cards_become_a_table_and_one_picture(tmp_path, capsys):
     for seed, made in ((0, card()), (1, card(gold=0.5))):
         folder = tmp_path / f"seed{seed}" / "card"
