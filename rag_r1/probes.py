@@ -60,9 +60,10 @@ class Evidence:
         nothing, whatever these keys hold."""
         given = tuple(passages)
         titles = {title_key(title) for title in _texts(metadata.get("supporting_titles"))}
+        titles |= {title_key(title_of(passage)) for passage in given}
         return cls(
             frozenset(_texts(metadata.get("supporting_ids"))) | {p.id for p in given if p.id},
-            frozenset(titles | {title_key(title_of(passage)) for passage in given}),
+            frozenset(titles - {""}),  # passages without a title are not all of one page
             given,
         )
 

@@ -37,7 +37,8 @@ from rag_r1.evaluation.run_table import read_run
 from rag_r1.evaluation.search_card_text import markdown, table_lines
 from rag_r1.evaluation.search_figures import CALLED, Played, figures
 from rag_r1.evaluation.session import Prepared
-from rag_r1.probes import NEED_GOLD, PROBES, SPARE, Evidence, Probe, probed
+from rag_r1.probes import NEED_GOLD, PROBES, SPARE, Evidence, Probe, probed, title_key, title_of
+from rag_r1.protocols import Document
 from rag_r1.rows import QuestionRow
 from rag_r1.tools import RetrieverConfig, shared_tools
 from rag_r1.tools.registry import DEFAULT_TOOL
@@ -106,7 +107,7 @@ def plan_of(ready: Prepared, passages: Passages) -> Plan:
     evidence = {row.id: _evidence(row, passages, topk) for row in rows}
     plan = Plan()
     for name in PROBES:
-        if reason := _impossible(name, rows, evidence, passages, topk):
+        if reason := _impossible(name, evidence, passages, topk):
             plan.left_out[name] = {reason: None}
             continue
         if name in NEED_GOLD and (left := _left_out(name, evidence.values())):
@@ -123,17 +124,11 @@ def _evidence(row: QuestionRow, passages: Passages, topk: int) -> Evidence:
     return Evidence.of(row.metadata, found[: max(topk, len(named.ids), len(named.titles))])
 
 
-def _impossible(
-    name: Probe,
-    rows: Sequence[QuestionRow],
-    evidence: Mapping[str, Evidence],
-    passages: Passages,
-    topk: int,
-) -> str | None:
+def _impossible(name: Probe, evidence: Mapping[str, Evidence], passages: Passages, topk: int) -> str | None:
     """Why a condition cannot be played at all; None if it can."""
     if name in ("random", *NEED_GOLD) and not topk:
         return "rag_r1.retriever.topk is not a number, so it is not known how many passages a search shows"
-    if name == "random" and len(passages.pool) < topk:
+    if name == "random" and len(passages.pool) <= 2 * topk:
         return "needs passages of the corpus: --corpus FILE"
     if name in NEED_GOLD and not any(evidence.values()):
         return "no question names its gold passages (supporting_titles or supporting_ids)"
@@ -162,23 +157,27 @@ def _condition(
     name: Probe, setup: AgentSetup, evidence: Mapping[str, Evidence], passages: Passages, topk: int
 ) -> Condition:
     pool = passages.pool if name == "random" else []
+    titles = [title_key(title_of(passage)) for passage in pool]
 
     def of_row(row: QuestionRow) -> AgentSetup:
         known = evidence[row.id]
-        return probed(setup, name, row.id, max(topk, len(known.passages)), known, pool)
-
-    def withheld(row: QuestionRow) -> AgentSetup:
-        return probed(setup, name, row.id, topk, evidence[row.id])
+        shown = max(topk, len(known.passages)) if name == "gold" else topk
+        return probed(setup, name, row.id, shown, known, _others(pool, titles, known))
 
     def applies(row: QuestionRow) -> bool:
         known = evidence[row.id]
         return name not in NEED_GOLD or bool(known.passages if name == "gold" else known)
 
-    shown: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if name in ("random", *NEED_GOLD):  # a run goes on only with the same passages
-        shown = {"passages_sha256": _hash(pool if name == "random" else evidence)}
-    searches = name in ("real", "withheld")
-    return Condition(name, withheld if name == "withheld" else of_row, applies, searches, options=shown)
+        options = {"passages_sha256": _hash(pool if name == "random" else evidence)}
+    return Condition(name, of_row, applies, name in ("real", "withheld"), options=options)
+
+
+def _others(pool: Sequence[Document], titles: Sequence[str], gold: Evidence) -> Sequence[Document]:
+    """The passages, with these titles, that are not a question's gold ones."""
+    held = [i for i, passage in enumerate(pool) if passage.id in gold.ids or titles[i] in gold.titles]
+    return [passage for i, passage in enumerate(pool) if i not in held] if held else pool
 
 
 def _hash(passages: Any) -> str:

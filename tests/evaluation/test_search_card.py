@@ -69,8 +69,10 @@ def test_a_policy_that_reads_is_right_only_where_it_finds_the_evidence(folder, t
         assert run(policy, folder, tmp_path / "out", *corpus) == 0
         card = json.loads((tmp_path / "out" / "search_card.json").read_text())
         em = {name: one["em"]["value"] for name, one in card["conditions"].items()}
-        nothing = {"closed_book": 0.0, "empty": 0.0, "random": 0.0, "withheld": 0.0}
-        assert em == {"real": 1.0, "gold": 1.0, **nothing}
+        assert (em["real"], em["gold"]) == (1.0, 1.0)
+        assert em["closed_book"] == em["empty"] == 0.0
+        # The question that names another page keeps its own, and those that name none may be lucky.
+        assert em["withheld"] == pytest.approx(1 / 30, abs=1e-6) and em["random"] <= 2 / 32
         assert card["verdict"] == "searches"
         assert "It answers 100 % [" in card["sentences"][0] and "It searches" in capsys.readouterr().out
 
