@@ -12,10 +12,9 @@ from rag_r1.evaluation.search_figures import CALLED
 Card = Mapping[str, Any]
 
 _WHAT = {
-    "real": "the run itself",
     "closed_book": "no turn in which it may search: it has to answer at once",
     "empty": "every search finds nothing",
-    "random": "every search finds passages of the corpus drawn at random",
+    "random": "every search finds passages of the corpus drawn at random, none of the question's gold ones",
     "gold": "every search finds the question's gold passages",
     "withheld": "the real search without the gold passages; what it ranks next takes their place",
 }
@@ -44,10 +43,8 @@ def markdown(card: Card, pictures: Sequence[Path] = ()) -> str:
             for name, one in card["conditions"].items()
         ]
         lines += ["", "## EM by data source and kind of question", "", *table(["", *map(cell, groups)], rows)]
-    lines += ["", "## What was played", ""]
-    lines += table(
-        ["condition", "what differs from the real run"], [[CALLED[n], w] for n, w in _WHAT.items()]
-    )
+    lines += ["", "## What differs from the real run", ""]
+    lines += [f"- {CALLED[name]}: {text}" for name, text in _WHAT.items()]
     lines += [*_left_out(card), "", *_foot(card)]
     return "\n".join(lines)
 

@@ -83,7 +83,7 @@ def test_a_policy_that_reads_is_right_only_where_it_finds_the_evidence(folder, t
         assert set(policy.topks) == {TOPK, TOPK + SPARE}, "only the withheld run asks for more"
 
         page = (tmp_path / "out" / "search_card.md").read_text()
-        assert "**It searches" in page and "| bridge |" in page
+        assert "**It searches" in page and "| demo/bridge |" in page
         assert (tmp_path / "out" / "search_card.png").read_bytes()[:4] == b"\x89PNG"
         assert len(json.loads((tmp_path / "out" / "passages.json").read_text())["drawn"]) == min(
             POOL, len(WORLD.passages)
