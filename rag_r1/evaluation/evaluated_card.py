@@ -13,6 +13,7 @@ from rag_r1.evaluation.card_facts import CardError
 from rag_r1.evaluation.checkpoints import step_of
 from rag_r1.evaluation.conditions import Condition
 from rag_r1.evaluation.engines import IDS
+from rag_r1.evaluation.evaluated_model import version_of_server
 from rag_r1.evaluation.judge import description
 from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.session import Prepared
@@ -72,6 +73,9 @@ def _card(
         "tokenizer": "the model's" if ready.tokens.name == given.model else ready.tokens.name,
         "body": json.loads(given.body),
     }
+    assert given.base_url is not None
+    if version := version_of_server(given.base_url, given.api_key_env):
+        engine["vllm"] = version
     if given.vllm_options:
         engine["vllm_options"] = given.vllm_options
     if tool != DEFAULT_TOOL:

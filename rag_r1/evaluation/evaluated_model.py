@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from rag_r1.evaluation.card_facts import TIMEOUT_S, get_json
 from rag_r1.evaluation.checkpoints import model_folder
 from rag_r1.evaluation.endpoint import base_address
 from rag_r1.evaluation.markdown import plain
@@ -66,19 +67,35 @@ def _within(given: EvalArguments, longest: int | None, **more: Any) -> EvalArgum
 def _context_of_server(url: str, model: str, key_variable: str) -> int | None:
     """Tokens of the model's context, as vLLM names it in its list of models; None if there is no such list.
     Raises RunError if the list lacks the model."""
-    key = os.environ.get(key_variable, "").strip()
-    headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    told = _told(f"{base_address(url)}/models", key_variable)
     try:
-        answer = httpx.get(f"{base_address(url)}/models", headers=headers, timeout=10.0, trust_env=False)
-        listed = answer.json()["data"] if answer.status_code == 200 else []
-        models = {str(one["id"]): one.get("max_model_len") for one in listed}
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, ValueError, TypeError, KeyError, AttributeError):
+        models = {str(one["id"]): one.get("max_model_len") for one in told["data"]}
+    except (TypeError, KeyError, AttributeError):
         return None
     if models and model not in models:
         names = ", ".join(plain(name) for name in list(models)[:5])
         raise RunError(f"{base_address(url)} has no model {model!r}, but {names}: correct --model")
     longest = models.get(model)
     return longest if isinstance(longest, int) and longest > 1 else None
+
+
+def version_of_server(url: str, key_variable: str) -> str | None:
+    """The version of the vLLM at this address; None for another server."""
+    told = _told(f"{base_address(url).removesuffix('/v1')}/version", key_variable)
+    version = told.get("version") if isinstance(told, dict) else None
+    return plain(version) if isinstance(version, str) else None
+
+
+def _told(address: str, key_variable: str) -> Any:
+    """What a server answers to a GET; None if it is no JSON, or an error."""
+    key = os.environ.get(key_variable, "").strip()
+    headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    try:
+        with httpx.Client(headers=headers, timeout=TIMEOUT_S, trust_env=False) as client:
+            status, told = get_json(client, address)
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError):
+        return None
+    return told if status == 200 else None
 
 
 def _context_of_model(folder: Path) -> int | None:

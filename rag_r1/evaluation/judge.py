@@ -121,7 +121,7 @@ class Verdicts:
         """A line about the judge."""
         counts = self.counts
         line = f"judge: {counts['asked']:,} distinct answers, {counts['correct']:,} correct"
-        for name, what in (("no_verdict", "replies without a verdict"), ("unanswered", "without a reply")):
+        for name, what in (("no_verdict", "without a verdict"), ("unanswered", "without a reply")):
             if counts[name]:
                 line += f", {counts[name]:,} {what}"
         return line + (f", cost {self.cost:.4g}" if self.cost else "")

@@ -9,12 +9,14 @@ with the passages in place of `{documents}`.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rag_r1.agent import Trajectory, Turn
+from rag_r1.agent.boundary import reason
 from rag_r1.agent.failures import FailureNote
 from rag_r1.agent.guard import ToolGuard
 from rag_r1.agent.packing import fit_observation
@@ -23,6 +25,8 @@ from rag_r1.agent_setup import AgentSetup
 from rag_r1.evaluation.asks import Ask
 from rag_r1.protocols import SEARCH, Document, Failure, Search
 from rag_r1.protocols.protocol import ObservationFormat
+
+logger = logging.getLogger(__name__)
 
 #: Where the passages go in a prompt.
 PLACE = "{documents}"
@@ -51,8 +55,9 @@ class SearchedFirst:
     def failed_record(self) -> Trajectory:
         """The record of an episode that ended with the search."""
         record = Trajectory(self.ask.id, self.ask.question, self.setup.protocol.name, [self.turn])
-        record.status, record.seconds, record.retries = "tool_failure", self.turn.tool_s, self.retries
         assert self.failure is not None
+        record.status = "error" if self.failure.kind == "error" else "tool_failure"
+        record.seconds, record.retries = self.turn.tool_s, self.retries
         record.failed(self.failure.kind, self.failure.detail)
         return record
 
@@ -68,7 +73,7 @@ class SearchedFirst:
 
 async def searched_first(ask: Ask, setup: AgentSetup) -> SearchedFirst:
     """Search for the question and put what is found into the messages. Raises nothing but its own
-    cancellation and what the tokenizer raises."""
+    cancellation."""
     retries = 0
 
     async def wait(attempt: int) -> None:
@@ -86,7 +91,11 @@ async def searched_first(ask: Ask, setup: AgentSetup) -> SearchedFirst:
         turn.status = "tool_failure"
         passages = failure.reason
     else:
-        passages, call.documents = _fitted(ask, setup, result)
+        try:
+            passages, call.documents = _fitted(ask, setup, result)
+        except Exception as error:  # of the tokenizer, or a bug, as in the turn loop
+            logger.exception("the passages of %s", ask.id)
+            passages, failure = "", Failure("", "error", reason(error))
     asked = replace(setup, own_prompt=False)  # with the messages of the ask
     messages = _messages(ask, setup, passages)
     return SearchedFirst(replace(ask, messages=messages, setup=asked), asked, turn, retries, failure)

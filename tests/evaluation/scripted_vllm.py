@@ -53,6 +53,7 @@ class Policy:
         app.router.add_post("/retrieve", self._retrieve)
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/version", self._version)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         self._loop.run_until_complete(runner.setup())
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -77,6 +78,9 @@ class Policy:
         if self.context is None:
             return web.json_response({"detail": "Not Found"}, status=404)
         return web.json_response({"data": [{"id": "policy", "max_model_len": self.context}]})
+
+    async def _version(self, request: web.Request) -> web.Response:
+        return web.json_response({"version": "0.1"}, status=404 if self.context is None else 200)
 
     async def _complete(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -201,7 +201,11 @@ def test_terms_that_all_runs_have_are_compared(tmp_path):
 def test_published_figures_are_shown_as_not_comparable(tmp_path):
     folders = runs(tmp_path, answers("r", "rag_r1/hotpotqa"), answers("w", "rag_r1/hotpotqa"))
     page = markdown(compare(folders, bootstrap=FEW))
-    assert "**Not comparable**" in page and "| RAG-R1-mq | em | 0.495 | arXiv 2507.02962" in page
+    assert "**Not comparable**" in page and "| RAG-R1-mq | em | 0.495 | 0.495 | arXiv 2507.02962" in page
+    both = [answers(fates, "rag_r1/hotpotqa") + answers(fates, "rag_r1/popqa") for fates in "rw"]
+    page = markdown(compare(runs(tmp_path / "both", *both), bootstrap=FEW))
+    assert "| RAG-R1-mq | em | 0.479 | 0.495 | 0.487 | arXiv 2507.02962" in page
+    assert "| R1-Searcher (Qwen2.5-7B) | judge | – | 0.750 | – | arXiv 2503.05592" in page
     own = runs(tmp_path / "own", answers("r", "mine"), answers("w", "mine"))
     assert "Published" not in markdown(compare(own, bootstrap=FEW))
 

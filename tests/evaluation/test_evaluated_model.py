@@ -10,7 +10,7 @@ from scripted_vllm import Policy
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.evaluation.evaluate import EvalArguments
-from rag_r1.evaluation.evaluated_model import resolved, served
+from rag_r1.evaluation.evaluated_model import resolved, served, version_of_server
 from rag_r1.evaluation.run_folder import RunError
 
 
@@ -53,7 +53,9 @@ def test_a_server_says_how_long_its_context_is_and_whether_it_has_the_model():
         assert (found.max_context_tokens, found.max_prompt_tokens) == (512, 511)
         with pytest.raises(RunError, match="has no model 'other', but policy"):
             resolved(arguments(model="other", base_url=server.url))
+        assert version_of_server(server.url, "NO_KEY") == "0.1"
         server.context = None
+        assert version_of_server(server.url, "NO_KEY") is None
         assert resolved(arguments(model="other", base_url=server.url)).max_context_tokens == 12_288
 
 

@@ -83,7 +83,7 @@ def test_any_other_reply_is_counted_as_no_value_and_not_asked_again(tmp_path):
         for _ in range(2):
             verdicts = verdicts_of(arguments(server.url), records, tmp_path)
     assert [verdicts.put_into(one)["rewards"][TERM] for one in records] == [None, 0.0]
-    assert verdicts.counts["no_verdict"] == 1 and "1 replies without a verdict" in verdicts.told()
+    assert verdicts.counts["no_verdict"] == 1 and "1 without a verdict" in verdicts.told()
     assert len(server.cases) == 2
 
 

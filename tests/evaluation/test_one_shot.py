@@ -13,6 +13,7 @@ from scripted import Searcher
 from scripted_runs import RIGHT, folder_at, row_of, runner_of, setup_of
 
 from rag_r1.evaluation.asks import Ask, ask_of
+from rag_r1.evaluation.characters import Characters
 from rag_r1.evaluation.conditions import baseline
 from rag_r1.evaluation.episode_numbers import numbers_of
 from rag_r1.evaluation.one_shot import searched_first
@@ -114,6 +115,18 @@ def test_the_prompt_stays_within_its_limit_and_a_question_that_is_too_long_is_a_
     assert 500 < len(ids) <= 600 and first.turn.calls[0].documents
     record = play(tmp_path, agent(long, max_prompt_tokens=20))
     assert (record["status"], record["right"]) == ("bad_row", None)
+
+
+def test_passages_that_cannot_be_encoded_are_no_wrong_answer(tmp_path):
+    class Broken(Characters):
+        def encode(self, text):
+            if "Tiber" in text:
+                raise OverflowError("no tokens")
+            return super().encode(text)
+
+    record = play(tmp_path, replace(agent(), codec=Broken()))
+    assert (record["status"], record["right"]) == ("error", None)
+    assert record["failures"] == [{"kind": "error", "turn": 0, "detail": "OverflowError: no tokens"}]
 
 
 def test_a_failed_search_is_no_wrong_answer_unless_failures_are_shown(tmp_path):
