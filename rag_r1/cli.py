@@ -27,8 +27,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "train": ("rag_r1.train", "check a recipe, its data, model and retrieval server, then train with veRL"),
     "stages": ("rag_r1.stages", "train in stages, each from the model of the previous one; resumable"),
-    "report": ("rag_r1.evaluation.report", "make the report of a finished evaluation run"),
-    "compare": ("rag_r1.evaluation.compare", "compare evaluation runs on the questions that they share"),
+    "eval": (
+        "rag_r1.evaluation.evaluate",
+        "ask a model or a checkpoint questions and report; eval report, eval compare; resumable",
+    ),
 }
 """Command -> the module with its `main`, and what it does."""
 

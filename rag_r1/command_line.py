@@ -137,7 +137,7 @@ def _shown(field: FieldInfo, given: dict[str, Any]) -> dict[str, Any]:
     help, metavar = field.description or "", field.json_schema_extra["metavar"]
     default = field.default
     if isinstance(default, list | tuple):
-        default = " ".join(default) or None
+        default = " ".join(map(str, default)) or None
     if not any(default is none for none in (PydanticUndefined, None, False)) and "(default" not in help:
         help += f" (default: {default})"
     if given.get("action") == "append" or "nargs" in given:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Strict
+from pydantic import AfterValidator, BeforeValidator, Strict
 
 from rag_r1.agent import Budget, FailurePolicy
 from rag_r1.agent.budget import EpisodeLimits
@@ -42,6 +42,20 @@ def _listed(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) and value else value or _REWARD
 
 
+def _each_once(probes: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(probes)) < len(probes):
+        raise ValueError("a probe is named twice")
+    return probes
+
+
+#: The probes (rag_r1/probes.py) that a validation can play: those that need no text of passages.
+ValidationProbe = Literal["closed_book", "empty", "withheld"]
+Probes = Annotated[
+    tuple[ValidationProbe, ...],
+    BeforeValidator(lambda value: tuple(value or ()) if isinstance(value, list | None) else value),
+    AfterValidator(_each_once),
+    Must("a list of closed_book, empty, withheld, each once (random and gold: `rag-r1 eval --card`)"),
+]
 Section = Annotated[dict, BeforeValidator(lambda value: {} if value is None else value), Must("a mapping")]
 Entries = Annotated[tuple[dict, ...], BeforeValidator(_listed), Must("a list of {term, weight, ...}")]
 
@@ -62,6 +76,8 @@ class _Block:
     tools: Section = field(default_factory=dict)
     reward: Entries = _REWARD
     failures: Section = field(default_factory=dict)
+    #: Under which the questions of a validation are played once more (plugin/probe_rows.py).
+    probes: Probes = ()
     trajectory_dir: Annotated[Text | None, Must("a folder or null")] = None
 
 
@@ -83,6 +99,7 @@ class RagR1Config:
     reward: tuple[dict[str, Any], ...]
     failures: FailurePolicy
     trajectory_dir: str | None
+    probes: tuple[ValidationProbe, ...] = ()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | None) -> RagR1Config:
@@ -135,6 +152,7 @@ class RagR1Config:
             reward=block.reward,
             failures=failures,
             trajectory_dir=block.trajectory_dir,
+            probes=block.probes,
         )
         return settings, faults
 

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rag_r1.afterwards import after_sft
 from rag_r1.command_line import Arguments, Overrides, argument, read_arguments
 from rag_r1.import_path import find_beside_the_caller
 from rag_r1.stages import StageError, locked, run_here
@@ -163,7 +164,7 @@ def run(command: Sequence[str], folder: Path) -> int:
     link = folder / MODEL
     link.unlink(missing_ok=True)
     link.symlink_to(model.relative_to(folder), target_is_directory=True)
-    print(f"model: {link} -> {model} ({told})")
+    print(f"model: {link} -> {model} ({told})", *after_sft(link), sep="\n")
     return 0
 
 

@@ -1,7 +1,8 @@
 """`rag-r1 train`: compose a recipe, run the preflight, then start veRL's own trainer.
 
 There is no trainer here. The recipe and the `key=value` overrides are Hydra's and are passed unchanged to
-`python -m verl.trainer.main_ppo`; this command only checks them first. A user's own files and modules are
+`python -m verl.trainer.main_ppo`; this command only checks them first, and says at the end what to do with
+what was trained (launch.py). A user's own files and modules are
 searched for in the folder from which the command is started. Ray's workers may run in another folder, so
 relative names of existing files are passed on as absolute paths.
 
@@ -189,7 +190,7 @@ class TrainArguments(Arguments):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 1 if the preflight found an error; otherwise veRL takes this process over."""
+    """Returns 1 if the preflight found an error; otherwise launch.py takes this process over."""
     given = read_arguments(TrainArguments, arguments, prog="rag-r1 train", description=_DESCRIPTION)
     find_beside_the_caller()
     try:
@@ -218,7 +219,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.check_only:
         return 0
     sys.stdout.flush()
-    command = recipe.command([*given.overrides, *whole_paths(config), *session_overrides(config)])
+    overrides = [*given.overrides, *whole_paths(config), *session_overrides(config)]
+    command = [sys.executable, "-m", "rag_r1.launch", str(recipe.folder), recipe.name, *overrides]
     os.execv(command[0], command)
 
 

@@ -137,3 +137,9 @@ def test_all_wrong_terms_and_all_that_is_wrong_with_one_are_told():
     with pytest.raises(RewardError) as caught:
         RewardSum.from_config(config)
     assert all(str(fault) in str(caught.value) for fault in faults)
+
+
+@pytest.mark.parametrize("probes", [["gold"], ["closed_book", "closed_book"], "empty", [5]])
+def test_a_wrong_probe_of_the_validation_is_named_by_its_key(probes):
+    _, [fault] = RagR1Config.read({**RIGHT, "probes": probes})
+    assert str(fault).startswith("rag_r1.probes must be a list of closed_book, empty, withheld")

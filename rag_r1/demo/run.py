@@ -24,7 +24,9 @@ from typing import Literal
 import yaml
 from tqdm import tqdm
 
+from rag_r1.afterwards import after_demo, newest_checkpoint
 from rag_r1.command_line import Arguments, CheckedOverrides, argument, read_arguments
+from rag_r1.demo.evaluation import evaluation
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.report import make_report, markdown
 from rag_r1.demo.server import ROOT, build_index, retrieval_server
@@ -32,6 +34,11 @@ from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.import_path import find_beside_the_caller
 
 RECIPES = ROOT / "recipes"
+#: Saves the policy of the last step, as a Hugging Face model only.
+KEEP_POLICY = (
+    "trainer.save_freq=1000000",
+    "actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]",
+)
 
 
 class DemoError(RuntimeError):
@@ -127,7 +134,8 @@ def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> Iterat
 
 def _show(bar: tqdm, entry: dict) -> None:
     data = entry["data"]
-    held_out = [value for key, value in data.items() if key.startswith("val-") and key.endswith("/em/mean@1")]
+    scores = {key: value for key, value in data.items() if key.startswith("val-")}
+    held_out = [v for key, v in scores.items() if key.endswith("/em/mean@1") and "/probe_" not in key]
     if held_out:
         bar.write(f"  step {entry['step']:>3}  held-out exact match {sum(held_out) / len(held_out):.2f}")
     if "search/score" in data:
@@ -175,12 +183,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     out = (args.out or ROOT / "outputs" / "demo" / args.recipe).resolve()
     try:
-        results = run_demo(args.recipe, out, args.seed, args.overrides, args.timeout)
+        results = run_demo(args.recipe, out, args.seed, [*KEEP_POLICY, *args.overrides], args.timeout)
     except RuntimeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in total. Picture: {out / 'report.png'}")
-    print(f"Every trajectory, as JSON lines: {out / 'trajectories'}")
+    model = newest_checkpoint(out / "checkpoints")
+    protocol = yaml.safe_load((RECIPES / "demo" / f"{args.recipe}.yaml").read_text())["rag_r1"]["protocol"]
+    data, url = out / "data" / "val.parquet", "http://127.0.0.1:8000"
+    words = evaluation(model or policy_path(protocol), data, protocol, url, out / "card")
+    print("\n".join(["", *after_demo(out, model, words)]))
     return 0
 
 

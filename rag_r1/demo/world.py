@@ -210,7 +210,11 @@ def to_row(question: Question, index: int, split: str, protocol: Protocol) -> Qu
         protocol=protocol.name,
         index=index,
         ability="search",
-        metadata={"kind": question.kind},
+        metadata={
+            "kind": question.kind,
+            # Each entity has a passage of its own, which states its fact.
+            "supporting_titles": [lookup.entity for lookup in question.lookups],
+        },
     )
 
 

@@ -59,6 +59,9 @@ class AskingArguments(Arguments):
     )
     max_response_tokens: Positive = argument("tokens of an episode after its prompt", default=8192)
     max_prompt_tokens: Positive = argument("tokens of a prompt", default=4096)
+    max_context_tokens: Positive | None = argument(
+        "tokens that the engine's context holds (default: the sum of both)", "N", default=None
+    )
     term: str = argument(
         f"reward term that says what is right: {', '.join(term_names())}, or one of rag_r1.reward",
         "NAME",
@@ -90,16 +93,20 @@ class AskingArguments(Arguments):
     def _checked(self) -> AskingArguments:
         if self.max_cost is not None and not (self.price_in or self.price_out):
             raise ValueError("--max-cost needs --price-in and --price-out")
-        if self.engine == "completions" and self.tokenizer is None:
-            raise ValueError(
-                "--engine completions needs --tokenizer, the tokenizer of the model that is asked"
-            )
         try:
             body = json.loads(self.body)
         except ValueError as error:
             raise ValueError(f"--body is not JSON: {error}") from None
         if not isinstance(body, dict):
             raise ValueError("--body must be a JSON object")
+        return self
+
+    @model_validator(mode="after")
+    def _tokenizer_is_known(self) -> AskingArguments:
+        if self.engine == "completions" and self.tokenizer is None:
+            raise ValueError(
+                "--engine completions needs --tokenizer, the tokenizer of the model that is asked"
+            )
         return self
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from data_process.qa_parquet import make_rows
 from data_process.questions import Source, read_file
 from data_process.row_files import DataError
 from data_process.same_question import Repeat, fold
+from rag_r1.agent_setup import AgentSetup
 from rag_r1.protocols import Protocol
 from rag_r1.rows import QuestionRow, read_rows, row_fault
 
@@ -31,7 +32,9 @@ from rag_r1.rows import QuestionRow, read_rows, row_fault
 @dataclass(frozen=True)
 class Ask:
     """One episode to be played. `messages`: the prompt, None for the protocol's own; `sample` counts from 0;
-    `seed` and `temperature` are for the engine."""
+    `seed` and `temperature` are for the engine. `setup`: the agent, None for the run's. `search_first`: the
+    question is searched for, and its passages stand in the prompt (one_shot.py). `metadata`: the row's, for
+    the record."""
 
     question_id: str
     question: str
@@ -41,6 +44,9 @@ class Ask:
     sample: int = 0
     seed: int = 0
     temperature: float = 1.0
+    setup: AgentSetup | None = field(default=None, compare=False, repr=False)
+    search_first: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def id(self) -> str:
@@ -122,9 +128,10 @@ def ask_of(
     seed: int = 0,
     temperature: float = 1.0,
     own_prompt: bool = False,
+    **more: Any,
 ) -> Ask:
     """The ask that plays a row for the `sample`th time; `seed` is the run's. With `own_prompt` the protocol's
-    prompt is used even if the row has one."""
+    prompt is used even if the row has one. `more`: further fields of Ask."""
     usable = row.prompt and row.protocol == protocol.name and not own_prompt
     return Ask(
         question_id=row.id,
@@ -135,6 +142,7 @@ def ask_of(
         sample=sample,
         seed=int(drawn(seed, "sampling", f"{row.id}#{sample}") * (1 << 31)),
         temperature=temperature,
+        **more,
     )
 
 

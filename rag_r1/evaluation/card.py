@@ -2,7 +2,7 @@
 
 A result without the corpus, the retriever, the prompt and the budgets behind it cannot be compared with
 another: a repaired corpus changes EM by more than one algorithm differs from the next (arXiv 2605.27881).
-So a run writes a card when it starts (`card_of`), a report shows it, and `rag-r1 compare` refuses runs
+So a run writes a card when it starts (`card_of`), a report shows it, and `rag-r1 eval compare` refuses runs
 whose cards differ in anything that was not named as intended.
 
 What can be asked for is asked for (card_facts.py): the retrieval server describes itself, files are hashed,
@@ -90,11 +90,13 @@ class CommitPart(_Part):
 
 
 class Card(_Part):
-    """See the top of the module. `started`: UTC; `data`: by file name; `index`: the fields of the index's
-    manifest but for its list of files."""
+    """See the top of the module. `started`: UTC; `condition`: how the questions were asked (conditions.py);
+    `judge`: the model that judged answers, if there was one; `data`: by file name; `index`: the fields of the
+    index's manifest but for its list of files."""
 
     format: Literal[1] = 1
     started: str
+    condition: str = "agent"
     model: ModelPart
     engine: EnginePart
     protocol: ProtocolPart
@@ -103,6 +105,7 @@ class Card(_Part):
     sampling: dict[str, Any]
     seed: int | None = None
     normaliser: NormaliserName = "squad"
+    judge: dict[str, Any] = Field(default_factory=dict)
     corpus_sha256: str | None = None
     retriever: RetrieverPart | None = None
     index: dict[str, Any] | None = None
@@ -167,6 +170,8 @@ def card_of(
     budget: Any,
     sampling: Mapping[str, Any],
     engine_mode: Literal["tokens", "text"],
+    condition: str = "agent",
+    judge: Mapping[str, Any] | None = None,
     failures: FailurePolicy | None = None,
     engine: Mapping[str, Any] | None = None,
     seed: int | None = None,
@@ -196,6 +201,7 @@ def card_of(
     manifest = card_facts.manifest(index) if index else None
     return Card(
         started=(started or datetime.now(timezone.utc)).astimezone(timezone.utc).isoformat("T", "seconds"),
+        condition=condition,
         model=ModelPart(**card_facts.model(model), revision=revision),
         engine=EnginePart(mode=engine_mode, options=without_secrets(engine or {})),
         protocol=protocol_part(protocol),
@@ -204,6 +210,7 @@ def card_of(
         sampling=_plain(sampling),
         seed=seed,
         normaliser=normaliser,
+        judge=without_secrets(judge or {}),
         corpus_sha256=_corpus(server, manifest, index),
         retriever=server,
         index=manifest,

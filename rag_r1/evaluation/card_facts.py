@@ -88,8 +88,8 @@ def asked(base: str) -> dict[str, Any]:
     try:
         headers = {**token_header(), "Accept-Encoding": "identity"}
         with httpx.Client(timeout=TIMEOUT_S, trust_env=False, headers=headers) as client:
-            health, _ = _get(client, f"{base}/health")
-            status, ready = _get(client, f"{base}/ready")
+            health, _ = get_json(client, f"{base}/health")
+            status, ready = get_json(client, f"{base}/ready")
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
         raise CardError(
             f"no retrieval server answers at {address(base)} ({type(error).__name__}): start it, or correct "
@@ -105,8 +105,8 @@ def asked(base: str) -> dict[str, Any]:
     }
 
 
-def _get(client: httpx.Client, url: str) -> tuple[int, Any]:
-    """Status and JSON of an answer; the JSON is None if there is none, or too much."""
+def get_json(client: httpx.Client, url: str) -> tuple[int, Any]:
+    """Status and JSON of an answer; the JSON is None if there is none, or too much. Raises httpx's errors."""
     body = b""
     with client.stream("GET", url) as answer:
         for piece in answer.iter_raw():  # nothing is decompressed

@@ -3,7 +3,7 @@
 Runs are compared only if their cards (card.py) are equal but for what `--differs` names: a difference in a
 corpus, a prompt or a budget would otherwise look like one of the method.
 
-    rag-r1 compare outputs/base outputs/trained --differs model
+    rag-r1 eval compare outputs/base outputs/trained --differs model
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KEY is a key of the cards, or a section: `model` stands for `model.name` and `mo
 or put commas between the keys. `--differs card` also compares runs that have no card.
 
 example:
-  rag-r1 compare outputs/base outputs/grpo --differs model --out outputs/base_grpo
+  rag-r1 eval compare outputs/base outputs/grpo --differs model --out outputs/base_grpo
 """
 
 
@@ -170,7 +170,7 @@ class CompareArguments(Arguments):
         return self
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 compare") -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval compare") -> int:
     """Compare runs and print the tables; returns the exit status."""
     given = read_arguments(
         CompareArguments, arguments, prog=prog, description=__doc__.split("\n\n")[0], epilog=_EPILOG

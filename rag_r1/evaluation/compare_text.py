@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.markdown import cell, number, p_value, table, whole, with_interval
-from rag_r1.evaluation.sources import LAYOUT, PUBLISHED, label_of, labels
+from rag_r1.evaluation.sources import LAYOUT, PUBLISHED, PublishedRow, label_of, labels
 
 Comparison = Mapping[str, Any]
 
@@ -131,7 +131,8 @@ def _published(comparison: Comparison) -> list[str]:
     there = {label_of(source) for source in comparison["sources"]}
     names = [name for name in LAYOUT if name in there]
     rows = [
-        [row.system, row.measure, *(number(row.values.get(name)) for name in names), row.source]
+        [row.system, row.measure, *(number(row.values.get(name)) for name in names), _mean(row, names)]
+        + [row.source]
         for row in PUBLISHED
         if any(name in row.values for name in names)
     ]
@@ -144,8 +145,15 @@ def _published(comparison: Comparison) -> list[str]:
         "**Not comparable** with the runs above: other corpora, retrievers, prompts and budgets, and partly "
         "other questions.",
         "",
-        *table(["published", "measure", *names, "source"], rows),
+        *table(["published", "measure", *names, "Avg.", "source"], rows),
     ]
+
+
+def _mean(row: PublishedRow, names: Sequence[str]) -> str:
+    """The mean over these data sets, if the paper has all of them."""
+    values = [row.values.get(name) for name in names]
+    known = [value for value in values if value is not None]
+    return number(sum(known) / len(known) if len(known) == len(values) else None)
 
 
 def _count(value: int | None) -> str:

@@ -69,21 +69,26 @@ class Tokens:
         return IDS if returned else TEXT
 
 
-def agent_setup(config: RagR1Config, tokens: Tokens, limits: RowLimits) -> AgentSetup:
-    """The agent in these tokens; `limits` are tokens in any case."""
+def agent_setup(
+    config: RagR1Config, tokens: Tokens, limits: RowLimits, *, validation: bool = False
+) -> AgentSetup:
+    """The agent in these tokens, with the limits and the search of training or of validation; `limits` are
+    tokens in any case."""
     if tokens.tokenizer is not None:
         if config.protocol.prompt_form == "chat" and not tokens.tokenizer.chat_template:
             raise RunError(
                 f"--tokenizer {tokens.name} has no chat template, which the protocol {config.protocol.name} "
                 "needs: give that of a chat model, or use a protocol with a plain text as its prompt"
             )
-        return AgentSetup.of(config, tokens.tokenizer, limits)
+        setup = AgentSetup.of(config, tokens.tokenizer, limits)
+        return setup.for_validation(config, limits) if validation else setup
     codec: Codec = Characters()
+    retriever = config.validation_retriever if validation else config.retriever
     return AgentSetup(
         protocol=config.protocol,
         codec=codec,
-        budget=in_characters(limits.within(config.budget(limits.response_tokens))),
-        tools=partial(shared_tools, config.retriever, config.tools),
+        budget=in_characters(limits.within(config.budget(limits.response_tokens, validation=validation))),
+        tools=partial(shared_tools, retriever, config.tools),
         chat=Characters().chat,
         failures=config.failures,
         own_prompt=config.own_prompt,
@@ -106,14 +111,15 @@ def engine_maker(
     def make(ask: Ask) -> Engine:
         exchanges = Exchanges(ask.id, endpoint, tape)
         own = {**sampling, "temperature": ask.temperature}
+        agent = ask.setup or setup
         if answers == CHAT:
-            messages = setup.messages(ask.question, ask.messages)
-            messages = setup.protocol.harmless(messages, ask.question)
-            return ChatEngine(exchanges, setup.codec, setup.protocol, messages, own, ask.seed, more)
+            messages = agent.messages(ask.question, ask.messages)
+            messages = agent.protocol.harmless(messages, ask.question)
+            return ChatEngine(exchanges, agent.codec, agent.protocol, messages, own, ask.seed, more)
         return CompletionEngine(
             exchanges,
-            setup.codec,
-            setup.protocol,
+            agent.codec,
+            agent.protocol,
             own,
             ask.seed,
             ids=answers == IDS,

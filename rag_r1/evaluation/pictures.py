@@ -16,6 +16,7 @@ import numpy as np
 
 from rag_r1.evaluation.markdown import plain
 from rag_r1.evaluation.run_table import RunTable
+from rag_r1.evaluation.search_figures import CALLED, REAL
 from rag_r1.evaluation.sources import labels
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,24 @@ def draw_comparison(comparison: Mapping[str, Any], name: str, out: Path) -> list
         left.set_xlabel(label, parse_math=False)
         right.set_xlabel(f"{label}: difference from the first run", parse_math=False)
         _legend(left.figure, series, runs)
+    return drawn
+
+
+def draw_search_card(card: Mapping[str, Any], out: Path) -> list[Path]:
+    """`search_card.png`: the EM of each condition, over all questions and by group, with intervals."""
+    conditions = card["conditions"]
+    groups = list(conditions[REAL]["groups"])
+    drawn = []
+    height = 1.2 + 0.13 * (len(groups) + 1) * max(3, len(conditions))
+    with _figure(out / "search_card.png", drawn, width=7.0, height=height) as axes:
+        if axes is not None:
+            series = []
+            for i, one in enumerate(conditions.values()):
+                points = [one["em"], *(one["groups"][group] for group in groups)]
+                series.append(_dots(axes[0], points, i, len(conditions)))
+            _rows(axes[0], ["all questions", *groups])
+            axes[0].set(xlim=(-0.02, 1.02), xlabel="EM")
+            _legend(axes[0].figure, series, [CALLED[name] for name in conditions])
     return drawn
 
 

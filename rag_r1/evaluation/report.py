@@ -5,7 +5,7 @@ records does not change a byte of it. Every figure stands for each data source, 
 (in which each counts once, as in the papers' tables) and for all questions together, with a bootstrap
 interval (bootstrap.py). docs/guides/reports.md explains each figure.
 
-    rag-r1 report outputs/run
+    rag-r1 eval report outputs/run
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class ReportArguments(Arguments):
     skip_bad_rows: bool = argument(HELP, default=False)
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 report") -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval report") -> int:
     """Make a report and print it; returns the exit status."""
     given = read_arguments(ReportArguments, arguments, prog=prog, description=__doc__.split("\n\n")[0])
     options = ReportOptions(

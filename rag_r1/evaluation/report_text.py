@@ -55,6 +55,11 @@ def _opening(report: Report) -> list[str]:
     if every["episodes"] and every["failed"] > _MANY_FAILED * every["episodes"]:
         share = every["failed"] / every["episodes"]
         told.append(f"**{share:.1%} of the episodes failed**: the scores are of the others only.")
+    if report["figures"]["answerable"]["all"]["value"] is None:
+        told.append(
+            "Which of the questions the corpus can answer is not known, so the figures of these are missing: "
+            "`rag-r1 corpus check` finds out, and its file `answerable_ids.json` is given as `--answerable`."
+        )
     if counts["questions_without_record"]:
         told.append(
             f"**{whole(counts['questions_without_record'])} of {whole(counts['questions_in_data'])} "

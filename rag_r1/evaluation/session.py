@@ -16,6 +16,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rag_r1.agent_setup import AgentSetup, RowLimits
@@ -51,31 +52,33 @@ _TERMS = ("em", "f1", "cover_em")
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a command has read and checked before anything is asked."""
+    """What a command has read and checked before anything is asked. `retriever`: the keys of the search."""
 
     questions: Questions
     config: RagR1Config
     tokens: Tokens
     setup: AgentSetup
+    retriever: dict[str, Any]
     reward: RewardSum
     right: Right
 
 
-def prepare(given: AskingArguments, defaults: Mapping[str, Any]) -> Prepared:
+def prepare(given: AskingArguments, defaults: Mapping[str, Any], *, validation: bool = False) -> Prepared:
     """Read the questions and check every key. `defaults`: keys of the block rag_r1, by section, of this
-    command. Raises RunError."""
+    command. With `validation` the limits and the search are those of a validation. Raises RunError."""
     find_beside_the_caller()
     try:
-        return _prepared(given, defaults)
+        return _prepared(given, defaults, validation)
     except ValueError as error:  # of the configuration, of a reward, of the files
         raise RunError(str(error)) from error
 
 
-def _prepared(given: AskingArguments, defaults: Mapping[str, Any]) -> Prepared:
+def _prepared(given: AskingArguments, defaults: Mapping[str, Any], validation: bool) -> Prepared:
     config = RagR1Config.from_config(block_of(given, defaults))
     tokens = Tokens.of(given.tokenizer)
-    limits = RowLimits(given.max_prompt_tokens, given.max_response_tokens)
-    setup = agent_setup(config, tokens, limits)
+    limits = RowLimits(given.max_prompt_tokens, given.max_response_tokens, given.max_context_tokens)
+    setup = agent_setup(config, tokens, limits, validation=validation)
+    retriever = config.validation_retriever if validation else config.retriever
     entries = [dict(entry) for entry in config.reward]
     if "rag_r1.reward" not in keys_of(given):
         terms = dict.fromkeys([*_TERMS, given.term])
@@ -88,13 +91,14 @@ def _prepared(given: AskingArguments, defaults: Mapping[str, Any]) -> Prepared:
     questions = read_questions(
         given.questions, config.protocol, skip_bad_rows=given.skip_bad_rows, limit=given.limit
     )
-    return Prepared(questions, config, tokens, setup, reward, Right(name, given.right_from))
+    right = Right(name, given.right_from)
+    return Prepared(questions, config, tokens, setup, dict(retriever), reward, right)
 
 
 def settings_of(given: AskingArguments, ready: Prepared, command: str, **more: Any) -> dict[str, Any]:
     """What decides which episodes are played and how."""
     protocol = json.dumps(dataclasses.asdict(ready.config.protocol), sort_keys=True, default=str)
-    retriever = {key: value for key, value in ready.config.retriever.items() if key not in _HOW_FAST}
+    retriever = {key: value for key, value in ready.retriever.items() if key not in _HOW_FAST}
     return {
         "command": command,
         "format": _FORMAT,
@@ -132,10 +136,17 @@ class Session:
 
 @asynccontextmanager
 async def session(
-    given: AskingArguments, ready: Prepared, url: str, model: str, settings: Mapping[str, Any]
+    given: AskingArguments,
+    ready: Prepared,
+    url: str,
+    model: str,
+    settings: Mapping[str, Any],
+    *,
+    out: Path | None = None,
+    searches: bool = True,
 ) -> AsyncIterator[Session]:
-    """Opens everything that a run needs, tries out the endpoint and the search, and closes it again. Raises
-    RunError."""
+    """Opens everything that a run needs, tries out the endpoint and the search, and closes it again. `out`:
+    the run's folder, if it is not `--out`; `searches`: false for a run without a search. Raises RunError."""
     stop, body = Stop(), json.loads(given.body)
     options = EndpointOptions(
         url=url,
@@ -149,13 +160,14 @@ async def session(
     spending = Spending(stop, given.price_in, given.price_out, given.max_cost)
     endpoint = Endpoint(options, stop, spending, Pace(given.rpm, given.tpm))
     try:
-        await _try_search(ready.setup)
-        sampling = {"model": model, "top_p": None if given.top_p == 1 else given.top_p}
+        if searches:
+            await _try_search(ready.setup)
+        sampling = {"model": model, **_sampling(given)}
         answers = await _unless_stopped(
             stop, ready.tokens.answers(given.engine, endpoint, model, body, ready.setup)
         )
         notes = {"endpoint": base_address(url), "retriever": given.retriever_url}
-        with RunFolder(given.out, {**settings, "model": model, "answers": answers}, notes) as folder:
+        with RunFolder(out or given.out, {**settings, "model": model, "answers": answers}, notes) as folder:
             spending.add(folder.tape.usage)
             make = engine_maker(answers, ready.setup, endpoint, folder.tape, sampling, body)
             runner = Runner(
@@ -173,7 +185,7 @@ async def session(
             yield Session(ready, folder, runner, endpoint, spending, stop, answers)
     finally:
         await endpoint.close()
-        searcher = getattr(shared_searcher(dict(ready.config.retriever)), "searcher", None)
+        searcher = getattr(shared_searcher(dict(ready.retriever)), "searcher", None)
         if hasattr(searcher, "close"):
             await searcher.close()
 
@@ -188,6 +200,15 @@ def run_command(work: Callable[[], Awaitable[int]]) -> int:
     except KeyboardInterrupt:
         print("interrupted: run the same command again to go on", file=sys.stderr)
         return 130
+
+
+def _sampling(given: AskingArguments) -> dict[str, Any]:
+    """Keys of every request, besides the temperature. vLLM takes what a request leaves out from the model's
+    generation_config.json (Qwen's has a repetition penalty, and top-p and top-k of its own), so a policy is
+    asked with all of them, as in training."""
+    if given.engine == "chat":
+        return {"top_p": None if given.top_p == 1 else given.top_p}
+    return {"top_p": given.top_p, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
 async def _unless_stopped(stop: Stop, work: Awaitable[Any]) -> Any:

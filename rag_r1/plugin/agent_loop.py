@@ -29,6 +29,9 @@ from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 from rag_r1.agent import Codec, Generation, Ledger, TrainingRow, Trajectory
 from rag_r1.agent_setup import AgentSetup, RowLimits
 from rag_r1.config import RagR1Config
+from rag_r1.plugin.probe_rows import probe_of
+from rag_r1.probes import SPARE, Evidence, probed
+from rag_r1.tools import RetrieverConfig
 
 
 class VerlEngine:
@@ -123,6 +126,21 @@ class _Settings:
         vocabulary = _vocabulary_size(config)
         self.training = AgentSetup.of(settings, tokenizer, limits, vocabulary_size=vocabulary)
         self.validation = self.training.for_validation(settings, limits)
+        self.probes, retriever = settings.probes, settings.validation_retriever
+        self.topk = retriever.get("topk", RetrieverConfig().topk)
+        if "withheld" in self.probes:  # its search returns what takes the place of gold passages
+            deeper = replace(settings, validation_retriever={**retriever, "topk": self.topk + SPARE})
+            self.deeper = self.validation.for_validation(deeper, limits)
+
+    def of_row(self, row: Mapping[str, Any], info: Mapping[str, Any]) -> AgentSetup:
+        """The agent that plays a row of the data set: in training, in validation, or under a probe."""
+        if str(info.get("split", "train")) == "train":
+            return self.training
+        probe = probe_of(row)
+        if probe not in self.probes:
+            return self.validation
+        setup = self.deeper if probe == "withheld" else self.validation
+        return probed(setup, probe, _text(info.get("id")), self.topk, Evidence.of(info))
 
     @classmethod
     def of(cls, config: DictConfig, tokenizer: Any) -> _Settings:
@@ -148,8 +166,7 @@ class SearchAgentLoop(AgentLoopBase):
         info = info if isinstance(info, Mapping) else {}
         question = _text(info.get("question"))
         record_id = f"{_text(info.get('id', row.get('uid')))}#{row.get('session_id', 0)}"
-        training = str(info.get("split", "train")) == "train"
-        setup = self.settings.training if training else self.settings.validation
+        setup = self.settings.of_row(row, info)
         engine = VerlEngine(self.server_manager, sampling_params, setup.codec)
         episode = setup.episode(engine)
         record = await episode.run(record_id, question, self._prompt_ids(setup, row, question))

@@ -4,6 +4,10 @@ veRL's own data set ends a run in the middle of an epoch at a row whose `prompt`
 `__getitem__`); one such row among ninety thousand should not cost a whole run. `data.custom_cls` is veRL's
 own way to name another data set. Rows with a prompt but without a question or a gold answer stay: the agent
 loop ends their trajectories at once, with a status of their own.
+
+To a validation's rows it adds those of the probes (probe_rows.py). veRL does not say which of its two data
+sets it makes: that of the validation has the files `data.val_files`, and of their rows those count whose
+split is not `train`, as for the agent loop, which gives them the limits of validation.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import datasets
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
+from rag_r1.plugin.probe_rows import with_probes
 from rag_r1.rows import usable_prompt
 
 
@@ -23,4 +28,10 @@ class SearchDataset(RLHFDataset):
         dataframe = dataframe.filter(usable_prompt, input_columns=[key], desc=f"Rows with a usable {key}")
         if len(dataframe) < rows:
             print(f"left out {rows - len(dataframe)} of {rows} rows: no usable {key}")
-        return super().maybe_filter_out_long_prompts(dataframe)
+        dataframe = super().maybe_filter_out_long_prompts(dataframe)
+        probes = list(self.config.get("probes") or ())
+        return with_probes(dataframe, probes) if probes and self._is_validation() else dataframe
+
+    def _is_validation(self) -> bool:
+        files = self.config.get("val_files") or ()
+        return list(self.original_data_files) == ([files] if isinstance(files, str) else list(files))

@@ -24,6 +24,7 @@ from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from rag_r1.agent import Trajectory
 from rag_r1.config import RagR1Config
+from rag_r1.plugin.probe_rows import probe_of, suffix_of
 from rag_r1.records import TrajectoryDump, summary
 from rag_r1.rewards import RewardSum
 from rag_r1.rows import golds_of
@@ -46,12 +47,13 @@ class SearchRewardManager(RewardManagerBase):
         record = Trajectory.from_dict(row["tool_extra_fields"]["trajectory"])
         golds = golds_of(row.get("reward_model"))
         await self._judge(record, golds)
-        info = row.get("extra_info") or {}
+        split = str((row.get("extra_info") or {}).get("split", "train"))
+        source, probe = str(row.get("data_source", "")), probe_of(row)
         dumped = self.dump.write(
             record,
             step=int(row.get("global_steps", 0)),
-            split=str(info.get("split", "train")),
-            data_source=str(row.get("data_source", "")),
+            split=f"{split}_{probe}" if probe else split,
+            data_source=source.removesuffix(suffix_of(probe)) if probe else source,
             golds=golds,
         )
         return {

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from rag_r1.preflight.cluster import check_engines, check_reach, check_sharing
 from rag_r1.preflight.data import check_data, check_steps
 from rag_r1.preflight.model import check_model, check_tags
+from rag_r1.preflight.probes import check_probes
 from rag_r1.preflight.problems import Problem, Report
 from rag_r1.preflight.retriever import check_retriever
 from rag_r1.preflight.sampling import check_filtering, check_sampler, check_sampler_options
@@ -36,6 +37,7 @@ def preflight(config: DictConfig) -> Report:
     report.problems += check_sampler(config) + check_sampler_options(config)
     report.problems += check_filtering(config, settings)
     report.problems += check_sessions(config, settings)
+    report.problems += check_probes(config, settings)
     if settings is not None and settings.protocol is not None and tokenizer is not None:
         report.problems += check_tags(settings.protocol, tokenizer)
     train_rows = check_data(config, settings, tokenizer, report)

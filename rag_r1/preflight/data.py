@@ -45,7 +45,7 @@ def check_data(
         count_tokens = _counter(setup)
     train_rows: int | None = 0
     for key in ("train_files", "val_files"):
-        for path in _files(config.data, key):
+        for path in files_of(config.data, key):
             if "://" in path or not path.endswith(".parquet"):
                 report.notes.append(f"{path}: not a local parquet file, so its rows were not checked")
                 train_rows = None if key == "train_files" else train_rows
@@ -63,7 +63,7 @@ def check_data(
             elif key == "train_files":
                 train_rows = None
             report.problems += problems
-    return train_rows if _files(config.data, "train_files") else None
+    return train_rows if files_of(config.data, "train_files") else None
 
 
 def _counter(setup: AgentSetup) -> Callable[[QuestionRow], int]:
@@ -92,7 +92,8 @@ def check_steps(config: DictConfig, train_rows: int) -> list[Problem]:
     return []
 
 
-def _files(data: DictConfig, key: str) -> list[str]:
+def files_of(data: DictConfig, key: str) -> list[str]:
+    """The names of the files under a key of `data`."""
     value = data.get(key) or []
     names = list(value) if isinstance(value, list | ListConfig) else [value]
     return [str(name) if "://" in str(name) else str(Path(str(name)).expanduser()) for name in names]

@@ -1,14 +1,15 @@
 """A completions endpoint in vLLM's form, behind a real HTTP server: token ids in, token ids out.
 
-It answers a question without searching, rightly or wrongly as `fate(question, temperature, seed)` says, so
-what a run must come to can be computed from the seeds of its asks.
+It answers a question, rightly or wrongly as `fate(question, temperature, seed)` says, so what a run must
+come to can be computed from the seeds of its asks. With `searches` it first searches for the question, if it
+has not been searched for yet.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +18,19 @@ from aiohttp import web
 
 @dataclass
 class Policy:
-    """A context manager. `golds`: right answers by question; `search`: the retrieval server finds nothing."""
+    """A context manager. `golds`: right answers by question; `passages`: what the retrieval server finds,
+    (id, contents); `corpus`: the hash that it names, if it describes itself; `ids`: whether token ids are
+    returned; `context`: its length, if the server names it; `latency_s`: of a completion."""
 
     tokenizer: Any
     golds: Mapping[str, str]
     fate: Callable[[str, float, int], bool]
+    searches: bool = False
+    passages: Sequence[tuple[str, str]] = ()
+    corpus: str | None = None
+    ids: bool = True
+    context: int | None = None
+    latency_s: float = 0.0
     bodies: list[dict] = field(default_factory=list)
     url: str = ""
 
@@ -42,6 +51,9 @@ class Policy:
         app = web.Application()
         app.router.add_post("/v1/completions", self._complete)
         app.router.add_post("/retrieve", self._retrieve)
+        app.router.add_get("/ready", self._ready)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/version", self._version)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         self._loop.run_until_complete(runner.setup())
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -53,7 +65,22 @@ class Policy:
         self._loop.close()
 
     async def _retrieve(self, request: web.Request) -> web.Response:
-        return web.json_response({"result": [[] for _ in (await request.json())["queries"]]})
+        found = [
+            {"document": {"id": own_id, "contents": contents}, "score": 1.0}
+            for own_id, contents in self.passages
+        ]
+        return web.json_response({"result": [found for _ in (await request.json())["queries"]]})
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        return web.json_response({"corpus_sha256": self.corpus}, status=200 if self.corpus else 404)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        if self.context is None:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        return web.json_response({"data": [{"id": "policy", "max_model_len": self.context}]})
+
+    async def _version(self, request: web.Request) -> web.Response:
+        return web.json_response({"version": "0.1"}, status=404 if self.context is None else 200)
 
     async def _complete(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -63,7 +90,13 @@ class Policy:
         question = max((q for q in self.golds if q in prompt), key=len, default="")
         right = question and self.fate(question, body["temperature"], body.get("seed", 0))
         text = f"<answer> {self.golds[question] if right else 'wrong'} </answer>"
+        turns = prompt.rpartition("<|im_start|>assistant")[2]
+        if self.searches and "</information>" not in turns:
+            text = f"<search> {question} </search>"
+        await asyncio.sleep(self.latency_s)
         ids = self.tokenizer(text, add_special_tokens=False).input_ids[: body["max_tokens"]]
-        choice = {"text": text, "finish_reason": "stop", "stop_reason": "</answer>", "token_ids": ids}
+        choice = {"text": text, "finish_reason": "stop", "stop_reason": text.split()[-1]}
+        if self.ids:
+            choice["token_ids"] = ids
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
         return web.json_response({"choices": [choice], "usage": usage})

@@ -201,7 +201,11 @@ def test_terms_that_all_runs_have_are_compared(tmp_path):
 def test_published_figures_are_shown_as_not_comparable(tmp_path):
     folders = runs(tmp_path, answers("r", "rag_r1/hotpotqa"), answers("w", "rag_r1/hotpotqa"))
     page = markdown(compare(folders, bootstrap=FEW))
-    assert "**Not comparable**" in page and "| RAG-R1-mq | em | 0.495 | arXiv 2507.02962" in page
+    assert "**Not comparable**" in page and "| RAG-R1-mq | em | 0.495 | 0.495 | arXiv 2507.02962" in page
+    both = [answers(fates, "rag_r1/hotpotqa") + answers(fates, "rag_r1/popqa") for fates in "rw"]
+    page = markdown(compare(runs(tmp_path / "both", *both), bootstrap=FEW))
+    assert "| RAG-R1-mq | em | 0.479 | 0.495 | 0.487 | arXiv 2507.02962" in page
+    assert "| R1-Searcher (Qwen2.5-7B) | judge | – | 0.750 | – | arXiv 2503.05592" in page
     own = runs(tmp_path / "own", answers("r", "mine"), answers("w", "mine"))
     assert "Published" not in markdown(compare(own, bootstrap=FEW))
 
@@ -230,7 +234,7 @@ def test_the_command_prints_the_tables_and_writes_its_files(tmp_path, capsys):
 
 
 def test_the_command_is_one_of_rag_r1_and_needs_two_runs(tmp_path, capsys):
-    assert COMMANDS["compare"][0] == "rag_r1.evaluation.compare"
+    assert COMMANDS["eval"][0] == "rag_r1.evaluation.evaluate"
     with pytest.raises(SystemExit) as ended:
         main([str(tmp_path)])
     assert ended.value.code == 2 and "give at least two runs" in capsys.readouterr().err

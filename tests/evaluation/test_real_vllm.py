@@ -3,15 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,54 +11,12 @@ from scripted_teacher import Teacher
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import demo_protocol, to_row
 from rag_r1.evaluation import filter as command
+from rag_r1.evaluation.serving import vllm_server
 from rag_r1.rows import write_rows
 
 ROOT = Path(__file__).parents[2]
-#: As in recipes/platform/cpu.yaml, which gives the reasons.
-CPU = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_NO_USAGE_STATS": "1",
-    "OMP_NUM_THREADS": "1",
-}
-
-
-@contextmanager
-def vllm_server(policy: Path, log: Path) -> Iterator[str]:
-    """vLLM's own server with a policy; yields its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    # Room for all at once: vLLM on a CPU crashes if it splits the prefill of a seeded request.
-    options = (
-        "--dtype float32 --enforce-eager --max-model-len 512 --max-num-seqs 8 --max-num-batched-tokens 4096"
-    )
-    module = "vllm.entrypoints.openai.api_server"
-    command = [sys.executable, "-m", module, "--model", str(policy), "--served-model-name", "policy"]
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(port), *options.split()],
-            env={**os.environ, **CPU},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            url = f"http://127.0.0.1:{port}"
-            while True:
-                assert process.poll() is None, log.read_text()[-3000:]
-                try:
-                    with urllib.request.urlopen(f"{url}/health", timeout=2):
-                        break
-                except (urllib.error.URLError, OSError):
-                    time.sleep(0.5)
-            yield url
-        finally:
-            process.terminate()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+#: Room for all at once: vLLM on a CPU crashes if it splits the prefill of a seeded request.
+OPTIONS = ("--max-model-len", "512", "--max-num-seqs", "8", "--max-num-batched-tokens", "4096")
 
 
 @pytest.mark.slow
@@ -79,7 +28,7 @@ def test_a_policy_behind_vllm_is_asked_in_token_ids(tmp_path: Path):
     with Teacher.of_world(seed=2, count=12, calm=True) as world:
         rows = (to_row(question, i, "train", protocol) for i, question in enumerate(world.questions))
         write_rows(tmp_path / "q.parquet", rows)
-        with vllm_server(policy, tmp_path / "vllm.log") as url:
+        with vllm_server(policy, tmp_path / "vllm.log", options=OPTIONS) as url:
             given = {
                 "--questions": tmp_path / "q.parquet",
                 "--url": url,

@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from killed_runs import kill_at, lines, signal_at
 from scripted_runs import untimed
 from scripted_teacher import Teacher
 
@@ -60,26 +61,6 @@ def started(given: list[str]) -> subprocess.Popen:
         stderr=subprocess.STDOUT,
         text=True,
     )
-
-
-def lines(path: Path) -> list[dict]:
-    """The whole lines of a journal's file."""
-    raw = path.read_bytes() if path.exists() else b""
-    return [json.loads(line) for line in raw.splitlines(keepends=True) if line.endswith(b"\n")]
-
-
-def signal_at(process: subprocess.Popen, tape: Path, answers: int, number: int) -> None:
-    """Send a signal as soon as the tape has so many answers."""
-    while not tape.exists() or tape.read_bytes().count(b"\n") < answers:
-        assert process.poll() is None, process.stdout.read()
-        time.sleep(0.01)
-    process.send_signal(number)
-
-
-def kill_at(process: subprocess.Popen, tape: Path, answers: int) -> None:
-    """SIGKILL as soon as the tape has so many answers."""
-    signal_at(process, tape, answers, signal.SIGKILL)
-    process.wait()
 
 
 def settle(teacher: Teacher) -> None:

@@ -13,6 +13,9 @@ thing of an episode and nothing else; prompt, budgets and sampling are those of 
 
 A policy that searches and reads scores low in all but `real` and `gold`. `random` draws its passages by a
 hash of the question and the query, so that a run gives the same at every order and after every resumption.
+
+Evaluation plays all of them (evaluation/search_card.py); the validations of a training those that need no
+text of passages (plugin/probe_rows.py, `rag_r1.probes`).
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ Probe = Literal["real", "closed_book", "empty", "random", "gold", "withheld"]
 PROBES: tuple[Probe, ...] = ("real", "closed_book", "empty", "random", "gold", "withheld")
 #: Those that need the question's gold passages.
 NEED_GOLD: tuple[Probe, ...] = ("gold", "withheld")
+#: Documents that the search behind `withheld` returns beyond top-k: a gold page may have many passages.
+SPARE = 20
 
 Result = Sequence[Document] | Failure
 
@@ -51,12 +56,14 @@ class Evidence:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], passages: Iterable[Document] = ()) -> Evidence:
-        """From `supporting_ids` and `supporting_titles` of a row (rag_r1/rows.py), and the passages."""
+        """From `supporting_ids` and `supporting_titles` of a row (rag_r1/rows.py), and the passages. Raises
+        nothing, whatever these keys hold."""
         given = tuple(passages)
-        titles = {title_key(title) for title in metadata.get("supporting_titles") or ()}
+        titles = {title_key(title) for title in _texts(metadata.get("supporting_titles"))}
+        titles |= {title_key(title_of(passage)) for passage in given}
         return cls(
-            frozenset(map(str, metadata.get("supporting_ids") or ())) | {p.id for p in given if p.id},
-            frozenset(titles | {title_key(title_of(passage)) for passage in given}),
+            frozenset(_texts(metadata.get("supporting_ids"))) | {p.id for p in given if p.id},
+            frozenset(titles - {""}),  # passages without a title are not all of one page
             given,
         )
 
@@ -69,8 +76,11 @@ class Evidence:
 
 
 def title_of(document: Document) -> str:
-    """The title of a passage: its first line without the outer quotation marks (FlashRAG's convention)."""
-    return re.sub(r'^"(.*)"$', r"\1", document.contents.partition("\n")[0].strip())
+    """The title of a passage: its first line without the outer quotation marks (FlashRAG's convention); in a
+    passage of one line, what stands before three blanks (RAG-R1's tsv)."""
+    first, line_break, _ = document.contents.partition("\n")
+    first = first if line_break else first.partition("   ")[0]
+    return re.sub(r'^"(.*)"$', r"\1", first.strip())
 
 
 def title_key(title: str) -> str:
@@ -110,6 +120,12 @@ def probed(
             raise ProbeError(f"{question_id}: the probe `gold` needs the text of the gold passages")
         return _with(setup, _Same(evidence.passages[:topk]))
     return replace(setup, tools=lambda: _without(setup.tools(), evidence, topk))
+
+
+def _texts(value: Any) -> list[str]:
+    """The texts of a list, or of a numpy array; none for anything else."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return [str(item) for item in value if str(item).strip()] if isinstance(value, list | tuple) else []
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,190 @@
+"""Questions per second of `rag-r1 eval`, against a loop that asks one question after the other.
+
+    OMP_NUM_THREADS=1 python benchmarks/evaluation.py
+
+Both use the same vLLM server with the demo's policy, the same retrieval server (BM25 over the demo's world),
+the same protocol and limits, and decode greedily. `serial` is the design of the released evaluation scripts:
+generate a turn, search, append, and only after the answer the next question; it keeps no records. `eval` is
+the whole command but for loading the tokenizer: questions in flight, tape, records, card and report. Each
+round runs both, in alternating order, after a warm-up; neither server has a cache. `same` is how many answers
+are equal: the last bits of vLLM's arithmetic depend on the other requests in its batch.
+
+The exit status is 1 if the median ratio is below --bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import io
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+
+from rag_r1.demo.policy import policy_path
+from rag_r1.demo.server import build_index, retrieval_server
+from rag_r1.demo.world import World, demo_protocol, make_questions, make_world, to_row
+from rag_r1.evaluation.conditions import agent_condition
+from rag_r1.evaluation.evaluate import EvalArguments, prepare_evaluation, run_condition
+from rag_r1.evaluation.serving import vllm_server
+from rag_r1.evaluation.session import Prepared
+from rag_r1.protocols import Answer, Document, Search
+from rag_r1.records import read_records
+from rag_r1.rows import QuestionRow, write_rows
+
+PROTOCOL = "rag_r1_mq"
+CONTEXT = 512
+TOPK = 2
+#: The demo's limits, as in recipes/demo/_common.yaml.
+LIMITS = ("rag_r1.agent.max_turns=3", "rag_r1.agent.max_turn_tokens=48", f"rag_r1.retriever.topk={TOPK}")
+PROMPT = Path(__file__).resolve().parents[1] / "rag_r1" / "demo" / "prompt.txt"
+
+
+def serial(rows: Sequence[QuestionRow], ready: Prepared, engine: str, retriever: str) -> list[str | None]:
+    """The answers, one question after the other."""
+    setup = ready.setup
+    answers = []
+    with httpx.Client(timeout=300, trust_env=False) as client:
+        for row in rows:
+            context, answer = setup.prompt_ids(row.question), None
+            for turn in range(setup.budget.max_turns + 1):
+                body = {
+                    "model": "policy",
+                    "prompt": context,
+                    "max_tokens": min(setup.budget.max_turn_tokens, CONTEXT - len(context)),
+                    "temperature": 0.0,
+                    "stop": list(setup.protocol.stop),
+                    "include_stop_str_in_output": True,
+                    "return_token_ids": True,
+                }
+                if body["max_tokens"] < 1:
+                    break
+                ids = client.post(f"{engine}/completions", json=body).json()["choices"][0]["token_ids"]
+                context += ids
+                action = setup.protocol.parse(setup.codec.decode(ids))
+                if isinstance(action, Answer):
+                    answer = action.text
+                if not isinstance(action, Search) or turn == setup.budget.max_turns:
+                    break
+                asked = {"queries": list(action.queries), "topk": TOPK, "return_scores": True}
+                found = client.post(f"{retriever}/retrieve", json=asked).json()["result"]
+                documents = [
+                    [Document(hit["document"]["id"], hit["document"]["contents"]) for hit in hits]
+                    for hits in found
+                ]
+                context += setup.codec.encode(setup.protocol.observation(action.queries, documents))
+            answers.append(answer)
+    return answers
+
+
+def evaluated(given: EvalArguments, ready: Prepared, out: Path) -> list[str | None]:
+    """The answers of one run of the command, in the order of the questions."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        status = asyncio.run(run_condition(given, ready, agent_condition(ready.setup), out))
+    if status:
+        raise SystemExit(f"the evaluation ended with status {status}; see {out}")
+    return [record["answer"] for record in read_records(out / "trajectories")]
+
+
+def write_questions(world: World, count: int, seed: int, folder: Path) -> list[QuestionRow]:
+    """The questions as rows, and in `questions.parquet`; the passages in `corpus.jsonl`."""
+    protocol = demo_protocol(PROTOCOL)
+    questions = make_questions(world, count, seed)
+    rows = [to_row(question, index, "test", protocol) for index, question in enumerate(questions)]
+    write_rows(folder / "questions.parquet", rows)
+    lines = (json.dumps(passage) + "\n" for passage in world.passages)
+    (folder / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
+    return rows
+
+
+def measure(args: argparse.Namespace, folder: Path) -> list[float]:
+    """Run the rounds and print a line for each; returns the ratios."""
+    rows = write_questions(make_world(args.seed, "test", 200, 45), args.questions, args.seed, folder)
+    index = build_index(folder / "corpus.jsonl", folder / "index", "--backend", "bm25")
+    policy = args.policy or policy_path(PROTOCOL)
+    options = [
+        "--max-model-len",
+        str(CONTEXT),
+        "--max-num-seqs",
+        str(args.slots),
+        "--no-enable-prefix-caching",
+    ]
+    options += ["--max-num-batched-tokens", str(args.slots * CONTEXT)]
+    ratios = []
+    with (
+        retrieval_server(index, folder / "retrieval.log", "--cache-size", "0") as retriever,
+        vllm_server(policy, folder / "vllm.log", options=options) as engine,
+    ):
+        given = EvalArguments(
+            data=[folder / "questions.parquet"],
+            out=folder,
+            model="policy",
+            base_url=engine,
+            tokenizer=str(policy),
+            retriever_url=retriever,
+            protocol=PROTOCOL,
+            prompt=str(PROMPT),
+            in_flight=args.in_flight,
+            max_prompt_tokens=64,
+            max_response_tokens=CONTEXT - 64,
+            overrides=[*LIMITS, "rag_r1.retriever.cache_size=0"],
+        )
+        ready = prepare_evaluation(given)
+        few = replace(ready, questions=replace(ready.questions, rows=ready.questions.rows[:16]))
+        serial(rows[:4], ready, engine, retriever)
+        evaluated(given, few, folder / "warm-up")
+        print(
+            f"{'':8} {'serial s':>9} {'a second':>9} {'eval s':>9} {'a second':>9} {'ratio':>7} {'same':>9}"
+        )
+        for number in range(1, args.rounds + 1):
+            seconds, answers = {}, {}
+            for name in ("serial", "eval") if number % 2 else ("eval", "serial"):
+                started = time.perf_counter()
+                if name == "serial":
+                    answers[name] = serial(rows, ready, engine, retriever)
+                else:
+                    answers[name] = evaluated(given, ready, folder / f"round{number}")
+                seconds[name] = time.perf_counter() - started
+            ratios.append(seconds["serial"] / seconds["eval"])
+            same = sum(a == b for a, b in zip(answers["serial"], answers["eval"], strict=True))
+            print(
+                f"round {number:<2} {seconds['serial']:9.2f} {len(rows) / seconds['serial']:9.2f} "
+                f"{seconds['eval']:9.2f} {len(rows) / seconds['eval']:9.2f} {ratios[-1]:6.2f}x "
+                f"{same:4} of {len(rows)}",
+                flush=True,
+            )
+    return ratios
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--questions", type=int, default=500, help="questions of a round (default %(default)s)")
+    add("--rounds", type=int, default=3, help="(default %(default)s)")
+    add("--in-flight", type=int, default=256, help="questions at a time in eval (default %(default)s)")
+    add("--slots", type=int, default=64, help="sequences that vLLM decodes at once (default %(default)s)")
+    add("--policy", type=Path, metavar="DIR", help="a demo policy (default: the warm start)")
+    add("--seed", type=int, default=0, help="of world and questions (default %(default)s)")
+    add("--bar", type=float, default=0.0, help="least ratio (default %(default)s)")
+    args = parser.parse_args(argv)
+    if min(args.questions, args.rounds, args.in_flight, args.slots) < 1:
+        parser.error("--questions, --rounds, --in-flight and --slots must be 1 or more")
+    with tempfile.TemporaryDirectory() as folder:
+        ratios = measure(args, Path(folder))
+    ratio = statistics.median(ratios)
+    print(f"median ratio {ratio:.2f}" + (f", bar {args.bar:g}" if args.bar else ""))
+    return int(ratio < args.bar)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""The search card of demo policies: do they search, or do they already know?
+
+    python benchmarks/search_card.py --seeds 0 1 2
+
+trains for each seed a policy of the demo (`python -m rag_r1.demo.run`) and plays its search card
+(`rag-r1 eval --card`) on the held-out questions of that seed's world, then prints a table and draws one
+picture for all seeds into the folder of the runs. `--policy DIR` takes a finished policy instead of training.
+Finished parts are not repeated: an interrupted benchmark resumes where it stopped.
+
+What is checked: with a closed book at most .05 of the one-hop, bridge and both questions are right (of the
+comparison questions half can be guessed); with the evidence withheld at most half as many as in the real run;
+and with the gold passages at least as many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+
+from rag_r1.afterwards import newest_checkpoint
+from rag_r1.demo.evaluation import evaluation
+from rag_r1.demo.run import KEEP_POLICY, run_demo
+from rag_r1.demo.server import ROOT, build_index, retrieval_server
+from rag_r1.demo.world import KINDS, demo_protocol, write_demo
+from rag_r1.evaluation import evaluate
+from rag_r1.evaluation.search_figures import CALLED
+from rag_r1.probes import PROBES
+
+#: The kinds whose answers cannot be guessed.
+NOT_GUESSED = ("one_hop", "bridge", "both")
+CLOSED_BOOK_AT_MOST, WITHHELD_AT_MOST = 0.05, 0.5
+
+
+def protocol_of(recipe: str) -> str:
+    """The protocol that a demo recipe trains."""
+    settings = yaml.safe_load((ROOT / "recipes" / "demo" / f"{recipe}.yaml").read_text(encoding="utf-8"))
+    return settings["rag_r1"]["protocol"]
+
+
+def policy_of(given: argparse.Namespace, seed: int, folder: Path) -> Path:
+    """The policy of a seed: given, or trained if it is not there."""
+    if given.policy:
+        return given.policy
+    out = folder / "training"
+    if not (out / "results.json").exists() or newest_checkpoint(out / "checkpoints") is None:
+        run_demo(given.recipe, out, seed, [*KEEP_POLICY, *given.set], given.timeout)
+    found = newest_checkpoint(out / "checkpoints")
+    assert found is not None, f"{out} has no checkpoint"
+    return found
+
+
+def card_of(given: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """The search card of a seed, from its folder if it is finished."""
+    folder = given.out / f"seed{seed}"
+    made = folder / "card" / "search_card.json"
+    if not made.exists():
+        model, protocol = policy_of(given, seed, folder), protocol_of(given.recipe)
+        write_demo(folder / "data", demo_protocol(protocol), seed, train=1, val=given.questions)
+        corpus = folder / "data" / "corpus.jsonl"
+        if not (folder / "index" / "manifest.json").exists():
+            build_index(corpus, folder / "index", "--backend", "bm25")
+        with retrieval_server(folder / "index", folder / "server.log") as url:
+            more = ("--card", "--corpus", str(corpus), "--in-flight", "16")
+            words = evaluation(model, folder / "data" / "val.parquet", protocol, url, folder / "card", *more)
+            if evaluate.main(words):
+                sys.exit(f"the card of seed {seed} is not finished; start again")
+    return json.loads(made.read_text(encoding="utf-8"))
+
+
+def em(card: Mapping[str, Any], condition: str, kind: str | None = None) -> float:
+    """EM of a condition, over all questions or those of a kind."""
+    of_condition = card["conditions"][condition]
+    figure = of_condition["em"] if kind is None else of_condition["groups"][f"demo/{kind}"]
+    return figure["value"]
+
+
+def checks(card: Mapping[str, Any]) -> dict[str, bool]:
+    """What is checked of a card (see the top)."""
+    most = max(em(card, "closed_book", kind) for kind in NOT_GUESSED)
+    return {
+        "closed book <= .05 on one-hop, bridge and both": most <= CLOSED_BOOK_AT_MOST,
+        "withheld <= half of the real run": em(card, "withheld") <= WITHHELD_AT_MOST * em(card, "real"),
+        "gold >= the real run": em(card, "gold") >= em(card, "real"),
+    }
+
+
+def table(cards: Mapping[int, Mapping[str, Any]]) -> str:
+    """EM by condition: each seed over all questions, and the means of each kind over the seeds."""
+    seeds = [f"seed {seed}" for seed in cards]
+    lines = ["| " + " | ".join(["", *seeds, *KINDS]) + " |", "|---|" + "---:|" * (len(seeds) + len(KINDS))]
+    for name in PROBES:
+        cells = [em(card, name) for card in cards.values()]
+        cells += [fmean(em(card, name, kind) for card in cards.values()) for kind in KINDS]
+        lines.append("| " + " | ".join([CALLED[name], *(f"{value:.2f}" for value in cells)]) + " |")
+    return "\n".join(lines)
+
+
+def draw(cards: Mapping[int, Mapping[str, Any]], path: Path) -> None:
+    """EM by condition and kind of question: means over the seeds, and a dot for each seed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+    figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
+    colors = dict(zip(KINDS, ("#2563eb", "#ea580c", "#9aa5b1", "#059669"), strict=True))
+    for number, kind in enumerate(KINDS):
+        places = [i + 0.2 * (number - 1.5) for i in range(len(PROBES))]
+        values = [[em(card, name, kind) for card in cards.values()] for name in PROBES]
+        axes.bar(places, [fmean(of) for of in values], 0.18, color=colors[kind], label=kind.replace("_", "-"))
+        for place, of in zip(places, values, strict=True):
+            axes.plot([place] * len(of), of, "o", color="#111827", markersize=2.5)
+    axes.set_xticks(range(len(PROBES)), [CALLED[name] for name in PROBES], fontsize=8)
+    axes.set(ylim=(0, 1.05), ylabel="held-out EM")
+    axes.legend(frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.15))
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds of the worlds and of their questions")
+    add("--recipe", default="grpo", help="demo recipe of the trainings")
+    add("--policy", type=Path, metavar="DIR", help="a finished policy for all seeds, instead of training")
+    add("--questions", type=int, default=160, metavar="N", help="held-out questions of each seed")
+    add("--out", type=Path, default=ROOT / "outputs" / "search_card", help="output folder of the runs")
+    add("--timeout", type=float, default=3600, metavar="SECONDS", help="time limit of each training")
+    add("--set", nargs="*", default=[], metavar="key=value", help="Hydra overrides of every training")
+    given = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    given.out = given.out.resolve()
+    cards = {seed: card_of(given, seed) for seed in given.seeds}
+    draw(cards, given.out / "search_card.png")
+    print(f"\n{platform.machine()}, {os.cpu_count()} cores, {date.today()}\n\n{table(cards)}\n")
+    for seed, card in cards.items():
+        missed = [name for name, held in checks(card).items() if not held]
+        print(
+            f"seed {seed}: {card['verdict']}; " + (f"missed: {'; '.join(missed)}" if missed else "all held")
+        )
+    print(f"picture: {given.out / 'search_card.png'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""What to do with what was trained: the last lines of a training, with its newest checkpoint and the commands
+that evaluate, inspect and export it.
+
+They are made from the composed configuration and from what is in the folder of the checkpoints, so they can
+be pasted as they are. Commands stand on lines of their own.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+_TRACKER = "latest_checkpointed_iteration.txt"
+#: A file of trajectory records (rag_r1/records.py).
+_RECORDS = re.compile(r"step_(\d+)-\d+\.jsonl")
+_EVALUATE = "evaluate it (with --card: does it search, or does it already know?):"
+#: Keys of a search that decide what it finds, with the values that need not be told.
+_FOUND = {"tool": "retrieval", "wire": "retrieve", "topk": None}
+_LIMITS = ("max_turns", "max_turn_tokens", "max_query_observation_tokens")
+
+
+def after_training(config: Any) -> list[str]:
+    """The last lines of a reinforcement learning; `config`: the composed one (train.py), with the paths as
+    seen from the working directory."""
+    folder = Path(config.trainer.default_local_dir).expanduser()
+    checkpoint = newest_checkpoint(folder)
+    if checkpoint is None:
+        why = f"trainer.save_freq is {config.trainer.save_freq}; above 0, the last step is saved"
+        return [f"no checkpoint was saved in {folder}: {why}", *_inspection(config)]
+    return [
+        f"checkpoint: {checkpoint}",
+        _EVALUATE,
+        command(_evaluation(config, checkpoint, folder)),
+        *_inspection(config),
+        *_export(config, checkpoint),
+    ]
+
+
+def after_sft(model: Path) -> list[str]:
+    """The last lines of a supervised fine-tuning; `model`: the chosen one, a Hugging Face folder."""
+    asked = ["--data", "QUESTIONS", "--protocol", "PROTOCOL", "--retriever-url", "URL"]
+    return [
+        "evaluate it, with questions of yours:",
+        command(["rag-r1", "eval", "--model", str(model), *asked, "--out", str(model.parent / "evaluation")]),
+        "train it further, with reinforcement learning:",
+        command(
+            [
+                *("rag-r1", "train", "--recipe", "recipes/rag_r1/ppo_mq"),
+                f"actor_rollout_ref.model.path={model}",
+                *("data.train_files=TRAIN", "data.val_files=TEST", "rag_r1.retriever.url=URL"),
+            ]
+        ),
+    ]
+
+
+def after_demo(out: Path, checkpoint: Path | None, evaluation: Sequence[str]) -> list[str]:
+    """The last lines of a demo run in the folder `out`; `evaluation`: the words after `rag-r1 eval`."""
+    lines = _reports(out / "trajectories")
+    if checkpoint is None:
+        return lines
+    index = ["--index", str(out / "index"), "--port", "8000"]
+    return [
+        *lines,
+        f"the trained policy, a Hugging Face model: {checkpoint / 'actor' / 'huggingface'}",
+        "does it search, or does it already know? With its retrieval server in another terminal:",
+        command(["python", "retrieval_server/start_retrieval.py", *index]),
+        command(["rag-r1", "eval", "--card", "--corpus", str(out / "data" / "corpus.jsonl"), *evaluation]),
+    ]
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint that veRL would resume from, which is the newest complete one; None if there is none."""
+    tracker = folder / _TRACKER
+    step = tracker.read_text(errors="replace").strip() if tracker.is_file() else ""
+    found = folder / f"global_step_{step}"
+    return found if step.isdigit() and found.is_dir() else None
+
+
+def _evaluation(config: Any, model: Path, folder: Path) -> list[str]:
+    """The command that evaluates a model as the training's own validation does."""
+    ours = config.rag_r1
+    words = ["rag-r1", "eval", "--model", str(model)]
+    for path in _listed(config.data.val_files):
+        words += ["--data", path]
+    words += ["--protocol", str(ours.protocol)]
+    words += ["--prompt", str(ours.prompt)] if ours.get("prompt") else []
+    words += ["--retriever-url", str(ours.retriever.get("url"))]
+    words += ["--max-prompt-tokens", str(config.data.max_prompt_length)]
+    words += ["--max-response-tokens", str(config.data.max_response_length)]
+    words += ["--out", str(folder / "evaluation")]
+    agent = {**(ours.get("agent") or {}), **(ours.get("validation_agent") or {})}
+    words += [f"rag_r1.agent.{name}={agent[name]}" for name in _LIMITS if agent.get(name) is not None]
+    retriever = {**(ours.get("retriever") or {}), **(ours.get("validation_retriever") or {})}
+    found = {name: retriever[name] for name in _FOUND if retriever.get(name, _FOUND[name]) != _FOUND[name]}
+    return words + [f"rag_r1.retriever.{name}={value}" for name, value in found.items()]
+
+
+def _inspection(config: Any) -> list[str]:
+    """Where the trajectories are, and the report of the last validation."""
+    named = config.rag_r1.get("trajectory_dir")
+    return _reports(Path(named).expanduser()) if named else []
+
+
+def _reports(folder: Path) -> list[str]:
+    """The folder of the trajectories, and the command for the last report of each validation in it."""
+    lines = [f"every trajectory, one JSON line each: {folder}"]
+    for split in sorted(path for path in folder.glob("*") if path.is_dir() and path.name != "train"):
+        steps = [int(found[1]) for path in split.iterdir() if (found := _RECORDS.match(path.name))]
+        if steps:
+            words = ["rag-r1", "eval", "report", str(split), "--step", str(max(steps))]
+            lines += [f"report of the last validation ({split.name}, step {max(steps)}):", command(words)]
+    return lines
+
+
+def _export(config: Any, checkpoint: Path) -> list[str]:
+    """The exported model, or the command that exports it with veRL's merger."""
+    actor = checkpoint / "actor"
+    exported = actor / "huggingface"
+    if any(exported.glob("*.safetensors")):
+        return [f"exported as a Hugging Face model: {exported}"]
+    backend = "megatron" if config.actor_rollout_ref.actor.strategy == "megatron" else "fsdp"
+    target = checkpoint.with_name(f"{checkpoint.name}_huggingface")
+    words = ["python", "-m", "verl.model_merger", "merge", "--backend", backend]
+    words += ["--local_dir", str(actor), "--target_dir", str(target)]
+    return ["export it as a Hugging Face model:", command(words)]
+
+
+def command(words: Sequence[str]) -> str:
+    """A command on a line of its own, quoted for the shell."""
+    return f"  {shlex.join(words)}"
+
+
+def _listed(value: Any) -> list[str]:
+    return [str(value)] if isinstance(value, str) else [str(item) for item in value or ()]

@@ -1,0 +1,198 @@
+"""RAG-R1's claim in miniature: several queries in a turn against one, in the demo's world.
+
+    python -m rag_r1.demo.sq_mq --seeds 0 1 2
+
+trains for each seed a single-query policy (recipes/demo/ppo_sq.yaml) and a multi-query one (ppo_mq.yaml) in
+the world of that seed, and then evaluates both with `rag-r1 eval` on its held-out questions: greedily, one
+question in flight, with a search that takes 0.3 s (a delay in front of the real retrieval server). What is
+compared is EM, search rounds (turns with a search: RAG-R1's "retrievals") and seconds a question, for each
+kind of question and for those that need two independent facts, which one round can look up together.
+
+    OUT/seed0/sq, OUT/seed0/mq            the trainings (rag_r1/demo/run.py)
+    OUT/seed0/eval_sq, OUT/seed0/eval_mq  the evaluations, with report and card
+    OUT/sq_mq.md, OUT/sq_mq.json          the tables, and what held of the claim
+
+What is finished is not repeated, and an evaluation goes on where it was interrupted. `--policies SQ MQ`
+evaluates policies that were trained before, `--untrained` the embedded warm starts.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from rag_r1.afterwards import newest_checkpoint
+from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
+from rag_r1.demo.evaluation import NO_CACHE, delayed, evaluation
+from rag_r1.demo.policy import policy_path
+from rag_r1.demo.run import KEEP_POLICY, DemoError, run_demo
+from rag_r1.demo.server import ROOT, ServerError, build_index, retrieval_server
+from rag_r1.demo.sq_mq_text import markdown
+from rag_r1.demo.world import INDEPENDENT, KINDS, demo_protocol, write_demo
+from rag_r1.evaluation import evaluate
+from rag_r1.evaluation.report import write_text
+from rag_r1.evaluation.run_table import read_run
+from rag_r1.options import Must
+
+ARMS = ("sq", "mq")
+#: The questions of these kinds, together.
+TWO_FACTS, ALL = "two independent facts", "all"
+#: What is measured of each question: the column of the run's table, and its name here.
+_MEASURES = {"em:squad": "em", "retrievals": "rounds", "seconds": "seconds"}
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), Must("a number of at least 0")]
+
+
+class SqMqArguments(Arguments):
+    """Which seeds and policies, and how they are asked."""
+
+    seeds: list[int] = argument("of the worlds and of their questions", ("SEED", ...), default=[0])
+    out: Path = argument("folder of the comparison", "DIR", default=ROOT / "outputs" / "demo" / "sq_mq")
+    policies: list[Path] = argument(
+        "evaluate these two instead of training: Hugging Face folders, or checkpoints of veRL",
+        ("SQ", "MQ"),
+        default=[],
+    )
+    untrained: bool = argument("evaluate the embedded warm starts instead of training", default=False)
+    questions: Positive = argument("held-out questions of each seed", "N", default=160)
+    search_s: Seconds = argument("seconds that a search takes", "S", default=0.3)
+    timeout: Seconds = argument("stop a training after this", "SECONDS", default=3600.0)
+    overrides: CheckedOverrides = argument("Hydra overrides of the trainings", "key=value", default=[])
+
+    @model_validator(mode="after")
+    def _one_source_of_policies(self) -> SqMqArguments:
+        if self.policies and self.untrained:
+            raise ValueError("--policies and --untrained: give one of them")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("--seeds: each once")
+        return self
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Means over the questions of a group."""
+
+    questions: int
+    em: float
+    rounds: float
+    seconds: float
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 when the comparison is written, 1 with the reason if not."""
+    given = read_arguments(
+        SqMqArguments,
+        arguments,
+        prog="python -m rag_r1.demo.sq_mq",
+        description="Several queries in a turn against one: RAG-R1's claim in miniature, on this machine.",
+        epilog="key=value arguments change both trainings, for example trainer.total_training_steps=6",
+    )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        runs = [compared(given, seed) for seed in given.seeds]
+    except (DemoError, ServerError, ComparisonError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    told = {"settings": settings_of(given), "runs": runs}
+    text = markdown(told)
+    write_text(given.out / "sq_mq.json", json.dumps(told, indent=2) + "\n")
+    write_text(given.out / "sq_mq.md", text + "\n")
+    print(f"\n{text}\n\nwritten: {given.out / 'sq_mq.md'}")
+    return 0
+
+
+class ComparisonError(RuntimeError):
+    """An evaluation that did not end, or a folder of other settings; the message says what to do."""
+
+
+def settings_of(given: SqMqArguments) -> dict[str, Any]:
+    """What the figures depend on, besides the seed."""
+    trained = "untrained" if given.untrained else [str(path) for path in given.policies] or "trained"
+    return {
+        "policies": trained,
+        "questions": given.questions,
+        "search_s": given.search_s,
+        "overrides": given.overrides,
+    }
+
+
+def compared(given: SqMqArguments, seed: int) -> dict[str, Any]:
+    """A seed's `{"seed", "sq": {group: figures}, "mq": ...}`; from its folder if it is finished."""
+    folder, settings = given.out / f"seed{seed}", settings_of(given)
+    finished = folder / "results.json"
+    if finished.exists():
+        before = json.loads(finished.read_text(encoding="utf-8"))
+        if before["settings"] != settings:
+            raise ComparisonError(f"{folder} was made with {before['settings']}: choose another --out")
+        return before["results"]
+    models = {arm: policy_of(given, arm, seed, folder) for arm in ARMS}
+    # One file of questions for both: each is asked with the prompt of its protocol.
+    write_demo(folder / "data", demo_protocol("rag_r1_mq"), seed, train=1, val=given.questions)
+    if not (folder / "index" / "manifest.json").exists():
+        build_index(folder / "data" / "corpus.jsonl", folder / "index", "--backend", "bm25")
+    results: dict[str, Any] = {"seed": seed}
+    with (
+        retrieval_server(folder / "index", folder / "server.log") as server,
+        delayed(server, given.search_s) as url,
+    ):
+        for arm, model in models.items():
+            print(f"seed {seed}, {arm}: {given.questions} questions, one at a time")
+            out, data = folder / f"eval_{arm}", folder / "data" / "val.parquet"
+            words = evaluation(model, data, f"rag_r1_{arm}", url, out, "--in-flight", "1", NO_CACHE)
+            if evaluate.main(words):
+                raise ComparisonError(f"the evaluation in {out} did not end; see above, and start again")
+            results[arm] = {group: vars(figures) for group, figures in measured(out).items()}
+    write_text(finished, json.dumps({"settings": settings, "results": results}, indent=2) + "\n")
+    return results
+
+
+def policy_of(given: SqMqArguments, arm: str, seed: int, folder: Path) -> Path:
+    """The policy of an arm; trained, if it is not there. Raises DemoError."""
+    if given.untrained:
+        return policy_path(f"rag_r1_{arm}")
+    if given.policies:
+        return given.policies[ARMS.index(arm)]
+    out = folder / arm
+    if not (out / "results.json").exists() or newest_checkpoint(out / "checkpoints") is None:
+        print(f"seed {seed}: training {arm}")
+        run_demo(f"ppo_{arm}", out.resolve(), seed, [*KEEP_POLICY, *given.overrides], given.timeout)
+    trained = newest_checkpoint(out / "checkpoints")
+    if trained is None:
+        raise ComparisonError(f"{out} has no checkpoint: leave trainer.save_freq as it is")
+    return trained
+
+
+def measured(run: Path) -> dict[str, Figures]:
+    """The figures of a finished evaluation, for each kind of question, those with two independent facts, and
+    all. Raises ComparisonError if an episode has failed: its seconds would be those of the failure."""
+    table = read_run(run)
+    if table.failed.any():
+        raise ComparisonError(
+            f"{run}: {int(table.failed.sum())} episodes failed; start again, they are played again"
+        )
+    kinds = np.array([source.rpartition("/")[2] for source, _, _ in table.keys])
+    return {group: _means(table.columns, here) for group, here in _groups(kinds) if here.any()}
+
+
+def _groups(kinds: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    for kind in KINDS:
+        yield kind, kinds == kind
+    yield TWO_FACTS, np.isin(kinds, INDEPENDENT)
+    yield ALL, np.ones(len(kinds), dtype=bool)
+
+
+def _means(columns: Mapping[str, np.ndarray], here: np.ndarray) -> Figures:
+    means = {name: float(columns[column][here].mean()) for column, name in _MEASURES.items()}
+    return Figures(int(here.sum()), **means)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""The page of a comparison of sq and mq: tables, the paper's figures, and what held of the claim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from rag_r1.evaluation.markdown import table
+
+#: Published, not measured here: RAG-R1 (arXiv 2507.02962, Qwen2.5-7B-Instruct). EM: mean of seven sets;
+#: seconds and retrievals a question: mean of HotpotQA and 2WikiMultihopQA.
+PAPER = {
+    "sq": {"em": 0.439, "rounds": 2.53, "seconds": 8.21},
+    "mq": {"em": 0.455, "rounds": 2.15, "seconds": 7.42},
+}
+_TWO_FACTS = "two independent facts"
+_TRAINED = " with PPO, sq for EM, mq for EM less 0.05 a turn of a right answer"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One part of the claim, on questions with two independent facts: mq's change must be at most this."""
+
+    name: str
+    words: str
+    most: float
+
+
+BARS = (
+    Bar("rounds", "at least 45 % fewer search rounds", -0.45),
+    Bar("seconds", "at least 25 % less time a question", -0.25),
+)
+
+
+def change(figures: Mapping[str, Mapping[str, float]], name: str) -> float | None:
+    """mq's relative change from sq; None if sq's figure is 0."""
+    before, after = figures["sq"][name], figures["mq"][name]
+    return (after - before) / before if before else None
+
+
+def held(figures: Mapping[str, Mapping[str, float]]) -> dict[str, bool]:
+    """Which parts of the claim hold for these figures of sq and mq."""
+    found = {"EM at least as high": figures["mq"]["em"] >= figures["sq"]["em"]}
+    for bar in BARS:
+        moved = change(figures, bar.name)
+        found[bar.words] = moved is not None and moved <= bar.most
+    return found
+
+
+def markdown(told: Mapping[str, Any]) -> str:
+    """The whole page."""
+    settings, runs = told["settings"], told["runs"]
+    seeds = ", ".join(str(run["seed"]) for run in runs)
+    policies = settings["policies"]
+    what = policies if isinstance(policies, str) else " and ".join(policies)
+    what += _TRAINED if what == "trained" else ""
+    lines = [
+        "# Several queries in a turn, or one",
+        "",
+        f"{settings['questions']} held-out questions of the demo's world a seed (seeds: {seeds}; policies: "
+        f"{what}), greedy, one in flight, {settings['search_s']:g} s per search. Rounds are turns with a "
+        "search.",
+        "",
+        *table(_HEAD, _rows(runs)),
+        "",
+        *_claim(runs),
+        "",
+        *_paper(),
+    ]
+    return "\n".join(lines)
+
+
+_HEAD = ("", "EM sq", "EM mq", "rounds sq", "rounds mq", "change", "seconds sq", "seconds mq", "change")
+
+
+def _rows(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A line for each group: means over the seeds; then one for each seed, of two independent facts."""
+    rows = [[group, *_cells(mean_of(runs, group))] for group in runs[0]["sq"]]
+    if len(runs) > 1:
+        for run in runs:
+            figures = {arm: run[arm][_TWO_FACTS] for arm in ("sq", "mq")}
+            rows.append([f"{_TWO_FACTS}, seed {run['seed']}", *_cells(figures)])
+    return rows
+
+
+def mean_of(runs: Sequence[Mapping[str, Any]], group: str) -> dict[str, dict[str, float]]:
+    """The figures of a group, means over the seeds."""
+    names = ("em", "rounds", "seconds")
+    return {arm: {n: fmean(run[arm][group][n] for run in runs) for n in names} for arm in ("sq", "mq")}
+
+
+def _cells(figures: Mapping[str, Mapping[str, float]]) -> list[str]:
+    cells = [f"{figures[arm]['em']:.2f}" for arm in ("sq", "mq")]
+    for name in ("rounds", "seconds"):
+        moved = change(figures, name)
+        cells += [f"{figures[arm][name]:.2f}" for arm in ("sq", "mq")]
+        cells.append("–" if moved is None else f"{100 * moved:+.0f} %")
+    return cells
+
+
+def _claim(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What held, in how many of the seeds."""
+    of_seeds = [held({arm: run[arm][_TWO_FACTS] for arm in ("sq", "mq")}) for run in runs]
+    lines = [f"On questions with {_TWO_FACTS}, several queries in a turn have, against one:", ""]
+    for words in of_seeds[0]:
+        count = sum(found[words] for found in of_seeds)
+        verdict = "held" if count == len(runs) else "missed" if not count else "held in part"
+        lines.append(f"- {words}: {verdict} ({count} of {len(runs)} seeds)")
+    return lines
+
+
+def _paper() -> list[str]:
+    sq, mq = PAPER["sq"], PAPER["mq"]
+    rounds, seconds = (100 * (mq[name] / sq[name] - 1) for name in ("rounds", "seconds"))
+    return [
+        "The paper, for orientation (published, not measured here: a 7B model, Wikipedia, all kinds of "
+        f"multi-hop questions): EM {sq['em']:.3f} with one query and {mq['em']:.3f} with several; "
+        f"{sq['rounds']} and {mq['rounds']} retrievals a question ({rounds:+.0f} %), {sq['seconds']} and "
+        f"{mq['seconds']} s ({seconds:+.0f} %).",
+    ]

@@ -1,0 +1,115 @@
+"""The Hugging Face folder of what a user calls the model: such a folder itself, or a checkpoint of veRL.
+
+    outputs/sft/model              config.json and weights: taken as it is
+    run/checkpoints                veRL's folder of checkpoints: the last complete one
+    run/checkpoints/global_step_7  one checkpoint, of reinforcement learning (`actor/` inside) or of SFT
+    .../global_step_7/actor        the same
+
+A checkpoint that has an exported model (`huggingface/` with weights; `hf_model` in
+checkpoint.save_contents) is that model. Otherwise its FSDP shards are merged by veRL's own
+`python -m verl.model_merger`, once: the merged model is kept, and used again for the same shards. The merger
+unpickles the shards, so they must be your own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from rag_r1.evaluation.run_folder import RunError
+
+#: Names the last complete checkpoint in veRL's folder of checkpoints.
+_TRACKER = "latest_checkpointed_iteration.txt"
+_STEP = re.compile(r"global_step_(\d+)")
+#: In a merged model: what it was merged from. Hidden, so that it is no part of the model's hash.
+_MERGED_FROM = ".merged_from.json"
+
+
+def model_folder(given: Path, into: Path) -> Path:
+    """The Hugging Face folder of `given` (see the top of the module); a model that must be merged first is
+    written below the folder `into`. Raises RunError if there is none."""
+    if not given.is_dir():
+        raise RunError(
+            f"{given} is no folder: give that of a Hugging Face model or of a checkpoint of veRL, or serve "
+            "the model yourself and give --base-url"
+        )
+    if _has_weights(given):
+        return given
+    step = _checkpoint(given)
+    state = step / "actor" if (step / "actor").is_dir() else step
+    if (state / "lora_train_meta.json").exists():
+        raise RunError(
+            f"{state} is a checkpoint of a LoRA: merge the adapter into its base model (peft's "
+            "merge_and_unload) and give that folder, or serve both yourself and give --base-url"
+        )
+    if _has_weights(state / "huggingface"):
+        return state / "huggingface"
+    shards = sorted(state.glob("model_world_size_*_rank_*.pt"))
+    if not shards or not (state / "fsdp_config.json").exists():
+        raise RunError(
+            f"{given} holds no model: neither config.json with weights, nor a checkpoint of veRL with "
+            "huggingface/ or FSDP shards. (Shards of several machines must be in one folder; Megatron's are "
+            "merged by hand: python -m verl.model_merger merge --backend megatron)"
+        )
+    return _merged(state, shards, into / f"merged_{step.name}")
+
+
+def step_of(model: Path) -> str | None:
+    """`global_step_N` of a model within a checkpoint, after the name of the folder that holds it; None for
+    any other model."""
+    for folder in model.resolve().parents:
+        if _STEP.fullmatch(folder.name):
+            return f"{folder.parent.name}/{folder.name}"
+    return None
+
+
+def _has_weights(folder: Path) -> bool:
+    weights = (path for ending in ("*.safetensors", "pytorch_model*.bin") for path in folder.glob(ending))
+    return (folder / "config.json").is_file() and any(weights)
+
+
+def _checkpoint(given: Path) -> Path:
+    """The checkpoint in or around the folder: `global_step_N`, if it is called so."""
+    if _STEP.fullmatch(given.name):
+        return given
+    if given.name == "actor" and _STEP.fullmatch(given.parent.name):
+        return given.parent
+    tracker = given / _TRACKER
+    if tracker.exists() and (last := tracker.read_text(errors="replace").strip()).isdigit():
+        if (given / f"global_step_{last}").is_dir():
+            return given / f"global_step_{last}"
+    if any(given.glob("global_step_*")):
+        raise RunError(
+            f"{given} has checkpoints, but {tracker} does not name the last complete one: give the folder "
+            "of one, global_step_N"
+        )
+    return given
+
+
+def _merged(state: Path, shards: list[Path], target: Path) -> Path:
+    """The merged model in `target`, made if it is not there or is of other shards."""
+    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in shards]
+    source = json.dumps({"checkpoint": str(state.resolve()), "shards": files})
+    note = target / _MERGED_FROM
+    if note.exists() and note.read_text(encoding="utf-8") == source:
+        return target
+    if target.exists() and not note.exists():
+        raise RunError(f"{target} is not a model that was merged here: move it away")
+    part = target.with_name(f"{target.name}.part")
+    for old in (part, target):
+        shutil.rmtree(old, ignore_errors=True)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    print(f"merging the shards of {state} into {target}", file=sys.stderr)
+    command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
+    command += ["--local_dir", str(state), "--target_dir", str(part)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode or not _has_weights(part):
+        told = "\n".join(done.stdout.strip().splitlines()[-25:])
+        raise RunError(f"veRL's model merger failed on {state} (status {done.returncode}):\n{told}")
+    (part / _MERGED_FROM).write_text(source, encoding="utf-8")
+    part.replace(target)
+    return target

@@ -1,0 +1,92 @@
+"""Under which conditions a question is asked: the agent as it was trained, or a baseline.
+
+    agent       the run itself: it may search
+    direct      the model answers at once, without search and without reasoning
+    cot         the model reasons step by step, then answers, without search (chain of thought)
+    one_shot    one search with the question itself; the passages stand in the prompt (RAG)
+    no_search   the agent with its own prompt, but without a turn in which it may search
+
+A condition is a setup for each question (agent_setup.py), so every condition is played by the same runner,
+within the same limits, and scored by the same code. The baselines' prompts are in our own words and name the
+tags of the run's protocol. With `--prompt` that prompt is used instead; that of `one_shot` has `{documents}`
+where the passages go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from rag_r1.agent_setup import AgentSetup
+from rag_r1.evaluation.one_shot import PLACE
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.probes import probed
+from rag_r1.rows import QuestionRow
+
+BaselineName = Literal["direct", "cot", "one_shot", "no_search"]
+BASELINES: tuple[BaselineName, ...] = get_args(BaselineName)
+#: The run itself.
+AGENT = "agent"
+
+_ANSWER = "give the answer between {answer} and {/answer}, short and without explanation, for example "
+_EXAMPLE = "{answer} Beijing {/answer}."
+PROMPTS: dict[str, str] = {
+    "direct": f"Answer the question below from what you know. At once {_ANSWER}{_EXAMPLE} "
+    "Question: {question}",
+    "cot": "Answer the question below from what you know. First reason step by step between {think} and "
+    f"{{/think}}. Then {_ANSWER}{_EXAMPLE} Question: {{question}}",
+    "one_shot": "Answer the question below. Passages that a search engine has found for it come first; not "
+    "all of them need be of use. First reason between {think} and {/think}. Then "
+    f"{_ANSWER}{_EXAMPLE}\n\n{PLACE}\n\nQuestion: {{question}}",
+}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """How the questions of a run are asked.
+
+    `setup` makes the agent of a question; it may raise ValueError with the reason if that is not possible.
+    `applies`: which questions are asked at all. `searches`: whether the retrieval server is needed.
+    `search_first`: see one_shot.py. `options`: what else the answers depend on, as JSON values; a run is
+    resumed only with equal ones.
+    """
+
+    name: str
+    setup: Callable[[QuestionRow], AgentSetup]
+    applies: Callable[[QuestionRow], bool] = lambda row: True
+    searches: bool = True
+    search_first: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def agent_condition(setup: AgentSetup) -> Condition:
+    """The run itself."""
+    return Condition(AGENT, lambda row: setup)
+
+
+def baseline(name: BaselineName, setup: AgentSetup) -> Condition:
+    """A baseline in the place of the agent `setup`. Raises RunError for a prompt that does not fit."""
+    if name == "no_search":
+        return Condition(name, lambda row: probed(setup, "closed_book", row.id, topk=1), searches=False)
+    if setup.own_prompt:
+        prompt = setup.protocol.user_prompt
+    else:
+        prompt = _named(PROMPTS[name], setup)
+    if name == "one_shot" and PLACE not in prompt:
+        raise RunError(f"--prompt has no {PLACE}: the place where one_shot puts the passages")
+    protocol = replace(setup.protocol, user_prompt=prompt, system_prompt=None)
+    if name == "direct":  # nothing of the policy's first turn is written for it
+        protocol = replace(protocol, opening="")
+    budget = replace(setup.budget, max_turns=0, final_turn=True)
+    alone = replace(setup, protocol=protocol, budget=budget, own_prompt=True)
+    with_search = name == "one_shot"
+    return Condition(name, lambda row: alone, searches=with_search, search_first=with_search)
+
+
+def _named(prompt: str, setup: AgentSetup) -> str:
+    """The prompt with the tags of the protocol."""
+    for role in ("think", "answer"):
+        tag = getattr(setup.protocol.tags, role)
+        prompt = prompt.replace(f"{{{role}}}", tag.open).replace(f"{{/{role}}}", tag.close)
+    return prompt + ("\n" if setup.protocol.prompt_form == "text" else "")

@@ -1,0 +1,101 @@
+"""The card of an evaluation (card.py), written when it starts and checked when it goes on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rag_r1.agent_setup import AgentSetup
+from rag_r1.evaluation.card import Card, card_of, differences
+from rag_r1.evaluation.card_facts import CardError
+from rag_r1.evaluation.checkpoints import step_of
+from rag_r1.evaluation.conditions import Condition
+from rag_r1.evaluation.engines import IDS
+from rag_r1.evaluation.evaluated_model import version_of_server
+from rag_r1.evaluation.judge import description
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.session import Prepared
+from rag_r1.tools.registry import DEFAULT_TOOL
+from rag_r1.tools.retrieval import RetrieverConfig
+
+if TYPE_CHECKING:
+    from rag_r1.evaluation.evaluate import EvalArguments
+
+#: What must not change within a run, beside its settings (run_folder.py).
+_FIXED = ("model.", "protocol.", "corpus_sha256", "retriever.ready.", "index.", "data.")
+
+
+def write_card(
+    given: EvalArguments, ready: Prepared, condition: Condition, setup: AgentSetup, answers: str, out: Path
+) -> Card:
+    """Write the card of a run, of which `setup` is the agent for its first question; `answers`: what the
+    server returns (engines.py).
+
+    If the folder has one, the run goes on: the card keeps its start. Raises RunError if something has changed
+    since that the result depends on."""
+    try:
+        card = _card(given, ready, condition, setup, answers)
+        before = Card.read(out)
+    except CardError as error:
+        raise RunError(str(error)) from error
+    if before is not None:
+        found = {key: values for key, values in differences([before, card]).items() if None not in values}
+        changed = [f"{key} was {v[0]!r} and is now {v[1]!r}" for key, v in found.items() if _is_fixed(key)]
+        if changed:
+            raise RunError(
+                f"{out} was begun with something else: {'; '.join(changed)}. Restore it to go on, or choose "
+                "another --out"
+            )
+        others = [key for key in found if key.startswith(("versions.", "commit.", "machine."))]
+        if others:
+            print(f"{out} goes on, but these differ from its start: {', '.join(others)}", file=sys.stderr)
+        card = card.model_copy(update={"started": before.started})
+    card.write(out)
+    return card
+
+
+def _is_fixed(key: str) -> bool:
+    return key.startswith(_FIXED)
+
+
+def _card(
+    given: EvalArguments, ready: Prepared, condition: Condition, setup: AgentSetup, answers: str
+) -> Card:
+    folder = Path(given.model)
+    tool = ready.retriever.get("tool") or DEFAULT_TOOL
+    options = {key: value for key, value in ready.retriever.items() if key != "tool"}
+    asks_server = condition.searches and tool == DEFAULT_TOOL
+    engine: dict[str, Any] = {
+        "api": given.engine,
+        "answers": answers,
+        "tokenizer": "the model's" if ready.tokens.name == given.model else ready.tokens.name,
+        "body": json.loads(given.body),
+    }
+    assert given.base_url is not None
+    if version := version_of_server(given.base_url, given.api_key_env):
+        engine["vllm"] = version
+    if given.vllm_options:
+        engine["vllm_options"] = given.vllm_options
+    if tool != DEFAULT_TOOL:
+        engine["search_tool"] = {"tool": tool, **options}
+    card = card_of(
+        model=folder if folder.is_dir() else given.model,
+        protocol=setup.protocol,
+        budget=setup.budget,
+        sampling={"temperature": given.temperature, "top_p": given.top_p, "samples": given.samples},
+        engine_mode="tokens" if answers == IDS else "text",
+        condition=condition.name,
+        judge=description(given),
+        failures=setup.failures,
+        engine=engine,
+        seed=given.seed,
+        retriever=RetrieverConfig.from_config(options) if asks_server else None,
+        index=given.index if condition.searches else None,
+        data=given.questions,
+    )
+    step = step_of(folder) if folder.is_dir() else None
+    if step is None:
+        return card
+    return card.model_copy(update={"model": card.model.model_copy(update={"name": step})})

@@ -1,0 +1,39 @@
+"""What `rag-r1 eval` prints: the main figures of a report, in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rag_r1.evaluation.markdown import plain, with_interval
+from rag_r1.evaluation.sources import labels
+
+_SHOWN = ("em", "cover_em", "f1", "em_answerable", "formatted", "retrievals", "seconds", "recall")
+
+
+def headline(report: Mapping[str, Any], condition: str) -> Iterator[str]:
+    """The figures over all questions, and the EM of each source."""
+    every = report["counts"]["all"]
+    yield f"condition {plain(condition)}: {every['questions']:,} questions, {every['episodes']:,} episodes"
+    figures = report["figures"]
+    terms = [name for name in figures if name.startswith("term:")]
+    for name in (*_SHOWN, *terms):
+        figure = figures[name]
+        if figure["all"]["value"] is not None:
+            yield f"  {figure['label']:32}{with_interval(figure['all'], figure['decimals'])}"
+    sources = figures["em"]["sources"]
+    if len(sources) > 1:
+        called = labels(sources)
+        for source, figure in sources.items():
+            yield f"  EM, {plain(called[source]):28}{with_interval(figure)}"
+        yield f"  {'EM, mean of the sources':32}{with_interval(figures['em']['mean'])}"
+    if figures["answerable"]["all"]["value"] is None:
+        yield (
+            "which questions the corpus can answer is not known: --answerable FILE of `rag-r1 corpus check` "
+            "adds the figures of these"
+        )
+
+
+def stopped_line(reason: str, missing: str) -> str:
+    """Why a run has stopped, and what to do."""
+    return f"stopped: {reason}\n{missing}: run the same command again to go on"

@@ -1,0 +1,209 @@
+"""The passages that the probes need: the text of the questions' gold passages, and some drawn at random.
+
+The corpus is read once, whatever its size: in memory are the passages that are kept and the current row. A
+gold passage is found by its id, or by the title of its page, and of a page at most `PAGE` passages are kept.
+The random ones are a sample without replacement: those with the smallest hashes of seed and place, so they
+depend neither on the order of reading nor on what else is looked for. What was found is written to a file
+every `save_every` passages, with the place that was reached, so a scan that was killed goes on from there.
+
+Without a corpus, a retrieval server that serves documents by their ids (`POST /documents`, as ours does) has
+the text of those passages that a data set names by id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from data_process.bad_rows import BadRows
+from rag_r1.evaluation.corpus.files import BadRow, Corpus, Place
+from rag_r1.evaluation.run_folder import RunError, write_whole
+from rag_r1.probes import Evidence, title_key, title_of
+from rag_r1.protocols import Document
+from rag_r1.rewards.answer_metrics import cover_exact_match
+from rag_r1.tools.retrieval import token_header
+
+#: Most passages kept of one page.
+PAGE = 50
+SAVE_EVERY = 200_000
+#: Changes whenever the same files would be found to hold something else.
+_VERSION = 1
+#: Documents asked for in one request, as many as our server gives.
+_AT_ONCE = 64
+
+
+@dataclass
+class Passages:
+    """What was found: passages by id, those of a page by `title_key` of its title, and the random ones."""
+
+    by_id: dict[str, Document] = field(default_factory=dict)
+    by_title: dict[str, list[Document]] = field(default_factory=dict)
+    pool: list[Document] = field(default_factory=list)
+    bad: BadRows = field(default_factory=BadRows)
+
+    def of(self, evidence: Evidence, golds: Sequence[str]) -> tuple[Document, ...]:
+        """A question's gold passages, best first: by id if all ids are found, else by title; empty if one of
+        them is not found.
+
+        Data sets name pages rather than passages, so of a page those passages come first that contain an
+        answer; and the first passage of each page comes before the second of any.
+        """
+        if evidence.ids and evidence.ids <= self.by_id.keys():
+            return tuple(self.by_id[name] for name in sorted(evidence.ids))
+        pages = [self.by_title.get(title, []) for title in sorted(evidence.titles)]
+        if not pages or not all(pages):
+            return ()
+        answers = list(golds)
+        pages = [sorted(page, key=lambda p: -cover_exact_match(p.contents, answers)) for page in pages]
+        rounds = (page[i] for i in range(PAGE) for page in pages if i < len(page))
+        return tuple({passage.id: passage for passage in rounds}.values())
+
+
+@dataclass
+class _Scan:
+    """A scan under way. `drawn`: (negative hash, id, contents), the largest hash first to leave."""
+
+    ids: frozenset[str]
+    titles: frozenset[str]
+    size: int
+    seed: int
+    found: Passages = field(default_factory=Passages)
+    drawn: list[tuple[int, str, str]] = field(default_factory=list)
+    place: Place = Place()
+    done: bool = False
+
+    def note(self, document: Document) -> None:
+        """A passage of the corpus."""
+        if document.id in self.ids:
+            self.found.by_id.setdefault(document.id, document)
+        if self.titles and (key := title_key(title_of(document))) in self.titles:
+            page = self.found.by_title.setdefault(key, [])
+            if len(page) < PAGE:
+                page.append(document)
+        if self.size:
+            text = f"{self.seed}\n{document.id}\n{self.place}".encode("utf-8", "surrogatepass")
+            entry = (-int.from_bytes(hashlib.sha256(text).digest()[:8], "big"), *_pair(document))
+            if len(self.drawn) < self.size:
+                heapq.heappush(self.drawn, entry)
+            elif entry > self.drawn[0]:
+                heapq.heapreplace(self.drawn, entry)
+
+    def state(self) -> dict[str, Any]:
+        """As JSON."""
+        found = self.found
+        return {
+            "place": list(self.place),
+            "done": self.done,
+            "by_id": [_pair(document) for document in found.by_id.values()],
+            "by_title": {key: [_pair(one) for one in page] for key, page in found.by_title.items()},
+            "drawn": sorted(self.drawn),
+            "bad": [found.bad.count, found.bad.first],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse. Raises KeyError, TypeError or ValueError for a state that is none."""
+        found = Passages(
+            {name: Document(name, contents) for name, contents in state["by_id"]},
+            {key: [Document(*one) for one in page] for key, page in state["by_title"].items()},
+            bad=BadRows(*state["bad"]),
+        )
+        drawn = [(int(number), name, contents) for number, name, contents in state["drawn"]]
+        heapq.heapify(drawn)
+        self.found, self.drawn = found, drawn
+        self.place, self.done = Place(*state["place"]), bool(state["done"])
+
+
+def find_passages(
+    corpus: Corpus,
+    wanted: Iterable[Evidence],
+    state: Path,
+    *,
+    random: int = 0,
+    seed: int = 0,
+    save_every: int = SAVE_EVERY,
+    progress: bool = True,
+) -> Passages:
+    """The gold passages of these questions and `random` passages, from one reading of the corpus; goes on
+    from the file `state` if it is of the same search. Raises CorpusError for a corpus that cannot be read."""
+    evidence = list(wanted)
+    ids = frozenset(name for one in evidence for name in one.ids)
+    titles = frozenset(title for one in evidence for title in one.titles)
+    scan = _Scan(ids, titles, random, seed)
+    asked = [_VERSION, corpus.fingerprint(), sorted(ids), sorted(titles), random, seed, PAGE]
+    fingerprint = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+    _load(state, fingerprint, scan)
+    read = 0
+    for row, place in () if scan.done else corpus.rows(scan.place, progress=progress, doing="reading corpus"):
+        scan.place = place
+        if isinstance(row, BadRow):
+            scan.found.bad.add(corpus.where(place), row)
+        else:
+            scan.note(Document(row.id or "", row.contents))
+        read += 1
+        if read % save_every == 0:
+            _save(state, fingerprint, scan)
+    if not scan.done:
+        scan.done = True
+        _save(state, fingerprint, scan)
+    scan.found.pool = [Document(name, contents) for _, name, contents in sorted(scan.drawn, reverse=True)]
+    return scan.found
+
+
+def served_passages(base: str, wanted: Iterable[Evidence]) -> Passages:
+    """The gold passages that these questions name by id, from the retrieval server at `base`; none if it does
+    not serve documents by id. Raises RunError if nothing answers there."""
+    names = sorted({name for one in wanted for name in one.ids})
+    found = Passages()
+    try:
+        with httpx.Client(timeout=60.0, trust_env=False, headers=token_header()) as client:
+            for start in range(0, len(names), _AT_ONCE):
+                part = names[start : start + _AT_ONCE]
+                answer = client.post(f"{base}/documents", json={"ids": part})
+                if answer.status_code != 200:
+                    return Passages()
+                found.by_id |= _served(answer.json(), part)
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError) as error:
+        raise RunError(
+            f"the retrieval server at {base} gives no documents ({type(error).__name__}: {error}): start it, "
+            "or give the corpus with --corpus"
+        ) from error
+    return found
+
+
+def _served(data: Any, names: Sequence[str]) -> dict[str, Document]:
+    """The documents of an answer, which may have any shape. Raises ValueError if it is of another."""
+    result = data.get("result") if isinstance(data, dict) else None
+    if not isinstance(result, list) or len(result) != len(names):
+        raise ValueError("no `result` with a document for each id")
+    found = {}
+    for name, one in zip(names, result, strict=True):
+        contents = one.get("contents") if isinstance(one, dict) else None
+        if isinstance(contents, str) and contents.strip():
+            found[name] = Document(name, contents)
+    return found
+
+
+def _pair(document: Document) -> tuple[str, str]:
+    return document.id, document.contents
+
+
+def _save(path: Path, fingerprint: str, scan: _Scan) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps({"fingerprint": fingerprint, **scan.state()}, ensure_ascii=False) + "\n")
+
+
+def _load(path: Path, fingerprint: str, scan: _Scan) -> None:
+    """Go on with an earlier, equal scan, if there was one."""
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        if state["fingerprint"] == fingerprint:
+            scan.restore(state)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return

@@ -1,0 +1,129 @@
+"""One-shot RAG: the question itself is searched for once, and its passages stand in the prompt.
+
+The search goes through the same guard, failure policy and token limit as a search of the agent, and it
+becomes the record's first turn, so retrievals and recall are counted as everywhere. It is a turn without a
+text: the policy has not written it, and its passages are tokens of the prompt. The prompt is the protocol's,
+with the passages in place of `{documents}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rag_r1.agent import Trajectory, Turn
+from rag_r1.agent.boundary import reason
+from rag_r1.agent.failures import FailureNote
+from rag_r1.agent.guard import ToolGuard
+from rag_r1.agent.packing import fit_observation
+from rag_r1.agent.trajectory import CallRecord
+from rag_r1.agent_setup import AgentSetup
+from rag_r1.evaluation.asks import Ask
+from rag_r1.protocols import SEARCH, Document, Failure, Search
+from rag_r1.protocols.protocol import ObservationFormat
+
+logger = logging.getLogger(__name__)
+
+#: Where the passages go in a prompt.
+PLACE = "{documents}"
+_FORMAT = ObservationFormat(
+    template="{body}", body="text", document="Doc {rank}: {contents}", separator="\n", trim="ends"
+)
+#: A prompt is tokenized as a whole, so its parts' tokens may not add up exactly.
+_MARGIN = 32
+
+
+@dataclass(frozen=True)
+class SearchedFirst:
+    """An ask whose messages have the passages, the agent for it, and the turn that found them. `failure`:
+    what went wrong; `is_masked`: whether that ends the episode."""
+
+    ask: Ask
+    setup: AgentSetup
+    turn: Turn
+    retries: int = 0
+    failure: Failure | None = None
+
+    @property
+    def is_masked(self) -> bool:
+        return self.failure is not None and self.failure.kind in self.setup.failures.mask
+
+    def failed_record(self) -> Trajectory:
+        """The record of an episode that ended with the search."""
+        record = Trajectory(self.ask.id, self.ask.question, self.setup.protocol.name, [self.turn])
+        assert self.failure is not None
+        record.status = "error" if self.failure.kind == "error" else "tool_failure"
+        record.seconds, record.retries = self.turn.tool_s, self.retries
+        record.failed(self.failure.kind, self.failure.detail)
+        return record
+
+    def put_before(self, record: Trajectory) -> None:
+        """Make the search the first turn of the record."""
+        record.turns.insert(0, self.turn)
+        record.failures = [FailureNote(n.kind, n.turn + 1, n.detail) for n in record.failures]
+        if self.failure is not None:
+            record.failures.insert(0, FailureNote(self.failure.kind, 0, self.failure.detail[:200]))
+        record.seconds += self.turn.tool_s
+        record.retries += self.retries
+
+
+async def searched_first(ask: Ask, setup: AgentSetup) -> SearchedFirst:
+    """Search for the question and put what is found into the messages. Raises nothing but its own
+    cancellation."""
+    retries = 0
+
+    async def wait(attempt: int) -> None:
+        nonlocal retries
+        retries += 1
+        await asyncio.sleep(setup.failures.wait_s * 2**attempt)
+
+    call = CallRecord(SEARCH, {"query": ask.question})
+    turn = Turn("", Search.kind, [call])
+    started = time.perf_counter()
+    [result] = await ToolGuard(setup.tools(), setup.failures, wait).call([call])
+    turn.tool_s = time.perf_counter() - started
+    failure = result if isinstance(result, Failure) else None
+    if failure is not None:
+        turn.status = "tool_failure"
+        passages = failure.reason
+    else:
+        try:
+            passages, call.documents = _fitted(ask, setup, result)
+        except Exception as error:  # of the tokenizer, or a bug, as in the turn loop
+            logger.exception("the passages of %s", ask.id)
+            passages, failure = "", Failure("", "error", reason(error))
+    asked = replace(setup, own_prompt=False)  # with the messages of the ask
+    messages = _messages(ask, setup, passages)
+    return SearchedFirst(replace(ask, messages=messages, setup=asked), asked, turn, retries, failure)
+
+
+def _fitted(ask: Ask, setup: AgentSetup, found: Sequence[Document]) -> tuple[str, list[Document]]:
+    """The passages as text, neutralised, and those that it shows: as many as a search of the agent may show
+    and the prompt has room for."""
+    shows = replace(setup.protocol, format=_FORMAT)
+    room = setup.budget.max_query_observation_tokens
+    if (most := setup.budget.most_prompt_tokens) is not None:
+        asked = replace(setup, own_prompt=False)
+        try:
+            room = min(room, most - len(asked.prompt_ids(ask.question, _messages(ask, setup, ""))) - _MARGIN)
+        except ValueError:  # a question that is too long: the episode begins with it, and says so
+            room = 0
+    fitted = None
+    if room > 0:
+        fitted = fit_observation(shows, [ask.question], [found], setup.codec.encode, room, room)
+    shown = fitted[1][0] if fitted else []
+    return shows.observation([ask.question], [shown]), shown
+
+
+def _messages(ask: Ask, setup: AgentSetup, passages: str) -> tuple[dict[str, str], ...]:
+    """The prompt's messages. Question and passages are put in at once, so that neither is searched for the
+    place of the other."""
+    protocol = setup.protocol
+    parts = {"{question}": protocol.neutralise(ask.question), PLACE: passages}
+    text = re.sub("|".join(map(re.escape, parts)), lambda match: parts[match[0]], protocol.user_prompt)
+    system = [{"role": "system", "content": protocol.system_prompt}] if protocol.system_prompt else []
+    return (*system, {"role": "user", "content": text})

@@ -1,0 +1,68 @@
+"""Works on many jobs, a fixed number of them at a time, until they are done or the run is stopped.
+
+If `stop` is called, nothing more begins, what is under way at the endpoint is waited for (`idle`), so that
+its answers are taped, and the jobs that are left are given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from tqdm import tqdm
+
+from rag_r1.evaluation.pacing import Stop
+
+T = TypeVar("T")
+Job = Callable[[], Awaitable[T]]
+
+
+class Pool:
+    """See the top of the module. `idle` waits until no request is under way; `bar`: the progress bar, while
+    jobs are worked on."""
+
+    def __init__(self, in_flight: int, stop: Stop, idle: Callable[[], Awaitable[None]] | None = None):
+        self.in_flight, self.stop, self.idle = in_flight, stop, idle
+        self.bar: tqdm | None = None
+
+    async def run(self, jobs: Iterable[Job[T]], total: int, unit: str) -> list[T | None]:
+        """The results of `total` jobs, in their order; None for those that did not end because the run was
+        stopped (`stop.reason` says why). Raises what a job raises, after the answers under way are taped."""
+        results: list[T | None] = [None] * total
+        waiting = enumerate(jobs)
+        with tqdm(total=total, unit=unit, mininterval=1.0) as self.bar:
+            workers = [
+                asyncio.create_task(self._work(waiting, results)) for _ in range(min(self.in_flight, total))
+            ]
+            stopped = asyncio.create_task(self.stop.wait())
+            try:
+                pending: set[Any] = set(workers)
+                while pending and not stopped.done():
+                    done, pending = await asyncio.wait(
+                        {*pending, stopped}, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    pending.discard(stopped)
+                    for task in done - {stopped}:
+                        task.result()
+            except BaseException:
+                self.stop("an error")
+                raise
+            finally:
+                if self.stop.reason is not None and self.idle is not None:
+                    self.bar.write("waiting for the answers that are under way", file=sys.stderr)
+                    await self.idle()
+                for task in (*workers, stopped):
+                    task.cancel()
+                await asyncio.gather(*workers, stopped, return_exceptions=True)
+                self.bar = None
+        return results
+
+    async def _work(self, jobs: Iterator[tuple[int, Job[T]]], results: list[T | None]) -> None:
+        for place, job in jobs:
+            if self.stop.reason is not None:
+                return
+            results[place] = await job()
+            if self.bar is not None:
+                self.bar.update()

@@ -1,0 +1,222 @@
+"""`rag-r1 eval --card`: does the policy search, or does it already know?
+
+The questions of an evaluation are played once more under each probe (rag_r1/probes.py), with everything else
+as in the real run:
+
+    OUT/real, OUT/closed_book, OUT/empty, OUT/random, OUT/gold, OUT/withheld
+                         a run each, as `rag-r1 eval` makes it: records, card, report
+    OUT/search_card.json, .md, .png
+                         EM with intervals by condition, and the verdict (search_figures.py)
+    OUT/passages.json    the passages that the probes show (gold_passages.py)
+
+`random` needs the corpus. `gold` needs the text of the gold passages: from the corpus, or, if the data set
+names them by id, from the retrieval server. Questions that name no gold passages are left out of `gold` and
+`withheld`, and those of which one is not found, of `gold`; both are counted. A condition that cannot be
+played is left out, with the reason. Every run goes on where it was interrupted, and so does the card.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rag_r1.agent_setup import AgentSetup
+from rag_r1.evaluation.card import Card
+from rag_r1.evaluation.conditions import Condition
+from rag_r1.evaluation.corpus.files import Corpus, CorpusError
+from rag_r1.evaluation.gold_passages import Passages, find_passages, served_passages
+from rag_r1.evaluation.report import WRONG_RUN, write_text
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.run_table import read_run
+from rag_r1.evaluation.search_card_text import markdown, table_lines
+from rag_r1.evaluation.search_figures import CALLED, Played, figures
+from rag_r1.evaluation.session import Prepared
+from rag_r1.probes import NEED_GOLD, PROBES, SPARE, Evidence, Probe, probed, title_key, title_of
+from rag_r1.protocols import Document
+from rag_r1.rows import QuestionRow
+from rag_r1.tools import RetrieverConfig, shared_tools
+from rag_r1.tools.registry import DEFAULT_TOOL
+
+if TYPE_CHECKING:
+    from rag_r1.evaluation.evaluate import EvalArguments
+
+CARD_JSON, CARD_MD, PASSAGES = "search_card.json", "search_card.md", "passages.json"
+#: Passages from which `random` draws.
+POOL = 2000
+
+_NO_EVIDENCE = "questions that name no gold passages"
+_NOT_FOUND = "questions of which a gold passage was not found"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The conditions to be played, with what each is played with; and, by condition, what is left out: how
+    many questions for which reason, or None for the whole condition."""
+
+    conditions: list[tuple[Condition, Prepared]] = field(default_factory=list)
+    left_out: dict[str, dict[str, int | None]] = field(default_factory=dict)
+
+
+async def make_search_card(given: EvalArguments, ready: Prepared, passages: Passages) -> int:
+    """Play all conditions into folders of `given.out` and write the card; returns 0, or 3 if a run was
+    stopped before its end. `given.base_url` is the server; `passages`: from `gather`. Raises RunError."""
+    from rag_r1.evaluation.evaluate import run_condition
+
+    plan = plan_of(ready, passages)
+    for number, (condition, of_condition) in enumerate(plan.conditions, 1):
+        print(f"{number}/{len(plan.conditions)} {CALLED[condition.name]}")
+        status = await run_condition(given, of_condition, condition, given.out / condition.name)
+        if status:
+            return status
+    names = [condition.name for condition, _ in plan.conditions]
+    card = write_card(given.out, names, ready.questions.rows, plan.left_out)
+    for line in (*card["sentences"], "", *table_lines(card), "", f"card: {given.out / CARD_MD}"):
+        print(line)
+    return 0
+
+
+def gather(given: EvalArguments, ready: Prepared) -> Passages:
+    """The text of the gold passages and the random ones, as far as they can be had. Raises RunError."""
+    wanted = [evidence for row in ready.questions.rows if (evidence := Evidence.of(row.metadata))]
+    if not given.corpus:
+        options = {key: value for key, value in ready.retriever.items() if key != "tool"}
+        by_server = (ready.retriever.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL
+        if by_server and any(evidence.ids for evidence in wanted):
+            return served_passages(RetrieverConfig.from_config(options).base, wanted)
+        return Passages()
+    try:
+        state = given.out / PASSAGES
+        found = find_passages(Corpus(given.corpus), wanted, state, random=POOL, seed=given.seed)
+    except CorpusError as error:
+        raise RunError(str(error)) from error
+    if found.bad.count and not given.skip_bad_rows:
+        raise RunError(f"the corpus has {found.bad.refusal()}")
+    return found
+
+
+def plan_of(ready: Prepared, passages: Passages) -> Plan:
+    """Which conditions can be played with these questions and passages."""
+    rows, topk = ready.questions.rows, ready.retriever.get("topk", RetrieverConfig().topk)
+    topk = topk if isinstance(topk, int) else 0  # a search tool of the user's own need not have it
+    evidence = {row.id: _evidence(row, passages, topk) for row in rows}
+    plan = Plan()
+    for name in PROBES:
+        if reason := _impossible(name, evidence, passages, topk):
+            plan.left_out[name] = {reason: None}
+            continue
+        if name in NEED_GOLD and (left := _left_out(name, evidence.values())):
+            plan.left_out[name] = left
+        of_condition = _deeper(ready, topk) if name == "withheld" else ready
+        plan.conditions.append((_condition(name, of_condition.setup, evidence, passages, topk), of_condition))
+    return plan
+
+
+def _evidence(row: QuestionRow, passages: Passages, topk: int) -> Evidence:
+    """A question's evidence, with at least one passage of each page."""
+    named = Evidence.of(row.metadata)
+    found = passages.of(named, row.golds)
+    return Evidence.of(row.metadata, found[: max(topk, len(named.ids), len(named.titles))])
+
+
+def _impossible(name: Probe, evidence: Mapping[str, Evidence], passages: Passages, topk: int) -> str | None:
+    """Why a condition cannot be played at all; None if it can."""
+    if name in ("random", *NEED_GOLD) and not topk:
+        return "rag_r1.retriever.topk is not a number, so it is not known how many passages a search shows"
+    if name == "random" and len(passages.pool) <= 2 * topk:
+        return "needs passages of the corpus: --corpus FILE"
+    if name in NEED_GOLD and not any(evidence.values()):
+        return "no question names its gold passages (supporting_titles or supporting_ids)"
+    if name == "gold" and not any(one.passages for one in evidence.values()):
+        return "needs the text of the gold passages: --corpus FILE"
+    return None
+
+
+def _left_out(name: str, evidence: Iterable[Evidence]) -> dict[str, int | None]:
+    reasons = Counter(
+        _NO_EVIDENCE if not one else _NOT_FOUND
+        for one in evidence
+        if not one or (name == "gold" and not one.passages)
+    )
+    return dict(sorted(reasons.items()))
+
+
+def _deeper(ready: Prepared, topk: int) -> Prepared:
+    """The same with a search that returns what takes the place of gold passages."""
+    retriever = {**ready.retriever, "topk": topk + SPARE}
+    tools = partial(shared_tools, retriever, ready.config.tools)
+    return replace(ready, retriever=retriever, setup=replace(ready.setup, tools=tools))
+
+
+def _condition(
+    name: Probe, setup: AgentSetup, evidence: Mapping[str, Evidence], passages: Passages, topk: int
+) -> Condition:
+    pool = passages.pool if name == "random" else []
+    titles = [title_key(title_of(passage)) for passage in pool]
+
+    def of_row(row: QuestionRow) -> AgentSetup:
+        known = evidence[row.id]
+        shown = max(topk, len(known.passages)) if name == "gold" else topk
+        return probed(setup, name, row.id, shown, known, _others(pool, titles, known))
+
+    def applies(row: QuestionRow) -> bool:
+        known = evidence[row.id]
+        return name not in NEED_GOLD or bool(known.passages if name == "gold" else known)
+
+    options: dict[str, Any] = {}
+    if name in ("random", *NEED_GOLD):  # a run goes on only with the same passages
+        options = {"passages_sha256": _hash(pool if name == "random" else evidence)}
+    return Condition(name, of_row, applies, name in ("real", "withheld"), options=options)
+
+
+def _others(pool: Sequence[Document], titles: Sequence[str], gold: Evidence) -> Sequence[Document]:
+    """The passages, with these titles, that are not a question's gold ones."""
+    held = [i for i, passage in enumerate(pool) if passage.id in gold.ids or titles[i] in gold.titles]
+    return [passage for i, passage in enumerate(pool) if i not in held] if held else pool
+
+
+def _hash(passages: Any) -> str:
+    """Of the passages that a condition shows or withholds."""
+    if isinstance(passages, Mapping):
+        told: Any = [
+            [name, sorted(one.ids), sorted(one.titles), [p.id for p in one.passages]]
+            for name, one in sorted(passages.items())
+        ]
+    else:
+        told = [[passage.id, passage.contents] for passage in passages]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def write_card(
+    out: Path,
+    names: Sequence[str],
+    rows: Sequence[QuestionRow],
+    left_out: Mapping[str, Mapping[str, int | None]],
+) -> dict[str, Any]:
+    """Write the card from the finished runs of these conditions; returns what search_card.json has."""
+    from rag_r1.evaluation.pictures import draw_search_card
+
+    runs = {}
+    try:
+        cards = {name: Card.read(out / name) for name in names}
+        for name, card in cards.items():
+            runs[name] = Played.of(read_run(out / name, mask=card.mask if card else None))
+    except WRONG_RUN as error:
+        raise RunError(f"the runs are complete, but not the card: {error}") from error
+    real = cards[names[0]]
+    told = {
+        **figures(runs, rows),
+        "left_out": {name: dict(reasons) for name, reasons in left_out.items()},
+        "model": real.model.model_dump() if real else None,
+        "protocol": real.protocol.name if real else None,
+        "corpus_sha256": real.corpus_sha256 if real else None,
+    }
+    pictures = draw_search_card(told, out)
+    write_text(out / CARD_JSON, json.dumps(told, indent=2) + "\n")
+    write_text(out / CARD_MD, markdown(told, pictures) + "\n")
+    return told

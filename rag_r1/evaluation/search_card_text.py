@@ -1,0 +1,93 @@
+"""search_card.md from the content of search_card.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rag_r1.evaluation.markdown import cell, number, plain, table, whole, with_interval
+from rag_r1.evaluation.search_figures import CALLED
+
+Card = Mapping[str, Any]
+
+_WHAT = {
+    "closed_book": "no turn in which it may search: it has to answer at once",
+    "empty": "every search finds nothing",
+    "random": "every search finds passages of the corpus drawn at random, none of the question's gold ones",
+    "gold": "every search finds the question's gold passages",
+    "withheld": "the real search without the gold passages; what it ranks next takes their place",
+}
+_HEAD = (
+    "condition",
+    "questions",
+    "EM",
+    "difference from the real run",
+    "has an answer",
+    "queries a question",
+    "failed",
+)
+
+
+def markdown(card: Card, pictures: Sequence[Path] = ()) -> str:
+    """The whole page."""
+    first, said, *more = card["sentences"]
+    lines = ["# Does it search, or does it already know?", "", f"**{said}** {' '.join([first, *more])}"]
+    for path in pictures:
+        lines += ["", f"![{path.stem}]({path.name})"]
+    lines += ["", *table_lines(card)]
+    groups = list(card["conditions"]["real"]["groups"])
+    if groups:
+        rows = [
+            [CALLED[name], *(with_interval(one["groups"][group], 2) for group in groups)]
+            for name, one in card["conditions"].items()
+        ]
+        lines += ["", "## EM by data source and kind of question", "", *table(["", *map(cell, groups)], rows)]
+    lines += ["", "## What differs from the real run", ""]
+    lines += [f"- {CALLED[name]}: {text}" for name, text in _WHAT.items()]
+    lines += [*_left_out(card), "", *_foot(card)]
+    return "\n".join(lines)
+
+
+def table_lines(card: Card) -> list[str]:
+    """The table of the conditions, over all questions."""
+    rows = []
+    for name, one in card["conditions"].items():
+        shown = [
+            whole(one["questions"]),
+            with_interval(one["em"], 2),
+            with_interval(one.get("difference"), 2, signed=True),
+            number(one["answered"]["value"], 2),
+            number(one["queries"]["value"], 2),
+            whole(one["failed"]),
+        ]
+        rows.append([CALLED[name], *shown])
+    return table(_HEAD, rows)
+
+
+def _left_out(card: Card) -> Iterator[str]:
+    for name, reasons in card["left_out"].items():
+        for reason, count in reasons.items():
+            if count is None:
+                yield from ("", f"Not played: {CALLED[name]}: {reason}.")
+            else:
+                yield from ("", f"Left out of {CALLED[name]}: {whole(count)} {reason}.")
+
+
+def _foot(card: Card) -> list[str]:
+    interval, model = card["interval"], card["model"] or {}
+    made = ", ".join(
+        f"{label} {cell(plain(value))}"
+        for label, value in (
+            ("model", model.get("name")),
+            ("protocol", card["protocol"]),
+            ("corpus", (card["corpus_sha256"] or "")[:12] or None),
+        )
+        if value
+    )
+    return [
+        f"In brackets: {interval['level']:.0%} bootstrap intervals ({whole(interval['resamples'])} "
+        "replicates, questions drawn within their data sources). A condition is compared with the real run "
+        "on the questions that both have. Failed episodes have no score.",
+        *(["", made[0].upper() + made[1:] + "."] if made else []),
+    ]

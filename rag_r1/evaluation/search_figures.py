@@ -1,0 +1,230 @@
+"""The figures of a search card and its verdict, from the run of each condition.
+
+Each question is one number per condition: its EM. The figures of a group of questions (all, a data source, a
+kind of question) are means with a bootstrap interval (bootstrap.py). A condition is compared with the real
+run on the questions that both have, in pairs, by two differences, each with an interval of its own:
+
+    difference   EM of the condition - EM of the real run
+    over half    EM of the condition - half of the EM of the real run
+
+The verdict follows from the second, for the conditions in which the policy cannot find the evidence
+(`WITHOUT`). If the interval lies below 0 for all of them, at most half of what it answers with its search is
+answered without: it searches. If it lies above 0 with a closed book, it already knows. What an interval
+leaves open is said to be open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rag_r1.evaluation.bootstrap import Bootstrap, Sums
+from rag_r1.evaluation.measures import MEASURES, by_question
+from rag_r1.evaluation.report import figure
+from rag_r1.evaluation.run_table import RunTable
+from rag_r1.evaluation.sources import in_order, labels
+from rag_r1.rows import QuestionRow
+
+#: Data source and id of a question.
+Asked = tuple[str, str]
+
+REAL = "real"
+#: The conditions without the evidence.
+WITHOUT = ("closed_book", "empty", "random", "withheld")
+#: What is told of each condition, by their names in measures.py; the first is what is compared.
+_FIGURES = ("em", "answered", "queries")
+_MEASURES = tuple(measure for name in _FIGURES for measure in MEASURES if measure.name == name)
+#: Below so many questions there is no verdict.
+LEAST = 20
+#: Above this share of failed episodes the figures are those of a selection.
+_MANY_FAILED = 0.02
+
+
+@dataclass(frozen=True)
+class Played:
+    """The run of one condition: the figures of each question, (figures,), without those that failed."""
+
+    values: dict[Asked, np.ndarray]
+    failed: int
+
+    @classmethod
+    def of(cls, table: RunTable) -> Played:
+        """From the table of its records."""
+        values = {asked: row for asked, row in by_question(table, _MEASURES).items() if not np.isnan(row[0])}
+        return cls(values, int(table.failed.sum()))
+
+
+def figures(
+    runs: Mapping[str, Played], rows: Sequence[QuestionRow], bootstrap: Bootstrap | None = None
+) -> dict[str, Any]:
+    """The content of search_card.json but for what was left out: groups, conditions, verdict. `runs` has the
+    real run."""
+    bootstrap = bootstrap or Bootstrap()
+    groups = groups_of(rows)
+    conditions = {}
+    for name, run in runs.items():
+        compared = {} if name == REAL else _compared(run, runs[REAL], bootstrap)
+        conditions[name] = {
+            "questions": len(run.values),
+            "failed": run.failed,
+            **_means(run, groups["all"], bootstrap),
+            "groups": {
+                group: _means(run, asked, bootstrap)["em"]
+                for group, asked in groups.items()
+                if group != "all"
+            },
+            **compared,
+        }
+    return {
+        "format": 1,
+        "interval": {"level": bootstrap.level, "resamples": bootstrap.resamples, "seed": bootstrap.seed},
+        "conditions": conditions,
+        **verdict(conditions),
+    }
+
+
+def groups_of(rows: Iterable[QuestionRow]) -> dict[str, list[Asked]]:
+    """The questions of each group: `all`, each data source in the papers' order, each kind of question; a
+    kind that is the same as a source, or as all, once."""
+    rows = list(rows)
+    sources: dict[str, list[Asked]] = {}
+    kinds: dict[str, list[Asked]] = {}
+    for row in rows:
+        asked = (row.data_source, row.id)
+        sources.setdefault(row.data_source, []).append(asked)
+        if kind := kind_of(row):
+            kinds.setdefault(kind, []).append(asked)
+    called = labels(sources)
+    found = {"all": [asked for asked_of in sources.values() for asked in asked_of]}
+    named = [*((called[name], sources[name]) for name in in_order(sources)), *sorted(kinds.items())]
+    for name, asked in named:
+        if set(asked) not in map(set, found.values()):
+            found[name] = asked
+    return found
+
+
+def kind_of(row: QuestionRow) -> str:
+    """The kind of question that a row names; empty if it names none."""
+    named = row.metadata.get("kind") or row.metadata.get("question_type")
+    hops = row.metadata.get("hops")
+    return str(named) if named else f"{hops} hops" if hops else ""
+
+
+def _means(run: Played, asked: Iterable[Asked], bootstrap: Bootstrap) -> dict[str, Any]:
+    """The figures of these questions, by name."""
+    known = {one: run.values[one] for one in asked if one in run.values}
+    return dict(zip(_FIGURES, _estimated(known, [m.share for m in _MEASURES], bootstrap), strict=True))
+
+
+def _compared(run: Played, real: Played, bootstrap: Bootstrap) -> dict[str, Any]:
+    """The differences from the real run, on the questions that both have, and its EM there."""
+    shared = [asked for asked in run.values if asked in real.values]
+    pairs = {asked: (run.values[asked][0], real.values[asked][0]) for asked in shared}
+    changes = {asked: np.array([ours - em, ours - em / 2]) for asked, (ours, em) in pairs.items()}
+    difference, over_half = _estimated(changes, [False, False], bootstrap)
+    [there] = _estimated({asked: np.array([em]) for asked, (_, em) in pairs.items()}, [True], bootstrap)
+    return {"difference": difference, "over_half": over_half, "real_there": there}
+
+
+def _estimated(
+    values: Mapping[Asked, np.ndarray], shares: Sequence[bool], bootstrap: Bootstrap
+) -> list[dict[str, Any]]:
+    """The mean of each column with its interval, the questions drawn within their sources."""
+    if not values:
+        return [{"value": None, "low": None, "high": None, "questions": 0} for _ in shares]
+    by_source: dict[str, list[np.ndarray]] = {}
+    for (source, _), row in sorted(values.items(), key=lambda item: item[0]):
+        by_source.setdefault(source, []).append(row)
+    sums = {source: Sums.of_means(np.array(of, dtype=float)) for source, of in by_source.items()}
+    _, _, whole = bootstrap.estimates(sums, shares)
+    return [figure(whole, i, len(values)) for i in range(len(shares))]
+
+
+def verdict(conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """`verdict`: searches, knows, mixed or open; `sentences`: the same in words, with what else the intervals
+    show."""
+    measured = [name for name in WITHOUT if name in conditions]
+    sides = {name: _side(conditions[name]["over_half"]) for name in measured}
+    if any(conditions[name]["over_half"]["questions"] < LEAST for name in measured) or not measured:
+        found, said = "open", f"Too few questions for a verdict: it takes {LEAST} in each condition."
+    elif all(side == "below" for side in sides.values()):
+        found = "searches"
+        said = "It searches: without the evidence it answers less than half of what it answers with it."
+    elif sides.get("closed_book") == "above":
+        found = "knows"
+        said = (
+            "It already knows: with a closed book it answers more than half of what it answers with search."
+        )
+    elif "above" in sides.values():
+        found = "mixed"
+        over = _listed(name for name, side in sides.items() if side == "above")
+        said = (
+            f"It does not depend on the evidence: it keeps more than half of its right answers with {over}."
+        )
+    else:
+        found = "open"
+        undecided = _listed(name for name, side in sides.items() if side == "open")
+        said = f"Open: with {undecided} it may keep more or less than half of its right answers."
+    return {"verdict": found, "sentences": [_opening(conditions), said, *_remarks(conditions)]}
+
+
+def _side(figure: Mapping[str, Any]) -> str:
+    if figure["high"] is not None and figure["high"] < 0:
+        return "below"
+    return "above" if figure["low"] is not None and figure["low"] > 0 else "open"
+
+
+def _opening(conditions: Mapping[str, Mapping[str, Any]]) -> str:
+    told = f"It answers {percent(conditions[REAL]['em'])} of the questions with its search"
+    closed = conditions.get("closed_book")
+    return f"{told}, and {percent(closed['em'])} with a closed book." if closed else f"{told}."
+
+
+def _remarks(conditions: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    told = []
+    if gold := conditions.get("gold"):
+        own, ideal = percent(gold["real_there"]), percent(gold["em"])
+        told.append(
+            {
+                "above": f"A better search would help: {own} with its own, {ideal} with the gold passages.",
+                "below": f"The gold passages make it worse: {own} with its own search, {ideal} with them.",
+                "open": f"The gold passages make no difference that shows: {own} without, {ideal} with them.",
+            }[_side(gold["difference"])]
+        )
+    if (closed := conditions.get("closed_book")) and _side(closed["difference"]) == "above":
+        told.append("Searching makes it worse: with a closed book it answers more.")
+    many = [
+        name
+        for name, one in conditions.items()
+        if one["failed"] > _MANY_FAILED * (one["questions"] + one["failed"])
+    ]
+    if many:
+        told.append(f"Many episodes failed, so that these figures are of a selection: {_listed(many)}.")
+    return told
+
+
+def percent(figure: Mapping[str, Any]) -> str:
+    """`95 % [91, 98]`; a dash if there is no value."""
+    if figure["value"] is None:
+        return "–"
+    ends = [figure["low"], figure["high"]]
+    interval = "" if None in ends else f" [{', '.join(f'{100 * end:.0f}' for end in ends)}]"
+    return f"{100 * figure['value']:.0f} %{interval}"
+
+
+#: How the conditions are called in sentences and tables.
+CALLED = {
+    "real": "the real run",
+    "closed_book": "a closed book",
+    "empty": "empty results",
+    "random": "random passages",
+    "gold": "the gold passages",
+    "withheld": "the evidence withheld",
+}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(CALLED[name] for name in names)

@@ -1,0 +1,40 @@
+"""Runs veRL's trainer for `rag-r1 train`, and says at its end what to do with what was trained.
+
+`rag-r1 train` becomes this process after its checks. It is small: what the checks have imported is gone, and
+for the length of the training there is nothing in it but a wait. Interrupted, it ends the training.
+
+    python -m rag_r1.launch FOLDER RECIPE key=value ...
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rag_r1.afterwards import after_training
+from rag_r1.stages import run_here
+from rag_r1.train import Recipe, RecipeError, compose_recipe
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status of the training."""
+    folder, name, *overrides = sys.argv[1:] if arguments is None else arguments
+    recipe = Recipe(Path(folder), name)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        status = run_here(recipe.command(overrides))
+    except KeyboardInterrupt:
+        return 130
+    if status == 0:
+        try:
+            lines = after_training(compose_recipe(recipe, overrides))
+        except (RecipeError, OSError) as error:
+            lines = [f"the commands for what was trained could not be made: {error}"]
+        print("\n".join(["", *lines]), flush=True)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

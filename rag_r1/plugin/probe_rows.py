@@ -1,0 +1,50 @@
+"""The rows of a validation under probes: each question once more, with the probe's name in a column.
+
+veRL reports a validation by data source and passes all columns of a row to the agent loop. So the data set
+(dataset.py) appends a copy of its rows for each probe of `rag_r1.probes`, with
+
+    rag_r1_probe    the probe, empty for the real run; the agent loop plays the copy under it (agent_loop.py)
+    data_source     `<source>/probe_<name>`, so that veRL logs `val-aux/<source>/probe_<name>/em/mean@1`
+
+The records of a probe are dumped in a folder of their own, `trajectories/<split>_<probe>`, under the source's
+own name (reward_manager.py): each can be reported, or compared with the real run, by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import datasets
+
+from rag_r1.probes import NEED_GOLD, Evidence
+
+COLUMN = "rag_r1_probe"
+
+
+def with_probes(rows: datasets.Dataset, probes: Sequence[str]) -> datasets.Dataset:
+    """The rows, and for each probe a copy of those of a validation that it can be played with."""
+    infos = [info if isinstance(info, Mapping) else {} for info in rows["extra_info"]]
+    validated = [i for i, info in enumerate(infos) if info.get("split", "train") != "train"]
+    parts = [rows.add_column(COLUMN, [""] * len(rows))]
+    for probe in probes:
+        played = validated
+        if probe in NEED_GOLD:
+            played = [i for i in validated if Evidence.of(infos[i])]
+            print(f"probe {probe}: {len(played)} of {len(validated)} rows name their gold passages")
+        part = rows.select(played)
+        sources = [f"{source}{suffix_of(probe)}" for source in part["data_source"]]
+        part = part.remove_columns("data_source").add_column("data_source", sources)
+        part = part.add_column(COLUMN, [probe] * len(part))
+        parts.append(part.cast(parts[0].features))  # the same types, in the same order
+    return datasets.concatenate_datasets(parts)
+
+
+def suffix_of(probe: str) -> str:
+    """What a data source's name ends with under a probe."""
+    return f"/probe_{probe}"
+
+
+def probe_of(row: Mapping[str, Any]) -> str:
+    """The probe of a row that veRL passes on; empty for the real run."""
+    return str(row.get(COLUMN) or "")

@@ -1,0 +1,125 @@
+"""sq against mq: what is measured of a run, what is said to hold, and that nothing finished is repeated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from finished_runs import record, write_run
+
+from rag_r1.demo import sq_mq
+from rag_r1.demo.sq_mq import ALL, TWO_FACTS, ComparisonError, Figures, measured
+from rag_r1.demo.sq_mq_text import held, markdown
+
+
+def run_of(folder: Path, **given) -> Path:
+    """One question of each kind; those with two facts are searched for in `given["searches"]`."""
+    records = [
+        record("q1", source="demo/one_hop", searches=[["a"]], seconds=1.0),
+        record("q2", source="demo/bridge", searches=[["a"], ["b"]], seconds=2.0),
+        record("q3", "no", source="demo/comparison", **given),
+        record("q4", source="demo/both", **given),
+    ]
+    return write_run(folder, records)
+
+
+def test_rounds_are_turns_with_a_search_however_many_queries_they_have(tmp_path):
+    found = measured(run_of(tmp_path, searches=[["a", "b", "c"]], seconds=3.0))
+    assert found["bridge"] == Figures(1, 1.0, 2.0, 2.0)
+    assert found[TWO_FACTS] == Figures(2, 0.5, 1.0, 3.0)
+    assert found[ALL] == Figures(4, 0.75, 1.25, 2.25)
+
+
+def test_a_kind_without_questions_has_no_figures(tmp_path):
+    found = measured(write_run(tmp_path, [record("q1", source="demo/both")]))
+    assert list(found) == ["both", TWO_FACTS, ALL]
+
+
+def test_an_episode_that_failed_has_no_time_that_counts(tmp_path):
+    run = write_run(tmp_path, [record("q1", source="demo/both", failure="engine")])
+    with pytest.raises(ComparisonError, match="1 episodes failed"):
+        measured(run)
+
+
+def arms(em=(0.8, 0.9), rounds=(2.0, 1.0), seconds=(2.0, 1.4)) -> dict:
+    return {
+        arm: {"em": em[i], "rounds": rounds[i], "seconds": seconds[i]} for i, arm in enumerate(("sq", "mq"))
+    }
+
+
+@pytest.mark.parametrize(
+    ("figures", "expected"),
+    [
+        (arms(), [True, True, True]),
+        (arms(em=(0.8, 0.8), rounds=(2.0, 1.1), seconds=(4.0, 3.0)), [True, True, True]),
+        (arms(em=(0.8, 0.7)), [False, True, True]),
+        (arms(rounds=(2.0, 1.2)), [True, False, True]),
+        (arms(seconds=(2.0, 1.6)), [True, True, False]),
+        (arms(rounds=(0.0, 0.0)), [True, False, True]),
+    ],
+)
+def test_each_part_of_the_claim_holds_or_not(figures, expected):
+    assert list(held(figures).values()) == expected
+
+
+def told(*seeds: dict) -> dict:
+    runs = [
+        {"seed": number, **{arm: {TWO_FACTS: of[arm], ALL: of[arm]} for arm in of}}
+        for number, of in enumerate(seeds)
+    ]
+    settings = {"policies": "trained", "questions": 160, "search_s": 0.3, "overrides": []}
+    return {"settings": settings, "runs": runs}
+
+
+def test_the_page_tells_the_change_what_held_and_the_papers_figures():
+    page = markdown(told(arms(), arms(em=(0.8, 0.7)), arms(rounds=(2.0, 1.9))))
+    assert "| two independent facts | 0.80 | 0.83 | 2.00 | 1.30 | -35 % | 2.00 | 1.40 | -30 % |" in page
+    assert "- EM at least as high: held in part (2 of 3 seeds)" in page
+    assert "- at least 45 % fewer search rounds: held in part (2 of 3 seeds)" in page
+    assert "- at least 25 % less time a question: held (3 of 3 seeds)" in page
+    assert "published, not measured here" in page and "8.21 and 7.42 s (-10 %)" in page
+
+
+def test_a_finished_comparison_is_printed_again_and_other_settings_are_refused(tmp_path, capsys):
+    made = told(arms(), arms())
+    for run in made["runs"]:
+        folder = tmp_path / f"seed{run['seed']}"
+        folder.mkdir()
+        (folder / "results.json").write_text(json.dumps({"settings": made["settings"], "results": run}))
+    words = ["--seeds", "0", "1", "--out", str(tmp_path)]
+    assert sq_mq.main(words) == 0
+    assert "held (2 of 2 seeds)" in capsys.readouterr().out
+    assert json.loads((tmp_path / "sq_mq.json").read_text())["runs"] == made["runs"]
+    assert sq_mq.main([*words, "--search-s", "1"]) == 1
+    assert "choose another --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--untrained", "--policies", "a", "b"], "give one of them"),
+        (["--seeds", "1", "1"], "each once"),
+        (["--search-s", "-1"], "--search-s: must be a number of at least 0"),
+    ],
+)
+def test_wrong_arguments_are_named(words, message, capsys):
+    with pytest.raises(SystemExit):
+        sq_mq.main(words)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_the_embedded_warm_starts_are_compared_through_vllm(tmp_path, capsys):
+    pytest.importorskip("vllm")
+    words = ["--untrained", "--questions", "8", "--search-s", "0.05", "--out", str(tmp_path / "out")]
+    assert sq_mq.main(words) == 0
+    assert "| two independent facts |" in capsys.readouterr().out
+    results = json.loads((tmp_path / "out" / "sq_mq.json").read_text())
+    [run] = results["runs"]
+    for arm in ("sq", "mq"):
+        assert run[arm][ALL]["questions"] == 8
+        # Each search waits, one after the other.
+        assert run[arm][ALL]["seconds"] >= 0.05 * run[arm][ALL]["rounds"]

@@ -1,0 +1,66 @@
+"""A policy behind HTTP that searches for the facts of a demo question and answers from what it was shown; and
+the retrieval server over the same world.
+
+It knows no fact: an answer is right only if every fact stands in a passage of its context. With `knows` it
+searches nothing and answers everything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+from scripted_vllm import Policy
+
+from rag_r1.demo.search import WorldSearch
+from rag_r1.demo.world import Question
+
+
+@dataclass
+class ReadingPolicy(Policy):
+    """See the top of the module. `topks`: what the searches asked for."""
+
+    questions: Sequence[Question] = ()
+    passages: Sequence[dict[str, str]] = ()
+    knows: bool = False
+    topks: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, tokenizer: Any, questions: Sequence[Question], passages: Sequence[dict[str, str]], **given):
+        golds = {question.text: question.gold for question in questions}
+        return cls(tokenizer, golds, lambda *unused: True, questions=questions, passages=passages, **given)
+
+    async def _retrieve(self, request: web.Request) -> web.Response:
+        asked = await request.json()
+        self.topks.append(asked["topk"])
+        found = WorldSearch(self.passages, asked["topk"]).results(asked["queries"])
+        shown = [[{"document": {"id": d.id, "contents": d.contents}} for d in one] for one in found]
+        return web.json_response({"result": shown})
+
+    async def _complete(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        prompt = self.tokenizer.decode(body["prompt"])
+        asked = [question for question in self.questions if question.text in prompt]
+        if not asked:  # the probe for token ids
+            return self._answered(body, "<answer> none </answer>")
+        self.bodies.append(body)
+        question = max(asked, key=lambda question: len(question.text))
+        return self._answered(body, self._turn(question, prompt.partition(question.text)[2]))
+
+    def _turn(self, question: Question, given: str) -> str:
+        searched = given.count("<search>")
+        if not self.knows and searched < len(question.lookups):
+            return f"<search> {question.lookups[searched].entity} </search>"
+        shown = re.split(r"Doc \d", given)
+        found = all(any(f.entity in one and f.value in one for one in shown) for f in question.lookups)
+        return f"<answer> {question.gold if self.knows or found else 'nobody'} </answer>"
+
+    def _answered(self, body: dict[str, Any], text: str) -> web.Response:
+        ids = self.tokenizer(text, add_special_tokens=False).input_ids[: body["max_tokens"]]
+        stopped = next((stop for stop in body.get("stop") or () if text.endswith(stop)), None)
+        choice = {"text": text, "finish_reason": "stop", "stop_reason": stopped, "token_ids": ids}
+        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
+        return web.json_response({"choices": [choice], "usage": usage})

@@ -1,0 +1,127 @@
+"""What a user calls the model becomes a Hugging Face folder, or an error that says what is missing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rag_r1.demo.policy import policy_path
+from rag_r1.evaluation.checkpoints import model_folder, step_of
+from rag_r1.evaluation.run_folder import RunError
+
+
+def hugging_face(folder: Path, weights: bool = True) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    if weights:
+        (folder / "model.safetensors").write_bytes(b"w")
+    return folder
+
+
+def checkpoints(folder: Path, steps=(2, 10), last: int | None = 10, exported: bool = True) -> Path:
+    """A training's folder of checkpoints, as veRL leaves it."""
+    for step in steps:
+        hugging_face(folder / f"global_step_{step}" / "actor" / "huggingface", exported)
+    if last is not None:
+        (folder / "latest_checkpointed_iteration.txt").write_text(str(last))
+    return folder
+
+
+def test_a_hugging_face_folder_is_taken_as_it_is(tmp_path):
+    folder = hugging_face(tmp_path / "model")
+    assert model_folder(folder, tmp_path / "into") == folder
+    assert step_of(folder) is None
+
+
+@pytest.mark.parametrize("inner", ["", "global_step_10", "global_step_10/actor"])
+def test_a_checkpoint_with_an_exported_model_is_that_model(tmp_path, inner):
+    run = checkpoints(tmp_path / "run")
+    found = model_folder(run / inner, tmp_path / "into")
+    assert found == run / "global_step_10" / "actor" / "huggingface"
+    assert step_of(found) == "run/global_step_10"
+
+
+def test_an_earlier_checkpoint_can_be_named(tmp_path):
+    run = checkpoints(tmp_path / "run")
+    assert "global_step_2" in str(model_folder(run / "global_step_2", tmp_path / "into"))
+
+
+def test_a_checkpoint_of_supervised_fine_tuning_has_no_actor(tmp_path):
+    folder = hugging_face(tmp_path / "sft" / "global_step_7" / "huggingface")
+    assert model_folder(folder.parent, tmp_path / "into") == folder
+
+
+def test_the_last_complete_checkpoint_must_be_known(tmp_path):
+    run = checkpoints(tmp_path / "run", last=None)
+    with pytest.raises(RunError, match="give the folder of one, global_step_N"):
+        model_folder(run, tmp_path / "into")
+    (run / "latest_checkpointed_iteration.txt").write_text("")  # a kill has left it empty
+    with pytest.raises(RunError, match="does not name the last complete one"):
+        model_folder(run, tmp_path / "into")
+
+
+def test_what_is_no_model_is_refused_with_what_was_expected(tmp_path):
+    with pytest.raises(RunError, match="is no folder.*--base-url"):
+        model_folder(tmp_path / "nowhere", tmp_path / "into")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunError, match="neither config.json with weights, nor a checkpoint of veRL"):
+        model_folder(tmp_path / "empty", tmp_path / "into")
+    with pytest.raises(RunError, match="neither config.json with weights"):
+        model_folder(checkpoints(tmp_path / "run", exported=False), tmp_path / "into")
+
+
+def test_the_checkpoint_of_a_lora_is_not_taken_for_a_whole_model(tmp_path):
+    run = checkpoints(tmp_path / "run")
+    (run / "global_step_10" / "actor" / "lora_train_meta.json").write_text("{}")
+    with pytest.raises(RunError, match="merge_and_unload"):
+        model_folder(run, tmp_path / "into")
+
+
+def sharded(folder: Path) -> tuple[Path, dict]:
+    """A checkpoint with FSDP's shard only, and its weights; as in tests/e2e/test_export.py."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    policy, actor = policy_path("rag_r1_mq"), folder / "global_step_1" / "actor"
+    (actor / "huggingface").mkdir(parents=True)
+    for path in policy.iterdir():
+        if path.suffix != ".safetensors":
+            shutil.copy(path, actor / "huggingface")
+    model = AutoModelForCausalLM.from_pretrained(policy)
+    model.load_state_dict({name: weight + 0.25 for name, weight in model.state_dict().items()})
+    torch.save(model.state_dict(), actor / "model_world_size_1_rank_0.pt")
+    (actor / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": 1}))
+    return folder / "global_step_1", model.state_dict()
+
+
+@pytest.mark.slow
+def test_shards_are_merged_once_and_again_if_they_have_changed(tmp_path):
+    pytest.importorskip("verl")
+    from export_checks import it_is_the_same_model
+
+    checkpoint, weights = sharded(tmp_path / "run")
+    found = model_folder(checkpoint, tmp_path / "into")
+    assert found == tmp_path / "into" / "merged_global_step_1"
+    it_is_the_same_model(found, weights, policy_path("rag_r1_mq"))
+    made = (found / "config.json").stat().st_mtime_ns
+    assert model_folder(checkpoint, tmp_path / "into") == found
+    assert (found / "config.json").stat().st_mtime_ns == made
+    shard = checkpoint / "actor" / "model_world_size_1_rank_0.pt"
+    shard.write_bytes(b"no shard")
+    with pytest.raises(RunError, match="veRL's model merger failed on .*global_step_1"):
+        model_folder(checkpoint, tmp_path / "into")
+    assert not (tmp_path / "into" / "merged_global_step_1").exists()
+
+
+def test_a_folder_that_was_not_merged_here_is_never_replaced(tmp_path):
+    run = checkpoints(tmp_path / "run", exported=False)
+    actor = run / "global_step_10" / "actor"
+    (actor / "model_world_size_1_rank_0.pt").write_bytes(b"")
+    (actor / "fsdp_config.json").write_text("{}")
+    own = hugging_face(tmp_path / "into" / "merged_global_step_10")
+    with pytest.raises(RunError, match="was merged here: move it away"):
+        model_folder(run, tmp_path / "into")
+    assert (own / "model.safetensors").exists()

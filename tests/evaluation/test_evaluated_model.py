@@ -1,0 +1,77 @@
+"""Where the model runs: what is filled in for a folder, and what is left as it is for a server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from scripted_vllm import Policy
+
+from rag_r1.demo.policy import policy_path
+from rag_r1.evaluation.evaluate import EvalArguments
+from rag_r1.evaluation.evaluated_model import resolved, served, version_of_server
+from rag_r1.evaluation.run_folder import RunError
+
+
+def arguments(**given) -> EvalArguments:
+    return EvalArguments(**{"data": [Path("q.parquet")], "out": Path("out"), "model": "m", **given})
+
+
+def folder_with(path: Path, config: str) -> Path:
+    path.mkdir()
+    (path / "config.json").write_text(config)
+    (path / "model.safetensors").write_bytes(b"w")
+    return path
+
+
+def test_the_tokenizer_of_a_served_model_is_its_own_unless_another_is_given():
+    url = {"base_url": "http://127.0.0.1:9/v1"}
+    assert resolved(arguments(**url)).tokenizer == "m"
+    assert resolved(arguments(**url, tokenizer="t")).tokenizer == "t"
+    assert resolved(arguments(**url, engine="chat")).tokenizer is None
+    with served(arguments(**url)) as given:
+        assert given.base_url == url["base_url"]
+
+
+@pytest.mark.parametrize(
+    ("longest", "given", "context"),
+    [(2048, None, 2048), (100_000, None, 12_288), (None, None, 12_288), (2048, 512, 512), (2048, 4096, 2048)],
+)
+def test_a_folders_context_is_as_long_as_the_episode_needs_and_the_model_can(
+    tmp_path, longest, given, context
+):
+    folder = folder_with(tmp_path / "model", json.dumps({"max_position_embeddings": longest}))
+    found = resolved(arguments(model=str(folder), max_context_tokens=given))
+    assert (found.max_context_tokens, found.model, found.tokenizer) == (context, str(folder), str(folder))
+    assert found.max_prompt_tokens == min(4096, context - 1)
+
+
+def test_a_server_says_how_long_its_context_is_and_whether_it_has_the_model():
+    with Policy(None, {}, lambda *unused: True, context=512) as server:
+        found = resolved(arguments(model="policy", base_url=server.url))
+        assert (found.max_context_tokens, found.max_prompt_tokens) == (512, 511)
+        with pytest.raises(RunError, match="has no model 'other', but policy"):
+            resolved(arguments(model="other", base_url=server.url))
+        assert version_of_server(server.url, "NO_KEY") == "0.1"
+        server.context = None
+        assert version_of_server(server.url, "NO_KEY") is None
+        assert resolved(arguments(model="other", base_url=server.url)).max_context_tokens == 12_288
+
+
+def test_a_demo_policy_is_resolved():
+    found = resolved(arguments(model=str(policy_path("rag_r1_mq"))))
+    assert found.max_context_tokens == 2048 and found.base_url is None
+
+
+@pytest.mark.parametrize("config", ["{", "[]"])
+def test_a_configuration_that_cannot_be_read_is_named(tmp_path, config):
+    folder = folder_with(tmp_path / "model", config)
+    with pytest.raises(RunError, match="config.json cannot be read"):
+        resolved(arguments(model=str(folder)))
+
+
+def test_flags_for_the_server_that_cannot_be_split_are_named(tmp_path):
+    given = arguments(model=str(policy_path("rag_r1_mq")), vllm_options="--seed '1")
+    with pytest.raises(RunError, match="--vllm-options"), served(resolved(given)):
+        pass

@@ -1,0 +1,161 @@
+"""Gold and random passages: found in one reading of a corpus, or asked for by id."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_r1.evaluation.corpus.files import Corpus
+from rag_r1.evaluation.gold_passages import PAGE, Passages, find_passages, served_passages
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.probes import Evidence
+from rag_r1.protocols import Document
+
+ROWS = [{"id": str(i), "contents": f'"Page {i // 3}"\ntext {i}'} for i in range(120)]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in ROWS))
+    return path
+
+
+def found(corpus: Path, state: Path, *wanted: Evidence, **given) -> Passages:
+    return find_passages(Corpus([corpus]), wanted, state, progress=False, **given)
+
+
+def titled(*titles: str) -> Evidence:
+    return Evidence.of({"supporting_titles": list(titles)})
+
+
+def test_the_first_passage_of_each_page_is_one_with_the_answer(corpus, tmp_path):
+    both = titled("page 3", "PAGE_7")
+    passages = found(corpus, tmp_path / "state.json", both)
+    assert [one.id for one in passages.of(both, ["text 22"])][:2] == ["9", "22"]
+    assert sorted(one.id for one in passages.of(both, [])) == ["10", "11", "21", "22", "23", "9"]
+
+
+def test_passages_that_are_named_by_id_are_these_and_no_others(corpus, tmp_path):
+    named = Evidence.of({"supporting_ids": ["5", "9"], "supporting_titles": ["Page 1"]})
+    passages = found(corpus, tmp_path / "state.json", named)
+    assert [one.id for one in passages.of(named, [])] == ["5", "9"]
+    missing = Evidence.of({"supporting_ids": ["5", "no such"], "supporting_titles": ["Page 1"]})
+    assert [one.id for one in passages.of(missing, [])] == ["3", "4", "5"], "then by title"
+
+
+def test_a_question_of_which_one_page_is_missing_has_no_gold_passages(corpus, tmp_path):
+    evidence = titled("Page 3", "Nowhere")
+    assert found(corpus, tmp_path / "state.json", evidence).of(evidence, []) == ()
+    assert Passages().of(Evidence(), []) == ()
+
+
+def test_of_a_long_page_only_the_first_passages_are_kept(tmp_path):
+    path = tmp_path / "long.jsonl"
+    path.write_text("".join(json.dumps({"id": str(i), "contents": '"P"\nx'}) + "\n" for i in range(PAGE + 9)))
+    assert len(found(path, tmp_path / "state.json", titled("P")).by_title["p"]) == PAGE
+
+
+class Killed(Corpus):
+    """A corpus whose reader is killed after some rows."""
+
+    def rows(self, *given, **named):
+        for number, one in enumerate(super().rows(*given, **named)):
+            if number == 50:
+                raise KeyboardInterrupt
+            yield one
+
+
+def test_a_scan_that_was_killed_goes_on_and_finds_the_same(corpus, tmp_path):
+    wanted = [titled("Page 3", "Page 30"), Evidence.of({"supporting_ids": ["7", "110"]})]
+    whole = found(corpus, tmp_path / "whole.json", *wanted, random=9)
+    state = tmp_path / "state.json"
+    with pytest.raises(KeyboardInterrupt):
+        find_passages(Killed([corpus]), wanted, state, random=9, save_every=20, progress=False)
+    assert json.loads(state.read_text())["place"][2] == 40
+    assert found(corpus, state, *wanted, random=9) == whole
+    assert found(corpus, state, *wanted, random=9) == whole, "a finished scan is read from its file"
+
+
+def test_a_file_of_another_scan_or_a_broken_one_is_not_used(corpus, tmp_path):
+    state = tmp_path / "state.json"
+    found(corpus, state, titled("Page 3"))
+    assert "page 4" in found(corpus, state, titled("Page 4")).by_title
+    state.write_text("{")
+    assert "page 4" in found(corpus, state, titled("Page 4")).by_title
+
+
+def test_bad_rows_are_counted_with_their_place(tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"id": "1", "contents": "a"}\n{\n')
+    passages = found(path, tmp_path / "state.json", random=5)
+    assert passages.bad.count == 1 and "bad.jsonl, line 2" in passages.bad.first[0]
+    assert [one.id for one in passages.pool] == ["1"]
+
+
+@given(size=st.integers(0, 130), seed=st.integers(0, 9))
+def test_random_passages_are_different_ones_and_depend_on_the_seed_alone(
+    corpus, tmp_path_factory, size, seed
+):
+    folder = tmp_path_factory.mktemp("states")
+    drawn = found(corpus, folder / "a.json", random=size, seed=seed).pool
+    assert len({one.id for one in drawn}) == min(size, len(ROWS)) == len(drawn)
+    again = found(corpus, folder / "b.json", titled("Page 3"), random=size, seed=seed).pool
+    assert again == drawn
+    more = found(corpus, folder / "c.json", random=size + 1, seed=seed).pool
+    assert more[:size] == drawn
+
+
+class Server:
+    """A retrieval server that serves documents by id, or answers what it is told to."""
+
+    def __init__(self, answer=None, status: int = 200):
+        texts = {one["id"]: one["contents"] for one in ROWS}
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                ids = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["ids"]
+                assert len(ids) <= 64
+                shown = [{"id": i, "contents": texts[i]} if i in texts else None for i in ids]
+                body = json.dumps({"result": shown} if answer is None else answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *unused):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self.url
+
+    def __exit__(self, *unused):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def test_a_server_gives_the_passages_that_are_named_by_id():
+    named = Evidence.of({"supporting_ids": [one["id"] for one in ROWS] + ["no such"]})
+    with Server() as url:
+        passages = served_passages(url, [named, titled("Page 1")])
+    assert len(passages.by_id) == len(ROWS) and passages.by_id["7"] == Document("7", '"Page 2"\ntext 7')
+
+
+def test_a_server_without_documents_has_none_and_a_wrong_answer_is_an_error():
+    named = Evidence.of({"supporting_ids": ["7"]})
+    with Server(status=404) as url:
+        assert served_passages(url, [named]) == Passages()
+    with Server(answer={"result": "?"}) as url, pytest.raises(RunError, match="--corpus"):
+        served_passages(url, [named])
+    with pytest.raises(RunError, match="--corpus"):
+        served_passages("http://127.0.0.1:9", [named])

@@ -1,0 +1,143 @@
+"""Probes in a validation: which rows are added, how the agent loop plays them, where their records go."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from scripted_loop import config, play, score
+from verl.utils.dataset.rl_dataset import collate_fn, get_dataset_class
+
+from rag_r1.plugin.probe_rows import COLUMN
+from rag_r1.rows import QuestionRow, write_rows
+
+SEARCH, ANSWER = "<search> a </search>", "<answer> x </answer>"
+DEFAULTS = OmegaConf.load(Path(__file__).parents[2] / "recipes" / "rag_r1_defaults.yaml")
+
+
+def row(name: str, split: str = "val", titles: tuple[str, ...] = ("Rome",)) -> QuestionRow:
+    prompt = ({"role": "user", "content": name},)
+    return QuestionRow(
+        name,
+        ("x",),
+        prompt,
+        id=name,
+        split=split,
+        data_source="demo/one_hop",
+        protocol="rag_r1_mq",
+        metadata={"supporting_titles": list(titles)},
+    )
+
+
+def data_set(folder: Path, rows: list[QuestionRow], probes: list[str], key: str = "val_files"):
+    """What veRL makes of these rows as the training or the validation file of the recipes."""
+    write_rows(folder / "rows.parquet", rows)
+    files = {"train_files": "other.parquet", "val_files": "another.parquet"}
+    files[key] = str(folder / "rows.parquet")
+    made = OmegaConf.create(
+        {
+            "rag_r1": {"probes": probes},
+            "data": {
+                **files,
+                "custom_cls": DEFAULTS.data.custom_cls,
+                "probes": "${rag_r1.probes}",
+                "cache_dir": str(folder),
+                "filter_overlong_prompts": False,
+            },
+        }
+    )
+    return get_dataset_class(made.data)(made.data[key], tokenizer=None, config=made.data)
+
+
+def told(rows) -> list[tuple[str, str, str]]:
+    """Id, data source and probe of each row."""
+    found = (rows[i] for i in range(len(rows)))
+    return [(row["extra_info"]["id"], row["data_source"], row.get(COLUMN)) for row in found]
+
+
+def test_the_recipes_give_the_probes_to_the_data_set():
+    assert OmegaConf.to_container(DEFAULTS, resolve=False)["data"]["probes"] == "${rag_r1.probes}"
+    assert list(DEFAULTS.data.probes) == list(DEFAULTS.rag_r1.probes) == []
+
+
+def test_each_question_of_a_validation_is_there_once_more_for_each_probe(tmp_path: Path):
+    rows = data_set(tmp_path, [row("a"), row("b")], ["closed_book", "empty"])
+    assert told(rows) == [
+        ("a", "demo/one_hop", ""),
+        ("b", "demo/one_hop", ""),
+        ("a", "demo/one_hop/probe_closed_book", "closed_book"),
+        ("b", "demo/one_hop/probe_closed_book", "closed_book"),
+        ("a", "demo/one_hop/probe_empty", "empty"),
+        ("b", "demo/one_hop/probe_empty", "empty"),
+    ]
+    assert rows[4]["raw_prompt"] == rows[0]["raw_prompt"]
+    batch = collate_fn([rows[i] for i in range(len(rows))])
+    assert len({len(column) for column in batch.values()}) == 1, "all rows have the same columns"
+
+
+def test_gold_passages_are_withheld_only_where_they_are_known(tmp_path: Path, capsys):
+    rows = data_set(tmp_path, [row("a"), row("b", titles=())], ["withheld"])
+    assert told(rows)[2:] == [("a", "demo/one_hop/probe_withheld", "withheld")]
+    assert "probe withheld: 1 of 2 rows name their gold passages" in capsys.readouterr().out
+
+
+def test_rows_that_are_trained_on_are_never_probed(tmp_path: Path):
+    assert len(data_set(tmp_path, [row("a")], ["empty"], "train_files")) == 1
+    assert told(data_set(tmp_path, [row("a", split="train")], ["empty"])) == [("a", "demo/one_hop", "")]
+
+
+def test_without_probes_the_rows_are_as_they_were(tmp_path: Path):
+    assert told(data_set(tmp_path, [row("a")], [])) == [("a", "demo/one_hop", None)]
+
+
+def probed_row(probe: str, **info) -> dict:
+    return {"extra_info": {"id": "q1", "question": "Who?", "split": "val", **info}, COLUMN: probe}
+
+
+def shown(output) -> list[str]:
+    turns = output.extra_fields["trajectory"]["turns"]
+    return [document["id"] for turn in turns for call in turn["calls"] for document in call["documents"]]
+
+
+@pytest.mark.parametrize(("probe", "found"), [("", ["1"]), ("empty", [])])
+def test_an_empty_search_finds_nothing_and_the_episode_goes_on(tokenizer, probe, found):
+    cfg = config(probes=["closed_book", "empty"])
+    output, _ = play(tokenizer, [SEARCH, ANSWER], cfg, **probed_row(probe))
+    assert shown(output) == found and output.extra_fields["trajectory"]["status"] == "answered"
+
+
+def test_a_closed_book_has_one_turn_without_a_search(tokenizer):
+    cfg = config(probes=["closed_book"])
+    output, client = play(tokenizer, [SEARCH], cfg, **probed_row("closed_book"))
+    assert (output.extra_fields["trajectory"]["status"], len(client.asked)) == ("turn_limit", 1)
+    output, _ = play(tokenizer, [ANSWER], cfg, **probed_row("closed_book"))
+    assert output.extra_fields["trajectory"]["answer"] == "x"
+
+
+def test_what_ranks_next_takes_the_place_of_a_withheld_passage(tokenizer):
+    cfg = config(
+        probes=["withheld"],
+        retriever={"tool": "scripted_loop:Many", "topk": 1},
+        validation_retriever={"topk": 2},
+        protocol="rag_r1_sq",
+    )
+    output, _ = play(tokenizer, [SEARCH, ANSWER], cfg, **probed_row("withheld", supporting_ids=["0", "2"]))
+    assert shown(output) == ["1", "3"]
+
+
+@pytest.mark.parametrize("row", [{COLUMN: "empty"}, probed_row("closed_book"), probed_row("no_such")])
+def test_a_probe_that_is_not_configured_or_not_in_a_validation_changes_nothing(tokenizer, row):
+    output, _ = play(tokenizer, [SEARCH, ANSWER], config(probes=["empty"]), **row)
+    assert shown(output) == ["1"]
+
+
+def test_the_records_of_a_probe_have_a_folder_of_their_own_and_the_sources_own_name(tokenizer, tmp_path):
+    cfg = config(trajectory_dir=str(tmp_path), probes=["empty"])
+    output, _ = play(tokenizer, [ANSWER], cfg)
+    for probe, source in (("", "demo/one_hop"), ("empty", "demo/one_hop/probe_empty")):
+        score(tokenizer, output, cfg, data_source=source, **probed_row(probe))
+    written = {path.parent.name: json.loads(path.read_text()) for path in tmp_path.rglob("*.jsonl")}
+    assert sorted(written) == ["val", "val_empty"]
+    assert {record["data_source"] for record in written.values()} == {"demo/one_hop"}

@@ -1,0 +1,176 @@
+"""The last lines of a training: they name what is there, and every command in them can be parsed."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from rag_r1 import launch
+from rag_r1.afterwards import after_demo, after_sft, after_training, newest_checkpoint
+from rag_r1.command_line import read_arguments
+from rag_r1.demo.evaluation import evaluation
+from rag_r1.evaluation.evaluate import EvalArguments
+from rag_r1.evaluation.report import ReportArguments
+from rag_r1.train import Recipe, compose_recipe
+
+ROOT = Path(__file__).parents[1]
+
+
+def config(folder: Path, **ours):
+    """What these lines read of a composed configuration."""
+    return OmegaConf.create(
+        {
+            "rag_r1": {
+                "protocol": "rag_r1_mq",
+                "prompt": None,
+                "agent": {"max_turns": 4, "max_turn_tokens": 500, "min_turn_tokens": 16},
+                "validation_agent": {"max_turns": 5},
+                "retriever": {
+                    "tool": "retrieval",
+                    "wire": "retrieve",
+                    "url": "http://localhost:8000",
+                    "topk": 3,
+                },
+                "validation_retriever": {},
+                "trajectory_dir": "${trainer.default_local_dir}/trajectories",
+                **ours,
+            },
+            "data": {
+                "val_files": str(folder / "a b.parquet"),
+                "max_prompt_length": 512,
+                "max_response_length": 4096,
+            },
+            "actor_rollout_ref": {"actor": {"strategy": "fsdp2"}},
+            "trainer": {"default_local_dir": str(folder / "run"), "save_freq": 50},
+        }
+    )
+
+
+def checkpoint(folder: Path, step: int = 7, exported: bool = False) -> Path:
+    found = folder / "run" / f"global_step_{step}"
+    (found / "actor" / "huggingface").mkdir(parents=True)
+    if exported:
+        (found / "actor" / "huggingface" / "model.safetensors").write_text("")
+    (folder / "run" / "latest_checkpointed_iteration.txt").write_text(str(step))
+    return found
+
+
+def records(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / "run" / "trajectories" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+
+
+def commands(lines: list[str]) -> list[list[str]]:
+    """The commands: lines of their own, indented."""
+    return [shlex.split(line) for line in lines if line.startswith("  ")]
+
+
+def test_the_newest_checkpoint_is_evaluated_inspected_and_exported(tmp_path):
+    found = checkpoint(tmp_path)
+    records(tmp_path, "train/step_000007-1.jsonl", "val/step_000005-1.jsonl", "val/step_000007-2.jsonl")
+    lines = after_training(config(tmp_path))
+    assert lines[0] == f"checkpoint: {found}"
+    evaluate, report, export = commands(lines)
+
+    given = read_arguments(EvalArguments, evaluate[2:], description="")
+    assert evaluate[:2] == ["rag-r1", "eval"] and given.model == str(found)
+    assert given.questions == [tmp_path / "a b.parquet"] and given.protocol == "rag_r1_mq"
+    assert (given.max_prompt_tokens, given.max_response_tokens) == (512, 4096)
+    assert set(given.overrides) == {
+        "rag_r1.agent.max_turns=5", "rag_r1.agent.max_turn_tokens=500", "rag_r1.retriever.topk=3"
+    }, "the limits and the search of the validation"  # fmt: skip
+
+    shown = read_arguments(ReportArguments, report[3:], description="")
+    assert report[:3] == ["rag-r1", "eval", "report"]
+    assert (shown.run, shown.step) == (tmp_path / "run" / "trajectories" / "val", 7)
+
+    assert export[:4] == ["python", "-m", "verl.model_merger", "merge"]
+    assert export[export.index("--backend") + 1] == "fsdp"
+    assert export[export.index("--local_dir") + 1] == str(found / "actor")
+
+
+def test_an_exported_model_is_named_and_not_exported_again(tmp_path):
+    found = checkpoint(tmp_path, exported=True)
+    assert after_training(config(tmp_path))[-1].endswith(str(found / "actor" / "huggingface"))
+
+
+def test_megatrons_checkpoints_are_merged_by_its_own_backend(tmp_path):
+    checkpoint(tmp_path)
+    made = config(tmp_path)
+    made.actor_rollout_ref.actor.strategy = "megatron"
+    assert "--backend megatron" in after_training(made)[-1]
+
+
+@pytest.mark.parametrize("tracker", [None, "", "9"])
+def test_without_a_checkpoint_the_key_is_named_that_saves_one(tmp_path, tracker):
+    if tracker is not None:
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "latest_checkpointed_iteration.txt").write_text(tracker)
+    assert newest_checkpoint(tmp_path / "run") is None
+    lines = after_training(config(tmp_path, trajectory_dir=None))
+    assert len(lines) == 1 and "trainer.save_freq is 50" in lines[0]
+
+
+def test_a_search_and_a_prompt_of_ones_own_are_part_of_the_command(tmp_path):
+    checkpoint(tmp_path)
+    own = {"tool": "mine:search", "wire": "queries", "url": "http://localhost:1"}
+    [evaluate, *_] = commands(after_training(config(tmp_path, retriever=own, prompt="p.txt")))
+    assert {"rag_r1.retriever.tool=mine:search", "rag_r1.retriever.wire=queries"} <= set(evaluate)
+    assert evaluate[evaluate.index("--prompt") + 1] == "p.txt"
+
+
+def test_after_sft_its_model_is_evaluated_and_trained_further():
+    evaluate, train = commands(after_sft(Path("outputs/sft/model")))
+    assert read_arguments(EvalArguments, evaluate[2:], description="").model == "outputs/sft/model"
+    assert "actor_rollout_ref.model.path=outputs/sft/model" in train
+    assert (ROOT / f"{train[train.index('--recipe') + 1]}.yaml").is_file()
+
+
+@pytest.mark.parametrize("protocol", ["rag_r1_mq", "r1_searcher"])
+def test_after_the_demo_its_policy_has_a_search_card(tmp_path, protocol):
+    found = checkpoint(tmp_path, exported=True)
+    words = evaluation(found, tmp_path / "val.parquet", protocol, "http://127.0.0.1:8000", tmp_path / "card")
+    lines = after_demo(tmp_path, found, words)
+    server, card = commands(lines)
+    assert (ROOT / server[1]).is_file()
+    given = read_arguments(EvalArguments, card[2:], description="")
+    assert given.card and Path(given.prompt).is_file()
+    topk = 3 if protocol == "r1_searcher" else 2
+    assert {f"rag_r1.retriever.topk={topk}", "rag_r1.agent.max_turns=3"} <= set(given.overrides)
+    assert after_demo(tmp_path, None, words) == lines[:1]
+
+
+@pytest.mark.slow
+def test_the_lines_are_made_from_what_a_recipe_composes(tmp_path):
+    checkpoint(tmp_path)
+    recipe = Recipe.find("recipes/rag_r1/ppo_mq")
+    composed = compose_recipe(
+        recipe,
+        [
+            f"trainer.default_local_dir={tmp_path / 'run'}",
+            "data.val_files=[a.parquet,b.parquet]",
+            "rag_r1.retriever.url=http://127.0.0.1:1",
+        ],
+    )
+    [evaluate, *_] = commands(after_training(composed))
+    given = read_arguments(EvalArguments, evaluate[2:], description="")
+    assert given.questions == [Path("a.parquet"), Path("b.parquet")]
+    assert given.retriever_url == "http://127.0.0.1:1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("code", "told"), [("pass", True), ("raise SystemExit(3)", False)])
+def test_a_training_that_has_ended_well_ends_with_the_lines(tmp_path, monkeypatch, capfd, code, told):
+    trained = [sys.executable, "-c", f"print('training', flush=True); {code}"]
+    monkeypatch.setattr(Recipe, "command", lambda self, overrides: trained)
+    recipe = Recipe.find("recipes/rag_r1/ppo_mq")
+    words = [f"trainer.default_local_dir={tmp_path}", "rag_r1.retriever.url=http://127.0.0.1:1"]
+    assert launch.main([str(recipe.folder), recipe.name, *words]) == (0 if told else 3)
+    out = capfd.readouterr().out
+    assert out.startswith("training") and ("no checkpoint was saved" in out) == told
