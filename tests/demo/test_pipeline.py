@@ -33,7 +33,7 @@ def words(out: Path) -> list[str]:
         "--questions": QUESTIONS,
         "--held-out": 8,
         "--sft-epochs": EPOCHS,
-        "--sft-batch": 8,
+        "--sft-batch": 4,
         "--filter-questions": 24,
         "--filter-share": 1,
         "--grpo-steps": 1,

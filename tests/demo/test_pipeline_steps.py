@@ -12,7 +12,9 @@ from rag_r1.command_line import read_arguments
 from rag_r1.demo.pipeline import command
 from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
 from rag_r1.demo.pipeline.folder import PipelineError
-from rag_r1.demo.pipeline.steps import BUDGET, Pipeline, SftBar, grpo_overrides
+from rag_r1.demo.pipeline.limits import BUDGET, grpo_overrides
+from rag_r1.demo.pipeline.processes import MARK, SftBar
+from rag_r1.demo.pipeline.steps import Pipeline
 from rag_r1.demo.policy import policy_path
 from rag_r1.train import Recipe, compose_recipe
 
@@ -129,7 +131,8 @@ def test_the_bar_of_sft_shows_the_last_step_and_keeps_the_last_validation(tmp_pa
 
 
 @pytest.mark.slow
-def test_the_first_step_is_made_once_and_a_change_of_it_is_refused(tmp_path, capsys):
+def test_the_first_step_is_made_once_and_a_change_of_it_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv(MARK, "")  # the command marks the processes that it starts
     small = ["--out", str(tmp_path / "out"), "--questions", "40", "--held-out", "8", "--until", "world"]
     assert command.main(small) == 0
     told = capsys.readouterr().out

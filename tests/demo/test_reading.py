@@ -91,7 +91,7 @@ def test_a_tag_is_its_brackets_and_its_name_and_no_control_token(tokenizer):
 
 @pytest.mark.parametrize("name", ["rag_r1_sq", "rag_r1_mq"])
 def test_episodes_that_search_for_every_fact_fit_the_limits_of_the_pipeline(name):
-    from rag_r1.demo.pipeline.steps import BUDGET, TOPK
+    from rag_r1.demo.pipeline.limits import BUDGET, TOPK
 
     protocol = reading.pipeline_protocol(name)
     tokenizer = reading.reading_tokenizer(protocol)

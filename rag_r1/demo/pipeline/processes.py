@@ -9,6 +9,7 @@ goes on: otherwise an orphaned training would write into the folder in which a n
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from tqdm import tqdm
 
 from rag_r1.demo.pipeline.folder import PipelineError
 from rag_r1.demo.run import end_session
@@ -62,6 +65,33 @@ def run_module(
             f"python -m {words[0]} ended with status {process.returncode}{told}; the same command of the "
             "pipeline, given again, goes on"
         )
+
+
+class SftBar:
+    """A progress bar over the file in which veRL's SFT trainer logs a line for each step; `loss` is the
+    validation's last."""
+
+    def __init__(self, metrics: Path, steps: int):
+        self.metrics = metrics
+        self.loss: float | None = None
+        self._bar = tqdm(total=steps, desc="sft", unit="step", mininterval=1)
+
+    def __enter__(self) -> SftBar:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._bar.close()
+
+    def update(self) -> None:
+        """Show the last whole line."""
+        lines = self.metrics.read_bytes().split(b"\n")[:-1] if self.metrics.exists() else []
+        for line in lines:
+            logged = json.loads(line)
+            self.loss = logged["data"].get("val/loss", self.loss)
+            if "train/loss" in logged["data"]:
+                self._bar.n = int(logged["step"])
+                self._bar.set_postfix(loss=f"{logged['data']['train/loss']:.3f}", refresh=False)
+        self._bar.refresh()
 
 
 def tail(log: Path) -> str:

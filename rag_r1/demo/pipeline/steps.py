@@ -23,16 +23,26 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from tqdm import tqdm
 
 from rag_r1.agent import Budget
 from rag_r1.demo.pipeline.arguments import SCRATCH, STEP_NAMES, PipelineArguments
 from rag_r1.demo.pipeline.folder import PipelineError, Step, fingerprint
-from rag_r1.demo.pipeline.processes import run_module
+from rag_r1.demo.pipeline.limits import (
+    AT_A_TIME,
+    BUDGET,
+    CONTEXT,
+    PARALLEL,
+    TEACHER_BUDGET,
+    TOPK,
+    VLLM,
+    agent_keys,
+    grpo_overrides,
+    quoted,
+)
+from rag_r1.demo.pipeline.processes import SftBar, run_module
 from rag_r1.demo.pretraining import pretrain
 from rag_r1.demo.reading import pipeline_protocol
 from rag_r1.demo.run import train
@@ -40,33 +50,6 @@ from rag_r1.demo.server import build_index, retrieval_server
 from rag_r1.demo.teacher import RuleTeacher, TeacherServer
 from rag_r1.demo.world import Question, demo_data, write_demo
 from rag_r1.protocols import Protocol, load_protocol
-
-#: The limits of an episode, in every step: a tag is three tokens here, so turns may be longer than in the
-#: demo's recipes.
-BUDGET = Budget(
-    max_turns=3,
-    max_turn_tokens=64,
-    max_query_observation_tokens=96,
-    max_prompt_tokens=96,
-    max_response_tokens=448,
-)
-#: Those of a real teacher, which writes more than the policy can hold; its longer turns are left out of the
-#: SFT data.
-_TEACHER = replace(BUDGET, max_turn_tokens=512, max_prompt_tokens=1024, max_response_tokens=4096)
-TOPK = 2
-#: Two queries in one turn instead of two turns, where the protocol has both.
-PARALLEL = {"rag_r1_sq": 0.0, "rag_r1_mq": 0.7}
-#: Between checkpoints and validations of a reinforcement learning.
-EVERY = 6
-#: Episodes at a time in vLLM. A batch has room for all of their prompts: vLLM on a CPU crashes if it splits
-#: the prefill of a seeded request.
-_AT_A_TIME = 32
-_CONTEXT = BUDGET.max_prompt_tokens + BUDGET.max_response_tokens
-_VLLM = {
-    "--max-model-len": _CONTEXT,
-    "--max-num-seqs": _AT_A_TIME,
-    "--max-num-batched-tokens": _CONTEXT * _AT_A_TIME,
-}
 
 
 @dataclass(frozen=True)
@@ -192,11 +175,13 @@ class Pipeline:
         settings = {"seed": given.seed, "teacher": given.teacher_model, **({} if named else rules)}
 
         def work(folder: Path) -> dict[str, Any]:
-            words = ["--out", folder, "--tokenizer", self.base, "--in-flight", _AT_A_TIME]
+            words = ["--out", folder, "--tokenizer", self.base, "--in-flight", AT_A_TIME]
             with self.retriever(folder) as url, ExitStack() as stack:
                 words += ["--retriever-url", url]
                 if named:
-                    words += self._asking(self.prompt.with_name("prompt_of_a_real_teacher.txt"), _TEACHER)
+                    words += self._asking(
+                        self.prompt.with_name("prompt_of_a_real_teacher.txt"), TEACHER_BUDGET
+                    )
                     words += ["--teacher-url", given.teacher_url, "--teacher-model", given.teacher_model]
                     words += ["--api-key-env", given.api_key_env]
                 else:
@@ -219,7 +204,7 @@ class Pipeline:
                 "rag_r1.evaluation.sft_data", "--traces", self.out / "traces" / "traces.jsonl",
                 "--model", self.base, "--protocol", given.protocol, "--prompt", self.prompt,
                 "--format", "verl", "--seed", given.seed, "--out", folder,
-                "--max-context", _CONTEXT - BUDGET.max_turn_tokens, "--max-target", BUDGET.max_turn_tokens,
+                "--max-context", CONTEXT - BUDGET.max_turn_tokens, "--max-target", BUDGET.max_turn_tokens,
                 log=folder / "sft_data.log",
             )  # fmt: skip
             told = json.loads((folder / "sft_summary.json").read_text(encoding="utf-8"))
@@ -247,7 +232,7 @@ class Pipeline:
                     "rag_r1.sft", "--recipe", "recipes/rag_r1/sft/demo", "--data", data,
                     f"model.path={quoted(self.base)}", f"trainer.default_local_dir={quoted(run)}",
                     f"trainer.seed={given.seed}", f"trainer.total_epochs={given.sft_epochs}",
-                    f"data.train_batch_size={given.sft_batch}", f"data.max_length={_CONTEXT}",
+                    f"data.train_batch_size={given.sft_batch}", f"data.max_length={CONTEXT}",
                     *given.sft_set,
                     log=folder / "sft.log", watch=bar.update,
                 )  # fmt: skip
@@ -262,16 +247,15 @@ class Pipeline:
         def work(folder: Path) -> dict[str, Any]:
             from rag_r1.evaluation.serving import vllm_server
 
-            options = [str(word) for pair in _VLLM.items() for word in pair]
             print("filter: starting vLLM (half a minute)")
             with (
                 self.retriever(folder) as retriever,
-                vllm_server(self.sft_model.resolve(), folder / "vllm.log", options=options) as url,
+                vllm_server(self.sft_model.resolve(), folder / "vllm.log", options=VLLM) as url,
             ):
                 run_module(
                     "rag_r1.evaluation.filter", "--out", folder, *self._asking(self.prompt, BUDGET),
                     "--url", url, "--model", "policy", "--tokenizer", self.sft_model.resolve(),
-                    "--retriever-url", retriever, "--in-flight", _AT_A_TIME,
+                    "--retriever-url", retriever, "--in-flight", AT_A_TIME,
                     "--limit", given.filter_questions, "--share", given.filter_share, "--validation", 0,
                 )  # fmt: skip
             told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -319,66 +303,3 @@ class Pipeline:
             "--prompt", prompt, "--seed", self.given.seed, "--max-prompt-tokens", budget.max_prompt_tokens,
             "--max-response-tokens", budget.max_response_tokens, *agent_keys(budget),
         ]  # fmt: skip
-
-
-def agent_keys(budget: Budget) -> list[str]:
-    """The limits of an episode as keys of the block rag_r1."""
-    names = ("max_turns", "max_turn_tokens", "max_query_observation_tokens")
-    limits = [f"rag_r1.agent.{name}={getattr(budget, name)}" for name in names]
-    return [*limits, f"rag_r1.retriever.topk={TOPK}"]
-
-
-def grpo_overrides(given: PipelineArguments) -> list[str]:
-    """What both trainings change in recipes/demo/grpo, the user's own overrides last."""
-    own = [] if given.protocol == "rag_r1_mq" else ["rag_r1.reward=[{term: em, weight: 1.0}]"]
-    return [
-        f"rag_r1.protocol={given.protocol}",
-        *agent_keys(BUDGET),
-        *own,
-        f"data.seed={given.seed}",
-        f"data.val_batch_size={given.held_out}",
-        f"data.max_prompt_length={BUDGET.max_prompt_tokens}",
-        f"data.max_response_length={BUDGET.max_response_tokens}",
-        f"actor_rollout_ref.rollout.max_model_len={_CONTEXT}",
-        "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
-        "trainer.resume_mode=auto",
-        "trainer.max_actor_ckpt_to_keep=2",
-        f"trainer.save_freq={EVERY}",
-        f"trainer.test_freq={EVERY}",
-        f"trainer.total_training_steps={given.grpo_steps}",
-        # As many as it takes: the steps end the training.
-        f"trainer.total_epochs={given.grpo_steps}",
-        *given.grpo_set,
-    ]
-
-
-class SftBar:
-    """A progress bar over the file in which veRL's SFT trainer logs a line for each step; `loss` is the
-    validation's last."""
-
-    def __init__(self, metrics: Path, steps: int):
-        self.metrics = metrics
-        self.loss: float | None = None
-        self._bar = tqdm(total=steps, desc="sft", unit="step", mininterval=1)
-
-    def __enter__(self) -> SftBar:
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self._bar.close()
-
-    def update(self) -> None:
-        """Show the last whole line."""
-        lines = self.metrics.read_bytes().split(b"\n")[:-1] if self.metrics.exists() else []
-        for line in lines:
-            logged = json.loads(line)
-            self.loss = logged["data"].get("val/loss", self.loss)
-            if "train/loss" in logged["data"]:
-                self._bar.n = int(logged["step"])
-                self._bar.set_postfix(loss=f"{logged['data']['train/loss']:.3f}", refresh=False)
-        self._bar.refresh()
-
-
-def quoted(path: Path) -> str:
-    """A path as the value of a Hydra override."""
-    return "'" + str(path).replace("'", "\\'") + "'"
