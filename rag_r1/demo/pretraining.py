@@ -46,7 +46,6 @@ def pretrain(folder: Path, protocol: Protocol, seed: int, steps: int = STEPS) ->
     progress = folder / PROGRESS
     saved = torch.load(progress, weights_only=True) if progress.exists() else {"part": 0, "step": 0}
     model.train()
-    done = 0
     with tqdm(total=steps, desc="pretraining", unit="step", mininterval=5) as bar:
         for number, part in enumerate(parts(steps)):
             training = PartTraining(model, part)
@@ -63,7 +62,6 @@ def pretrain(folder: Path, protocol: Protocol, seed: int, steps: int = STEPS) ->
                 bar.update()
                 if (step + 1) % SAVED_EVERY == 0 or step + 1 == part.steps:
                     _save(progress, {"part": number, "step": step + 1, "state": training.state()})
-            done += part.steps
     model.eval()
     save_policy(folder, model, tokenizer)
     progress.unlink()

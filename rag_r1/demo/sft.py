@@ -167,7 +167,8 @@ class PartTraining:
             torch.optim.Muon(matrices, lr=part.matrix_lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
             torch.optim.AdamW(others, lr=part.lr, betas=(0.9, 0.98), weight_decay=0.01),
         ]
-        self.schedules = [LambdaLR(optimizer, self._factor) for optimizer in self.optimizers]
+        # A function, which is not saved with the state.
+        self.schedules = [LambdaLR(optimizer, lambda n: self._factor(n)) for optimizer in self.optimizers]
 
     def step(self, rows: Sequence[Row]) -> float:
         """Train on a batch, in place; returns its loss, the weighted mean over its targets."""

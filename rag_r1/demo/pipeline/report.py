@@ -38,7 +38,7 @@ LABELS = {
 }
 #: Claims: their words, the model that is said to be better, and the other one.
 CLAIMS = (
-    ("SFT teaches the base to answer", "sft", "base"),
+    ("SFT is better than the base", "sft", "base"),
     ("SFT, then GRPO is better than SFT alone", "grpo", "sft"),
     ("SFT, then GRPO is better than GRPO without SFT", "grpo", "grpo_without_sft"),
     ("GRPO without SFT is better than the base", "grpo_without_sft", "base"),

@@ -21,8 +21,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,11 +99,9 @@ class Pipeline:
         data = demo_data(self.given.seed, self.given.questions, self.given.held_out)
         return data.val, data.passages
 
-    @contextmanager
-    def retriever(self, step: Path) -> Iterator[str]:
-        """The retrieval server over the world; yields its address."""
-        with retrieval_server(self.out / "world" / "index", step / "retrieval.log") as url:
-            yield url
+    def retriever(self, step: Path) -> AbstractContextManager[str]:
+        """The retrieval server over the world, for the length of a block; its address."""
+        return retrieval_server(self.out / "world" / "index", step / "retrieval.log")
 
     def steps(self) -> list[Step]:
         """All steps that these arguments ask for, in order."""
@@ -145,8 +142,9 @@ class Pipeline:
             build_index(folder / "corpus.jsonl", folder / "index", "--backend", "bm25")
             return {"passages": len(data.passages), "train": len(data.train), "held_out": len(data.val)}
 
+        # The index follows from the corpus.
         texts = ("prompt.txt", "prompt_of_a_real_teacher.txt")
-        results = ("corpus.jsonl", "train.parquet", "val.parquet", *texts, "index")
+        results = ("corpus.jsonl", "train.parquet", "val.parquet", *texts)
         return Step("world", settings, work, results)
 
     def _base(self) -> Step:
@@ -179,9 +177,8 @@ class Pipeline:
             with self.retriever(folder) as url, ExitStack() as stack:
                 words += ["--retriever-url", url]
                 if named:
-                    words += self._asking(
-                        self.prompt.with_name("prompt_of_a_real_teacher.txt"), TEACHER_BUDGET
-                    )
+                    prompt = self.prompt.with_name("prompt_of_a_real_teacher.txt")
+                    words += self._asking(prompt, TEACHER_BUDGET)
                     words += ["--teacher-url", given.teacher_url, "--teacher-model", given.teacher_model]
                     words += ["--api-key-env", given.api_key_env]
                 else:
