@@ -6,7 +6,7 @@ smaller weight, on those tokens of prompt and passages that occurred before, sin
 model to copy.
 
 After every `SAVED_EVERY` steps the state is written to `progress.pt` in the policy's folder (tensors and
-numbers only; it is read with `weights_only`). The finished policy replaces it.
+numbers only; it is read with `weights_only`). It is removed when the policy is written.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ PROGRESS = "progress.pt"
 
 def pretrain(folder: Path, protocol: Protocol, seed: int, steps: int = STEPS) -> Path:
     """Write a policy into `folder`, and return the folder. `steps`: of both parts together."""
+    progress = folder / PROGRESS
+    if not progress.exists() and (folder / "config.json").exists():
+        return folder  # finished
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = reading_tokenizer(protocol)
     model = make_policy(tokenizer, seed)
-    progress = folder / PROGRESS
     saved = torch.load(progress, weights_only=True) if progress.exists() else {"part": 0, "step": 0}
     model.train()
     with tqdm(total=steps, desc="pretraining", unit="step", mininterval=5) as bar:

@@ -51,3 +51,5 @@ def test_a_killed_pretraining_goes_on_to_the_same_weights(tmp_path, monkeypatch,
     assert whole.keys() == killed.keys()
     assert all(torch.equal(whole[name], killed[name]) for name in whole)
     assert not (tmp_path / "killed" / pretraining.PROGRESS).exists()
+    pretraining.pretrain(tmp_path / "killed", PROTOCOL, 0, 6)  # nothing is left to do
+    assert len(taken) == 7
