@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
+from transformers import AutoTokenizer
 
+from rag_r1.agent import TokenizerCodec
 from rag_r1.demo import reading, world
-from rag_r1.demo.policy import encode_trace
+from rag_r1.demo.policy import encode_trace, make_policy, prompt_ids, save_policy
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.traces import write_trace
 from rag_r1.protocols import Answer, control_tokens
@@ -87,6 +89,25 @@ def test_a_tag_is_its_brackets_and_its_name_and_no_control_token(tokenizer):
         pieces = [tokenizer.decode(token) for token in tokenizer(text, add_special_tokens=False).input_ids]
         assert "".join(pieces) == text and len(pieces) <= 5
         assert "search" in pieces or "think" in pieces
+
+
+@pytest.mark.slow
+def test_pretraining_trainer_and_rollout_have_the_same_tokens(tokenizer, tmp_path):
+    save_policy(tmp_path, make_policy(tokenizer, 0), tokenizer)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    codec = TokenizerCodec(loaded)
+    small, rng = world.make_world(0, "train", people=20, places=10, words=12), random.Random(0)
+    search = WorldSearch(small.passages)
+    for question in world.make_questions(small, 16, 3):
+        traces = [write_trace(question, "parallel", small, PROTOCOL, search.results, rng)]
+        traces += [reading.write_note(question, small, rng, "memo")]
+        traces += [reading.write_read(question, small, search, rng)]
+        for trace in traces:
+            ids, _ = encode_trace(tokenizer, PROTOCOL, PROTOCOL.messages(question.text), trace)
+            prompt = prompt_ids(loaded, PROTOCOL, PROTOCOL.messages(question.text))
+            pieces = [codec.encode(segment.text) for segment in trace]
+            assert ids == [*prompt, *(token for piece in pieces for token in piece)]
+            assert [codec.decode(piece) for piece in pieces] == [segment.text for segment in trace]
 
 
 @pytest.mark.parametrize("name", ["rag_r1_sq", "rag_r1_mq"])
