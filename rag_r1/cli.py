@@ -13,6 +13,10 @@ from importlib import import_module
 COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("rag_r1.doctor", "check the installation, and say what is missing and how to fix it"),
     "demo": ("rag_r1.demo.run", "train the embedded tiny policy on its invented world, on this machine"),
+    "pipeline": (
+        "rag_r1.demo.pipeline.command",
+        "all of RAG-R1's steps in miniature: traces, SFT, filter, GRPO, report; resumable",
+    ),
     "data": ("data_process.build", "build training and validation sets from several sources"),
     "corpus": ("rag_r1.evaluation.corpus.command", "check whether questions can be answered from a corpus"),
     "traces": ("rag_r1.evaluation.traces", "let a teacher answer questions with search, for SFT; resumable"),

@@ -107,7 +107,7 @@ def train(command: Sequence[str], out: Path, timeout_s: float) -> None:
             for _ in _watch(process, metrics, timeout_s):
                 pass
         finally:
-            _stop(process)
+            end_session(process)
     if process.returncode:
         ending = "\n".join(log.read_text(errors="replace").strip().splitlines()[-25:])
         raise DemoError(f"the training ended with code {process.returncode}; the end of {log}:\n{ending}")
@@ -146,8 +146,8 @@ def _show(bar: tqdm, entry: dict) -> None:
             print(f"  step {entry['step']:>3}  {progress}", flush=True)
 
 
-def _stop(process: subprocess.Popen) -> None:
-    """Stop the training and all processes of its session, with SIGINT first."""
+def end_session(process: subprocess.Popen) -> None:
+    """Stop a process that leads a session, and all processes of that session, with SIGINT first."""
     if process.poll() is None:
         for sign, wait_s in ((signal.SIGINT, 20), (signal.SIGTERM, 10), (signal.SIGKILL, 10)):
             os.killpg(process.pid, sign)

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import model_validator
@@ -156,38 +156,65 @@ def unsearched_warm(tokenizer: TokenizerBase, seed: int, counts: Counter) -> Ite
         yield [(ids, [float(generated) for generated in mask]) for ids, mask in batch]
 
 
-def train(model: Qwen2ForCausalLM, batches: Iterator[list[Row]], part: Part, name: str) -> None:
-    """Train `model` in place. A batch's loss is the weighted mean over its targets."""
-    matrices = [w for name, w in model.named_parameters() if w.ndim == 2 and "embed" not in name]
-    others = [w for name, w in model.named_parameters() if w.ndim != 2 or "embed" in name]
-    optimizers = [
-        torch.optim.Muon(matrices, lr=part.matrix_lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, lr=part.lr, betas=(0.9, 0.98), weight_decay=0.01),
-    ]
+class PartTraining:
+    """A part of the training under way, one step at a time; its state can be saved and loaded."""
 
-    def factor(step: int) -> float:
+    def __init__(self, model: Qwen2ForCausalLM, part: Part):
+        self.model, self.part = model, part
+        matrices = [w for name, w in model.named_parameters() if w.ndim == 2 and "embed" not in name]
+        others = [w for name, w in model.named_parameters() if w.ndim != 2 or "embed" in name]
+        self.optimizers = [
+            torch.optim.Muon(matrices, lr=part.matrix_lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, lr=part.lr, betas=(0.9, 0.98), weight_decay=0.01),
+        ]
+        # A function, which is not saved with the state.
+        self.schedules = [LambdaLR(optimizer, lambda n: self._factor(n)) for optimizer in self.optimizers]
+
+    def step(self, rows: Sequence[Row]) -> float:
+        """Train on a batch, in place; returns its loss, the weighted mean over its targets."""
+        self.model.zero_grad()
+        total = sum(sum(weights[1:]) for _, weights in rows)
+        rows = sorted(rows, key=lambda row: len(row[0]))
+        value = 0.0
+        for start in range(0, len(rows), 8):  # sorted by length, to save padding
+            loss = _loss(self.model, rows[start : start + 8]) / total
+            loss.backward()
+            value += loss.item()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimizer, schedule in zip(self.optimizers, self.schedules, strict=True):
+            optimizer.step()
+            schedule.step()
+        return value
+
+    def state(self) -> dict[str, Any]:
+        """Everything from which `load` goes on, the weights included: tensors and plain values."""
+        parts = {"optimizers": self.optimizers, "schedules": self.schedules}
+        states = {name: [one.state_dict() for one in several] for name, several in parts.items()}
+        return {"model": self.model.state_dict(), **states}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self.model.load_state_dict(state["model"])
+        for name, several in (("optimizers", self.optimizers), ("schedules", self.schedules)):
+            for one, saved in zip(several, state[name], strict=True):
+                one.load_state_dict(saved)
+
+    def _factor(self, step: int) -> float:
+        part = self.part
         if step < part.warmup:
             return (step + 1) / part.warmup
         done = (step - part.warmup) / (part.steps - part.warmup)
         return 0.02 + 0.98 * (0.5 + 0.5 * math.cos(done * math.pi))
 
-    schedules = [LambdaLR(optimizer, factor) for optimizer in optimizers]
+
+def train(model: Qwen2ForCausalLM, batches: Iterator[list[Row]], part: Part, name: str) -> None:
+    """Train `model` in place."""
+    training = PartTraining(model, part)
     model.train()
     average = 0.0
     progress = tqdm(batches, total=part.steps, desc=name, unit="step", mininterval=5)
     for step, rows in enumerate(progress):
-        model.zero_grad()
-        total = sum(sum(weights[1:]) for _, weights in rows)
-        rows = sorted(rows, key=lambda row: len(row[0]))
-        value = 0.0
-        for start in range(0, len(rows), 8):  # sorted by length, to save padding
-            loss = _loss(model, rows[start : start + 8]) / total
-            loss.backward()
-            value += loss.item()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer, schedule in zip(optimizers, schedules, strict=True):
-            optimizer.step()
-            schedule.step()
+        value = training.step(rows)
         average = value if step == 0 else 0.98 * average + 0.02 * value
         progress.set_postfix(loss=f"{average:.3f}", refresh=False)
     model.eval()

@@ -49,8 +49,9 @@ class TorchEngine:
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
         """Queue one turn; `flush` generates it. A stop string must always have the same tokens, as the demo's
-        have."""
-        self.stops = tuple(tuple(self.tokenizer(s, add_special_tokens=False).input_ids) for s in stop)
+        have, but for a blank before it and a line break behind it, which may be in its first or last one."""
+        texts = [before + s + behind for s in stop for before in ("", " ") for behind in ("", "\n")]
+        self.stops = tuple(tuple(self.tokenizer(s, add_special_tokens=False).input_ids) for s in texts)
         future = asyncio.get_running_loop().create_future()
         self.waiting.append((context, max_tokens, future))
         ids, logprobs = await future

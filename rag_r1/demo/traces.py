@@ -78,23 +78,34 @@ def write_trace(
     facts = list(question.lookups)
     if strategy == "guess":
         return [Segment(_turn("I can guess.", "answer", guess(question, world, rng)), True)]
-    if strategy == "early":
-        rounds = [facts[:1]]
-    elif strategy == "parallel" and question.kind in INDEPENDENT:
-        rounds = [facts]
-    else:
-        rounds = [[fact] for fact in facts]
+    rounds = [facts[:1]] if strategy == "early" else rounds_of(question, strategy == "parallel")
     found: list[Lookup] = []
     for step in rounds:
         queries = [fact.entity for fact in step]
-        need = "I need to search for both." if len(step) > 1 else "I need to search."
-        recall = _recall(question, found, named)
-        segments.append(Segment(_turn(recall + need, "search", ", ".join(queries)), True))
+        segments.append(Segment(search_turn(question, found, step), True))
         segments.append(Segment(protocol.observation(queries, search(queries)), False))
         found += step
     thought, answer = conclude(question, found, rng, named)
-    segments.append(Segment(_turn(thought + "I know enough.", "answer", answer), True))
+    segments.append(Segment(answer_turn(thought, answer), True))
     return segments
+
+
+def rounds_of(question: Question, parallel: bool) -> list[list[Lookup]]:
+    """The facts that each search looks up: one a search, or independent ones together if `parallel`."""
+    facts = list(question.lookups)
+    return [facts] if parallel and question.kind in INDEPENDENT else [[fact] for fact in facts]
+
+
+def search_turn(question: Question, found: Sequence[Lookup], step: Sequence[Lookup]) -> str:
+    """A turn that repeats what was `found` and searches for the facts of `step`."""
+    need = "I need to search for both." if len(step) > 1 else "I need to search."
+    thought = _recall(question, found, named) + need
+    return _turn(thought, "search", ", ".join(fact.entity for fact in step))
+
+
+def answer_turn(thought: str, answer: str) -> str:
+    """The last turn; `thought` is what `conclude` returns."""
+    return _turn(thought + "I know enough.", "answer", answer)
 
 
 def value_alone(fact: Lookup) -> str:
@@ -115,7 +126,7 @@ def write_drill(world: World, rng: random.Random, say: Say = named) -> tuple[Que
     stated = " or ".join(f"{lookup.entity} {lookup.value}" for lookup in lookups)
     question = Question("drill", "comparison", f"Who was born earlier, {stated}?", "", lookups)
     thought, answer = conclude(question, lookups, rng, say)
-    return question, [Segment(_turn(thought + "I know enough.", "answer", answer), True)]
+    return question, [Segment(answer_turn(thought, answer), True)]
 
 
 def sample_kinds(segments: Sequence[Segment]) -> list[str]:

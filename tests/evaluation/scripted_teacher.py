@@ -1,11 +1,10 @@
-"""A teacher behind a real HTTP server: an OpenAI-compatible chat endpoint that knows the demo world by rule,
-and fails at known rates; and a retrieval server over the same world.
+"""A teacher behind a real HTTP server that answers by rule (rag_r1/demo/teacher.py) and fails at known rates;
+and a retrieval server over the same world.
 
 The teacher searches for the facts that a question needs, one after the other, and then answers. What goes
 wrong is drawn from hashes, so it is the same in every run: some questions are answered wrongly; some requests
 are refused (429 with Retry-After, 500), answered with something malformed, left unanswered, or cut off, at
-their first attempts; and for a few questions every request fails. The teacher leaves out the stop string, as
-chat endpoints do.
+their first attempts; and for a few questions every request fails.
 
 `log` is what the server saw: `{"event": "received" | "answered", "request": sha256, ...}` in order, and the
 marks that a test sets.
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,10 +22,11 @@ from typing import Any
 from aiohttp import web
 
 from rag_r1.demo.search import WorldSearch
+from rag_r1.demo.teacher import LoopbackServer, RuleTeacher, completion
 from rag_r1.demo.world import Question, make_questions, make_world
 from rag_r1.evaluation.asks import drawn
 
-WRONG_RATE, DEAD_RATE, FAULT_RATE = 0.3, 0.02, 0.25
+DEAD_RATE, FAULT_RATE = 0.02, 0.25
 FAULTS = (
     "429",
     "500",
@@ -42,8 +41,8 @@ FAULTS = (
 
 
 @dataclass
-class Teacher:
-    """A context manager: the servers run in a thread of their own. `calm`: nothing fails."""
+class Teacher(LoopbackServer):
+    """Both servers. `calm`: nothing fails."""
 
     questions: Sequence[Question]
     passages: Sequence[dict[str, str]]
@@ -51,7 +50,6 @@ class Teacher:
     calm: bool = False
     log: list[dict[str, Any]] = field(default_factory=list)
     keys: set[str | None] = field(default_factory=set)
-    url: str = ""
     busy: int = 0
 
     @classmethod
@@ -62,7 +60,7 @@ class Teacher:
 
     def is_right(self, question: Question) -> bool:
         """Does the teacher answer it rightly, if it comes to an answer?"""
-        return drawn(1, "right", question.id) >= WRONG_RATE
+        return self._rules.is_right(question)
 
     def is_dead(self, question: Question) -> bool:
         """Does every request about it fail?"""
@@ -85,43 +83,14 @@ class Teacher:
         """Put a mark into the log."""
         self.log.append({"event": name})
 
-    def __enter__(self) -> Teacher:
-        self._by_text = {question.text: question for question in self.questions}
+    def __post_init__(self) -> None:
+        self._rules = RuleTeacher(self.questions)
         self._attempts: Counter[str] = Counter()
         self._search = WorldSearch(self.passages, 3).results
-        self._loop = asyncio.new_event_loop()
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
-        self._thread.start()
-        assert ready.wait(30)
-        return self
 
-    def __exit__(self, *unused: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
-
-    def _serve(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        app = web.Application()
+    def add_routes(self, app: web.Application) -> None:
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_post("/retrieve", self._retrieve)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        self._loop.run_until_complete(runner.setup())
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        self._loop.run_until_complete(site.start())
-        self.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
-        ready.set()
-        self._loop.run_forever()
-        self._loop.run_until_complete(self._end(runner))
-        self._loop.close()
-
-    async def _end(self, runner: web.AppRunner) -> None:
-        """Close the server, with the handlers that hang."""
-        await runner.cleanup()
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
 
     async def _retrieve(self, request: web.Request) -> web.Response:
         asked = await request.json()
@@ -139,7 +108,7 @@ class Teacher:
         name = hashlib.sha256(raw).hexdigest()
         self.keys.add(request.headers.get("Authorization"))
         body = await request.json()
-        question = self._by_text[body["messages"][0]["content"].rpartition("Question: ")[2].strip()]
+        question = self._rules.asked(body["messages"])
         attempt, self._attempts[name] = self._attempts[name], self._attempts[name] + 1
         fault = self.fault(question, name, attempt)
         seen = {"request": name, "question": question.id, "fault": fault}
@@ -149,7 +118,7 @@ class Teacher:
         self.busy += 1
         try:
             await asyncio.sleep(self.latency_s * (0.5 + drawn(6, "latency", name)))
-            response = self._answer(body, question, fault)
+            response = self._answer(body, fault)
             if fault in ("disconnect", "half an answer"):
                 if fault == "half an answer":
                     response = web.StreamResponse(headers={"Content-Length": "1000"})
@@ -168,10 +137,10 @@ class Teacher:
         finally:
             self.busy -= 1
 
-    def _answer(self, body: dict[str, Any], question: Question, fault: str | None) -> web.StreamResponse:
-        text = self._turn(body["messages"], question)
-        choice: dict[str, Any] = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-        usage = {"prompt_tokens": 100, "completion_tokens": 10}
+    def _answer(self, body: dict[str, Any], fault: str | None) -> web.StreamResponse:
+        answer = completion(self._rules.turn(body["messages"]), body)
+        answer["usage"] = {"prompt_tokens": 100, "completion_tokens": 10}
+        (choice,) = answer["choices"]
         if fault == "429":
             return web.json_response({"error": "slow down"}, status=429, headers={"Retry-After": "0"})
         if fault == "500":
@@ -179,17 +148,9 @@ class Teacher:
         if fault == "bad JSON":
             return web.Response(text='{"choices": [', content_type="application/json")
         if fault == "no choices":
-            return web.json_response({"choices": [], "usage": usage})
+            answer["choices"] = []
         if fault == "empty content":
             choice["message"]["content"] = ""
         if fault == "wrong types":
-            choice["message"] = [text]
-        return web.json_response({"choices": [choice], "usage": usage})
-
-    def _turn(self, messages: list[dict[str, str]], question: Question) -> str:
-        """The next turn by rule: a search for the next fact, or the answer."""
-        searched = sum(message["role"] == "user" for message in messages[1:])
-        if searched < len(question.lookups):
-            return f"<think> I need to search. </think>\n<search> {question.lookups[searched].entity} "
-        answer = question.gold if self.is_right(question) else "Nobody Atall"
-        return f"<think> I know enough. </think>\n<answer> {answer} "
+            choice["message"] = [choice["message"]["content"]]
+        return web.json_response(answer)

@@ -1,0 +1,85 @@
+"""The arguments of `rag-r1 pipeline`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from rag_r1.command_line import Arguments, Positive, argument
+from rag_r1.demo.policy import PROTOCOLS
+from rag_r1.demo.pretraining import STEPS
+from rag_r1.evaluation.arguments import Above0, Share
+from rag_r1.options import Must
+
+#: The steps in their order; each is the name of its folder.
+STEP_NAMES = (
+    "world",
+    "base",
+    "traces",
+    "sft_data",
+    "sft",
+    "filter",
+    "grpo",
+    "grpo_without_sft",
+    "evaluation",
+)
+SCRATCH = "scratch"
+
+
+class PipelineArguments(Arguments):
+    """What is run, how large it is, and where."""
+
+    out: Path = argument("folder of the run; run again, the command goes on where it was interrupted", "DIR")
+    seed: int = argument("of the world, the base, the teacher and every training", default=0)
+    protocol: Literal[PROTOCOLS] = argument("the dialect", default="rag_r1_mq")
+    questions: Positive = argument("training questions", "N", default=4000)
+    held_out: Positive = argument("held-out questions, about names never seen in training", "N", default=240)
+    base: str = argument(
+        "`scratch`: pretrain from random weights, which takes several minutes on two cores; or the folder of "
+        "a base from an earlier run, DIR/base/policy, of the same protocol",
+        "DIR",
+        default=SCRATCH,
+    )
+    base_steps: Annotated[int, Field(ge=2), Must("a whole number of at least 2")] = argument(
+        "steps of the pretraining", "N", default=STEPS
+    )
+    wrong: Share = argument("share of questions that the embedded teacher answers wrongly", default=0.3)
+    teacher_url: str | None = argument(
+        "a real teacher instead: address of an OpenAI-compatible endpoint, up to and with /v1",
+        "URL",
+        default=None,
+    )
+    teacher_model: str | None = argument("its name there", "NAME", default=None)
+    api_key_env: str = argument(
+        "environment variable with the endpoint's key", "NAME", default="OPENAI_API_KEY"
+    )
+    sft_epochs: Positive = argument("passes over the SFT samples", "N", default=3)
+    sft_batch: Positive = argument("SFT samples in a step", "N", default=32)
+    sft_set: list[str] = argument(
+        "a Hydra override for SFT (keys of recipes/rag_r1/sft/demo); may be repeated",
+        "key=value",
+        default=[],
+    )
+    filter_questions: Positive = argument("the first training questions, to be filtered", "N", default=1200)
+    filter_share: Share = argument("share that is kept of what is right at the first try", default=0.25)
+    grpo_steps: Positive = argument("steps of each reinforcement learning", "N", default=18)
+    grpo_set: list[str] = argument(
+        "a Hydra override for both (keys of recipes/demo/grpo); may be repeated", "key=value", default=[]
+    )
+    without_sft: Literal["yes", "no"] = argument("also GRPO from the base, without SFT", default="yes")
+    until: Literal[STEP_NAMES] = argument("end after this step", default=STEP_NAMES[-1])
+    timeout: Above0 = argument("end a reinforcement learning after this", "SECONDS", default=7200.0)
+
+    @model_validator(mode="after")
+    def _checked(self) -> PipelineArguments:
+        if (self.teacher_url is None) != (self.teacher_model is None):
+            raise ValueError("--teacher-url and --teacher-model belong together")
+        for flag, overrides in (("--sft-set", self.sft_set), ("--grpo-set", self.grpo_set)):
+            for override in overrides:
+                if "=" not in override:
+                    raise ValueError(f"{flag} {override!r} is not key=value")
+        if self.base != SCRATCH and not (Path(self.base) / "config.json").is_file():
+            raise ValueError(f"--base {self.base}: no policy there (config.json is missing)")
+        return self

@@ -1,0 +1,66 @@
+"""`rag-r1 pipeline`: runs the steps that are not done, and makes the report."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+
+from rag_r1.command_line import read_arguments
+from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
+from rag_r1.demo.pipeline.folder import PipelineFolder
+from rag_r1.demo.pipeline.processes import end_leftovers, mark_children
+from rag_r1.demo.pipeline.report import make_report, markdown
+from rag_r1.demo.pipeline.steps import Pipeline
+
+_DESCRIPTION = """\
+RAG-R1's steps in miniature, on this machine: an invented world, a tiny model that has never seen a search, a
+teacher's traces, SFT, a filter by difficulty and GRPO, with GRPO without SFT beside it, and a report of what
+each step added. Run again, the same command goes on where it was interrupted.
+
+example:
+  rag-r1 pipeline --out outputs/pipeline
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
+    given = read_arguments(PipelineArguments, arguments, prog="rag-r1 pipeline", description=_DESCRIPTION)
+    # On SIGTERM, end everything that was started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        run(given)
+    except (RuntimeError, OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: run the same command again to go on", file=sys.stderr)
+        return 130
+    return 0
+
+
+def run(given: PipelineArguments) -> None:
+    """Run the steps that are not done. Raises PipelineError, and what the steps raise."""
+    out = given.out.resolve()
+    with PipelineFolder.held(out) as folder:
+        mark_children(out)
+        if ended := end_leftovers(out):
+            print(f"ended {ended} processes that an earlier start had left behind")
+        steps = Pipeline(given, out).steps()
+        for number, step in enumerate(steps, 1):
+            print(f"{number}/{len(steps)} {step.name}", flush=True)
+            found = folder.run(step)
+            print(f"{number}/{len(steps)} {step.name}: {_told(folder, step.name, found)}", flush=True)
+        if given.until == STEP_NAMES[-1]:
+            report = make_report(folder, {"protocol": given.protocol, "seed": given.seed})
+            print(f"\n{markdown(report)}\n\nPicture: {out / 'report.png'}")
+
+
+def _told(folder: PipelineFolder, name: str, found: str) -> str:
+    if found == "done":
+        return "was done before"
+    return f"done in {folder.seconds(name):.0f} s"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

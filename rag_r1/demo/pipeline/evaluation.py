@@ -1,0 +1,83 @@
+"""All models of a pipeline on the same held-out questions, by the same means.
+
+Each plays every question once with greedy decoding, in plain torch (simulate.py): the turn loop of training,
+over an index of the whole corpus in this process, which ranks as the retrieval server does. So the four
+models differ in their weights and in nothing else. Of each episode is kept
+
+    em         1 if the answer is an exact match, else 0
+    searches   queries that were sent
+    format     1 if every turn was a search or an answer and the last one answered, else 0
+
+A model's scores are written when it is finished, so an interrupted evaluation goes on with the next one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rag_r1.agent import Budget, Trajectory
+from rag_r1.demo.policy import load_policy
+from rag_r1.demo.search import WorldSearch
+from rag_r1.demo.simulate import roll_out
+from rag_r1.demo.world import Question
+from rag_r1.evaluation.run_folder import write_whole
+from rag_r1.protocols import Protocol
+from rag_r1.rewards import exact_match
+
+SCORES = "scores.json"
+#: Questions that are played at a time; bounds the memory.
+_BATCH = 64
+
+Scores = list[dict[str, Any]]
+
+
+def evaluate(
+    folder: Path,
+    models: Mapping[str, Path],
+    protocol: Protocol,
+    questions: Sequence[Question],
+    passages: Sequence[dict[str, str]],
+    budget: Budget,
+    topk: int,
+) -> dict[str, Scores]:
+    """The scores of each model, by its name, in the order of the questions; written to scores.json."""
+    search = WorldSearch(passages, topk)
+    scores: dict[str, Scores] = {}
+    for name, model in models.items():
+        part = folder / f"scores_{name}.json"
+        if not part.exists():
+            write_whole(part, json.dumps(play(model, protocol, questions, search, budget)))
+        scores[name] = json.loads(part.read_text(encoding="utf-8"))
+        em = sum(score["em"] for score in scores[name]) / len(questions)
+        print(f"evaluation: {name}: exact match {em:.2f} of {len(questions)} questions")
+    write_whole(folder / SCORES, json.dumps(scores) + "\n")
+    return scores
+
+
+def play(
+    model: Path, protocol: Protocol, questions: Sequence[Question], search: WorldSearch, budget: Budget
+) -> Scores:
+    """The scores of one model."""
+    policy, tokenizer = load_policy(model)
+    policy.eval()
+    scores: Scores = []
+    for start in range(0, len(questions), _BATCH):
+        some = questions[start : start + _BATCH]
+        for rollout in roll_out(policy, tokenizer, protocol, some, search, 0.0, budget):
+            scores.append(score_of(rollout.question, rollout.trajectory))
+    return scores
+
+
+def score_of(question: Question, trajectory: Trajectory) -> dict[str, Any]:
+    """What is kept of an episode."""
+    well_formed = all(turn.action in ("search", "answer") for turn in trajectory.turns)
+    return {
+        "id": question.id,
+        "kind": question.kind,
+        "em": exact_match(trajectory.answer, [question.gold]),
+        "searches": trajectory.n_searches,
+        "format": float(well_formed and trajectory.status == "answered"),
+    }

@@ -1,0 +1,199 @@
+"""The folder of a pipeline: what is finished is not made again, what was begun goes on, nothing is mixed up.
+
+Each step works in a folder of its own, OUT/<step>, with two markers:
+
+    begun.json    written before anything else: the step's settings, and the hash of the result of each step
+                  that it builds on
+    done.json     written when the step is finished: a hash of begun.json's content, the hash of the step's
+                  own result, and facts for the report
+
+What a start finds decides what it does:
+
+    no folder                                          make the step
+    begun, the same settings and inputs                go on; how, is up to the step
+    done, the same settings and inputs                 skip it
+    begun or done with other settings                  refuse, naming the key
+    the same settings, but a step that it builds on    the folder is moved to OUT/<step>.old-1 and the step
+      has another result than it had                   is made again (somebody removed an earlier folder)
+
+So a change of settings never mixes two runs, and settings of steps that have not begun may still change. One
+process at a time works in OUT: it holds the lock of OUT/lock, which the system releases when it ends, however
+it ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from rag_r1.evaluation.run_folder import write_whole
+
+BEGUN, DONE = "begun.json", "done.json"
+
+
+class PipelineError(RuntimeError):
+    """The pipeline cannot go on; the message names the step, the key or the file, and the remedy."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step. `settings`: all that decides what its result is, besides the results of the steps that it
+    `needs`; `results`: the files and folders in its folder that are its result; `work`: makes them in the
+    given folder, or goes on with it, and returns facts for the report (plain JSON values)."""
+
+    name: str
+    settings: Mapping[str, Any]
+    work: Callable[[Path], Mapping[str, Any]]
+    results: Sequence[str]
+    needs: Sequence[str] = ()
+
+
+class PipelineFolder:
+    """The folder OUT, held by this process: use `held`."""
+
+    def __init__(self, out: Path):
+        self.out = out
+
+    @classmethod
+    @contextmanager
+    def held(cls, out: Path) -> Iterator[PipelineFolder]:
+        """The folder for the length of a block. Raises PipelineError if another process has it."""
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(out / "lock", timeout=0)
+            lock.acquire()
+        except Timeout:
+            raise PipelineError(
+                f"{out} is in use by another `rag-r1 pipeline`: wait for it, or choose another --out"
+            ) from None
+        except OSError as error:
+            raise PipelineError(
+                f"cannot use the folder {out}: {error.strerror}; choose another --out"
+            ) from error
+        try:
+            yield cls(out)
+        finally:
+            lock.release()
+
+    def run(self, step: Step) -> str:
+        """Make a step if it is not done; returns what was found: `new`, `begun`, `outdated` or `done`. Raises
+        PipelineError, and what the step's work raises."""
+        folder, plan = self.out / step.name, self._plan(step)
+        found = self._found(step, plan)
+        if found == "done":
+            return found
+        if found == "outdated":
+            aside = _free_name(folder)
+            folder.replace(aside)
+            print(f"{step.name}: made from other results than those of now; moved to {aside.name}")
+        folder.mkdir(exist_ok=True)
+        write_whole(folder / BEGUN, _json(plan))
+        started = time.monotonic()
+        facts = dict(step.work(folder))
+        done = {
+            "hash": _hash(plan),
+            "result": fingerprint(folder, step.results),
+            "facts": facts,
+            "seconds": round(time.monotonic() - started, 1),  # of the start that finished it
+        }
+        write_whole(folder / DONE, _json(done))
+        return found
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """The facts of a step that is done; {} if it is not."""
+        return self._done(name).get("facts", {})
+
+    def seconds(self, name: str) -> float | None:
+        """How long the start took that finished a step."""
+        return self._done(name).get("seconds")
+
+    def _plan(self, step: Step) -> dict[str, Any]:
+        """What begun.json has."""
+        inputs = {}
+        for need in step.needs:
+            done = self._done(need)
+            if not done:
+                raise PipelineError(f"{step.name} builds on {need}, which is not done")
+            inputs[need] = done["result"]
+        return json.loads(_json({"settings": dict(step.settings), "inputs": inputs}))
+
+    def _found(self, step: Step, plan: Mapping[str, Any]) -> str:
+        begun = _read(self.out / step.name / BEGUN)
+        if not begun:
+            return "new"
+        before, now = begun["settings"], plan["settings"]
+        changed = [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
+        if changed:
+            told = "; ".join(
+                f"{step.name}.{key} was {before.get(key)!r} and is now {now.get(key)!r}" for key in changed
+            )
+            raise PipelineError(
+                f"{self.out / step.name} was begun with other settings: {told}. Give the same ones to go on, "
+                "choose another --out, or remove this folder to make the step again"
+            )
+        if begun["inputs"] != plan["inputs"]:
+            return "outdated"
+        done = self._done(step.name)
+        if done.get("hash") != _hash(plan):
+            return "begun"
+        if missing := [name for name in step.results if not (self.out / step.name / name).exists()]:
+            raise PipelineError(
+                f"{self.out / step.name} is marked as done, but {', '.join(missing)} is missing: remove the "
+                "folder to make the step again"
+            )
+        return "done"
+
+    def _done(self, name: str) -> dict[str, Any]:
+        return _read(self.out / name / DONE)
+
+
+def fingerprint(folder: Path, names: Sequence[str]) -> str:
+    """A hash of files, and of all files in folders, by name and content. Raises PipelineError if one of them
+    is missing."""
+    digest = hashlib.sha256()
+    for name in names:
+        path = folder / name
+        if not path.exists():
+            raise PipelineError(f"{path} is missing: the step has not left its result")
+        files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+        for file in files:
+            content = hashlib.sha256(file.read_bytes()).digest()
+            digest.update(file.relative_to(folder).as_posix().encode() + b"\0" + content)
+    return digest.hexdigest()
+
+
+def _free_name(folder: Path) -> Path:
+    """The first of OUT/<step>.old-1, .old-2, ... that is not there."""
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.old-{number}")).exists():
+        number += 1
+    return aside
+
+
+def _hash(plan: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A marker; {} if there is none. Raises PipelineError if it cannot be read."""
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("not a JSON object")
+        return found
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"{path} cannot be read ({error}): remove the folder {path.parent}") from error

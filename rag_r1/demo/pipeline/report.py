@@ -1,0 +1,194 @@
+"""The report of a pipeline: what each step added, and which of the paper's claims held in this run.
+
+    report.json    all figures
+    report.md      a table of the models, the claims, and what each step has left
+    report.png     exact match by question kind, both trainings' curves, searches and format (picture.py)
+
+RAG-R1 claims that SFT followed by reinforcement learning is better than either alone (arXiv 2507.02962,
+ablations). A claim is compared on the same questions by McNemar's exact test: it holds if the difference has
+the claimed sign and p < 0.05, the opposite holds if it has the other one, and else it was not shown. One run
+is one seed: the test tells whether other questions would change the result, not whether another seed would.
+
+The report is made from the finished steps' folders alone, so it can be made again at any time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rag_r1.demo.pipeline.evaluation import SCORES, Scores
+from rag_r1.demo.pipeline.folder import PipelineFolder
+from rag_r1.demo.pipeline.picture import draw
+from rag_r1.demo.report import summarise
+from rag_r1.demo.world import KINDS
+from rag_r1.evaluation.markdown import number, p_value, table
+from rag_r1.evaluation.run_folder import write_whole
+from rag_r1.evaluation.significance import mcnemar
+from rag_r1.records import records_by_step
+
+#: The models by the step that has made them, as they are called in the report.
+LABELS = {
+    "base": "base",
+    "sft": "SFT",
+    "grpo": "SFT, then GRPO",
+    "grpo_without_sft": "GRPO without SFT",
+}
+#: Claims: their words, the model that is said to be better, and the other one.
+CLAIMS = (
+    ("SFT is better than the base", "sft", "base"),
+    ("SFT, then GRPO is better than SFT alone", "grpo", "sft"),
+    ("SFT, then GRPO is better than GRPO without SFT", "grpo", "grpo_without_sft"),
+    ("GRPO without SFT is better than the base", "grpo_without_sft", "base"),
+)
+_SURE = 0.05
+
+
+def make_report(run: PipelineFolder, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the three files into the run's folder, and return what report.json has."""
+    scores = json.loads((run.out / "evaluation" / SCORES).read_text(encoding="utf-8"))
+    trained = [name for name in ("grpo", "grpo_without_sft") if name in scores]
+    steps = ("base", "traces", "sft_data", "sft", "filter", *trained)
+    report = {
+        "settings": dict(settings),
+        "models": {name: figures(rows) for name, rows in scores.items()},
+        "claims": [claim(*entry, scores) for entry in CLAIMS if set(entry[1:]) <= set(scores)],
+        "curves": {name: curves(run.out / name / "stage1" / "trajectories") for name in trained},
+        "steps": {name: run.facts(name) for name in steps},
+        "seconds": {name: run.seconds(name) for name in ("world", *steps, "evaluation")},
+    }
+    write_whole(run.out / "report.json", json.dumps(report, indent=2) + "\n")
+    write_whole(run.out / "report.md", markdown(report) + "\n")
+    draw(report, LABELS, run.out / "report.png")
+    return report
+
+
+def figures(scores: Scores) -> dict[str, float]:
+    """Means over the questions: exact match by kind and over all, searches, format."""
+    kinds = sorted({score["kind"] for score in scores}, key=KINDS.index)
+    by_kind = {kind: [score["em"] for score in scores if score["kind"] == kind] for kind in kinds}
+    return {
+        "questions": len(scores),
+        **{f"em_{kind}": _mean(values) for kind, values in by_kind.items()},
+        **{name: _mean([score[name] for score in scores]) for name in ("em", "searches", "format")},
+    }
+
+
+def claim(words: str, better: str, other: str, scores: Mapping[str, Scores]) -> dict[str, Any]:
+    """A claim, its figures and its verdict: `holds`, `not shown` or `the opposite holds`."""
+    first, second = ([score["em"] for score in scores[name]] for name in (better, other))
+    pairs = list(zip(first, second, strict=True))
+    only_first, only_second = (sum(a > b for a, b in pairs), sum(a < b for a, b in pairs))
+    p = mcnemar(only_first, only_second)
+    difference = _mean(first) - _mean(second)
+    verdict = "not shown" if p >= _SURE else "holds" if difference > 0 else "the opposite holds"
+    return {
+        "claim": words,
+        "models": [better, other],
+        "em": [_mean(first), _mean(second)],
+        "difference": difference,
+        "only_first": only_first,
+        "only_second": only_second,
+        "p": p,
+        "verdict": verdict,
+    }
+
+
+def curves(trajectories: Path) -> dict[str, dict[int, float]]:
+    """By step: the mean reward of the training's trajectories (sampled), and the exact match of its own
+    validations on the held-out questions (greedy, on vLLM)."""
+    training, held_out = (records_by_step(trajectories / split) for split in ("train", "val"))
+    rewards = {step: [record["rewards"]["score"] for record in records] for step, records in training.items()}
+    return {
+        "reward": {
+            step: _mean([value for value in several if value is not None])
+            for step, several in rewards.items()
+        },
+        "held_out_em": {step: summarise(records)["EM all"] for step, records in held_out.items()},
+    }
+
+
+def markdown(report: Mapping[str, Any]) -> str:
+    """The report in words."""
+    models, settings = report["models"], report["settings"]
+    questions = next(iter(models.values()))["questions"]
+    kinds = [name for name in next(iter(models.values())) if name.startswith("em_")]
+    head = [
+        "model",
+        "EM",
+        *(name.removeprefix("em_").replace("_", "-") for name in kinds),
+        "searches",
+        "format",
+    ]
+    rows = [
+        [LABELS[name], *(number(model[key], 2) for key in ("em", *kinds, "searches", "format"))]
+        for name, model in models.items()
+    ]
+    return "\n".join(
+        [
+            f"# RAG-R1 in miniature, {settings['protocol']}, seed {settings['seed']}",
+            "",
+            f"{questions} held-out questions, greedy: exact match over all and by question kind, queries for "
+            "each question, and the share of episodes that keep to the format and answer.",
+            "",
+            *table(head, rows),
+            "",
+            "## Claims",
+            "",
+            "Exact match on the same questions; McNemar's exact test. A claim holds if p < 0.05. This is one "
+            "seed.",
+            "",
+            *table(["claim", "EM", "difference", "right in one only", "p", "verdict"], _claim_rows(report)),
+            "",
+            "## Steps",
+            "",
+            *_step_lines(report),
+        ]
+    )
+
+
+def _claim_rows(report: Mapping[str, Any]) -> list[list[str]]:
+    return [
+        [
+            entry["claim"],
+            " / ".join(number(value, 2) for value in entry["em"]),
+            number(entry["difference"], 2, signed=True),
+            f"{entry['only_first']} / {entry['only_second']}",
+            p_value(entry["p"]),
+            f"**{entry['verdict']}**",
+        ]
+        for entry in report["claims"]
+    ]
+
+
+def _step_lines(report: Mapping[str, Any]) -> list[str]:
+    """What each step has left, as far as it is known, and how long it took."""
+    facts = report["steps"]
+    traces, data, sft, kept = (facts.get(name, {}) for name in ("traces", "sft_data", "sft", "filter"))
+    base = facts.get("base", {}).get("steps")
+    told = {
+        "base": f"pretrained for {base} steps from random weights, without a search" if base else "given",
+        "traces": f"{traces.get('right')} of {traces.get('judged')} right",
+        "sft_data": ", ".join(
+            f"{split['samples']} samples in {name}" for name, split in data.get("splits", {}).items()
+        ),
+        "sft": f"{sft.get('epochs')} epochs of {sft.get('samples')} samples",
+        "filter": (
+            f"{kept.get('kept')} of {kept.get('questions')} questions kept: {kept.get('right_at_first')} "
+            f"right at first, {kept.get('right_later')} later, {kept.get('never_right')} never"
+        ),
+    }
+    for name, curve in report["curves"].items():
+        points = [f"{number(em, 2)} (step {step})" for step, em in curve["held_out_em"].items()]
+        told[name] = "held-out exact match in its own validations: " + ", ".join(points)
+    return [f"- **{name}**{_minutes(report['seconds'].get(name))}: {words}" for name, words in told.items()]
+
+
+def _minutes(seconds: float | None) -> str:
+    return "" if seconds is None else f" ({seconds / 60:.1f} min)"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")

@@ -1,0 +1,302 @@
+"""The steps of the pipeline. Each is a `Step`: its settings, what it builds on, and how it is made.
+
+    world              an invented world: its corpus as a BM25 index, training and held-out questions
+    base               a policy from random weights, pretrained without a search (pretraining.py)
+    traces             a teacher's trajectories about the training questions      `rag-r1 traces`
+    sft_data           SFT samples from the right ones                            `rag-r1 sft-data`
+    sft                the base, fine-tuned on them with veRL's SFT trainer       `rag-r1 sft`
+    filter             the training questions that are neither known to that model nor too hard for it,
+                       played by it on vLLM                                       `rag-r1 filter`
+    grpo               GRPO with veRL from the SFT model on these questions       `rag-r1 stages`
+    grpo_without_sft   the same from the base on the unfiltered questions, the control
+    evaluation         all models on the held-out questions (evaluation.py)
+
+A step is the command of that name, with the limits of an episode that both trainings have, so it goes on
+after a kill as that command does: traces and filter ask nothing twice, trainings go on from their last
+checkpoint. Addresses and ports are no settings; the servers are started anew.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rag_r1.agent import Budget
+from rag_r1.demo.pipeline.arguments import SCRATCH, STEP_NAMES, PipelineArguments
+from rag_r1.demo.pipeline.folder import PipelineError, Step, fingerprint
+from rag_r1.demo.pipeline.limits import (
+    AT_A_TIME,
+    BUDGET,
+    CONTEXT,
+    PARALLEL,
+    TEACHER_BUDGET,
+    TOPK,
+    VLLM,
+    agent_keys,
+    grpo_overrides,
+    quoted,
+)
+from rag_r1.demo.pipeline.processes import SftBar, run_module
+from rag_r1.demo.pretraining import pretrain
+from rag_r1.demo.reading import pipeline_protocol
+from rag_r1.demo.run import train
+from rag_r1.demo.server import build_index, retrieval_server
+from rag_r1.demo.teacher import RuleTeacher, TeacherServer
+from rag_r1.demo.world import Question, demo_data, write_demo
+from rag_r1.protocols import Protocol, load_protocol
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The steps for some arguments in the folder `out`."""
+
+    given: PipelineArguments
+    out: Path
+
+    @property
+    def protocol(self) -> Protocol:
+        """The dialect, with the pipeline's prompt."""
+        return pipeline_protocol(self.given.protocol)
+
+    @property
+    def prompt(self) -> Path:
+        """The prompt as a file, for the commands."""
+        return self.out / "world" / "prompt.txt"
+
+    @property
+    def base(self) -> Path:
+        """The base, a Hugging Face folder."""
+        return self.out / "base" / "policy"
+
+    @property
+    def sft_model(self) -> Path:
+        """The fine-tuned model; a link to the best checkpoint's."""
+        return self.out / "sft" / "run" / "model"
+
+    def trained(self, step: str) -> Path:
+        """The model that a reinforcement learning has left. Raises PipelineError if there is none."""
+        stage = self.out / step / "stage1"
+        try:
+            named = Path((stage / "finished").read_text(encoding="utf-8").strip())
+            # The folder may have been moved since: the last parts of the path stay.
+            return stage.joinpath(*named.parts[named.parts.index("checkpoints") :])
+        except (OSError, ValueError) as error:
+            raise PipelineError(f"{stage / 'finished'} names no model ({error}): remove {stage}") from error
+
+    @property
+    def models(self) -> dict[str, Path]:
+        """The models that are compared, by the step that has made them."""
+        trained = ["grpo", *(["grpo_without_sft"] if self.given.without_sft == "yes" else [])]
+        return {"base": self.base, "sft": self.sft_model, **{step: self.trained(step) for step in trained}}
+
+    def held_out(self) -> tuple[list[Question], tuple[dict[str, str], ...]]:
+        """The held-out questions, and all passages."""
+        data = demo_data(self.given.seed, self.given.questions, self.given.held_out)
+        return data.val, data.passages
+
+    def retriever(self, step: Path) -> AbstractContextManager[str]:
+        """The retrieval server over the world, for the length of a block; its address."""
+        return retrieval_server(self.out / "world" / "index", step / "retrieval.log")
+
+    def steps(self) -> list[Step]:
+        """All steps that these arguments ask for, in order."""
+        made = {
+            step.name: step
+            for step in (
+                self._world(),
+                self._base(),
+                self._traces(),
+                self._sft_data(),
+                self._sft(),
+                self._filter(),
+                self._grpo("grpo", "sft", "filter"),
+                self._grpo("grpo_without_sft", "base", "world"),
+                self._evaluation(),
+            )
+        }
+        names = STEP_NAMES[: STEP_NAMES.index(self.given.until) + 1]
+        left_out = () if self.given.without_sft == "yes" else ("grpo_without_sft",)
+        return [made[name] for name in names if name not in left_out]
+
+    def _world(self) -> Step:
+        given = self.given
+        settings = {
+            "protocol": given.protocol,
+            "seed": given.seed,
+            "questions": given.questions,
+            "held_out": given.held_out,
+        }
+
+        def work(folder: Path) -> dict[str, Any]:
+            shutil.rmtree(folder / "index", ignore_errors=True)  # of a start that was killed
+            (folder / "prompt.txt").write_text(self.protocol.user_prompt, encoding="utf-8")
+            # A real teacher is told the whole format.
+            whole = load_protocol(given.protocol).user_prompt
+            (folder / "prompt_of_a_real_teacher.txt").write_text(whole, encoding="utf-8")
+            data = write_demo(folder, self.protocol, given.seed, given.questions, given.held_out)
+            build_index(folder / "corpus.jsonl", folder / "index", "--backend", "bm25")
+            return {"passages": len(data.passages), "train": len(data.train), "held_out": len(data.val)}
+
+        # The index follows from the corpus.
+        texts = ("prompt.txt", "prompt_of_a_real_teacher.txt")
+        results = ("corpus.jsonl", "train.parquet", "val.parquet", *texts)
+        return Step("world", settings, work, results)
+
+    def _base(self) -> Step:
+        given = self.given
+        settings: dict[str, Any] = {"protocol": given.protocol, "seed": given.seed}
+        if given.base == SCRATCH:
+            settings |= {"base": SCRATCH, "steps": given.base_steps}
+        else:
+            weights = sorted(path.name for path in Path(given.base).glob("*.safetensors"))
+            settings["base"] = fingerprint(Path(given.base), ["config.json", "tokenizer.json", *weights])
+
+        def work(folder: Path) -> dict[str, Any]:
+            policy = folder / "policy"
+            if given.base == SCRATCH:
+                pretrain(policy, self.protocol, given.seed, given.base_steps)
+                return {"steps": given.base_steps}
+            shutil.copytree(given.base, policy, dirs_exist_ok=True)
+            return {"steps": None}
+
+        return Step("base", settings, work, ("policy",))
+
+    def _traces(self) -> Step:
+        given = self.given
+        rules = {"wrong": given.wrong, "parallel": PARALLEL[given.protocol]}
+        named = given.teacher_model is not None
+        settings = {"seed": given.seed, "teacher": given.teacher_model, **({} if named else rules)}
+
+        def work(folder: Path) -> dict[str, Any]:
+            words = ["--out", folder, "--tokenizer", self.base, "--in-flight", AT_A_TIME]
+            with self.retriever(folder) as url, ExitStack() as stack:
+                words += ["--retriever-url", url]
+                if named:
+                    prompt = self.prompt.with_name("prompt_of_a_real_teacher.txt")
+                    words += self._asking(prompt, TEACHER_BUDGET)
+                    words += ["--teacher-url", given.teacher_url, "--teacher-model", given.teacher_model]
+                    words += ["--api-key-env", given.api_key_env]
+                else:
+                    world = demo_data(given.seed, given.questions, given.held_out)
+                    teacher = RuleTeacher(world.train, **rules, seed=given.seed)
+                    server = stack.enter_context(TeacherServer(teacher))
+                    words += self._asking(self.prompt, BUDGET)
+                    words += ["--teacher-url", f"{server.url}/v1", "--teacher-model", "rules"]
+                run_module("rag_r1.evaluation.traces", *words)
+            told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+            return {key: told[key] for key in ("judged", "right", "accuracy", "failed")}
+
+        return Step("traces", settings, work, ("traces.jsonl",), ("world", "base"))
+
+    def _sft_data(self) -> Step:
+        given = self.given
+
+        def work(folder: Path) -> dict[str, Any]:
+            run_module(
+                "rag_r1.evaluation.sft_data", "--traces", self.out / "traces" / "traces.jsonl",
+                "--model", self.base, "--protocol", given.protocol, "--prompt", self.prompt,
+                "--format", "verl", "--seed", given.seed, "--out", folder,
+                "--max-context", CONTEXT - BUDGET.max_turn_tokens, "--max-target", BUDGET.max_turn_tokens,
+                log=folder / "sft_data.log",
+            )  # fmt: skip
+            told = json.loads((folder / "sft_summary.json").read_text(encoding="utf-8"))
+            left_out = {name: entry["count"] for name, entry in told["left_out"].items()}
+            return {"splits": told["splits"], "left_out": left_out}
+
+        results = ("train.parquet", "validation.parquet")
+        return Step("sft_data", {"seed": given.seed}, work, results, ("base", "traces"))
+
+    def _sft(self) -> Step:
+        given = self.given
+        settings = {
+            "seed": given.seed,
+            "epochs": given.sft_epochs,
+            "batch": given.sft_batch,
+            "set": given.sft_set,
+        }
+
+        def work(folder: Path) -> dict[str, Any]:
+            run, data = folder / "run", self.out / "sft_data"
+            rows = json.loads((data / "sft_summary.json").read_text())["splits"]["train"]["samples"]
+            bar = SftBar(run / "metrics.jsonl", rows // given.sft_batch * given.sft_epochs)
+            with bar:
+                run_module(
+                    "rag_r1.sft", "--recipe", "recipes/rag_r1/sft/demo", "--data", data,
+                    f"model.path={quoted(self.base)}", f"trainer.default_local_dir={quoted(run)}",
+                    f"trainer.seed={given.seed}", f"trainer.total_epochs={given.sft_epochs}",
+                    f"data.train_batch_size={given.sft_batch}", f"data.max_length={CONTEXT}",
+                    *given.sft_set,
+                    log=folder / "sft.log", watch=bar.update,
+                )  # fmt: skip
+            return {"samples": rows, "epochs": given.sft_epochs, "loss": bar.loss}
+
+        return Step("sft", settings, work, ("run/model",), ("base", "sft_data"))
+
+    def _filter(self) -> Step:
+        given = self.given
+        settings = {"seed": given.seed, "questions": given.filter_questions, "share": given.filter_share}
+
+        def work(folder: Path) -> dict[str, Any]:
+            from rag_r1.evaluation.serving import vllm_server
+
+            print("filter: starting vLLM (half a minute)")
+            with (
+                self.retriever(folder) as retriever,
+                vllm_server(self.sft_model.resolve(), folder / "vllm.log", options=VLLM) as url,
+            ):
+                run_module(
+                    "rag_r1.evaluation.filter", "--out", folder, *self._asking(self.prompt, BUDGET),
+                    "--url", url, "--model", "policy", "--tokenizer", self.sft_model.resolve(),
+                    "--retriever-url", retriever, "--in-flight", AT_A_TIME,
+                    "--limit", given.filter_questions, "--share", given.filter_share, "--validation", 0,
+                )  # fmt: skip
+            told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+            names = ("questions", "right_at_first", "right_later", "never_right", "kept", "rollouts")
+            return {name: told[name] for name in names}
+
+        return Step("filter", settings, work, ("train.parquet",), ("world", "sft"))
+
+    def _grpo(self, name: str, start: str, questions: str) -> Step:
+        given = self.given
+        settings = {"seed": given.seed, "steps": given.grpo_steps, "set": given.grpo_set}
+
+        def work(folder: Path) -> dict[str, Any]:
+            model = {"sft": self.sft_model, "base": self.base}[start].resolve()
+            print(f"{name}: training with veRL, Ray, FSDP and vLLM; log: {folder / 'train.log'}")
+            with self.retriever(folder) as url:
+                overrides = [
+                    f"actor_rollout_ref.model.path={quoted(model)}",
+                    f"data.train_files={quoted(self.out / questions / 'train.parquet')}",
+                    f"data.val_files={quoted(self.out / 'world' / 'val.parquet')}",
+                    f"rag_r1.retriever.url={url}",
+                    *grpo_overrides(given),
+                ]
+                stages = ["-m", "rag_r1.stages", "--recipe", "recipes/demo/grpo", "--out", str(folder)]
+                train([sys.executable, *stages, *overrides], folder, given.timeout)
+            return {"model": self.trained(name).relative_to(folder).as_posix()}
+
+        return Step(name, settings, work, ("stage1/finished", "stage1/trajectories"), (start, questions))
+
+    def _evaluation(self) -> Step:
+        def work(folder: Path) -> dict[str, Any]:
+            from rag_r1.demo.pipeline.evaluation import evaluate
+
+            questions, passages = self.held_out()
+            evaluate(folder, self.models, self.protocol, questions, passages, BUDGET, TOPK)
+            return {"models": list(self.models)}
+
+        names = ["base", "sft", "grpo", *(["grpo_without_sft"] if self.given.without_sft == "yes" else [])]
+        return Step("evaluation", {"models": names}, work, ("scores.json",), ("world", *names))
+
+    def _asking(self, prompt: Path, budget: Budget) -> list[object]:
+        """What `rag-r1 traces` and `rag-r1 filter` have in common."""
+        return [
+            "--questions", self.out / "world" / "train.parquet", "--protocol", self.given.protocol,
+            "--prompt", prompt, "--seed", self.given.seed, "--max-prompt-tokens", budget.max_prompt_tokens,
+            "--max-response-tokens", budget.max_response_tokens, *agent_keys(budget),
+        ]  # fmt: skip

@@ -1,0 +1,94 @@
+"""Pretrains the pipeline's base from random weights, on a CPU; a training that was killed goes on.
+
+Two parts, as for the demo's own policies (sft.py): first one-hop questions only, then all kinds, then more of
+those with two facts. The rows are those of reading.py. The loss is on what the policy writes and, with a
+smaller weight, on those tokens of prompt and passages that occurred before, since nothing else teaches this
+model to copy.
+
+After every `SAVED_EVERY` steps the state is written to `progress.pt` in the policy's folder (tensors and
+numbers only; it is read with `weights_only`). It is removed when the policy is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from rag_r1.demo.policy import TokenizerBase, make_policy, save_policy
+from rag_r1.demo.reading import batch, reading_tokenizer
+from rag_r1.demo.sft import (
+    ONE_HOP_STEPS,
+    SECOND_KINDS,
+    UNSEARCHED_FIRST,
+    UNSEARCHED_SECOND,
+    Part,
+    PartTraining,
+    Row,
+    base_weights,
+)
+from rag_r1.demo.world import KINDS
+from rag_r1.protocols import Protocol
+
+#: Steps of both parts.
+STEPS = UNSEARCHED_FIRST.steps + UNSEARCHED_SECOND.steps
+SAVED_EVERY = 50
+PROGRESS = "progress.pt"
+
+
+def pretrain(folder: Path, protocol: Protocol, seed: int, steps: int = STEPS) -> Path:
+    """Write a policy into `folder`, and return the folder. `steps`: of both parts together."""
+    progress = folder / PROGRESS
+    if not progress.exists() and (folder / "config.json").exists():
+        return folder  # finished
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = reading_tokenizer(protocol)
+    model = make_policy(tokenizer, seed)
+    saved = torch.load(progress, weights_only=True) if progress.exists() else {"part": 0, "step": 0}
+    model.train()
+    with tqdm(total=steps, desc="pretraining", unit="step", mininterval=5) as bar:
+        for number, part in enumerate(parts(steps)):
+            training = PartTraining(model, part)
+            first = 0
+            if number < saved["part"]:
+                first = part.steps
+            elif number == saved["part"] and saved["step"]:
+                training.load(saved["state"])
+                first = saved["step"]
+            bar.update(first)
+            for step in range(first, part.steps):
+                loss = training.step(rows_of(tokenizer, protocol, seed, number, step))
+                bar.set_postfix(loss=f"{loss:.2f}", refresh=False)
+                bar.update()
+                if (step + 1) % SAVED_EVERY == 0 or step + 1 == part.steps:
+                    _save(progress, {"part": number, "step": step + 1, "state": training.state()})
+    model.eval()
+    save_policy(folder, model, tokenizer)
+    progress.unlink()
+    return folder
+
+
+def parts(steps: int) -> list[Part]:
+    """The two parts, with as many steps together. Raises ValueError for fewer than two."""
+    if steps < 2:
+        raise ValueError(f"pretraining takes at least 2 steps, not {steps}")
+    first = min(max(1, round(steps * UNSEARCHED_FIRST.steps / STEPS)), steps - 1)
+    return [
+        replace(part, steps=count, warmup=min(part.warmup, count // 4))
+        for part, count in ((UNSEARCHED_FIRST, first), (UNSEARCHED_SECOND, steps - first))
+    ]
+
+
+def rows_of(tokenizer: TokenizerBase, protocol: Protocol, seed: int, part: int, step: int) -> list[Row]:
+    """The rows of a step, with the loss weight of each token."""
+    kinds = SECOND_KINDS if part else ("one_hop",) if step < ONE_HOP_STEPS else KINDS
+    rows = batch(tokenizer, protocol, f"base-{seed}-{part}", step, kinds)
+    return [(ids, base_weights(ids, mask)) for ids, mask in rows]
+
+
+def _save(path: Path, state: dict) -> None:
+    part = path.with_name(f"{path.name}.part")
+    torch.save(state, part)
+    part.replace(path)

@@ -1,0 +1,216 @@
+"""Pretraining data for the pipeline's base: reading, copying and following a named form, never a search.
+
+The pipeline begins before RAG-R1's supervised fine-tuning, so its base may know what a pretrained language
+model knows and no more: to read documents that are in front of it, to copy from them, to think and answer
+between the tags that any prompt could ask for, and to write something in a form that the prompt names. A
+batch has rows of these kinds:
+
+    read    some sentences that nobody asked for, after a few words or none; read them and answer
+    lost    the same with sentences that do not help, or with none: guess
+    note    the prompt names a form, `Words between <memo> and </memo> may help`; the policy says what it
+            notes (some words of the question, a name, every name), writes it in that form, gets no reply, and
+            guesses
+    guess   the same prompt without a note: guess
+    drill   a comparison of two years that are in the question
+    echo    repeat some words
+
+The form has one of many names, so the policy learns to copy the name from the prompt. The protocol's own,
+`search`, is a word of the exercises, and in prompts it stands only where the answer can be read and no form
+is needed. No row has a search, and none shows documents as an observation does: they are plain lines here,
+without the protocol's tags, labels and JSON. Every batch is about a new random world (world.py), so there is
+no fact to be remembered, and the names of the held-out questions never occur.
+
+What a policy with such a base does when its prompt names `<search>` is for reinforcement learning to find
+out: it can write a first query, since it follows the prompt, but does not know that a reply comes, what to
+ask for, or what an observation looks like. unsearched.py is the same idea for R1-Searcher's dialect.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rag_r1.demo.policy import TokenizerBase, encode_trace
+from rag_r1.demo.search import WorldSearch
+from rag_r1.demo.tokenizer import make_tokenizer
+from rag_r1.demo.traces import Segment, answer_turn, conclude, guess, named, write_drill, write_trace
+from rag_r1.demo.unsearched import FORMS, LONGEST_NOTE, NOTED
+from rag_r1.demo.world import (
+    COMPANY,
+    FIRST,
+    KINDS,
+    LAST,
+    RIVER,
+    STEM,
+    TOWN,
+    TRADE,
+    YEARS,
+    Question,
+    World,
+    fresh_world,
+    make_questions,
+)
+from rag_r1.protocols import Protocol, load_protocol
+
+#: The protocol's name for the form, which is a search.
+SEARCH = "search"
+#: Rows per batch, by kind.
+MIX = {"read": 11, "lost": 3, "note": 5, "guess": 2, "drill": 2, "echo": 1}
+#: Sentences shown to read: as many as a search for two names shows.
+SHOWN = 4
+#: Share of `lost` rows in which sentences are shown; the others show none.
+FOUND_SHARE = 0.7
+_PROMPT = (Path(__file__).parent / "prompt_named_form.txt").read_text(encoding="utf-8")
+
+
+def pipeline_protocol(name: str) -> Protocol:
+    """A shipped protocol with the pipeline's prompt, which is short and names the form of a search."""
+    return load_protocol(name, prompt=_PROMPT)
+
+
+def form_prompt(protocol: Protocol, form: str, text: str) -> list[dict[str, str]]:
+    """The messages that ask `text`, with another name for the form."""
+    prompt = protocol.user_prompt.replace(f"<{SEARCH}>", f"<{form}>").replace(f"</{SEARCH}>", f"</{form}>")
+    return replace(protocol, user_prompt=prompt).messages(text)
+
+
+def reading_tokenizer(protocol: Protocol) -> TokenizerBase:
+    """One token for each word, year and document label; a tag is its bracket, its name, its bracket.
+
+    So a tag with a name that was never written can be composed of parts that were. The words of the
+    protocol's observations and thoughts are in the vocabulary, as in that of any large model.
+    """
+    rng = random.Random(0)
+    whole = [f" {year}" for year in YEARS] + [f"Doc {rank}:" for rank in (1, 2, 3)]
+    texts = ["user\nassistant\nsystem\n", protocol.invalid_hint or ""]
+    for word in (*FIRST, *LAST, *STEM, *TOWN, *RIVER, *COMPANY, *TRADE, *FORMS, SEARCH):
+        texts += [word, f" {word}"]
+    for form in (*FORMS, SEARCH):
+        texts.append(form_prompt(protocol, form, "")[0]["content"])
+    for _ in range(8):
+        world = fresh_world(rng)
+        search = WorldSearch(world.passages)
+        for question in make_questions(world, 16, rng.randrange(1 << 48)):
+            texts.append(protocol.messages(question.text)[0]["content"])
+            for strategy in ("guess", "sequential", "parallel"):
+                texts += [
+                    s.text for s in write_trace(question, strategy, world, protocol, search.results, rng)
+                ]
+            texts += [s.text for s in write_read(question, world, search, rng)]
+            texts += [s.text for s in write_note(question, world, rng, FORMS[0])]
+        texts += [s.text for s in write_echo(rng)[1]]
+    # A bracket at the beginning of a line and the name after it would be one token otherwise.
+    return make_tokenizer([re.sub(r"(?<! )<(?=\w)", "< ", text) for text in texts], whole)
+
+
+def write_read(question: Question, world: World, search: WorldSearch, rng: random.Random) -> list[Segment]:
+    """Sentences that nobody asked for, with every fact among them, and the answer that follows from them."""
+    thought, answer = conclude(question, question.lookups, rng, named)
+    if question.kind == "bridge":
+        # The first fact is stated too: two steps in one thought are too hard for this policy.
+        thought = f"{named(question.lookups[0])}, {thought}"
+    needed = _needed(question, world)
+    words = " ".join(lookup.entity for lookup in question.lookups)
+    shown = [*needed, *(text for text in _found(words, search) if text not in needed)][:SHOWN]
+    if rng.random() < 0.5:
+        rng.shuffle(shown)
+    return [_shown(shown, rng), Segment(answer_turn(thought, answer), True)]
+
+
+def write_lost(question: Question, world: World, search: WorldSearch, rng: random.Random) -> list[Segment]:
+    """Sentences that nobody asked for and that do not answer the question, or none, and a guess."""
+    shown: list[str] = []
+    if rng.random() < FOUND_SHARE:
+        needed = _needed(question, world)
+        shown = [text for text in _found(_stretch(question, rng), search) if text not in needed]
+    return [_shown(shown, rng), *write_note(question, world, rng, None)]
+
+
+def write_note(question: Question, world: World, rng: random.Random, form: str | None) -> list[Segment]:
+    """A part of the question in the given form, announced in a thought, and a guess; without a form, only the
+    guess."""
+    written = []
+    if form is not None:
+        (what,) = rng.choices(list(NOTED), NOTED.values())
+        names = [lookup.entity for lookup in question.lookups if lookup.entity in question.text]
+        noted = {
+            "some words": _stretch(question, rng),
+            "a name": rng.choice(names),
+            "every name": ", ".join(names),
+        }[what]
+        # A segment of its own ends with the closing tag's token, as a turn does in a rollout.
+        note = f"<think> I take a note of {what}. </think>\n<{form}> {noted} </{form}>"
+        written.append(Segment(note, True))
+    guessed = f"<think> I can guess. </think>\n<answer> {guess(question, world, rng)} </answer>"
+    return [*written, Segment("\n" + guessed if written else guessed, True)]
+
+
+def write_echo(rng: random.Random) -> tuple[str, list[Segment]]:
+    """An exercise in copying words, including names of forms: the request, and the answer."""
+    said = " ".join(rng.sample([*FORMS, SEARCH], rng.randint(2, 4)))
+    return f"Say {said}.", [Segment(answer_turn("", said), True)]
+
+
+def batch(
+    tokenizer: TokenizerBase, protocol: Protocol, seed: str, step: int, kinds: Sequence[str] = KINDS
+) -> list[tuple[list[int], list[int]]]:
+    """(ids, mask) of the rows of a step; the mask is 1 where the policy writes. It depends on nothing but
+    these arguments, so a training can go on at any step."""
+    rng = random.Random(f"{seed}-{step}")
+    world = fresh_world(rng)
+    search = WorldSearch(world.passages, SHOWN)
+    wanted = [kind for kind, count in MIX.items() for _ in range(count)]
+    questions = make_questions(world, len(wanted), rng.randrange(1 << 48), kinds)
+    return [
+        encode_trace(tokenizer, protocol, *_row(kind, question, world, search, protocol, rng))
+        for kind, question in zip(wanted, questions, strict=True)
+    ]
+
+
+def _row(
+    kind: str, question: Question, world: World, search: WorldSearch, protocol: Protocol, rng: random.Random
+) -> tuple[list[dict[str, str]], list[Segment]]:
+    # The prompt may name `search` only in rows in which something is shown, where no form is needed.
+    form = rng.choice([*FORMS, SEARCH] if kind in ("read", "lost") else FORMS)
+    text = question.text
+    if kind == "read":
+        trace = write_read(question, world, search, rng)
+    elif kind == "lost":
+        trace = write_lost(question, world, search, rng)
+    elif kind == "drill":
+        drill, trace = write_drill(world, rng)
+        text = drill.text
+    elif kind == "echo":
+        text, trace = write_echo(rng)
+    else:
+        trace = write_note(question, world, rng, form if kind == "note" else None)
+    return form_prompt(protocol, form, text), trace
+
+
+def _needed(question: Question, world: World) -> list[str]:
+    """The sentences that state the question's facts, in their order."""
+    by_title = dict(passage["contents"].split("\n", 1) for passage in world.passages)
+    return [by_title[f'"{lookup.entity}"'] for lookup in question.lookups]
+
+
+def _found(words: str, search: WorldSearch) -> list[str]:
+    """The sentences that a search for `words` finds."""
+    return [document.text for document in search.results([words])[0]]
+
+
+def _shown(sentences: Sequence[str], rng: random.Random) -> Segment:
+    """A block of sentences. Half of the blocks follow some words: otherwise the policy would learn to read
+    them only at one place."""
+    aside = " ".join(rng.sample(FORMS, rng.randint(3, 9))) if rng.random() < 0.5 else ""
+    return Segment(aside + "\n" + "".join(f"{sentence}\n" for sentence in sentences), False)
+
+
+def _stretch(question: Question, rng: random.Random) -> str:
+    """Neighbouring words of the question."""
+    words = question.text.rstrip("?").replace(",", "").split()
+    length = rng.randint(1, LONGEST_NOTE)
+    start = rng.randrange(len(words) - length + 1)
+    return " ".join(words[start : start + length])

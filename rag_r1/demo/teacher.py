@@ -1,0 +1,186 @@
+"""A teacher for the demo world: answers by rule, behind an OpenAI-compatible chat endpoint on loopback.
+
+It stands in for the large model of RAG-R1's first step (arXiv 2507.02962). `RuleTeacher` knows what a
+question asks for, searches for each of these facts, and answers. A known share of its answers is wrong: it
+then names something else of the same type. Which questions these are, and which it searches for in parallel,
+is drawn from hashes, so it is the same in every run and whatever the order of the requests. If a fact is not
+in the observations, it answers `unknown`.
+
+`LoopbackServer` runs an aiohttp application in a thread for the length of a block, and `TeacherServer` serves
+the teacher with it. As chat endpoints do, it ends at the first stop string and leaves that out. A request
+that is no conversation about a known question is answered with 400 and the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from aiohttp import web
+
+from rag_r1.demo.traces import answer_turn, conclude, named, rounds_of, search_turn
+from rag_r1.demo.world import INDEPENDENT, Lookup, Question
+from rag_r1.evaluation.asks import drawn
+
+#: What the teacher answers if it has not found a fact.
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class RuleTeacher:
+    """See the top of the module. `wrong`: share of questions that are answered wrongly; `parallel`: share of
+    those about independent facts that are searched for in one turn; `seed`: of both draws."""
+
+    questions: Sequence[Question]
+    wrong: float = 0.3
+    parallel: float = 0.0
+    seed: int = 1
+
+    def is_right(self, question: Question) -> bool:
+        """Does the teacher answer it rightly, if the search finds what it asks for?"""
+        return drawn(self.seed, "right", question.id) >= self.wrong
+
+    def rounds(self, question: Question) -> list[list[Lookup]]:
+        """The facts that each of its searches looks up."""
+        return rounds_of(question, drawn(self.seed, "parallel", question.id) < self.parallel)
+
+    def turn(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The next turn of a conversation: the prompt, and then turns and observations. Raises LookupError
+        for a question that it does not know."""
+        question = self.asked(messages)
+        observations = [message["content"] for message in messages[1:] if message["role"] == "user"]
+        rounds = self.rounds(question)
+        found = [fact for facts in rounds[: len(observations)] for fact in facts]
+        if len(observations) < len(rounds):
+            return search_turn(question, found, rounds[len(observations)])
+        read = "\n".join(observations)
+        if any(fact.value not in read for fact in found):
+            return answer_turn("", UNKNOWN)
+        thought, answer = conclude(question, found, _NO_DRAWS, named)
+        return answer_turn(thought, answer if self.is_right(question) else self.wrong_answer(question))
+
+    def asked(self, messages: Sequence[Mapping[str, str]]) -> Question:
+        """The question of a prompt that ends with `Question: ...`. Raises LookupError."""
+        text = messages[0]["content"].rpartition("Question: ")[2].strip() if messages else ""
+        try:
+            return self._by_text[text]
+        except KeyError:
+            raise LookupError(f"the first message asks no question of this world: {text[:80]!r}") from None
+
+    def wrong_answer(self, question: Question) -> str:
+        """Another name or year of the right type; the same one whenever it is asked for."""
+        if question.kind == "comparison":
+            return next(fact.entity for fact in question.lookups if fact.entity != question.gold)
+        asked = question.lookups if question.kind in INDEPENDENT else question.lookups[-1:]
+        return " and ".join(self._other(fact, question.id) for fact in asked)
+
+    def _other(self, fact: Lookup, key: str) -> str:
+        others = [value for value in self._values[fact.relation] if value != fact.value] or [UNKNOWN]
+        return others[int(drawn(self.seed, "other", f"{key}/{fact.entity}") * len(others))]
+
+    @cached_property
+    def _by_text(self) -> dict[str, Question]:
+        return {question.text: question for question in self.questions}
+
+    @cached_property
+    def _values(self) -> dict[str, list[str]]:
+        values: dict[str, set[str]] = {}
+        for question in self.questions:
+            for fact in question.lookups:
+                values.setdefault(fact.relation, set()).add(fact.value)
+        return {relation: sorted(several) for relation, several in values.items()}
+
+
+class _NoDraws:
+    """`conclude` draws only if facts are missing, and they are not."""
+
+    def choice(self, several: Sequence[Any]) -> Any:
+        raise AssertionError("nothing is left to chance")
+
+
+_NO_DRAWS: Any = _NoDraws()
+
+
+def completion(text: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of the chat API to a request: `text` up to the first of its stop strings."""
+    stops = body.get("stop") or []
+    for stop in [stops] if isinstance(stops, str) else stops:
+        text = text.partition(stop)[0]
+    said = "".join(message["content"] for message in body["messages"])
+    usage = {"prompt_tokens": len(said.split()), "completion_tokens": len(text.split())}
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    model = body.get("model")
+    return {"object": "chat.completion", "model": model, "choices": [choice], "usage": usage}
+
+
+@dataclass
+class LoopbackServer:
+    """A context manager: an HTTP server on a free port of 127.0.0.1, in a thread of its own. Its `url` has no
+    path."""
+
+    url: str = field(default="", init=False)
+
+    def add_routes(self, app: web.Application) -> None:
+        """What is served; to be overridden."""
+
+    def __enter__(self):
+        self._loop = asyncio.new_event_loop()
+        self._fault: BaseException | None = None
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
+        self._thread.start()
+        if not ready.wait(30) or self._fault is not None:
+            raise RuntimeError("the server on loopback did not start") from self._fault
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(30)
+
+    def _serve(self, ready: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            app = web.Application(client_max_size=1 << 22)
+            self.add_routes(app)
+            runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
+            self._loop.run_until_complete(runner.setup())
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            self._loop.run_until_complete(site.start())
+            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        except BaseException as fault:
+            self._fault = fault
+            return
+        finally:
+            ready.set()
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._end(runner))
+        self._loop.close()
+
+    async def _end(self, runner: web.AppRunner) -> None:
+        """Close the server, with the handlers that hang."""
+        await runner.cleanup()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+
+@dataclass
+class TeacherServer(LoopbackServer):
+    """The teacher at `{url}/v1/chat/completions`."""
+
+    teacher: RuleTeacher
+
+    def add_routes(self, app: web.Application) -> None:
+        app.router.add_post("/v1/chat/completions", self._complete)
+
+    async def _complete(self, request: web.Request) -> web.Response:
+        try:
+            body = await request.json()
+            return web.json_response(completion(self.teacher.turn(body["messages"]), body))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            return web.json_response({"error": f"{type(error).__name__}: {error}"}, status=400)

@@ -1,0 +1,99 @@
+"""The processes of a pipeline: what fails is told, and nothing that was started is left running."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rag_r1.demo.pipeline import processes
+from rag_r1.demo.pipeline.folder import PipelineError
+
+#: Starts a process of its own in another session, tells its id, and waits.
+PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def started(code: str, mark: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, processes.MARK: mark},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def runs(process: int) -> bool:
+    try:
+        with open(f"/proc/{process}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_what_a_killed_pipeline_has_left_behind_is_ended_and_nothing_else(tmp_path):
+    out = tmp_path / "out"
+    parent, other = started(PARENT, str(out)), started("import time; time.sleep(60)", f"{out}-2")
+    try:
+        child = int(parent.stdout.readline())
+        parent.kill()  # as the pipeline itself, which is not asked
+        parent.wait()
+        while str(out).encode() not in open(f"/proc/{other.pid}/environ", "rb").read():
+            time.sleep(0.01)
+        assert processes.leftovers(out) == [child]
+        assert processes.end_leftovers(out) == 1
+        assert not runs(child) and runs(other.pid)
+        assert processes.end_leftovers(out) == 0
+    finally:
+        for process in (parent, other):
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Makes a module that `run_module` finds."""
+
+    def make(code: str) -> str:
+        (tmp_path / "a_step.py").write_text(code)
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        return "a_step"
+
+    return make
+
+
+def test_a_command_that_fails_is_told_with_the_end_of_its_log(tmp_path, module):
+    name = module("import sys; print('words'); sys.exit('the reason')")
+    with pytest.raises(PipelineError) as failed:
+        processes.run_module(name, log=tmp_path / "log")
+    assert "a_step ended with status 1" in str(failed.value) and "the reason" in str(failed.value)
+    assert "goes on" in str(failed.value)
+
+
+def test_a_command_inherits_the_mark_and_gets_its_words(tmp_path, module, monkeypatch):
+    monkeypatch.setenv(processes.MARK, "")
+    processes.mark_children(tmp_path)
+    name = module(f"import os, sys; print(os.environ['{processes.MARK}'], sys.argv[1:], os.environ['MORE'])")
+    processes.run_module(name, "--a", 1, tmp_path, log=tmp_path / "log", MORE="more")
+    assert (tmp_path / "log").read_text() == f"{tmp_path} ['--a', '1', '{tmp_path}'] more\n"
+
+
+def test_a_command_is_ended_when_the_pipeline_is_interrupted(tmp_path, module):
+    name = module(f"import os, time; open('{tmp_path}/id', 'w').write(str(os.getpid())); time.sleep(60)")
+    told = tmp_path / "id"
+
+    def interrupt() -> None:
+        if told.exists() and told.read_text():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        processes.run_module(name, log=tmp_path / "log", watch=interrupt)
+    assert not runs(int(told.read_text()))

@@ -1,0 +1,145 @@
+"""The steps of a pipeline: which there are, on what they build, and what the commands are given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from rag_r1.command_line import read_arguments
+from rag_r1.demo.pipeline import command
+from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
+from rag_r1.demo.pipeline.folder import PipelineError
+from rag_r1.demo.pipeline.limits import BUDGET, grpo_overrides
+from rag_r1.demo.pipeline.processes import MARK, SftBar
+from rag_r1.demo.pipeline.steps import Pipeline
+from rag_r1.demo.policy import policy_path
+from rag_r1.train import Recipe, compose_recipe
+
+
+def given(*words: str | Path) -> PipelineArguments:
+    return read_arguments(PipelineArguments, ["--out", "x", *map(str, words)], description="")
+
+
+def steps(out: Path, *words: str | Path) -> dict[str, dict]:
+    """Name -> settings and what it builds on."""
+    return {
+        s.name: {"settings": dict(s.settings), "needs": s.needs} for s in Pipeline(given(*words), out).steps()
+    }
+
+
+def test_every_step_builds_on_earlier_ones(tmp_path):
+    made = steps(tmp_path)
+    names = list(made)
+    assert tuple(names) == STEP_NAMES
+    for place, name in enumerate(names):
+        assert set(made[name]["needs"]) <= set(names[:place])
+    assert set(made["evaluation"]["needs"]) >= {"base", "sft", "grpo", "grpo_without_sft"}
+
+
+def test_the_control_can_be_left_out_and_the_run_can_end_early(tmp_path):
+    made = steps(tmp_path, "--without-sft", "no")
+    assert "grpo_without_sft" not in made and "grpo_without_sft" not in made["evaluation"]["needs"]
+    assert list(steps(tmp_path, "--until", "sft_data")) == ["world", "base", "traces", "sft_data"]
+
+
+@pytest.mark.parametrize(
+    ("words", "changed"),
+    [
+        (["--questions", "7"], {"world"}),
+        (["--base-steps", "7"], {"base"}),
+        (["--base", policy_path("rag_r1_mq")], {"base"}),
+        (["--wrong", "0.5"], {"traces"}),
+        (["--teacher-url", "http://x/v1", "--teacher-model", "m"], {"traces"}),
+        (["--sft-epochs", "7"], {"sft"}),
+        (["--sft-set", "optim.lr=1e-4"], {"sft"}),
+        (["--filter-questions", "7"], {"filter"}),
+        (["--grpo-steps", "7"], {"grpo", "grpo_without_sft"}),
+        (["--timeout", "7"], set()),
+    ],
+)
+def test_an_argument_changes_the_settings_of_the_step_that_it_is_for(tmp_path, words, changed):
+    before, after = steps(tmp_path), steps(tmp_path, *words)
+    assert {name for name in before if before[name] != after[name]} == changed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--teacher-url", "http://x/v1"], "--teacher-model"),
+        (["--grpo-set", "lr"], "--grpo-set 'lr' is not key=value"),
+        (["--base", "no/such/folder"], "no policy there"),
+        (["--base-steps", "1"], "at least 2"),
+        (["--protocol", "r1_searcher"], "--protocol"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(words, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        given(*words)
+    assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["rag_r1_sq", "rag_r1_mq"])
+def test_the_trainings_have_the_limits_of_the_other_steps_and_can_be_resumed(protocol):
+    overrides = grpo_overrides(given("--protocol", protocol, "--grpo-set", "trainer.test_freq=3"))
+    config = compose_recipe(Recipe.find("recipes/demo/grpo"), overrides)
+    for name in ("max_turns", "max_turn_tokens", "max_query_observation_tokens"):
+        assert config.rag_r1.agent[name] == getattr(BUDGET, name)
+    rollout = config.actor_rollout_ref.rollout
+    assert rollout.max_model_len == config.data.max_prompt_length + config.data.max_response_length
+    assert config.trainer.resume_mode == "auto" and config.trainer.save_freq == 6
+    assert "hf_model" in config.actor_rollout_ref.actor.checkpoint.save_contents
+    assert config.trainer.test_freq == 3, "the user's overrides are the last ones"
+    terms = [entry["term"] for entry in OmegaConf.to_container(config.rag_r1.reward)]
+    assert terms == (["em", "turn_cost"] if protocol == "rag_r1_mq" else ["em"])
+    assert config.rag_r1.protocol == protocol
+
+
+@pytest.mark.parametrize("place", ["", "moved/"])
+def test_the_model_of_a_training_is_found_also_in_a_folder_that_was_moved(tmp_path, place):
+    pipeline = Pipeline(given(), tmp_path)
+    stage = tmp_path / "grpo" / "stage1"
+    model = stage / "checkpoints" / "global_step_3" / "actor" / "huggingface"
+    model.mkdir(parents=True)
+    with pytest.raises(PipelineError, match="finished"):
+        pipeline.trained("grpo")
+    (stage / "finished").write_text(
+        f"/somewhere/{place}grpo/stage1/checkpoints/global_step_3/actor/huggingface\n"
+    )
+    assert pipeline.trained("grpo") == model
+    (stage / "finished").write_text("garbage\n")
+    with pytest.raises(PipelineError, match="names no model"):
+        pipeline.trained("grpo")
+
+
+def test_the_bar_of_sft_shows_the_last_step_and_keeps_the_last_validation(tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    with SftBar(metrics, 4) as bar:
+        bar.update()  # no file yet
+        lines = [
+            {"step": 1, "data": {"train/loss": 3.0}},
+            {"step": 2, "data": {"train/loss": 2.0}},
+            {"step": 2, "data": {"val/loss": 2.5}},
+        ]
+        whole = "".join(json.dumps(line) + "\n" for line in lines)
+        metrics.write_text(whole + '{"step": 3, "da')  # a line that is being written
+        bar.update()
+        assert bar.loss == 2.5 and bar._bar.n == 2
+
+
+@pytest.mark.slow
+def test_the_first_step_is_made_once_and_a_change_of_it_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv(MARK, "")  # the command marks the processes that it starts
+    small = ["--out", str(tmp_path / "out"), "--questions", "40", "--held-out", "8", "--until", "world"]
+    assert command.main(small) == 0
+    told = capsys.readouterr().out
+    assert "1/1 world: done in" in told
+    index = tmp_path / "out" / "world" / "index" / "manifest.json"
+    made = index.stat().st_mtime_ns
+    assert command.main(small) == 0
+    assert "was done before" in capsys.readouterr().out and index.stat().st_mtime_ns == made
+    assert command.main([*small, "--seed", "1"]) == 1
+    assert "world.seed was 0 and is now 1" in capsys.readouterr().err

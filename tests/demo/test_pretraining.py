@@ -1,0 +1,55 @@
+"""The pretraining of the pipeline's base: a training that was killed ends as one that was not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rag_r1.demo import pretraining
+from rag_r1.demo.policy import load_policy
+from rag_r1.demo.reading import pipeline_protocol
+
+PROTOCOL = pipeline_protocol("rag_r1_mq")
+
+
+class Killed(Exception):
+    pass
+
+
+def test_the_parts_have_the_steps_that_were_asked_for():
+    for steps in (2, 3, 10, pretraining.STEPS):
+        first, second = pretraining.parts(steps)
+        assert first.steps + second.steps == steps
+        assert all(part.warmup < part.steps for part in (first, second))
+    assert [part.steps for part in pretraining.parts(pretraining.STEPS)] == [1200, 900]
+    with pytest.raises(ValueError, match="at least 2"):
+        pretraining.parts(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [(0, 2), (1, 1)])
+def test_a_killed_pretraining_goes_on_to_the_same_weights(tmp_path, monkeypatch, at):
+    monkeypatch.setattr(pretraining, "SAVED_EVERY", 1)
+    made = pretraining.rows_of
+    pretraining.pretrain(tmp_path / "whole", PROTOCOL, 0, 6)
+    taken: list[tuple[int, int]] = []
+
+    def rows_of(tokenizer, protocol, seed, part, step):
+        if (part, step) == at and at not in taken:
+            taken.append(at)
+            raise Killed
+        taken.append((part, step))
+        return made(tokenizer, protocol, seed, part, step)
+
+    monkeypatch.setattr(pretraining, "rows_of", rows_of)
+    with pytest.raises(Killed):
+        pretraining.pretrain(tmp_path / "killed", PROTOCOL, 0, 6)
+    assert (tmp_path / "killed" / pretraining.PROGRESS).exists()
+    pretraining.pretrain(tmp_path / "killed", PROTOCOL, 0, 6)
+    assert len(taken) == 6 + 1 and len(set(taken)) == 6  # no step is taken again but the one that was cut off
+    whole, killed = (load_policy(tmp_path / name)[0].state_dict() for name in ("whole", "killed"))
+    assert whole.keys() == killed.keys()
+    assert all(torch.equal(whole[name], killed[name]) for name in whole)
+    assert not (tmp_path / "killed" / pretraining.PROGRESS).exists()
+    pretraining.pretrain(tmp_path / "killed", PROTOCOL, 0, 6)  # nothing is left to do
+    assert len(taken) == 7
