@@ -14,6 +14,7 @@ from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
 from rag_r1.evaluation import evaluate as command
 from rag_r1.evaluation.search_card import POOL
 from rag_r1.probes import SPARE
+from rag_r1.records import read_records
 from rag_r1.rows import QuestionRow, write_rows
 
 SQ = demo_protocol("rag_r1_sq")
@@ -81,6 +82,14 @@ def test_a_policy_that_reads_is_right_only_where_it_finds_the_evidence(folder, t
         assert list(card["left_out"]["gold"].values()) == [1, 2]
         assert list(card["left_out"]["withheld"].values()) == [2]
         assert set(policy.topks) == {TOPK, TOPK + SPARE}, "only the withheld run asks for more"
+
+        shown = [
+            len(call["documents"])
+            for record in read_records(tmp_path / "out" / "gold" / "trajectories")
+            for turn in record["turns"]
+            for call in turn["calls"]
+        ]
+        assert set(shown) == {TOPK}, "as many as a search shows, the gold ones among them"
 
         page = (tmp_path / "out" / "search_card.md").read_text()
         assert "**It searches" in page and "| demo/bridge |" in page
