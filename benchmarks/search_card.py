@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from statistics import fmean
+from textwrap import fill
 from typing import Any
 
 import yaml
@@ -122,7 +123,7 @@ def draw(cards: Mapping[int, Mapping[str, Any]], path: Path) -> None:
         axes.bar(places, [fmean(of) for of in values], 0.18, color=colors[kind], label=kind.replace("_", "-"))
         for place, of in zip(places, values, strict=True):
             axes.plot([place] * len(of), of, "o", color="#111827", markersize=2.5)
-    axes.set_xticks(range(len(PROBES)), [CALLED[name] for name in PROBES], fontsize=8)
+    axes.set_xticks(range(len(PROBES)), [fill(CALLED[name], 12) for name in PROBES], fontsize=8)
     axes.set(ylim=(0, 1.05), ylabel="held-out EM")
     axes.legend(frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.15))
     figure.savefig(path, dpi=150)

@@ -107,12 +107,19 @@ def _inspection(config: Any) -> list[str]:
 def _reports(folder: Path) -> list[str]:
     """The folder of the trajectories, and the command for the last report of each validation in it."""
     lines = [f"every trajectory, one JSON line each: {folder}"]
-    for split in sorted(path for path in folder.glob("*") if path.is_dir() and path.name != "train"):
-        steps = [int(found[1]) for path in split.iterdir() if (found := _RECORDS.match(path.name))]
-        if steps:
-            words = ["rag-r1", "eval", "report", str(split), "--step", str(max(steps))]
-            lines += [f"report of the last validation ({split.name}, step {max(steps)}):", command(words)]
-    return lines
+    splits = {path.name: _last_step(path) for path in sorted(folder.glob("*")) if path.name != "train"}
+    probes = [name for name in splits if any(name.startswith(f"{other}_") for other in splits)]
+    for split, step in splits.items():
+        if step is not None and split not in probes:
+            words = ["rag-r1", "eval", "report", str(folder / split), "--step", str(step)]
+            lines += [f"report of the last validation ({split}, step {step}):", command(words)]
+    return lines + ([f"the same under probes: {', '.join(probes)}"] if probes else [])
+
+
+def _last_step(split: Path) -> int | None:
+    """The last step of which there are records."""
+    files = split.iterdir() if split.is_dir() else ()
+    return max((int(found[1]) for path in files if (found := _RECORDS.match(path.name))), default=None)
 
 
 def _export(config: Any, checkpoint: Path) -> list[str]:

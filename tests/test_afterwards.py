@@ -95,6 +95,14 @@ def test_the_newest_checkpoint_is_evaluated_inspected_and_exported(tmp_path):
     assert export[export.index("--local_dir") + 1] == str(found / "actor")
 
 
+def test_the_validations_under_probes_are_named_in_one_line(tmp_path):
+    checkpoint(tmp_path)
+    records(tmp_path, *(f"{split}/step_000007-1.jsonl" for split in ("val", "val_empty", "val_withheld")))
+    lines = after_training(config(tmp_path))
+    assert "the same under probes: val_empty, val_withheld" in lines
+    assert sum("report" in command for command in commands(lines)) == 1
+
+
 def test_an_exported_model_is_named_and_not_exported_again(tmp_path):
     found = checkpoint(tmp_path, exported=True)
     assert after_training(config(tmp_path))[-1].endswith(str(found / "actor" / "huggingface"))

@@ -156,13 +156,18 @@ def _deeper(ready: Prepared, topk: int) -> Prepared:
 def _condition(
     name: Probe, setup: AgentSetup, evidence: Mapping[str, Evidence], passages: Passages, topk: int
 ) -> Condition:
-    pool = passages.pool if name == "random" else []
+    pool = passages.pool if name in ("random", "gold") else []
     titles = [title_key(title_of(passage)) for passage in pool]
 
     def of_row(row: QuestionRow) -> AgentSetup:
-        known = evidence[row.id]
-        shown = max(topk, len(known.passages)) if name == "gold" else topk
-        return probed(setup, name, row.id, shown, known, _others(pool, titles, known))
+        known, shown = evidence[row.id], topk
+        others = _others(pool, titles, known)
+        if name == "gold":
+            known = replace(
+                known, passages=(*known.passages, *_fill(row, others, topk - len(known.passages)))
+            )
+            shown = len(known.passages)
+        return probed(setup, name, row.id, shown, known, others)
 
     def applies(row: QuestionRow) -> bool:
         known = evidence[row.id]
@@ -170,7 +175,7 @@ def _condition(
 
     options: dict[str, Any] = {}
     if name in ("random", *NEED_GOLD):  # a run goes on only with the same passages
-        options = {"passages_sha256": _hash(pool if name == "random" else evidence)}
+        options = {"passages_sha256": _hash({} if name == "random" else evidence, pool)}
     return Condition(name, of_row, applies, name in ("real", "withheld"), options=options)
 
 
@@ -180,15 +185,23 @@ def _others(pool: Sequence[Document], titles: Sequence[str], gold: Evidence) -> 
     return [passage for i, passage in enumerate(pool) if i not in held] if held else pool
 
 
-def _hash(passages: Any) -> str:
+def _fill(row: QuestionRow, others: Sequence[Document], count: int) -> Sequence[Document]:
+    """So many other passages, behind the gold ones: a search shows top-k passages, and so does this one."""
+    if count < 1 or not others:
+        return ()
+    start = int.from_bytes(hashlib.sha256(row.id.encode("utf-8", "surrogatepass")).digest()[:6], "big")
+    return [others[(start + i) % len(others)] for i in range(min(count, len(others)))]
+
+
+def _hash(evidence: Mapping[str, Evidence], pool: Sequence[Document]) -> str:
     """Of the passages that a condition shows or withholds."""
-    if isinstance(passages, Mapping):
-        told: Any = [
-            [name, sorted(one.ids), sorted(one.titles), [p.id for p in one.passages]]
-            for name, one in sorted(passages.items())
-        ]
-    else:
-        told = [[passage.id, passage.contents] for passage in passages]
+    told = [
+        [
+            [name, sorted(one.ids), sorted(one.titles), [passage.id for passage in one.passages]]
+            for name, one in sorted(evidence.items())
+        ],
+        [[passage.id, passage.contents] for passage in pool],
+    ]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 

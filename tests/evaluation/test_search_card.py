@@ -14,6 +14,7 @@ from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
 from rag_r1.evaluation import evaluate as command
 from rag_r1.evaluation.search_card import POOL
 from rag_r1.probes import SPARE
+from rag_r1.records import read_records
 from rag_r1.rows import QuestionRow, write_rows
 
 SQ = demo_protocol("rag_r1_sq")
@@ -82,6 +83,14 @@ def test_a_policy_that_reads_is_right_only_where_it_finds_the_evidence(folder, t
         assert list(card["left_out"]["withheld"].values()) == [2]
         assert set(policy.topks) == {TOPK, TOPK + SPARE}, "only the withheld run asks for more"
 
+        shown = [
+            len(call["documents"])
+            for record in read_records(tmp_path / "out" / "gold" / "trajectories")
+            for turn in record["turns"]
+            for call in turn["calls"]
+        ]
+        assert set(shown) == {TOPK}, "as many as a search shows, the gold ones among them"
+
         page = (tmp_path / "out" / "search_card.md").read_text()
         assert "**It searches" in page and "| demo/bridge |" in page
         assert (tmp_path / "out" / "search_card.png").read_bytes()[:4] == b"\x89PNG"
@@ -111,11 +120,12 @@ def test_a_policy_that_knows_is_right_under_every_condition(folder, tokenizer, t
 @pytest.mark.slow
 def test_other_random_passages_are_refused_in_a_run_that_has_begun(folder, tokenizer, tmp_path, capsys):
     with ReadingPolicy.of(tokenizer, QUESTIONS, WORLD.passages, knows=True) as policy:
-        assert run(policy, folder, tmp_path / "out", "--corpus", str(folder / "corpus.jsonl")) == 0
+        few = ["--limit", "4"]
+        assert run(policy, folder, tmp_path / "out", *few, "--corpus", str(folder / "corpus.jsonl")) == 0
         more = [*WORLD.passages, {"id": "new", "contents": '"New"\nA passage.'}]
         other = folder / "other.jsonl"
         other.write_text("".join(json.dumps(one) + "\n" for one in more))
-        assert run(policy, folder, tmp_path / "out", "--corpus", str(other)) == 1
+        assert run(policy, folder, tmp_path / "out", *few, "--corpus", str(other)) == 1
     assert "passages_sha256 was" in capsys.readouterr().err
 
 
