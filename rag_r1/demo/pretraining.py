@@ -2,8 +2,8 @@
 
 Two parts, as for the demo's own policies (sft.py): first one-hop questions only, then all kinds, then more of
 those with two facts. The rows are those of reading.py. The loss is on what the policy writes and, with a
-smaller weight, on those tokens of prompt and passages that occurred before, since nothing else teaches this
-model to copy.
+smaller weight, on names and years in prompt and sentences that occurred before, since nothing else teaches
+this model to copy.
 
 After every `SAVED_EVERY` steps the state is written to `progress.pt` in the policy's folder (tensors and
 numbers only; it is read with `weights_only`). It is removed when the policy is written.
@@ -11,6 +11,7 @@ numbers only; it is read with `weights_only`). It is removed when the policy is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import torch
 from tqdm import tqdm
 
 from rag_r1.demo.policy import TokenizerBase, make_policy, save_policy
-from rag_r1.demo.reading import batch, reading_tokenizer
+from rag_r1.demo.reading import batch, name_tokens, reading_tokenizer
 from rag_r1.demo.sft import (
     ONE_HOP_STEPS,
     SECOND_KINDS,
@@ -26,7 +27,6 @@ from rag_r1.demo.sft import (
     UNSEARCHED_SECOND,
     Part,
     PartTraining,
-    Row,
     base_weights,
 )
 from rag_r1.demo.world import KINDS
@@ -45,6 +45,7 @@ def pretrain(folder: Path, protocol: Protocol, seed: int, steps: int = STEPS) ->
         return folder  # finished
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = reading_tokenizer(protocol)
+    names = name_tokens(tokenizer)
     model = make_policy(tokenizer, seed)
     saved = torch.load(progress, weights_only=True) if progress.exists() else {"part": 0, "step": 0}
     model.train()
@@ -59,7 +60,8 @@ def pretrain(folder: Path, protocol: Protocol, seed: int, steps: int = STEPS) ->
                 first = saved["step"]
             bar.update(first)
             for step in range(first, part.steps):
-                loss = training.step(rows_of(tokenizer, protocol, seed, number, step))
+                rows = rows_of(tokenizer, protocol, seed, number, step)
+                loss = training.step([(ids, weights_of(ids, mask, names)) for ids, mask in rows])
                 bar.set_postfix(loss=f"{loss:.2f}", refresh=False)
                 bar.update()
                 if (step + 1) % SAVED_EVERY == 0 or step + 1 == part.steps:
@@ -81,11 +83,22 @@ def parts(steps: int) -> list[Part]:
     ]
 
 
-def rows_of(tokenizer: TokenizerBase, protocol: Protocol, seed: int, part: int, step: int) -> list[Row]:
-    """The rows of a step, with the loss weight of each token."""
+def rows_of(
+    tokenizer: TokenizerBase, protocol: Protocol, seed: int, part: int, step: int
+) -> list[tuple[list[int], list[int]]]:
+    """(ids, mask) of the rows of a step."""
     kinds = SECOND_KINDS if part else ("one_hop",) if step < ONE_HOP_STEPS else KINDS
-    rows = batch(tokenizer, protocol, f"base-{seed}-{part}", step, kinds)
-    return [(ids, base_weights(ids, mask)) for ids, mask in rows]
+    return batch(tokenizer, protocol, f"base-{seed}-{part}", step, kinds)
+
+
+def weights_of(ids: Sequence[int], mask: Sequence[int], names: frozenset[int]) -> list[float]:
+    """Loss weight of each token: 1 if the policy writes it, less if it is a name that occurred before, else
+    0. What is shown to read begins where the policy's turn does; were its other tokens learned, the policy
+    would begin its turns with them."""
+    return [
+        weight if generated or token in names else 0.0
+        for token, generated, weight in zip(ids, mask, base_weights(ids, mask), strict=True)
+    ]
 
 
 def _save(path: Path, state: dict) -> None:

@@ -6,7 +6,7 @@ between the tags that any prompt could ask for, and to write something in a form
 batch has rows of these kinds:
 
     read    some sentences that nobody asked for, after a few words or none; read them and answer
-    lost    the same with sentences that do not help, or with none: guess
+    lost    the same with sentences that do not help: guess
     note    the prompt names a form, `Words between <memo> and </memo> may help`; the policy says what it
             notes (some words of the question, a name, every name), writes it in that form, gets no reply, and
             guesses
@@ -15,10 +15,11 @@ batch has rows of these kinds:
     echo    repeat some words
 
 The form has one of many names, so the policy learns to copy the name from the prompt. The protocol's own,
-`search`, is a word of the exercises, and in prompts it stands only where the answer can be read and no form
-is needed. No row has a search, and none shows documents as an observation does: they are plain lines here,
-without the protocol's tags, labels and JSON. Every batch is about a new random world (world.py), so there is
-no fact to be remembered, and the names of the held-out questions never occur.
+`search`, is a word of the exercises and never the name of a form, neither in a prompt nor in what the policy
+writes: were it named only where no form is used, the policy would learn not to use it. No row has a search,
+and none shows documents as an observation does: they are plain lines here, without the protocol's tags,
+labels and JSON. Every batch is about a new random world (world.py), so there is no fact to be remembered, and
+the names of the held-out questions never occur.
 
 What a policy with such a base does when its prompt names `<search>` is for reinforcement learning to find
 out: it can write a first query, since it follows the prompt, but does not know that a reply comes, what to
@@ -61,8 +62,6 @@ SEARCH = "search"
 MIX = {"read": 11, "lost": 3, "note": 5, "guess": 2, "drill": 2, "echo": 1}
 #: Sentences shown to read: as many as a search for two names shows.
 SHOWN = 4
-#: Share of `lost` rows in which sentences are shown; the others show none.
-FOUND_SHARE = 0.7
 _PROMPT = (Path(__file__).parent / "prompt_named_form.txt").read_text(encoding="utf-8")
 
 
@@ -121,11 +120,9 @@ def write_read(question: Question, world: World, search: WorldSearch, rng: rando
 
 
 def write_lost(question: Question, world: World, search: WorldSearch, rng: random.Random) -> list[Segment]:
-    """Sentences that nobody asked for and that do not answer the question, or none, and a guess."""
-    shown: list[str] = []
-    if rng.random() < FOUND_SHARE:
-        needed = _needed(question, world)
-        shown = [text for text in _found(_stretch(question, rng), search) if text not in needed]
+    """Sentences that nobody asked for and that do not answer the question, and a guess."""
+    needed = _needed(question, world)
+    shown = [text for text in _found(_stretch(question, rng), search) if text not in needed]
     return [_shown(shown, rng), *write_note(question, world, rng, None)]
 
 
@@ -150,7 +147,8 @@ def write_note(question: Question, world: World, rng: random.Random, form: str |
 
 def write_echo(rng: random.Random) -> tuple[str, list[Segment]]:
     """An exercise in copying words, including names of forms: the request, and the answer."""
-    said = " ".join(rng.sample([*FORMS, SEARCH], rng.randint(2, 4)))
+    # A word at the beginning of a line is the same token as in a tag.
+    said = rng.choice((" ", "\n")).join(rng.sample([*FORMS, SEARCH], rng.randint(2, 4)))
     return f"Say {said}.", [Segment(answer_turn("", said), True)]
 
 
@@ -170,12 +168,17 @@ def batch(
     ]
 
 
+def name_tokens(tokenizer: TokenizerBase) -> frozenset[int]:
+    """The tokens of names and years inside a sentence: what can be copied from one."""
+    words = (*FIRST, *LAST, *STEM, *TOWN, *RIVER, *COMPANY, *YEARS)
+    tokens = [tokenizer(f" {word}", add_special_tokens=False).input_ids for word in words]
+    return frozenset(token for (token,) in tokens)
+
+
 def _row(
     kind: str, question: Question, world: World, search: WorldSearch, protocol: Protocol, rng: random.Random
 ) -> tuple[list[dict[str, str]], list[Segment]]:
-    # The prompt may name `search` only in rows in which something is shown, where no form is needed.
-    form = rng.choice([*FORMS, SEARCH] if kind in ("read", "lost") else FORMS)
-    text = question.text
+    form, text = rng.choice(FORMS), question.text
     if kind == "read":
         trace = write_read(question, world, search, rng)
     elif kind == "lost":

@@ -49,7 +49,8 @@ def test_the_control_can_be_left_out_and_the_run_can_end_early(tmp_path):
     ("words", "changed"),
     [
         (["--questions", "7"], {"world"}),
-        (["--base-steps", "7"], {"base"}),
+        (["--base", "scratch"], {"base"}),
+        (["--base-steps", "7"], set()),  # of a pretraining, and by default there is none
         (["--base", policy_path("rag_r1_mq")], {"base"}),
         (["--wrong", "0.5"], {"traces"}),
         (["--teacher-url", "http://x/v1", "--teacher-model", "m"], {"traces"}),
@@ -70,7 +71,7 @@ def test_an_argument_changes_the_settings_of_the_step_that_it_is_for(tmp_path, w
     [
         (["--teacher-url", "http://x/v1"], "--teacher-model"),
         (["--grpo-set", "lr"], "--grpo-set 'lr' is not key=value"),
-        (["--base", "no/such/folder"], "no policy there"),
+        (["--base", "no/such/folder"], "no policy in no/such/folder"),
         (["--base-steps", "1"], "at least 2"),
         (["--protocol", "r1_searcher"], "--protocol"),
     ],

@@ -7,7 +7,7 @@ import torch
 
 from rag_r1.demo import pretraining
 from rag_r1.demo.policy import load_policy
-from rag_r1.demo.reading import pipeline_protocol
+from rag_r1.demo.reading import name_tokens, pipeline_protocol, reading_tokenizer
 
 PROTOCOL = pipeline_protocol("rag_r1_mq")
 
@@ -24,6 +24,20 @@ def test_the_parts_have_the_steps_that_were_asked_for():
     assert [part.steps for part in pretraining.parts(pretraining.STEPS)] == [1200, 900]
     with pytest.raises(ValueError, match="at least 2"):
         pretraining.parts(1)
+
+
+def test_what_is_shown_is_learned_for_its_names_only():
+    tokenizer = reading_tokenizer(PROTOCOL)
+    names = name_tokens(tokenizer)
+    found = set()
+    for ids, mask in pretraining.rows_of(tokenizer, PROTOCOL, 0, 0, 100):
+        for place, weight in enumerate(pretraining.weights_of(ids, mask, names)):
+            if mask[place]:
+                assert weight == 1.0
+            elif weight:
+                assert ids[place] in names and ids[place] in ids[:place]
+                found.add(tokenizer.decode(ids[place]))
+    assert len(found) > 20
 
 
 @pytest.mark.slow

@@ -38,12 +38,20 @@ def rows(tokenizer):
     return found
 
 
-def test_no_row_has_a_search_an_observation_or_a_prompt_that_needs_one(rows):
+def test_no_row_has_a_search_an_observation_or_a_prompt_that_names_one(rows):
+    of_a_search = (TAGS.search.open, TAGS.search.close, TAGS.information.open, TAGS.information.close)
     for prompt, shown, text in rows:
-        assert TAGS.search.open not in text and TAGS.search.close not in text
-        for tag in (TAGS.information.open, TAGS.information.close, "Doc 1:", '"query"'):
+        for tag in (*of_a_search, "Doc 1:", '"query"'):
             assert tag not in prompt + shown + text
-        assert TAGS.search.open not in prompt or shown
+
+
+def test_the_name_of_the_form_of_a_search_is_a_word_of_the_exercises():
+    rng = random.Random(0)
+    said = [reading.write_echo(rng) for _ in range(100)]
+    assert any(f" {reading.SEARCH}" in trace[0].text for _, trace in said)
+    assert any(f"\n{reading.SEARCH}" in trace[0].text for _, trace in said)
+    for asked, trace in said:
+        assert PROTOCOL.parse(trace[0].text) == Answer(asked.removeprefix("Say ").removesuffix("."))
 
 
 def test_every_row_ends_with_an_answer(rows):

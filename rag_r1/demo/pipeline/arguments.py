@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from rag_r1.command_line import Arguments, Positive, argument
-from rag_r1.demo.policy import PROTOCOLS
+from rag_r1.demo.policy import POLICIES, PROTOCOLS
 from rag_r1.demo.pretraining import STEPS
 from rag_r1.evaluation.arguments import Above0, Share
 from rag_r1.options import Must
@@ -25,22 +25,25 @@ STEP_NAMES = (
     "grpo_without_sft",
     "evaluation",
 )
-SCRATCH = "scratch"
+EMBEDDED, SCRATCH = "embedded", "scratch"
+#: Its tokenizer has the words of the observations of both protocols.
+EMBEDDED_BASE = POLICIES / "pipeline_base"
 
 
 class PipelineArguments(Arguments):
     """What is run, how large it is, and where."""
 
     out: Path = argument("folder of the run; run again, the command goes on where it was interrupted", "DIR")
-    seed: int = argument("of the world, the base, the teacher and every training", default=0)
+    seed: int = argument("of the world, the teacher and every training, and of `--base scratch`", default=0)
     protocol: Literal[PROTOCOLS] = argument("the dialect", default="rag_r1_mq")
     questions: Positive = argument("training questions", "N", default=4000)
     held_out: Positive = argument("held-out questions, about names never seen in training", "N", default=240)
     base: str = argument(
-        "`scratch`: pretrain from random weights, which takes several minutes on two cores; or the folder of "
-        "a base from an earlier run, DIR/base/policy, of the same protocol",
-        "DIR",
-        default=SCRATCH,
+        "`embedded`: the base that comes with the demo, which `scratch` has made with seed 0; `scratch`: "
+        "pretrain one from random weights, which takes about half an hour on a core; or the folder of one, "
+        "such as RUN/base/policy",
+        "WHICH",
+        default=EMBEDDED,
     )
     base_steps: Annotated[int, Field(ge=2), Must("a whole number of at least 2")] = argument(
         "steps of the pretraining", "N", default=STEPS
@@ -55,7 +58,7 @@ class PipelineArguments(Arguments):
     api_key_env: str = argument(
         "environment variable with the endpoint's key", "NAME", default="OPENAI_API_KEY"
     )
-    sft_epochs: Positive = argument("passes over the SFT samples", "N", default=3)
+    sft_epochs: Positive = argument("passes over the SFT samples", "N", default=2)
     sft_batch: Positive = argument("SFT samples in a step", "N", default=32)
     sft_set: list[str] = argument(
         "a Hydra override for SFT (keys of recipes/rag_r1/sft/demo); may be repeated",
@@ -72,6 +75,11 @@ class PipelineArguments(Arguments):
     until: Literal[STEP_NAMES] = argument("end after this step", default=STEP_NAMES[-1])
     timeout: Above0 = argument("end a reinforcement learning after this", "SECONDS", default=7200.0)
 
+    @property
+    def base_folder(self) -> Path | None:
+        """The folder of the base that is given; None: it is to be pretrained."""
+        return {EMBEDDED: EMBEDDED_BASE, SCRATCH: None}.get(self.base, Path(self.base))
+
     @model_validator(mode="after")
     def _checked(self) -> PipelineArguments:
         if (self.teacher_url is None) != (self.teacher_model is None):
@@ -80,6 +88,6 @@ class PipelineArguments(Arguments):
             for override in overrides:
                 if "=" not in override:
                     raise ValueError(f"{flag} {override!r} is not key=value")
-        if self.base != SCRATCH and not (Path(self.base) / "config.json").is_file():
-            raise ValueError(f"--base {self.base}: no policy there (config.json is missing)")
+        if self.base_folder and not (self.base_folder / "config.json").is_file():
+            raise ValueError(f"--base {self.base}: no policy in {self.base_folder} (config.json is missing)")
         return self

@@ -74,7 +74,7 @@ class SftBar:
     def __init__(self, metrics: Path, steps: int):
         self.metrics = metrics
         self.loss: float | None = None
-        self._bar = tqdm(total=steps, desc="sft", unit="step", mininterval=1)
+        self._bar = tqdm(total=steps, desc="sft", unit="step", mininterval=5)
 
     def __enter__(self) -> SftBar:
         return self
@@ -89,9 +89,8 @@ class SftBar:
             logged = json.loads(line)
             self.loss = logged["data"].get("val/loss", self.loss)
             if "train/loss" in logged["data"]:
-                self._bar.n = int(logged["step"])
                 self._bar.set_postfix(loss=f"{logged['data']['train/loss']:.3f}", refresh=False)
-        self._bar.refresh()
+                self._bar.update(max(0, int(logged["step"]) - self._bar.n))
 
 
 def tail(log: Path) -> str:

@@ -167,9 +167,13 @@ def _step_lines(report: Mapping[str, Any]) -> list[str]:
     """What each step has left, as far as it is known, and how long it took."""
     facts = report["steps"]
     traces, data, sft, kept = (facts.get(name, {}) for name in ("traces", "sft_data", "sft", "filter"))
-    base = facts.get("base", {}).get("steps")
+    base = facts.get("base", {})
     told = {
-        "base": f"pretrained for {base} steps from random weights, without a search" if base else "given",
+        "base": (
+            f"pretrained for {base['steps']} steps from random weights, without a search"
+            if base.get("steps")
+            else f"given ({base.get('base')})"
+        ),
         "traces": f"{traces.get('right')} of {traces.get('judged')} right",
         "sft_data": ", ".join(
             f"{split['samples']} samples in {name}" for name, split in data.get("splits", {}).items()

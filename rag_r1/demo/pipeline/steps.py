@@ -149,20 +149,21 @@ class Pipeline:
 
     def _base(self) -> Step:
         given = self.given
-        settings: dict[str, Any] = {"protocol": given.protocol, "seed": given.seed}
-        if given.base == SCRATCH:
-            settings |= {"base": SCRATCH, "steps": given.base_steps}
+        source = given.base_folder
+        if source is None:
+            made = {"protocol": given.protocol, "seed": given.seed, "steps": given.base_steps}
+            settings: dict[str, Any] = {"base": SCRATCH, **made}
         else:
-            weights = sorted(path.name for path in Path(given.base).glob("*.safetensors"))
-            settings["base"] = fingerprint(Path(given.base), ["config.json", "tokenizer.json", *weights])
+            weights = sorted(path.name for path in source.glob("*.safetensors"))
+            settings = {"base": fingerprint(source, ["config.json", "tokenizer.json", *weights])}
 
         def work(folder: Path) -> dict[str, Any]:
             policy = folder / "policy"
-            if given.base == SCRATCH:
+            if source is None:
                 pretrain(policy, self.protocol, given.seed, given.base_steps)
-                return {"steps": given.base_steps}
-            shutil.copytree(given.base, policy, dirs_exist_ok=True)
-            return {"steps": None}
+            else:
+                shutil.copytree(source, policy, dirs_exist_ok=True)
+            return {"base": given.base, "steps": None if source else given.base_steps}
 
         return Step("base", settings, work, ("policy",))
 
