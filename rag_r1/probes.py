@@ -21,15 +21,14 @@ text of passages (plugin/probe_rows.py, `rag_r1.probes`).
 from __future__ import annotations
 
 import hashlib
-import re
-import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from rag_r1.agent import Tool
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.protocols import SEARCH, Document, Failure
+from rag_r1.supporting import Evidence
 from rag_r1.tools import Searcher, searching
 
 Probe = Literal["real", "closed_book", "empty", "random", "gold", "withheld"]
@@ -44,49 +43,6 @@ Result = Sequence[Document] | Failure
 
 class ProbeError(ValueError):
     """A probe lacks what it needs; the message says what."""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """A question's gold passages: their ids, their titles, or the passages themselves."""
-
-    ids: frozenset[str] = frozenset()
-    titles: frozenset[str] = frozenset()
-    passages: tuple[Document, ...] = ()
-
-    @classmethod
-    def of(cls, metadata: Mapping[str, Any], passages: Iterable[Document] = ()) -> Evidence:
-        """From `supporting_ids` and `supporting_titles` of a row (rag_r1/rows.py), and the passages. Raises
-        nothing, whatever these keys hold."""
-        given = tuple(passages)
-        titles = {title_key(title) for title in _texts(metadata.get("supporting_titles"))}
-        titles |= {title_key(title_of(passage)) for passage in given}
-        return cls(
-            frozenset(_texts(metadata.get("supporting_ids"))) | {p.id for p in given if p.id},
-            frozenset(titles - {""}),  # passages without a title are not all of one page
-            given,
-        )
-
-    def holds(self, document: Document) -> bool:
-        """Whether this is one of the gold passages, or another passage of their pages."""
-        return document.id in self.ids or title_key(title_of(document)) in self.titles
-
-    def __bool__(self) -> bool:
-        return bool(self.ids or self.titles)
-
-
-def title_of(document: Document) -> str:
-    """The title of a passage: its first line without the outer quotation marks (FlashRAG's convention); in a
-    passage of one line, what stands before three blanks (RAG-R1's tsv)."""
-    first, line_break, _ = document.contents.partition("\n")
-    first = first if line_break else first.partition("   ")[0]
-    return re.sub(r'^"(.*)"$', r"\1", first.strip())
-
-
-def title_key(title: str) -> str:
-    """A key that is the same for titles which differ in Unicode form, case, underscores or white space."""
-    folded = unicodedata.normalize("NFKC", str(title)).casefold().replace("_", " ")
-    return " ".join(unicodedata.normalize("NFKC", folded).split())
 
 
 def probed(
@@ -120,12 +76,6 @@ def probed(
             raise ProbeError(f"{question_id}: the probe `gold` needs the text of the gold passages")
         return _with(setup, _Same(evidence.passages[:topk]))
     return replace(setup, tools=lambda: _without(setup.tools(), evidence, topk))
-
-
-def _texts(value: Any) -> list[str]:
-    """The texts of a list, or of a numpy array; none for anything else."""
-    value = value.tolist() if hasattr(value, "tolist") else value
-    return [str(item) for item in value if str(item).strip()] if isinstance(value, list | tuple) else []
 
 
 @dataclass(frozen=True)

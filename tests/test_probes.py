@@ -12,8 +12,9 @@ from scripted import ANSWER, SEARCH, Characters, Engine, untimed
 
 from rag_r1.agent import Budget
 from rag_r1.agent_setup import AgentSetup
-from rag_r1.probes import NEED_GOLD, PROBES, Evidence, ProbeError, probed, title_key, title_of
+from rag_r1.probes import NEED_GOLD, PROBES, ProbeError, probed
 from rag_r1.protocols import Document, Failure, load_protocol
+from rag_r1.supporting import Evidence, title_key, title_of
 from rag_r1.tools import searching
 
 TOPK = 2

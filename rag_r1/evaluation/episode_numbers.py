@@ -7,14 +7,13 @@ hold its answer) comes from side files (side_files.py); a number that is not kno
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from typing import Any, get_args
 
 from rag_r1.agent import Trajectory
-from rag_r1.protocols import Document
 from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match, token_f1
-from rag_r1.rewards.normalise import NormaliserName, fold
+from rag_r1.rewards.normalise import NormaliserName
+from rag_r1.supporting import Evidence
 
 METRICS = {"em": exact_match, "cover_em": cover_exact_match, "f1": token_f1}
 NORMALISER_NAMES: tuple[NormaliserName, ...] = get_args(NormaliserName)
@@ -30,32 +29,6 @@ _NO_ANSWER = frozenset({"engine", "row", "error"})
 _SHOWN_OR_MASKED = frozenset({"retriever", "tool"})
 
 
-@dataclass(frozen=True)
-class GoldPassages:
-    """The passages that a question needs: their ids in the corpus, or the titles of their pages."""
-
-    ids: frozenset[str] = frozenset()
-    titles: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> GoldPassages | None:
-        """From `supporting_ids` or `supporting_titles` of a row; None without either."""
-        ids, titles = (_texts(row.get(f"supporting_{name}")) for name in ("ids", "titles"))
-        return cls(frozenset(ids), frozenset(map(fold, titles))) if ids or titles else None
-
-    def recall(self, shown: Sequence[Document]) -> float:
-        """The share of the passages that are among `shown`, by id if ids are known."""
-        if self.ids:
-            return len(self.ids & {document.id for document in shown}) / len(self.ids)
-        return len(self.titles & {fold(title_of(document)) for document in shown}) / len(self.titles)
-
-
-def title_of(document: Document) -> str:
-    """The title of a passage, without the double quotes of FlashRAG's corpora."""
-    title = document.title.strip()
-    return title[1:-1] if len(title) > 1 and title[0] == title[-1] == '"' else title
-
-
 def masked_kinds(mask: Collection[str] | None) -> frozenset[str]:
     """The kinds of failure that exclude an episode from the scores. `mask`: that of the run, None if it is
     not known."""
@@ -63,13 +36,13 @@ def masked_kinds(mask: Collection[str] | None) -> frozenset[str]:
 
 
 def numbers_of(
-    record: Trajectory, golds: Sequence[str], gold_passages: GoldPassages | None, answerable: bool | None
+    record: Trajectory, golds: Sequence[str], evidence: Evidence | None, answerable: bool | None
 ) -> dict[str, float | None]:
     """The numbers of one episode by name; the same names for all, but for the terms of the reward."""
     calls = [call for turn in record.turns for call in turn.calls]
     shown = [document for call in calls for document in call.documents or ()]
     answered = record.answer is not None
-    recall = gold_passages.recall(shown) if gold_passages else None
+    recall = evidence.recall(shown) if evidence else None
     return {
         **{
             f"{name}:{normaliser}": metric(record.answer, list(golds), normaliser=normaliser)
@@ -100,8 +73,3 @@ def numbers_of(
 
 def _number(value: Any) -> float | None:
     return None if value is None else float(value)
-
-
-def _texts(value: Any) -> list[str]:
-    """A list of texts or numbers as texts; empty for anything else."""
-    return [str(item) for item in value if str(item).strip()] if isinstance(value, list | tuple) else []

@@ -25,9 +25,9 @@ import httpx
 from data_process.bad_rows import BadRows
 from rag_r1.evaluation.corpus.files import BadRow, Corpus, Place
 from rag_r1.evaluation.run_folder import RunError, write_whole
-from rag_r1.probes import Evidence, title_key, title_of
 from rag_r1.protocols import Document
 from rag_r1.rewards.answer_metrics import cover_exact_match
+from rag_r1.supporting import Evidence, title_key, title_of
 from rag_r1.tools.retrieval import token_header
 
 #: Most passages kept of one page.

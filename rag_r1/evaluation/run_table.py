@@ -29,10 +29,11 @@ import numpy as np
 from tqdm import tqdm
 
 from data_process.bad_rows import BadRows
-from rag_r1.evaluation.episode_numbers import TERM, GoldPassages, masked_kinds, numbers_of
+from rag_r1.evaluation.episode_numbers import TERM, masked_kinds, numbers_of
 from rag_r1.evaluation.side_files import Listed, read_answerable, read_supporting
 from rag_r1.records import RecordError, read_records, trajectory_of
 from rag_r1.rows import as_golds
+from rag_r1.supporting import Evidence
 
 #: Data source, question id, sample.
 Key = tuple[str, str, str]
@@ -139,7 +140,7 @@ def read_run(
 
 
 def _reader(
-    mask: Collection[str], listed: Listed[bool] | None, passages: Listed[GoldPassages] | None
+    mask: Collection[str], listed: Listed[bool] | None, passages: Listed[Evidence] | None
 ) -> Callable[[Mapping[str, Any]], _Episode]:
     """The function that makes an episode of a record; it raises one of _WRONG."""
 
@@ -152,7 +153,7 @@ def _reader(
         if not golds and not failed:
             raise ValueError("it has no gold answers (`golds`)")
         needed = passages.get(source, question_id) if passages else None
-        needed = needed or GoldPassages.of(record) or GoldPassages.of(_mapping(record.get("metadata")))
+        needed = needed or Evidence.of(record) or Evidence.of(_mapping(record.get("metadata")))
         numbers = numbers_of(trajectory, golds, needed, listed.get(source, question_id) if listed else None)
         for name, number in numbers.items():
             if number is not None and not math.isfinite(number):

@@ -37,9 +37,10 @@ from rag_r1.evaluation.run_table import read_run
 from rag_r1.evaluation.search_card_text import markdown, table_lines
 from rag_r1.evaluation.search_figures import CALLED, Played, figures
 from rag_r1.evaluation.session import Prepared
-from rag_r1.probes import NEED_GOLD, PROBES, SPARE, Evidence, Probe, probed, title_key, title_of
+from rag_r1.probes import NEED_GOLD, PROBES, SPARE, Probe, probed
 from rag_r1.protocols import Document
 from rag_r1.rows import QuestionRow
+from rag_r1.supporting import Evidence, title_key, title_of
 from rag_r1.tools import RetrieverConfig, shared_tools
 from rag_r1.tools.registry import DEFAULT_TOOL
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from data_process.bad_rows import BadRows
-from rag_r1.evaluation.episode_numbers import GoldPassages
+from rag_r1.supporting import Evidence
 
 Value = TypeVar("Value")
 
@@ -76,15 +76,15 @@ def read_answerable(path: Path, bad: BadRows) -> Listed[bool]:
     return Listed(path, found)
 
 
-def read_supporting(path: Path, bad: BadRows) -> Listed[GoldPassages]:
+def read_supporting(path: Path, bad: BadRows) -> Listed[Evidence]:
     """The passages that a question needs. Bad rows and errors as in `read_answerable`."""
-    found: dict[tuple[str | None, str], GoldPassages] = {}
+    found: dict[tuple[str | None, str], Evidence] = {}
     for number, source, row in _rows(path, bad):
-        passages = GoldPassages.of(row) if isinstance(row, Mapping) else None
-        if passages is None or not _is_id(row.get("id")):
+        evidence = Evidence.of(row) if isinstance(row, Mapping) else None
+        if not evidence or not _is_id(row.get("id")):
             bad.add(f"{path}, row {number}", "needs an `id` and `supporting_ids` or `supporting_titles`")
             continue
-        found[source, str(row["id"])] = passages
+        found[source, str(row["id"])] = evidence
     return Listed(path, found)
 
 

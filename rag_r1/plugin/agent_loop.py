@@ -30,7 +30,8 @@ from rag_r1.agent import Codec, Generation, Ledger, TrainingRow, Trajectory
 from rag_r1.agent_setup import AgentSetup, RowLimits
 from rag_r1.config import RagR1Config
 from rag_r1.plugin.probe_rows import probe_of
-from rag_r1.probes import SPARE, Evidence, probed
+from rag_r1.probes import SPARE, probed
+from rag_r1.supporting import Evidence
 from rag_r1.tools import RetrieverConfig
 
 

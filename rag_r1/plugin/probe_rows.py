@@ -17,7 +17,8 @@ from typing import Any
 
 import datasets
 
-from rag_r1.probes import NEED_GOLD, Evidence
+from rag_r1.probes import NEED_GOLD
+from rag_r1.supporting import Evidence
 
 COLUMN = "rag_r1_probe"
 

@@ -13,8 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.config import RagR1Config
 from rag_r1.preflight.data import files_of
 from rag_r1.preflight.problems import Problem, error
-from rag_r1.probes import NEED_GOLD, Evidence
+from rag_r1.probes import NEED_GOLD
 from rag_r1.rows import QuestionRow, read_rows
+from rag_r1.supporting import Evidence
 
 _KEY = "rag_r1.probes"
 _DATASET = {"path": "pkg://rag_r1.plugin.dataset", "name": "SearchDataset"}

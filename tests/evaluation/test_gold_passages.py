@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rag_r1.evaluation.corpus.files import Corpus
 from rag_r1.evaluation.gold_passages import PAGE, Passages, find_passages, served_passages
 from rag_r1.evaluation.run_folder import RunError
-from rag_r1.probes import Evidence
 from rag_r1.protocols import Document
+from rag_r1.supporting import Evidence
 
 ROWS = [{"id": str(i), "contents": f'"Page {i // 3}"\ntext {i}'} for i in range(120)]
 

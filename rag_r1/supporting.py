@@ -1,0 +1,71 @@
+"""A question's gold passages: what a row names of them, and which documents they are.
+
+Data sets name the passages that hold the answer by their ids in the corpus, or the pages by title. Probes
+(probes.py) show or withhold them, and a report has their recall.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rag_r1.protocols import Document
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A question's gold passages: their ids, their titles, or the passages themselves."""
+
+    ids: frozenset[str] = frozenset()
+    titles: frozenset[str] = frozenset()
+    passages: tuple[Document, ...] = ()
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any], passages: Iterable[Document] = ()) -> Evidence:
+        """From `supporting_ids` and `supporting_titles` of a row (rag_r1/rows.py), and the passages. Raises
+        nothing, whatever these keys hold."""
+        given = tuple(passages)
+        titles = {title_key(title) for title in _texts(metadata.get("supporting_titles"))}
+        titles |= {title_key(title_of(passage)) for passage in given}
+        return cls(
+            frozenset(_texts(metadata.get("supporting_ids"))) | {p.id for p in given if p.id},
+            frozenset(titles - {""}),  # passages without a title are not all of one page
+            given,
+        )
+
+    def holds(self, document: Document) -> bool:
+        """Whether this is one of the gold passages, or another passage of their pages."""
+        return document.id in self.ids or title_key(title_of(document)) in self.titles
+
+    def recall(self, shown: Sequence[Document]) -> float:
+        """The share of the gold passages that are among `shown`: of the ids if they are known, else of the
+        titles. There must be some."""
+        if self.ids:
+            return len(self.ids & {document.id for document in shown}) / len(self.ids)
+        return len(self.titles & {title_key(title_of(document)) for document in shown}) / len(self.titles)
+
+    def __bool__(self) -> bool:
+        return bool(self.ids or self.titles)
+
+
+def title_of(document: Document) -> str:
+    """The title of a passage: its first line without the outer quotation marks (FlashRAG's convention); in a
+    passage of one line, what stands before three blanks (RAG-R1's tsv)."""
+    first, line_break, _ = document.contents.partition("\n")
+    first = first if line_break else first.partition("   ")[0]
+    return re.sub(r'^"(.*)"$', r"\1", first.strip())
+
+
+def title_key(title: str) -> str:
+    """A key that is the same for titles which differ in Unicode form, case, underscores or white space."""
+    folded = unicodedata.normalize("NFKC", str(title)).casefold().replace("_", " ")
+    return " ".join(unicodedata.normalize("NFKC", folded).split())
+
+
+def _texts(value: Any) -> list[str]:
+    """The texts of a list, or of a numpy array; none for anything else."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return [str(item) for item in value if str(item).strip()] if isinstance(value, list | tuple) else []
