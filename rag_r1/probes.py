@@ -8,7 +8,7 @@ thing of an episode and nothing else; prompt, budgets and sampling are those of 
     closed_book   no turn in which the policy may search: it has to answer at once
     empty         every search finds nothing
     random        every search finds passages of the corpus that have nothing to do with the query
-    gold          every search finds the question's gold passages, best first
+    gold          every search finds the question's gold passages, those with most words of the query first
     withheld      the real search without the question's gold passages; what it ranks next takes their place
 
 A policy that searches and reads scores low in all but `real` and `gold`. `random` draws its passages by a
@@ -25,6 +25,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from rag_r1.agent import Tool
@@ -99,8 +100,9 @@ def probed(
 ) -> AgentSetup:
     """The setup of one question's episode under a probe.
 
-    `topk`: documents for each query. `pool`: passages for `random`. For `withheld`, the setup's own search
-    must return more than `topk` documents, enough to replace those that are left out. Raises ProbeError.
+    `topk`: documents for each query. `pool`: passages from which `random` draws; `gold` shows them, in this
+    order, behind the gold ones if these are fewer than `topk`. For `withheld`, the setup's own search must
+    return more than `topk` documents, enough to replace those that are left out. Raises ProbeError.
     """
     if probe == "real":
         return setup
@@ -118,7 +120,7 @@ def probed(
     if probe == "gold":
         if not evidence.passages:
             raise ProbeError(f"{question_id}: the probe `gold` needs the text of the gold passages")
-        return _with(setup, _Same(evidence.passages[:topk]))
+        return _with(setup, _Gold(evidence.passages[:topk], pool[: max(0, topk - len(evidence.passages))]))
     return replace(setup, tools=lambda: _without(setup.tools(), evidence, topk))
 
 
@@ -136,6 +138,28 @@ class _Same:
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
         return [list(self.documents) for _ in queries]
+
+
+@dataclass(frozen=True)
+class _Gold:
+    """Finds the gold passages for every query, in the order of their words in common with it; then the fill.
+    A policy that has learned to read what ranks first would otherwise be shown the answer to another query
+    there."""
+
+    gold: Sequence[Document]
+    fill: Sequence[Document]
+
+    async def search(self, queries: Sequence[str]) -> list[Result]:
+        return [[*sorted(self.gold, key=partial(_uncommon, _words(query))), *self.fill] for query in queries]
+
+
+def _uncommon(query: frozenset[str], document: Document) -> tuple[int, int]:
+    """Less for a document with more of these words, in its title and in all."""
+    return -len(query & _words(title_of(document))), -len(query & _words(document.contents))
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", text.casefold()))
 
 
 @dataclass(frozen=True)

@@ -163,10 +163,8 @@ def _condition(
         known, shown = evidence[row.id], topk
         others = _others(pool, titles, known)
         if name == "gold":
-            known = replace(
-                known, passages=(*known.passages, *_fill(row, others, topk - len(known.passages)))
-            )
-            shown = len(known.passages)
+            shown = max(topk, len(known.passages))
+            others = _fill(row, others, shown - len(known.passages))
         return probed(setup, name, row.id, shown, known, others)
 
     def applies(row: QuestionRow) -> bool:
