@@ -8,7 +8,7 @@ thing of an episode and nothing else; prompt, budgets and sampling are those of 
     closed_book   no turn in which the policy may search: it has to answer at once
     empty         every search finds nothing
     random        every search finds passages of the corpus that have nothing to do with the query
-    gold          every search finds the question's gold passages, those with most words of the query first
+    gold          every search finds the question's gold passages first
     withheld      the real search without the question's gold passages; what it ranks next takes their place
 
 A policy that searches and reads scores low in all but `real` and `gold`. `random` draws its passages by a
@@ -100,9 +100,8 @@ def probed(
 ) -> AgentSetup:
     """The setup of one question's episode under a probe.
 
-    `topk`: documents for each query. `pool`: passages from which `random` draws; `gold` shows them, in this
-    order, behind the gold ones if these are fewer than `topk`. For `withheld`, the setup's own search must
-    return more than `topk` documents, enough to replace those that are left out. Raises ProbeError.
+    `topk`: documents for each query. `pool`: passages for `random`. For `withheld`, the setup's own search
+    must return more than `topk` documents, enough to replace those that are left out. Raises ProbeError.
     """
     if probe == "real":
         return setup
@@ -120,7 +119,7 @@ def probed(
     if probe == "gold":
         if not evidence.passages:
             raise ProbeError(f"{question_id}: the probe `gold` needs the text of the gold passages")
-        return _with(setup, _Gold(evidence.passages[:topk], pool[: max(0, topk - len(evidence.passages))]))
+        return replace(setup, tools=lambda: _gold_first(setup.tools(), evidence, topk))
     return replace(setup, tools=lambda: _without(setup.tools(), evidence, topk))
 
 
@@ -142,15 +141,24 @@ class _Same:
 
 @dataclass(frozen=True)
 class _Gold:
-    """Finds the gold passages for every query, in the order of their words in common with it; then the fill.
-    A policy that has learned to read what ranks first would otherwise be shown the answer to another query
-    there."""
+    """The gold passages for every query, those with most words in common with it first; behind them, up to
+    `topk`, what the tool's own search finds. A policy that reads what ranks first is so shown what an ideal
+    search would rank first, among as many passages as ever."""
 
-    gold: Sequence[Document]
-    fill: Sequence[Document]
+    tool: Tool
+    evidence: Evidence
+    topk: int
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
-        return [[*sorted(self.gold, key=partial(_uncommon, _words(query))), *self.fill] for query in queries]
+        found = await self.tool.call([{"query": query} for query in queries])
+        return [self._one(query, result) for query, result in zip(queries, found, strict=True)]
+
+    def _one(self, query: str, result: Result) -> Result:
+        if isinstance(result, Failure):
+            return result
+        gold = sorted(self.evidence.passages, key=partial(_uncommon, _words(query)))
+        others = [document for document in result if not self.evidence.holds(document)]
+        return [*gold, *others][: self.topk]
 
 
 def _uncommon(query: frozenset[str], document: Document) -> tuple[int, int]:
@@ -204,6 +212,10 @@ class _Withheld:
 
 def _with(setup: AgentSetup, searcher: Searcher) -> AgentSetup:
     return replace(setup, tools=lambda: {**setup.tools(), **searching(searcher)})
+
+
+def _gold_first(tools: Mapping[str, Tool], evidence: Evidence, topk: int) -> dict[str, Tool]:
+    return {**tools, **searching(_Gold(tools[SEARCH], evidence, topk))}
 
 
 def _without(tools: Mapping[str, Tool], evidence: Evidence, topk: int) -> dict[str, Tool]:
