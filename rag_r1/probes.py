@@ -8,7 +8,7 @@ thing of an episode and nothing else; prompt, budgets and sampling are those of 
     closed_book   no turn in which the policy may search: it has to answer at once
     empty         every search finds nothing
     random        every search finds passages of the corpus that have nothing to do with the query
-    gold          every search finds the question's gold passages, best first
+    gold          every search finds the question's gold passages first
     withheld      the real search without the question's gold passages; what it ranks next takes their place
 
 A policy that searches and reads scores low in all but `real` and `gold`. `random` draws its passages by a
@@ -21,14 +21,16 @@ text of passages (plugin/probe_rows.py, `rag_r1.probes`).
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from rag_r1.agent import Tool
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.protocols import SEARCH, Document, Failure
-from rag_r1.supporting import Evidence
+from rag_r1.supporting import Evidence, title_of
 from rag_r1.tools import Searcher, searching
 
 Probe = Literal["real", "closed_book", "empty", "random", "gold", "withheld"]
@@ -74,7 +76,7 @@ def probed(
     if probe == "gold":
         if not evidence.passages:
             raise ProbeError(f"{question_id}: the probe `gold` needs the text of the gold passages")
-        return _with(setup, _Same(evidence.passages[:topk]))
+        return replace(setup, tools=lambda: _gold_first(setup.tools(), evidence, topk))
     return replace(setup, tools=lambda: _without(setup.tools(), evidence, topk))
 
 
@@ -86,6 +88,37 @@ class _Same:
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
         return [list(self.documents) for _ in queries]
+
+
+@dataclass(frozen=True)
+class _Gold:
+    """The gold passages for every query, those with most words in common with it first; behind them, up to
+    `topk`, what the tool's own search finds. A policy that reads what ranks first is so shown what an ideal
+    search would rank first, among as many passages as ever."""
+
+    tool: Tool
+    evidence: Evidence
+    topk: int
+
+    async def search(self, queries: Sequence[str]) -> list[Result]:
+        found = await self.tool.call([{"query": query} for query in queries])
+        return [self._one(query, result) for query, result in zip(queries, found, strict=True)]
+
+    def _one(self, query: str, result: Result) -> Result:
+        if isinstance(result, Failure):
+            return result
+        gold = sorted(self.evidence.passages, key=partial(_uncommon, _words(query)))
+        others = [document for document in result if not self.evidence.holds(document)]
+        return [*gold, *others][: self.topk]
+
+
+def _uncommon(query: frozenset[str], document: Document) -> tuple[int, int]:
+    """Less for a document with more of these words, in its title and in all."""
+    return -len(query & _words(title_of(document))), -len(query & _words(document.contents))
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", text.casefold()))
 
 
 @dataclass(frozen=True)
@@ -130,6 +163,10 @@ class _Withheld:
 
 def _with(setup: AgentSetup, searcher: Searcher) -> AgentSetup:
     return replace(setup, tools=lambda: {**setup.tools(), **searching(searcher)})
+
+
+def _gold_first(tools: Mapping[str, Tool], evidence: Evidence, topk: int) -> dict[str, Tool]:
+    return {**tools, **searching(_Gold(tools[SEARCH], evidence, topk))}
 
 
 def _without(tools: Mapping[str, Tool], evidence: Evidence, topk: int) -> dict[str, Tool]:

@@ -13,6 +13,7 @@ from scripted import ANSWER, SEARCH, Characters, Engine, untimed
 from rag_r1.agent import Budget
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.probes import NEED_GOLD, PROBES, ProbeError, probed
+from rag_r1.protocols import SEARCH as SEARCH_TOOL
 from rag_r1.protocols import Document, Failure, load_protocol
 from rag_r1.supporting import Evidence, title_key, title_of
 from rag_r1.tools import searching
@@ -60,6 +61,16 @@ def test_a_search_finds_what_the_probe_says_and_the_episode_goes_on(probe, docum
     record = play(probe)
     assert shown(record) == documents
     assert (record.status, record.answer, len(record.turns)) == ("answered", "Rome", 2)
+
+
+def test_gold_passages_stand_in_the_order_of_the_query_with_the_searchs_own_behind_them():
+    setup = probed(SETUP, "gold", "q1", 3, EVIDENCE)
+
+    async def found(*queries):
+        return await setup.tools()[SEARCH_TOOL].call([{"query": query} for query in queries])
+
+    ids = [[one.id for one in results] for results in asyncio.run(found("the TIBER", "a city", "?"))]
+    assert ids == [["2", "1", "3"], ["1", "2", "3"], ["1", "2", "3"]]
 
 
 def test_with_closed_book_the_policy_answers_at_once_or_not_at_all():

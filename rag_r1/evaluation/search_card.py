@@ -113,7 +113,7 @@ def plan_of(ready: Prepared, passages: Passages) -> Plan:
             continue
         if name in NEED_GOLD and (left := _left_out(name, evidence.values())):
             plan.left_out[name] = left
-        of_condition = _deeper(ready, topk) if name == "withheld" else ready
+        of_condition = _deeper(ready, topk) if name in NEED_GOLD else ready
         plan.conditions.append((_condition(name, of_condition.setup, evidence, passages, topk), of_condition))
     return plan
 
@@ -148,7 +148,7 @@ def _left_out(name: str, evidence: Iterable[Evidence]) -> dict[str, int | None]:
 
 
 def _deeper(ready: Prepared, topk: int) -> Prepared:
-    """The same with a search that returns what takes the place of gold passages."""
+    """The same with a search that returns enough to fill top-k without the passages of gold pages."""
     retriever = {**ready.retriever, "topk": topk + SPARE}
     tools = partial(shared_tools, retriever, ready.config.tools)
     return replace(ready, retriever=retriever, setup=replace(ready.setup, tools=tools))
@@ -157,18 +157,13 @@ def _deeper(ready: Prepared, topk: int) -> Prepared:
 def _condition(
     name: Probe, setup: AgentSetup, evidence: Mapping[str, Evidence], passages: Passages, topk: int
 ) -> Condition:
-    pool = passages.pool if name in ("random", "gold") else []
+    pool = passages.pool if name == "random" else []
     titles = [title_key(title_of(passage)) for passage in pool]
 
     def of_row(row: QuestionRow) -> AgentSetup:
-        known, shown = evidence[row.id], topk
-        others = _others(pool, titles, known)
-        if name == "gold":
-            known = replace(
-                known, passages=(*known.passages, *_fill(row, others, topk - len(known.passages)))
-            )
-            shown = len(known.passages)
-        return probed(setup, name, row.id, shown, known, others)
+        known = evidence[row.id]
+        shown = max(topk, len(known.passages)) if name == "gold" else topk
+        return probed(setup, name, row.id, shown, known, _others(pool, titles, known))
 
     def applies(row: QuestionRow) -> bool:
         known = evidence[row.id]
@@ -177,21 +172,13 @@ def _condition(
     options: dict[str, Any] = {}
     if name in ("random", *NEED_GOLD):  # a run goes on only with the same passages
         options = {"passages_sha256": _hash({} if name == "random" else evidence, pool)}
-    return Condition(name, of_row, applies, name in ("real", "withheld"), options=options)
+    return Condition(name, of_row, applies, name in ("real", *NEED_GOLD), options=options)
 
 
 def _others(pool: Sequence[Document], titles: Sequence[str], gold: Evidence) -> Sequence[Document]:
     """The passages, with these titles, that are not a question's gold ones."""
     held = [i for i, passage in enumerate(pool) if passage.id in gold.ids or titles[i] in gold.titles]
     return [passage for i, passage in enumerate(pool) if i not in held] if held else pool
-
-
-def _fill(row: QuestionRow, others: Sequence[Document], count: int) -> Sequence[Document]:
-    """So many other passages, behind the gold ones: a search shows top-k passages, and so does this one."""
-    if count < 1 or not others:
-        return ()
-    start = int.from_bytes(hashlib.sha256(row.id.encode("utf-8", "surrogatepass")).digest()[:6], "big")
-    return [others[(start + i) % len(others)] for i in range(min(count, len(others)))]
 
 
 def _hash(evidence: Mapping[str, Evidence], pool: Sequence[Document]) -> str:

@@ -15,7 +15,7 @@ _WHAT = {
     "closed_book": "no turn in which it may search: it has to answer at once",
     "empty": "every search finds nothing",
     "random": "every search finds passages of the corpus drawn at random, none of the question's gold ones",
-    "gold": "every search finds the question's gold passages, and others up to top-k",
+    "gold": "every search finds the question's gold passages first, then its own results",
     "withheld": "the real search without the gold passages; what it ranks next takes their place",
 }
 _HEAD = (

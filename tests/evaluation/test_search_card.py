@@ -81,7 +81,9 @@ def test_a_policy_that_reads_is_right_only_where_it_finds_the_evidence(folder, t
         assert counts == {**dict.fromkeys(em, 32), "gold": 29, "withheld": 30}
         assert list(card["left_out"]["gold"].values()) == [1, 2]
         assert list(card["left_out"]["withheld"].values()) == [2]
-        assert set(policy.topks) == {TOPK, TOPK + SPARE}, "only the withheld run asks for more"
+        assert set(policy.topks) == {TOPK, TOPK + SPARE}, (
+            "only the runs with and without the gold passages ask for more"
+        )
 
         shown = [
             len(call["documents"])
