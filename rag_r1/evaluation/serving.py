@@ -153,12 +153,15 @@ def _has_exited(pid: int) -> bool:
 
 @contextmanager
 def _sigterm_ends_the_block() -> Iterator[None]:
-    """While the block runs, SIGTERM raises SystemExit, so that what must be closed is closed."""
+    """While the block runs, SIGTERM raises SystemExit, so that what must be closed is closed; a handler of
+    the caller's own goes first, and may raise something else."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def end(*unused: Any) -> None:
+    def end(number: int, frame: Any) -> None:
+        if callable(before):
+            before(number, frame)
         sys.exit(143)
 
     before = signal.signal(signal.SIGTERM, end)

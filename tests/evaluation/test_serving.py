@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.evaluation.run_folder import RunError
-from rag_r1.evaluation.serving import _ENDS_WITH_PARENT, vllm_server
+from rag_r1.evaluation.serving import _ENDS_WITH_PARENT, running, vllm_server
 
 ROOT = Path(__file__).parents[2]
 #: A command with a server that sleeps, and a process of that server's own.
@@ -107,3 +107,24 @@ def test_a_server_that_does_not_start_is_an_error_with_the_end_of_its_log(tmp_pa
     with pytest.raises(RunError, match=r"vLLM ended with status \d+; the end of .*vllm.log:\n"):
         with vllm_server(tmp_path, tmp_path / "vllm.log"):
             pass
+
+
+class Told(BaseException):
+    """What the caller's handler raises."""
+
+
+def test_a_handler_of_the_callers_own_goes_first(tmp_path):
+    def tell(*unused):
+        raise Told
+
+    before = signal.signal(signal.SIGTERM, tell)
+    try:
+        with (
+            pytest.raises(Told),
+            running(["-c", "import time; time.sleep(600)"], os.environ, tmp_path / "log") as process,
+        ):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        assert process.returncode == -signal.SIGTERM and signal.getsignal(signal.SIGTERM) is tell
+    finally:
+        signal.signal(signal.SIGTERM, before)
