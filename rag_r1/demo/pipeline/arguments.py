@@ -39,9 +39,9 @@ class PipelineArguments(Arguments):
     questions: Positive = argument("training questions", "N", default=4000)
     held_out: Positive = argument("held-out questions, about names never seen in training", "N", default=240)
     base: str = argument(
-        "`embedded`: the base that comes with the demo, which `scratch` has made with seed 0; `scratch`: "
-        "pretrain one from random weights, which takes about half an hour on a core; or the folder of one, "
-        "such as RUN/base/policy",
+        "`embedded`: the base that comes with the demo (docs/guides/pipeline.md says how it differs); "
+        "`scratch`: pretrain one from random weights, which takes about half an hour on a core; or the "
+        "folder of one, such as RUN/base/policy",
         "WHICH",
         default=EMBEDDED,
     )
