@@ -60,17 +60,23 @@ def _is_fixed(key: str) -> bool:
     return key.startswith(_FIXED)
 
 
+def _name(tokenizer: str) -> str:
+    """Of a folder its own name, not its path on this machine."""
+    folder = Path(tokenizer)
+    return folder.resolve().name if folder.is_dir() else tokenizer
+
+
 def _card(
     given: EvalArguments, ready: Prepared, condition: Condition, setup: AgentSetup, answers: str
 ) -> Card:
-    folder = Path(given.model)
+    folder, tokenizer = Path(given.model), ready.tokens.name
     tool = ready.retriever.get("tool") or DEFAULT_TOOL
     options = {key: value for key, value in ready.retriever.items() if key != "tool"}
     asks_server = condition.searches and tool == DEFAULT_TOOL
     engine: dict[str, Any] = {
         "api": given.engine,
         "answers": answers,
-        "tokenizer": "the model's" if ready.tokens.name == given.model else ready.tokens.name,
+        "tokenizer": "the model's" if tokenizer == given.model else _name(tokenizer),
         "body": json.loads(given.body),
     }
     assert given.base_url is not None

@@ -163,6 +163,7 @@ def test_every_request_is_greedy_and_in_token_ids_and_every_figure_is_there(tmp_
     assert "condition agent: 20 questions" in told and "EM of answerable questions" in told
     assert "is not known" not in told and str(tmp_path / "out" / "report.md") in told
     card = card_of(tmp_path / "out")
+    assert card["engine"]["options"]["tokenizer"] == "rag_r1_mq", "no path of this machine"
     assert card["condition"] == "agent" and card["data"]["q.parquet"]["rows"] == 20
     assert (card["budget"]["max_turns"], card["budget"]["max_turn_tokens"]) == (5, 1024)
 
