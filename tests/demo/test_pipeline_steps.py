@@ -49,8 +49,8 @@ def test_the_control_can_be_left_out_and_the_run_can_end_early(tmp_path):
     ("words", "changed"),
     [
         (["--questions", "7"], {"world"}),
-        (["--base", "scratch"], {"base"}),
-        (["--base-steps", "7"], set()),  # of a pretraining, and by default there is none
+        (["--base", "scratch"], set()),
+        (["--base-steps", "7"], {"base"}),
         (["--base", policy_path("rag_r1_mq")], {"base"}),
         (["--wrong", "0.5"], {"traces"}),
         (["--teacher-url", "http://x/v1", "--teacher-model", "m"], {"traces"}),

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from rag_r1.command_line import Arguments, Positive, argument
-from rag_r1.demo.policy import POLICIES, PROTOCOLS
+from rag_r1.demo.policy import PROTOCOLS
 from rag_r1.demo.pretraining import STEPS
 from rag_r1.evaluation.arguments import Above0, Share
 from rag_r1.options import Must
@@ -25,25 +25,22 @@ STEP_NAMES = (
     "grpo_without_sft",
     "evaluation",
 )
-EMBEDDED, SCRATCH = "embedded", "scratch"
-#: Its tokenizer has the words of the observations of both protocols.
-EMBEDDED_BASE = POLICIES / "pipeline_base"
+SCRATCH = "scratch"
 
 
 class PipelineArguments(Arguments):
     """What is run, how large it is, and where."""
 
     out: Path = argument("folder of the run; run again, the command goes on where it was interrupted", "DIR")
-    seed: int = argument("of the world, the teacher and every training, and of `--base scratch`", default=0)
+    seed: int = argument("of the world, the base, the teacher and every training", default=0)
     protocol: Literal[PROTOCOLS] = argument("the dialect", default="rag_r1_mq")
     questions: Positive = argument("training questions", "N", default=4000)
     held_out: Positive = argument("held-out questions, about names never seen in training", "N", default=240)
     base: str = argument(
-        "`embedded`: the base that comes with the demo (docs/guides/pipeline.md says how it differs); "
         "`scratch`: pretrain one from random weights, which takes about half an hour on a core; or the "
-        "folder of one, such as RUN/base/policy",
+        "folder of one that was made before, such as RUN/base/policy",
         "WHICH",
-        default=EMBEDDED,
+        default=SCRATCH,
     )
     base_steps: Annotated[int, Field(ge=2), Must("a whole number of at least 2")] = argument(
         "steps of the pretraining", "N", default=STEPS
@@ -78,7 +75,7 @@ class PipelineArguments(Arguments):
     @property
     def base_folder(self) -> Path | None:
         """The folder of the base that is given; None: it is to be pretrained."""
-        return {EMBEDDED: EMBEDDED_BASE, SCRATCH: None}.get(self.base, Path(self.base))
+        return None if self.base == SCRATCH else Path(self.base)
 
     @model_validator(mode="after")
     def _checked(self) -> PipelineArguments:
