@@ -28,7 +28,7 @@ def test_the_table_has_a_row_for_each_policy():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["cut", "whole"])
+@pytest.mark.parametrize("layout", ["cut", pytest.param("whole", marks=pytest.mark.full)])
 def test_every_trace_of_the_warm_start_is_in_the_data(layout, tmp_path):
     given = argparse.Namespace(protocol="rag_r1_mq", mix="mixed", batches=2, seed=0, layout=layout)
     data = sft_on_verl.sft_data(tmp_path, policy_path("rag_r1_mq"), given)

@@ -102,6 +102,7 @@ def test_documents_that_do_not_help_hold_no_fact_of_the_answer_and_are_answered_
     assert 0 < found < len(QUESTIONS)
 
 
+@pytest.mark.full
 def test_the_warm_start_takes_a_note_about_as_often_as_it_says(tokenizer):
     counts: Counter = Counter()
     for _ in unsearched.batches(tokenizer, 60, unsearched.WARM_MIX, "shares", counts):

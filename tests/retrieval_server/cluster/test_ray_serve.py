@@ -152,8 +152,8 @@ def replicas(temporary, name):
 
 
 @needs_ray
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["bm25", pytest.param("dense", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["bm25", "dense"])
 def test_three_shards_answer_as_the_whole_and_one_killed_loses_no_request(
     kind, dense_index, bm25_index, tmp_path
 ):
