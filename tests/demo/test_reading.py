@@ -38,6 +38,7 @@ def rows(tokenizer):
     return found
 
 
+@pytest.mark.slow
 def test_no_row_has_a_search_an_observation_or_a_prompt_that_names_one(rows):
     of_a_search = (TAGS.search.open, TAGS.search.close, TAGS.information.open, TAGS.information.close)
     for prompt, shown, text in rows:
@@ -84,6 +85,7 @@ def test_held_out_names_never_occur(rows):
     assert held_out and not [name for name in held_out if name in text]
 
 
+@pytest.mark.slow
 def test_a_step_is_the_same_whatever_came_before_it(tokenizer):
     again = reading.batch(tokenizer, PROTOCOL, "test", 3)
     assert again == reading.batch(tokenizer, PROTOCOL, "test", 3)
@@ -118,6 +120,7 @@ def test_pretraining_trainer_and_rollout_have_the_same_tokens(tokenizer, tmp_pat
             assert [codec.decode(piece) for piece in pieces] == [segment.text for segment in trace]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rag_r1_sq", "rag_r1_mq"])
 def test_episodes_that_search_for_every_fact_fit_the_limits_of_the_pipeline(name):
     from rag_r1.demo.pipeline.limits import BUDGET, TOPK

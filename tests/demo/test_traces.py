@@ -53,6 +53,7 @@ def test_observations_are_what_the_protocol_renders_for_the_queries_of_the_turn_
             assert observation.text == protocol.observation(queries, SEARCH(queries))
 
 
+@pytest.mark.slow
 def test_strategies_that_find_every_fact_answer_with_the_gold_and_search_as_often_as_they_say():
     for protocol, strategy, question, trace in cases():
         searches = len(trace) // 2

@@ -62,6 +62,7 @@ def run(tmp_path, capsys):
     return call
 
 
+@pytest.mark.slow
 def test_a_check_writes_verdicts_ids_missing_passages_summary_and_picture(run, tmp_path):
     status, shown, _ = run()
     out = tmp_path / "out"

@@ -84,6 +84,7 @@ def test_another_k_or_another_question_of_the_same_id_is_asked(stub, tmp_path):
     assert len(stub.asked) == 3
 
 
+@pytest.mark.slow
 def test_a_server_that_answers_nothing_is_an_error_that_comes_soon(stub, tmp_path):
     with retriever_stub(PASSAGES) as stopped:
         url = stopped.url

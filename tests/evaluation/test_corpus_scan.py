@@ -84,6 +84,7 @@ class Dying(Corpus):
             yield row
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.integers(0, 20), max_size=4), st.integers(1, 7))
 def test_a_scan_that_was_killed_finds_the_same(tmp_path_factory, deaths, save_every):

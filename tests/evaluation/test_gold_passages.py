@@ -151,6 +151,7 @@ def test_a_server_gives_the_passages_that_are_named_by_id():
     assert len(passages.by_id) == len(ROWS) and passages.by_id["7"] == Document("7", '"Page 2"\ntext 7')
 
 
+@pytest.mark.slow
 def test_a_server_without_documents_has_none_and_a_wrong_answer_is_an_error():
     named = Evidence.of({"supporting_ids": ["7"]})
     with Server(status=404) as url:

@@ -62,11 +62,8 @@ def test_each_distinct_answer_is_asked_about_once_also_by_a_second_start(tmp_pat
             values = [verdicts.put_into(one)["rewards"][TERM] for one in records]
             assert values == [1.0, 1.0, 0.0, 1.0]
     assert len(server.cases) == 3 == verdicts.counts["asked"]
-    assert server.cases[0] == {
-        "question": "What is a?",
-        "accepted_answers": ["Paris"],
-        "given_answer": "Paris",
-    }
+    whole = {"question": "What is a?", "accepted_answers": ["Paris"], "given_answer": "Paris"}
+    assert whole in server.cases  # requests are sent at the same time, so the order is not given
 
 
 def test_no_answer_is_wrong_and_a_failed_episode_has_no_value_without_asking(tmp_path):

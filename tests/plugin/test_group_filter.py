@@ -137,6 +137,7 @@ def test_groups_that_failed_without_a_trajectory_are_refilled_if_that_is_asked_f
     assert made.rollout.asked == [1] and metrics["search/refilled_groups"] == 1
 
 
+@pytest.mark.slow
 def test_the_recipes_tell_the_sampler_what_verl_does_not(model_config):
     """veRL's own trainer makes the replay buffer from a composed recipe."""
     config = model_config("algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=em")

@@ -357,6 +357,7 @@ def test_train_stops_before_verl_and_names_the_remedy(capsys: pytest.CaptureFixt
     assert "the run was not started" in errors
 
 
+@pytest.mark.slow
 def test_train_names_an_unknown_key(capsys: pytest.CaptureFixture):
     assert main(["--recipe", "recipes/rag_r1/grpo", "--check-only", "trainer.total_step=3"]) == 1
     assert "trainer.total_step" in capsys.readouterr().err

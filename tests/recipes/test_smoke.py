@@ -32,6 +32,7 @@ def dump(folder: Path, **splits: list[dict[str, Any]]) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_recipe_passes_verls_validation_on_a_cpu(model_folder: Path):
     given = [f"actor_rollout_ref.model.path={model_folder}", "data.train_files=a", "data.val_files=b"]
     config = compose_recipe(
