@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import pytest
 
@@ -54,7 +55,7 @@ def scripts(folder, n):
     return made
 
 
-async def play_all(url, lines, policy, pause_s=0.0, within_s=60, **client):
+async def play_all(url, lines, policy, pause_s=0.0, within_s=600, **client):
     """(record, row) of every script, all at once."""
     searcher = RetrievalClient(RetrieverConfig(url=url, topk=2, **client))
 
@@ -91,18 +92,28 @@ def test_with_a_third_of_the_answers_spoilt_every_trajectory_is_whole_or_flagged
     demo_index, make_server, make_proxy, retries, gather_s
 ):
     lines, server = scripts(demo_index, 96), make_server()
-    (peaceful, _) = asyncio.run(play_all(server.url, lines, FailurePolicy()))
+    with make_proxy(server.url, rate=0.0, delay_s=0.0) as proxy:
+        begin = time.monotonic()
+        (peaceful, _) = asyncio.run(play_all(proxy.url, lines, FailurePolicy(), cache_size=0, timeout_s=120))
+    # A time limit that only a delayed answer exceeds, on this machine and as busy as it is.
+    limit_s = max(2.0, 8 * (time.monotonic() - begin))
     assert account(peaceful, peaceful) == 0
     policy = FailurePolicy(retries=retries, wait_s=0.01, mask=MASKED)
-    # The client's retries are few and its cache is off, so faults come through; a delayed answer is late.
-    options = {"retries": retries, "backoff_s": 0.0, "timeout_s": 2.0, "cache_size": 0, "gather_s": gather_s}
-    with make_proxy(server.url, rate=0.3, delay_s=2.5) as proxy:
+    # The client's retries are few and its cache is off, so faults come through.
+    options = {
+        "retries": retries,
+        "backoff_s": 0.0,
+        "timeout_s": limit_s,
+        "cache_size": 0,
+        "gather_s": gather_s,
+    }
+    with make_proxy(server.url, rate=0.3, delay_s=1.25 * limit_s) as proxy:
         played, client = asyncio.run(play_all(proxy.url, lines, policy, **options))
     failed = account(played, peaceful)
     if retries == 0:
         assert 0 < failed < 96
-    else:  # a query has four attempts
-        assert client.stats.retried > 0 and failed < 20
+    else:  # a query has four attempts; one that fails in all ends every trajectory that shares it
+        assert client.stats.retried > 0 and failed < 48
     if not gather_s:  # shared requests are too few for faults of all kinds
         assert all(proxy.counts[fault] for fault in ("none", "delayed", "500", "truncated", "shape"))
         assert retries == 0 or sum(record.retries for record, _ in played) > 0
