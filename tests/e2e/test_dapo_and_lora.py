@@ -1,23 +1,30 @@
-"""Two settings of GPU runs in real trainings on this CPU: DAPO's group filtering, and merged adapters.
+"""Two settings of GPU runs in real trainings on this CPU: DAPO's group filtering, and merged adapters. They
+are started outside of the project, and the second has a reward that stands in the folder of the caller.
 
-What they must have left behind stands in dapo_and_lora_checks.py.
+What they must have left behind stands in dapo_and_lora_checks.py and own_reward_checks.py.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import own_reward_checks
 import pytest
 from dapo_and_lora_checks import DAPO_CHECKS, LORA_CHECKS, GroupedRun
+from own_reward_checks import OwnRewardRun
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.demo.run import run_demo
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
+ROOT = Path(__file__).parents[2]
 STEPS, QUESTIONS = 3, 4
+WEIGHT, LIMIT = 0.1, 2
 SMALL = [
+    "trainer.save_freq=-1",
     f"trainer.total_training_steps={STEPS}",
     f"trainer.test_freq={STEPS}",
     "data.val_max_samples=12",
@@ -27,20 +34,45 @@ SMALL = [
 ]
 
 
-def trained(out: Path, group: int, *overrides: str) -> GroupedRun:
-    """Run the demo's GRPO with `group` answers to a question."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VERL_ENGINE_VENDOR", "recording")
-        patch.setenv("RAG_R1_RECORD", str(out))
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-        run_demo(
-            "grpo",
-            out,
-            seed=1,
-            overrides=[*SMALL, f"actor_rollout_ref.rollout.n={group}", *overrides],
-            timeout_s=900,
-        )
+def trained(folder: Path, group: int, *overrides: str) -> GroupedRun:
+    """Run the demo's GRPO from `folder` into its `out`, with `group` answers to a question."""
+    out = folder / "out"
+    command = ["-P", "-m", "rag_r1.demo.run", "--recipe", "grpo", "--seed", "1", "--out", str(out)]
+    command += [*SMALL, f"actor_rollout_ref.rollout.n={group}", *overrides]
+    environment = {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)]),
+        "VERL_ENGINE_VENDOR": "recording",
+        "RAG_R1_RECORD": str(out),
+    }
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=1100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
     return GroupedRun(out, policy_path("rag_r1_mq"), STEPS, QUESTIONS, group)
+
+
+@pytest.fixture(scope="module")
+def with_adapters(tmp_path_factory) -> GroupedRun:
+    """A training with merged adapters and the README's reward."""
+    folder = tmp_path_factory.mktemp("caller")
+    (folder / "own_reward_of_this_test.py").write_text(
+        "def brevity(trajectory, golds, *, limit: int = 3) -> float:\n"
+        "    return float(trajectory.answer is not None and trajectory.n_searches <= limit)\n"
+    )
+    own = f'{{term: "own_reward_of_this_test:brevity", weight: {WEIGHT}, limit: {LIMIT}}}'
+    return trained(
+        folder,
+        8,
+        "actor_rollout_ref.model.lora_rank=8",
+        "actor_rollout_ref.model.lora.merge=true",
+        "actor_rollout_ref.actor.optim.lr=1e-2",
+        f"rag_r1.reward=[{{term: em}}, {own}]",
+    )
 
 
 def test_groups_with_one_reward_are_filtered_and_refilled(tmp_path: Path):
@@ -56,13 +88,12 @@ def test_groups_with_one_reward_are_filtered_and_refilled(tmp_path: Path):
         check(run)
 
 
-def test_merged_adapters_reach_the_engine_after_every_update(tmp_path: Path):
-    run = trained(
-        tmp_path,
-        8,
-        "actor_rollout_ref.model.lora_rank=8",
-        "actor_rollout_ref.model.lora.merge=true",
-        "actor_rollout_ref.actor.optim.lr=1e-2",
-    )
+def test_merged_adapters_reach_the_engine_after_every_update(with_adapters: GroupedRun):
     for check in LORA_CHECKS:
+        check(with_adapters)
+
+
+def test_the_readmes_reward_is_trained_with_from_a_folder_of_ones_own(with_adapters: GroupedRun):
+    run = OwnRewardRun(with_adapters.out, weight=WEIGHT, limit=LIMIT)
+    for check in own_reward_checks.CHECKS:
         check(run)

@@ -1,4 +1,7 @@
-"""The whole pipeline in the smallest size, with real trainings, killed in the middle and given again."""
+"""The whole pipeline in the smallest size, with real trainings, killed in the middle and given again.
+
+The checkpoint of its GRPO is exported with the command of docs/guides/exporting.md, too.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from export_checks import a_step_changed_the_policy, it_is_the_same_model
+from export_command import export
+from transformers import AutoModelForCausalLM
 
 from rag_r1.demo.pipeline.arguments import STEP_NAMES
 from rag_r1.demo.pipeline.processes import leftovers
@@ -114,3 +120,13 @@ def test_all_steps_killed_in_sft_go_on_and_end_with_a_report(tmp_path):
     last = started(out, "last")
     assert last.wait(300) == 0
     assert (tmp_path / "last.log").read_text().count("was done before") == len(STEP_NAMES)
+
+    actor = out / "grpo" / "stage1" / "checkpoints" / "global_step_1" / "actor"
+    saved = weights(actor / "huggingface")
+    a_step_changed_the_policy(saved, weights(out / "sft" / "run" / "model"))
+    export(actor, tmp_path / "exported")
+    it_is_the_same_model(tmp_path / "exported", saved, actor / "huggingface")
+
+
+def weights(folder: Path) -> dict:
+    return AutoModelForCausalLM.from_pretrained(folder).state_dict()
