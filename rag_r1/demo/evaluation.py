@@ -1,21 +1,11 @@
-"""`rag-r1 eval` for a policy of the demo: the command's words, with the limits of the demo's own validation.
-
-A retrieval server that takes `delay_s` for a search, as one over a large index or on the web does, is the
-real one behind `delayed`.
-"""
+"""`rag-r1 eval` for a policy of the demo: the command's words, with the limits of the demo's validation."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import yaml
-from aiohttp import web
 
 from rag_r1.demo.server import ROOT
 
@@ -55,60 +45,3 @@ def _settings(protocol: str) -> dict[str, dict[str, Any]]:
         for section in ("rag_r1", "data"):
             found[section] = {**found.get(section, {}), **recipe.get(section, {})}
     return found
-
-
-@contextmanager
-def delayed(backend: str, delay_s: float) -> Iterator[str]:
-    """The retrieval server `backend` behind another address, each of whose answers takes `delay_s` longer;
-    yields that address. Requests do not wait for one another."""
-    proxy = _Proxy(backend, delay_s)
-    proxy.start()
-    try:
-        yield proxy.url
-    finally:
-        proxy.stop()
-
-
-class _Proxy:
-    """An HTTP server in a thread of its own."""
-
-    def __init__(self, backend: str, delay_s: float):
-        self.backend, self.delay_s, self.url = backend.rstrip("/"), delay_s, ""
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(30)
-
-    def stop(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(30)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
-        self._loop.close()
-
-    async def _start(self) -> None:
-        self._session = aiohttp.ClientSession()
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._pass)
-        self._runner = web.AppRunner(app, shutdown_timeout=1.0)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-
-    async def _stop(self) -> None:
-        await self._runner.cleanup()
-        await self._session.close()
-
-    async def _pass(self, request: web.Request) -> web.Response:
-        data, target = await request.read(), self.backend + request.path_qs
-        if request.method == "POST":
-            await asyncio.sleep(self.delay_s)
-        headers = {"Content-Type": request.content_type}
-        try:
-            async with self._session.request(request.method, target, data=data, headers=headers) as answer:
-                return web.Response(
-                    status=answer.status, body=await answer.read(), content_type="application/json"
-                )
-        except aiohttp.ClientError:
-            return web.Response(status=502)

@@ -31,7 +31,8 @@ from pydantic import Field, model_validator
 
 from rag_r1.afterwards import newest_checkpoint
 from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
-from rag_r1.demo.evaluation import NO_CACHE, delayed, evaluation
+from rag_r1.demo.evaluation import NO_CACHE, evaluation
+from rag_r1.demo.loopback import DelayingProxy
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import KEEP_POLICY, DemoError, run_demo
 from rag_r1.demo.server import ROOT, ServerError, build_index, retrieval_server
@@ -141,12 +142,12 @@ def compared(given: SqMqArguments, seed: int) -> dict[str, Any]:
     results: dict[str, Any] = {"seed": seed}
     with (
         retrieval_server(folder / "index", folder / "server.log") as server,
-        delayed(server, given.search_s) as url,
+        DelayingProxy(server, given.search_s) as proxy,
     ):
         for arm, model in models.items():
             print(f"seed {seed}, {arm}: {given.questions} questions, one at a time")
             out, data = folder / f"eval_{arm}", folder / "data" / "val.parquet"
-            words = evaluation(model, data, f"rag_r1_{arm}", url, out, "--in-flight", "1", NO_CACHE)
+            words = evaluation(model, data, f"rag_r1_{arm}", proxy.url, out, "--in-flight", "1", NO_CACHE)
             if evaluate.main(words):
                 raise ComparisonError(f"the evaluation in {out} did not end; see above, and start again")
             results[arm] = {group: vars(figures) for group, figures in measured(out).items()}

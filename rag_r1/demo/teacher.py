@@ -6,22 +6,20 @@ then names something else of the same type. Which questions these are, and which
 is drawn from hashes, so it is the same in every run and whatever the order of the requests. If a fact is not
 in the observations, it answers `unknown`.
 
-`LoopbackServer` runs an aiohttp application in a thread for the length of a block, and `TeacherServer` serves
-the teacher with it. As chat endpoints do, it ends at the first stop string and leaves that out. A request
-that is no conversation about a known question is answered with 400 and the reason.
+`TeacherServer` serves the teacher. As chat endpoints do, it ends at the first stop string and leaves that
+out. A request that is no conversation about a known question is answered with 400 and the reason.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from aiohttp import web
 
+from rag_r1.demo.loopback import LoopbackServer
 from rag_r1.demo.traces import answer_turn, conclude, named, rounds_of, search_turn
 from rag_r1.demo.world import INDEPENDENT, Lookup, Question
 from rag_r1.evaluation.asks import drawn
@@ -115,58 +113,6 @@ def completion(text: str, body: Mapping[str, Any]) -> dict[str, Any]:
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     model = body.get("model")
     return {"object": "chat.completion", "model": model, "choices": [choice], "usage": usage}
-
-
-@dataclass
-class LoopbackServer:
-    """A context manager: an HTTP server on a free port of 127.0.0.1, in a thread of its own. Its `url` has no
-    path."""
-
-    url: str = field(default="", init=False)
-
-    def add_routes(self, app: web.Application) -> None:
-        """What is served; to be overridden."""
-
-    def __enter__(self):
-        self._loop = asyncio.new_event_loop()
-        self._fault: BaseException | None = None
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
-        self._thread.start()
-        if not ready.wait(30) or self._fault is not None:
-            raise RuntimeError("the server on loopback did not start") from self._fault
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
-
-    def _serve(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            app = web.Application(client_max_size=1 << 22)
-            self.add_routes(app)
-            runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
-            self._loop.run_until_complete(runner.setup())
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            self._loop.run_until_complete(site.start())
-            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        except BaseException as fault:
-            self._fault = fault
-            return
-        finally:
-            ready.set()
-        self._loop.run_forever()
-        self._loop.run_until_complete(self._end(runner))
-        self._loop.close()
-
-    async def _end(self, runner: web.AppRunner) -> None:
-        """Close the server, with the handlers that hang."""
-        await runner.cleanup()
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
 
 
 @dataclass

@@ -12,17 +12,16 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import aiohttp
 import pytest
 from aiohttp import web
 
+from rag_r1.demo.loopback import Proxy
 from rag_r1.demo.server import ROOT, build_index
 from rag_r1.demo.world import demo_protocol, write_demo
 
@@ -30,52 +29,25 @@ FAULTS = ("delayed", "500", "truncated", "shape")
 SHAPES = (b"[]", b"null", b'{"result": {}}', b'{"result": [[{"document": 7}]]}', b'{"result": []}')
 
 
-class FaultyProxy:
-    """Passes requests on to `backend` and spoils a share of the answers; runs in a thread of its own.
+class FaultyProxy(Proxy):
+    """Passes requests on to `backend` and spoils a share of the answers.
 
     `rate` of the answers to /retrieve is, by chance, delayed by `delay_s`, an error 500, cut in the middle,
-    or JSON of another shape. `counts` tells how many of each there were. `hold_first` holds one answer back
-    until something has happened.
+    or JSON of another shape. `counts` tells how many of each there were, and how often the backend was away.
+    `hold_first` holds one answer back until something has happened.
     """
 
     def __init__(self, backend: str, rate: float, delay_s: float, faults: Sequence[str] = FAULTS):
-        self.backend, self.rate, self.delay_s, self.faults = backend.rstrip("/"), rate, delay_s, faults
+        super().__init__(backend)
+        self.rate, self.delay_s, self.faults = rate, delay_s, faults
         self.counts: Counter[str] = Counter()
-        self.url = ""
         self._random = random.Random(0)
         self._hold: tuple[Callable[[], bool], float] | None = None
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     def hold_first(self, until: Callable[[], bool], at_most_s: float) -> None:
         """Hold back the answer to the first search, which no other answer has preceded, until something is
         so. Counted as `held`, or as `given up` if that takes longer than `at_most_s`."""
         self._hold = (until, at_most_s)
-
-    def __enter__(self) -> FaultyProxy:
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(30)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(30)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
-        self._loop.close()
-
-    async def _start(self) -> None:
-        self._session = aiohttp.ClientSession()
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._pass)
-        self._runner = web.AppRunner(app)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-
-    async def _stop(self) -> None:
-        await self._runner.cleanup()
-        await self._session.close()
 
     async def _held(self, until: Callable[[], bool], at_most_s: float) -> None:
         deadline = time.monotonic() + at_most_s
@@ -83,7 +55,7 @@ class FaultyProxy:
             await asyncio.sleep(0.05)
         self.counts["held" if until() else "given up"] += 1
 
-    async def _pass(self, request: web.Request) -> web.Response:
+    async def handle(self, request: web.Request) -> web.Response:
         if request.path == "/retrieve" and self._hold:
             hold, self._hold = self._hold, None
             await self._held(*hold)
@@ -92,22 +64,17 @@ class FaultyProxy:
         self.counts[fault] += 1
         if fault == "500":
             return web.Response(status=500, text="<html>")
-        try:
-            data = await request.read()
-            target = self.backend + request.path_qs
-            headers = {"Content-Type": request.content_type}
-            async with self._session.request(request.method, target, data=data, headers=headers) as answer:
-                status, body = answer.status, await answer.read()
-        except aiohttp.ClientError:
+        answer = await self.passed_on(request)
+        if answer.status == 502:
             self.counts["away"] += 1
-            return web.Response(status=502)
+            return answer
         if fault == "delayed":
             await asyncio.sleep(self.delay_s)
         if fault == "truncated":
-            body = body[: len(body) // 2]
+            answer.body = answer.body[: len(answer.body) // 2]
         if fault == "shape":
-            body = self._random.choice(SHAPES)
-        return web.Response(status=status, body=body, content_type="application/json")
+            answer.body = self._random.choice(SHAPES)
+        return answer
 
 
 class MortalServer:

@@ -22,8 +22,9 @@ from typing import Any
 
 from aiohttp import web
 
+from rag_r1.demo.loopback import LoopbackServer
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.teacher import LoopbackServer, RuleTeacher, completion
+from rag_r1.demo.teacher import RuleTeacher, completion
 from rag_r1.demo.world import Question, make_questions, make_world
 from rag_r1.evaluation.asks import drawn
 

@@ -1,0 +1,110 @@
+"""HTTP servers of the demo on a free port of 127.0.0.1, each in a thread, for the length of a block.
+
+`Proxy` passes requests on to another server; a subclass changes what comes back, or when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import aiohttp
+from aiohttp import web
+
+
+@dataclass
+class LoopbackServer:
+    """A context manager: an HTTP server on a free port of 127.0.0.1, in a thread of its own. Its `url` has no
+    path."""
+
+    url: str = field(default="", init=False)
+
+    def add_routes(self, app: web.Application) -> None:
+        """What is served; to be overridden."""
+
+    def __enter__(self):
+        self._loop = asyncio.new_event_loop()
+        self._fault: BaseException | None = None
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
+        self._thread.start()
+        if not ready.wait(30) or self._fault is not None:
+            raise RuntimeError("the server on loopback did not start") from self._fault
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(30)
+
+    def _serve(self, ready: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            app = web.Application(client_max_size=1 << 22)
+            self.add_routes(app)
+            runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
+            self._loop.run_until_complete(runner.setup())
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            self._loop.run_until_complete(site.start())
+            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        except BaseException as fault:
+            self._fault = fault
+            return
+        finally:
+            ready.set()
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._end(runner))
+        self._loop.close()
+
+    async def _end(self, runner: web.AppRunner) -> None:
+        """Close the server, with the handlers that hang."""
+        await runner.cleanup()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+
+@dataclass
+class Proxy(LoopbackServer):
+    """The server `backend` at another address. Requests do not wait for one another."""
+
+    backend: str
+
+    def add_routes(self, app: web.Application) -> None:
+        app.router.add_route("*", "/{path:.*}", self.handle)
+        app.cleanup_ctx.append(self._client)
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """The answer to a request; to be overridden."""
+        return await self.passed_on(request)
+
+    async def passed_on(self, request: web.Request) -> web.Response:
+        """The backend's answer; 502 if it is away."""
+        data, target = await request.read(), self.backend.rstrip("/") + request.path_qs
+        headers = {"Content-Type": request.content_type}
+        try:
+            async with self._session.request(request.method, target, data=data, headers=headers) as answer:
+                return web.Response(
+                    status=answer.status, body=await answer.read(), content_type="application/json"
+                )
+        except aiohttp.ClientError:
+            return web.Response(status=502)
+
+    async def _client(self, app: web.Application) -> AsyncIterator[None]:
+        async with aiohttp.ClientSession() as self._session:
+            yield
+
+
+@dataclass
+class DelayingProxy(Proxy):
+    """Each answer to a POST takes `delay_s` longer, as that of a search in a large index or on the web."""
+
+    delay_s: float
+
+    async def handle(self, request: web.Request) -> web.Response:
+        if request.method == "POST":
+            await request.read()  # before the wait, as a server does
+            await asyncio.sleep(self.delay_s)
+        return await self.passed_on(request)
