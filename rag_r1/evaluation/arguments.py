@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
 from pydantic import Field, model_validator
@@ -26,7 +26,10 @@ Share = Annotated[float, Field(ge=0, le=1), Must("a number from 0 to 1")]
 
 
 class AskingArguments(Arguments):
-    """The arguments that all of these commands have. Each adds the address and the model of its endpoint."""
+    """The arguments that all of these commands have. Each adds the address and the model of its endpoint.
+    `finds_tokenizer`: without --tokenizer the command takes that of the model."""
+
+    finds_tokenizer: ClassVar[bool] = False
 
     questions: list[Path] = argument(
         "veRL parquet as data_process/ writes it, or question and answers as JSON, JSON lines, CSV, TSV or "
@@ -103,7 +106,7 @@ class AskingArguments(Arguments):
 
     @model_validator(mode="after")
     def _tokenizer_is_known(self) -> AskingArguments:
-        if self.engine == "completions" and self.tokenizer is None:
+        if self.engine == "completions" and self.tokenizer is None and not self.finds_tokenizer:
             raise ValueError(
                 "--engine completions needs --tokenizer, the tokenizer of the model that is asked"
             )

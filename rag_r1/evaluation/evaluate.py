@@ -23,7 +23,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -80,6 +80,8 @@ _LIMITS: dict[str, dict[str, dict[str, int]]] = {
 class EvalArguments(JudgeArguments, AskingArguments):
     """Who is asked what, and how."""
 
+    finds_tokenizer: ClassVar[bool] = True
+
     questions: list[Path] = argument(
         "questions: veRL parquet as data_process/ writes it, or question and answers as JSON, JSON lines, "
         "CSV, TSV or parquet; may be repeated",
@@ -119,11 +121,6 @@ class EvalArguments(JudgeArguments, AskingArguments):
     vllm_options: str = argument(
         'further flags of the server that is started here, "--tensor-parallel-size 2"', "FLAGS", default=""
     )
-
-    @model_validator(mode="after")
-    def _tokenizer_is_known(self) -> EvalArguments:
-        """Without --tokenizer it is the model's own (evaluated_model.py)."""
-        return self
 
     @model_validator(mode="after")
     def _card_is_the_agents(self) -> EvalArguments:
