@@ -2,7 +2,7 @@
 
 As with `rag-r1 train` there is no trainer here. On GPUs the command starts `verl.trainer.sft_trainer` with
 torchrun; on a CPU the same trainer through a small start of ours (rag_r1/plugin/cpu/sft_trainer.py). The same
-command, run again, resumes from the last checkpoint (veRL's `trainer.resume_mode: auto`).
+command, run again, resumes from the last checkpoint (veRL's `trainer.resume_mode: auto`; sft_resume.py).
 
 After the training the command names the exported model of the checkpoint with the lowest validation loss, as
 the paper chooses it (RAG-R1, appendix A), and links it as `model` in `trainer.default_local_dir`: a Hugging
@@ -24,6 +24,7 @@ from typing import Any
 from rag_r1.afterwards import after_sft
 from rag_r1.command_line import Arguments, Overrides, argument, read_arguments
 from rag_r1.import_path import find_beside_the_caller
+from rag_r1.sft_resume import begin_next_epoch
 from rag_r1.stages import StageError, locked, run_here
 from rag_r1.train import Recipe, RecipeError, compose_what_fits
 
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        return run(command, Path(config.trainer.default_local_dir).expanduser())
+        return run(command, Path(config.trainer.default_local_dir).expanduser(), config)
     except StageError as error:  # the folder's lock
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -144,10 +145,11 @@ def _on_every_node(nodes: int, command: Sequence[str]) -> tuple[str, str, str]:
     return "trainer.nnodes", f"is {nodes}, and `rag-r1 sft` starts one machine", remedy
 
 
-def run(command: Sequence[str], folder: Path) -> int:
+def run(command: Sequence[str], folder: Path, config: Any) -> int:
     """Train into `folder`; prints and links the model at the end. Returns the exit status. Raises StageError
     if a training is running there."""
     with locked(folder):
+        begin_next_epoch(folder, config)
         metrics = folder / METRICS
         if metrics.exists():
             metrics.replace(folder / f"metrics-{len(list(folder.glob('metrics-*.jsonl'))) + 1}.jsonl")

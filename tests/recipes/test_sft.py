@@ -169,6 +169,10 @@ def test_a_run_without_an_exported_model_is_told(tmp_path):
         sft.best_model(tmp_path)
 
 
+#: A training that resumes nothing.
+NEW = OmegaConf.create({"trainer": {"resume_mode": "disable"}})
+
+
 def test_a_training_links_its_model_and_keeps_earlier_logs(tmp_path, capfd):
     """The command that stands in for veRL's leaves what veRL leaves."""
     script = """
@@ -177,10 +181,11 @@ def test_a_training_links_its_model_and_keeps_earlier_logs(tmp_path, capfd):
         echo "{\\"step\\": $2, \\"data\\": {\\"val/loss\\": 0.$2}}" > "$VERL_FILE_LOGGER_PATH"
     """
     for step in ("2", "3"):
-        assert sft.run(["bash", "-c", script, "-", str(tmp_path / "run"), step], tmp_path / "run") == 0
+        command = ["bash", "-c", script, "-", str(tmp_path / "run"), step]
+        assert sft.run(command, tmp_path / "run", NEW) == 0
     assert (tmp_path / "run" / "model").resolve() == tmp_path / "run" / "global_step_2" / "huggingface"
     assert (tmp_path / "run" / "metrics-1.jsonl").exists()
-    assert sft.run(["false"], tmp_path / "run") == 1
+    assert sft.run(["false"], tmp_path / "run", NEW) == 1
     assert "the same command resumes it" in capfd.readouterr().err
 
 

@@ -1,0 +1,62 @@
+"""What `rag-r1 sft` does before veRL resumes a training from a checkpoint at the end of an epoch.
+
+veRL saves the state of its data loader within the loop over an epoch's batches (verl 0.9.1,
+trainer/sft_trainer.py, `fit`: the checkpoint of a step is written before the loop asks for the next batch).
+Saved with the last step of an epoch, that state has no batches left. A start from such a checkpoint begins
+the next epoch, restores the state, gets no batch, and the whole epoch is skipped. Checkpoints are at the ends
+of epochs here (`trainer.save_freq=after_each_epoch`), so this is so for every resumption.
+
+Without the file of that state veRL begins the epoch from its first batch, in the order that the epoch's
+number gives, which is what an uninterrupted training does.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from rag_r1.preflight.data import files_of
+
+#: veRL's file with the number of the last whole checkpoint.
+LATEST = "latest_checkpointed_iteration.txt"
+
+
+def begin_next_epoch(folder: Path, config: Any) -> bool:
+    """Remove the data loader's state from the checkpoint that veRL will resume from, if that is at the end of
+    an epoch. Returns whether there was one. `folder`: `trainer.default_local_dir`; `config`: of the training,
+    whose files have been checked."""
+    checkpoint = _resumed_from(folder, config)
+    if checkpoint is None or not (steps := steps_of_epoch(config.data)):
+        return False
+    if int(checkpoint.name.rpartition("_")[2]) % steps:
+        return False
+    states = list(checkpoint.glob("data_*.pt"))
+    for state in states:
+        state.unlink()
+    return bool(states)
+
+
+def steps_of_epoch(data: Any) -> int:
+    """Whole batches in the training files, as veRL's data loader counts them (the last, partial one is
+    dropped)."""
+    rows = sum(pq.ParquetFile(name).metadata.num_rows for name in files_of(data, "train_files"))
+    if 0 < (data.get("train_max_samples") or -1) < rows:
+        rows = data.train_max_samples
+    return rows // data.train_batch_size
+
+
+def _resumed_from(folder: Path, config: Any) -> Path | None:
+    """The folder of the checkpoint, as veRL finds it (utils/checkpoint/checkpoint_handler.py)."""
+    mode, named = config.trainer.get("resume_mode", "auto"), config.trainer.get("resume_from_path")
+    if mode == "disable":
+        return None
+    if named:
+        found = Path(named).expanduser()
+    else:
+        latest = folder / LATEST
+        step = latest.read_text(encoding="utf-8").strip() if latest.is_file() else ""
+        found = folder / f"global_step_{step}"
+    return found if re.fullmatch(r"global_step_\d+", found.name) and found.is_dir() else None
