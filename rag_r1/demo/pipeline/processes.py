@@ -83,14 +83,16 @@ class SftBar:
         self._bar.close()
 
     def update(self) -> None:
-        """Show the last whole line."""
+        """Show the last step."""
         lines = self.metrics.read_bytes().split(b"\n")[:-1] if self.metrics.exists() else []
-        for line in lines:
-            logged = json.loads(line)
-            self.loss = logged["data"].get("val/loss", self.loss)
-            if "train/loss" in logged["data"]:
-                self._bar.set_postfix(loss=f"{logged['data']['train/loss']:.3f}", refresh=False)
-                self._bar.update(max(0, int(logged["step"]) - self._bar.n))
+        logged = [json.loads(line) for line in lines]
+        steps = [entry for entry in logged if "train/loss" in entry["data"]]
+        self.loss = next(
+            (e["data"]["val/loss"] for e in reversed(logged) if "val/loss" in e["data"]), self.loss
+        )
+        if steps and int(steps[-1]["step"]) > self._bar.n:
+            self._bar.set_postfix(loss=f"{steps[-1]['data']['train/loss']:.3f}", refresh=False)
+            self._bar.update(int(steps[-1]["step"]) - self._bar.n)
 
 
 def tail(log: Path) -> str:
