@@ -20,7 +20,7 @@ from rag_r1.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.evaluation.corpus.files import Corpus, CorpusError
 from rag_r1.evaluation.corpus.questions import Question, read_questions
 from rag_r1.evaluation.corpus.report import printable
-from rag_r1.evaluation.gold_passages import POOL, find_passages
+from rag_r1.evaluation.gold_passages import POOL, SAVE_EVERY, find_passages
 from rag_r1.probe_passages import Passages
 from rag_r1.supporting import Evidence
 
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def gather(given: PassagesArguments) -> tuple[list[str], BadRows]:
+def gather(given: PassagesArguments, *, save_every: int = SAVE_EVERY) -> tuple[list[str], BadRows]:
     """Write the passages; returns what was found, in words, and the rows that were left out.
 
     Raises DataError and CorpusError, with the remedy, if a file cannot be read, or has bad rows that are not
@@ -98,6 +98,7 @@ def gather(given: PassagesArguments) -> tuple[list[str], BadRows]:
         random=given.random,
         seed=given.seed,
         skip_bad_rows=given.skip_bad_rows,
+        save_every=save_every,
         progress=not given.no_progress,
     )
     return [*_told(wanted, passages), f"passages: {given.out}"], read.bad + bad

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from rag_r1.cli import main as cli
+from rag_r1.evaluation.corpus.files import Corpus
+from rag_r1.evaluation.gold_passages import find_passages
 from rag_r1.probe_passages import PassagesError, read_passages
 from rag_r1.rows import QuestionRow, write_rows
 from rag_r1.supporting import Evidence
 
+ROOT = Path(__file__).parents[2]
 CORPUS = [{"id": str(i), "contents": f'"Page {i // 2}"\ntext {i}'} for i in range(40)]
 ROW = QuestionRow("Which?", ("x",), id="q", split="test", protocol="rag_r1_mq")
 
@@ -51,6 +58,10 @@ def test_the_file_has_what_gold_and_random_show(run, tmp_path):
     gold = passages.of(Evidence.of({"supporting_titles": ["Page 3", "Page 5"]}), [])
     assert [one.id for one in gold] == ["6", "10", "7", "11"]
     assert len(passages.pool) == 15
+    wanted = [Evidence.of(asked(0, "Page 3", "Page 5").metadata), Evidence(titles=frozenset({"nowhere"}))]
+    of_card = tmp_path / "of_card.json"
+    find_passages(Corpus([tmp_path / "corpus.jsonl"]), wanted, of_card, random=15, seed=2, progress=False)
+    assert of_card.read_bytes() == (tmp_path / "passages.json").read_bytes(), "as a card finds them"
 
 
 def test_the_random_passages_depend_on_the_seed_and_a_second_run_changes_nothing(run, tmp_path):
@@ -99,3 +110,31 @@ def test_a_file_that_is_something_else_is_not_overwritten(run, out, what, tmp_pa
         run("--data", tmp_path / "q.json", out=out)
     assert refused.value.code == 2 and what in capsys.readouterr().err
     assert (tmp_path / "q.json").read_text() == "[]"
+
+
+@pytest.mark.slow
+def test_the_command_goes_on_after_sigkill_and_finds_the_same(tmp_path):
+    rows = 60_000
+    with (tmp_path / "corpus.jsonl").open("w") as file:
+        file.writelines(f'{{"id": "{i}", "contents": "Page {i % 1000}\\ntext {i}"}}\n' for i in range(rows))
+    write_rows(tmp_path / "val.parquet", [asked(1, "Page 3", "Page 999")])
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from rag_r1.evaluation.passages_command import PassagesArguments, gather\n"
+        "folder = Path(sys.argv[1])\n"
+        "given = PassagesArguments(data=[folder / 'val.parquet'], corpus=[folder / 'corpus.jsonl'],\n"
+        "                          out=folder / sys.argv[2], random=50, no_progress=True)\n"
+        "print(gather(given, save_every=2000)[0])\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    process = subprocess.Popen([*command, "killed.json"], cwd=ROOT, stdout=subprocess.DEVNULL)
+    while process.poll() is None and not (tmp_path / "killed.json").exists():
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    before = json.loads((tmp_path / "killed.json").read_text())
+    assert not before["done"] and 0 < before["place"][2] < rows
+    for name in ("killed.json", "whole.json"):
+        subprocess.run([*command, name], cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=280)
+    assert (tmp_path / "killed.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
+    assert len(read_passages(tmp_path / "killed.json").by_title["page 999"]) == 50
