@@ -146,7 +146,11 @@ class RagR1Config:
         )
         faults += wrong
         failures, wrong = read_options(FailurePolicy, {**FOR_TRAINING, **block.failures})
-        faults += wrong + _missing_passages(block)
+        faults += wrong
+        if (fault := _missing_passages(block)) and fault.key not in [
+            getattr(one, "key", "") for one in faults
+        ]:
+            faults.append(fault)
         settings = cls(
             protocol=protocol,
             own_prompt=block.prompt is not None,
@@ -226,14 +230,14 @@ def faults_of(build: Callable[[dict[str, Any]], Any], options: Mapping[str, Any]
     return []
 
 
-def _missing_passages(block: _Block) -> list[OptionFault]:
+def _missing_passages(block: _Block) -> OptionFault | None:
     """The fault of probes that show passages if no file of passages is given."""
     shown = [probe for probe in block.probes if probe in SHOW_PASSAGES]
     if not shown or block.probe_passages is not None:
-        return []
+        return None
     key = "rag_r1.probe_passages"
     what = f"must be given for the probes {', '.join(shown)}: a file made with `rag-r1 probe-passages`"
-    return [OptionFault(key, f"{key} {what}")]
+    return OptionFault(key, f"{key} {what}")
 
 
 def _protocol(block: _Block) -> Protocol:

@@ -151,5 +151,7 @@ def test_probes_that_show_passages_need_the_file_and_the_command_that_makes_it_i
     _, [fault] = RagR1Config.read(probed)
     assert str(fault).startswith("rag_r1.probe_passages must be given for the probes gold, random")
     assert "`rag-r1 probe-passages`" in str(fault)
+    _, [fault] = RagR1Config.read({**probed, "probe_passages": 5})
+    assert str(fault) == "rag_r1.probe_passages must be a file or null, not 5", "told once"
     assert RagR1Config.from_config({**probed, "probe_passages": "p.json"}).probe_passages == "p.json"
     assert RagR1Config.from_config({**RIGHT, "probes": ["withheld"]}).probe_passages is None
