@@ -72,6 +72,7 @@ LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
 JSON = st.recursive(
     LEAVES,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=6,
 )
 
 

@@ -159,7 +159,7 @@ def served_passages(base: str, wanted: Iterable[Evidence]) -> Passages:
                 answer = client.post(f"{base}/documents", json={"ids": part})
                 if answer.status_code != 200:
                     return Passages()
-                found.by_id |= _served(answer.json(), part)
+                found.by_id.update(_served(answer.json(), part))
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError) as error:
         raise RunError(
             f"the retrieval server at {base} gives no documents ({type(error).__name__}: {error}): start it, "
