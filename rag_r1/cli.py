@@ -19,6 +19,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "data": ("data_process.build", "build training and validation sets from several sources"),
     "corpus": ("rag_r1.evaluation.corpus.command", "check whether questions can be answered from a corpus"),
+    "probe-passages": (
+        "rag_r1.evaluation.passages_command",
+        "find the passages that the probes of a validation show; resumable",
+    ),
     "traces": ("rag_r1.evaluation.traces", "let a teacher answer questions with search, for SFT; resumable"),
     "sft-data": (
         "rag_r1.evaluation.sft_data",
@@ -41,7 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 def usage() -> str:
     """The text of `rag-r1 --help`."""
-    lines = [f"  {name:10}{what}" for name, (_, what) in COMMANDS.items()]
+    lines = [f"  {name:16}{what}" for name, (_, what) in COMMANDS.items()]
     return "\n".join(
         [
             "usage: rag-r1 COMMAND [arguments]",

@@ -24,6 +24,7 @@ from rag_r1.options import (
     Count,
     Flag,
     Must,
+    OptionFault,
     OptionsError,
     PositiveCount,
     Seconds,
@@ -48,13 +49,15 @@ def _each_once(probes: tuple[str, ...]) -> tuple[str, ...]:
     return probes
 
 
-#: The probes (rag_r1/probes.py) that a validation can play: those that need no text of passages.
-ValidationProbe = Literal["closed_book", "empty", "withheld"]
+#: The probes (rag_r1/probes.py) that a validation can play.
+ValidationProbe = Literal["closed_book", "empty", "random", "gold", "withheld"]
+#: Those that show passages of the file `rag_r1.probe_passages`.
+SHOW_PASSAGES: tuple[ValidationProbe, ...] = ("random", "gold")
 Probes = Annotated[
     tuple[ValidationProbe, ...],
     BeforeValidator(lambda value: tuple(value or ()) if isinstance(value, list | None) else value),
     AfterValidator(_each_once),
-    Must("a list of closed_book, empty, withheld, each once (random and gold: `rag-r1 eval --card`)"),
+    Must("a list of closed_book, empty, random, gold, withheld, each once"),
 ]
 Section = Annotated[dict, BeforeValidator(lambda value: {} if value is None else value), Must("a mapping")]
 Entries = Annotated[tuple[dict, ...], BeforeValidator(_listed), Must("a list of {term, weight, ...}")]
@@ -78,6 +81,8 @@ class _Block:
     failures: Section = field(default_factory=dict)
     #: Under which the questions of a validation are played once more (plugin/probe_rows.py).
     probes: Probes = ()
+    #: The passages that `random` and `gold` show (probe_passages.py).
+    probe_passages: Annotated[Text | None, Must("a file or null")] = None
     trajectory_dir: Annotated[Text | None, Must("a folder or null")] = None
 
 
@@ -100,6 +105,7 @@ class RagR1Config:
     failures: FailurePolicy
     trajectory_dir: str | None
     probes: tuple[ValidationProbe, ...] = ()
+    probe_passages: str | None = None
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | None) -> RagR1Config:
@@ -141,6 +147,10 @@ class RagR1Config:
         faults += wrong
         failures, wrong = read_options(FailurePolicy, {**FOR_TRAINING, **block.failures})
         faults += wrong
+        if (fault := _missing_passages(block)) and fault.key not in [
+            getattr(one, "key", "") for one in faults
+        ]:
+            faults.append(fault)
         settings = cls(
             protocol=protocol,
             own_prompt=block.prompt is not None,
@@ -153,6 +163,7 @@ class RagR1Config:
             failures=failures,
             trajectory_dir=block.trajectory_dir,
             probes=block.probes,
+            probe_passages=block.probe_passages,
         )
         return settings, faults
 
@@ -217,6 +228,16 @@ def faults_of(build: Callable[[dict[str, Any]], Any], options: Mapping[str, Any]
     except (ValueError, TypeError) as fault:
         return [fault]
     return []
+
+
+def _missing_passages(block: _Block) -> OptionFault | None:
+    """The fault of probes that show passages if no file of passages is given."""
+    shown = [probe for probe in block.probes if probe in SHOW_PASSAGES]
+    if not shown or block.probe_passages is not None:
+        return None
+    key = "rag_r1.probe_passages"
+    what = f"must be given for the probes {', '.join(shown)}: a file made with `rag-r1 probe-passages`"
+    return OptionFault(key, f"{key} {what}")
 
 
 def _protocol(block: _Block) -> Protocol:

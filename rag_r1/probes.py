@@ -14,30 +14,34 @@ thing of an episode and nothing else; prompt, budgets and sampling are those of 
 A policy that searches and reads scores low in all but `real` and `gold`. `random` draws its passages by a
 hash of the question and the query, so that a run gives the same at every order and after every resumption.
 
-Evaluation plays all of them (evaluation/search_card.py); the validations of a training those that need no
-text of passages (plugin/probe_rows.py, `rag_r1.probes`).
+Evaluation plays all of them (evaluation/search_card.py), and so can the validations of a training
+(plugin/probe_rows.py, `rag_r1.probes`). For both, `ProbedAgent` makes the agent of each question.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from rag_r1.agent import Tool
 from rag_r1.agent_setup import AgentSetup
+from rag_r1.probe_passages import Passages
 from rag_r1.protocols import SEARCH, Document, Failure
 from rag_r1.supporting import Evidence, title_of
-from rag_r1.tools import Searcher, searching
+from rag_r1.tools import RetrieverConfig, Searcher, searching
 
 Probe = Literal["real", "closed_book", "empty", "random", "gold", "withheld"]
 PROBES: tuple[Probe, ...] = ("real", "closed_book", "empty", "random", "gold", "withheld")
 #: Those that need the question's gold passages.
 NEED_GOLD: tuple[Probe, ...] = ("gold", "withheld")
-#: Documents that the search behind `withheld` returns beyond top-k: a gold page may have many passages.
+#: Those that depend on the question's gold passages, or on the text of others.
+NEED_PASSAGES: tuple[Probe, ...] = ("random", *NEED_GOLD)
+#: Documents that the search behind `gold` and `withheld` returns beyond top-k: a gold page may have many
+#: passages.
 SPARE = 20
 
 Result = Sequence[Document] | Failure
@@ -78,6 +82,56 @@ def probed(
             raise ProbeError(f"{question_id}: the probe `gold` needs the text of the gold passages")
         return replace(setup, tools=lambda: _gold_first(setup.tools(), evidence, topk))
     return replace(setup, tools=lambda: _without(setup.tools(), evidence, topk))
+
+
+@dataclass(frozen=True)
+class ProbedAgent:
+    """The agent of each question under a probe, the same for a search card and in a training.
+
+    `setup`: the real run's. `deeper`: the same with the search of `deeper_search`, for the probes of
+    NEED_GOLD. `topk`: documents that a search shows, from `topk_of`.
+    """
+
+    setup: AgentSetup
+    deeper: AgentSetup
+    topk: int
+    passages: Passages = field(default_factory=Passages)
+
+    def evidence(self, metadata: Mapping[str, Any], golds: Sequence[str]) -> Evidence:
+        """A question's evidence, with the gold passages that it is shown. `metadata`: its row's."""
+        return self.passages.evidence(metadata, golds, self.topk)
+
+    def under(self, probe: Probe, question_id: str, evidence: Evidence) -> AgentSetup:
+        """The agent that plays a question with this evidence. Raises ProbeError."""
+        setup = self.deeper if probe in NEED_GOLD else self.setup
+        shown = max(self.topk, len(evidence.passages)) if probe == "gold" else self.topk
+        pool = self.passages.others(evidence) if probe == "random" else ()
+        return probed(setup, probe, question_id, shown, evidence, pool)
+
+
+def topk_of(retriever: Mapping[str, Any]) -> int:
+    """Documents that a search with these keys shows; 0 if that is not a number, since a search tool of the
+    user's own need not have it."""
+    topk = retriever.get("topk", RetrieverConfig().topk)
+    return topk if isinstance(topk, int) else 0
+
+
+def deeper_search(retriever: Mapping[str, Any], topk: int) -> dict[str, Any]:
+    """The keys of a search that returns enough to fill top-k without the passages of gold pages."""
+    return {**retriever, "topk": topk + SPARE}
+
+
+def applies(probe: Probe, evidence: Evidence) -> bool:
+    """Whether a question with this evidence can be played under a probe."""
+    if probe == "gold":
+        return bool(evidence.passages)
+    return probe not in NEED_GOLD or bool(evidence)
+
+
+def enough_random(passages: Passages, evidence: Iterable[Evidence], topk: int) -> bool:
+    """Whether `random` can be played: beside the gold passages of each question there are more than two
+    searches show, so that they differ."""
+    return all(len(passages.others(one)) > 2 * topk for one in (Evidence(), *evidence))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ WRONG = {
     ("colour",): "blue",
     ("protocol",): "no_such",
     ("trajectory_dir",): 5,
+    ("probe_passages",): 5,
     ("reward",): "em",
     ("agent", "max_turn"): 3,
     ("agent", "max_turns"): -1,
@@ -139,7 +140,18 @@ def test_all_wrong_terms_and_all_that_is_wrong_with_one_are_told():
     assert all(str(fault) in str(caught.value) for fault in faults)
 
 
-@pytest.mark.parametrize("probes", [["gold"], ["closed_book", "closed_book"], "empty", [5]])
+@pytest.mark.parametrize("probes", [["real"], ["closed_book", "closed_book"], "empty", [5]])
 def test_a_wrong_probe_of_the_validation_is_named_by_its_key(probes):
     _, [fault] = RagR1Config.read({**RIGHT, "probes": probes})
-    assert str(fault).startswith("rag_r1.probes must be a list of closed_book, empty, withheld")
+    assert str(fault).startswith("rag_r1.probes must be a list of closed_book, empty, random, gold, withheld")
+
+
+def test_probes_that_show_passages_need_the_file_and_the_command_that_makes_it_is_named():
+    probed = {**RIGHT, "probes": ["empty", "gold", "random"]}
+    _, [fault] = RagR1Config.read(probed)
+    assert str(fault).startswith("rag_r1.probe_passages must be given for the probes gold, random")
+    assert "`rag-r1 probe-passages`" in str(fault)
+    _, [fault] = RagR1Config.read({**probed, "probe_passages": 5})
+    assert str(fault) == "rag_r1.probe_passages must be a file or null, not 5", "told once"
+    assert RagR1Config.from_config({**probed, "probe_passages": "p.json"}).probe_passages == "p.json"
+    assert RagR1Config.from_config({**RIGHT, "probes": ["withheld"]}).probe_passages is None

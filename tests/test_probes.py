@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -12,7 +13,17 @@ from scripted import ANSWER, SEARCH, Characters, Engine, untimed
 
 from rag_r1.agent import Budget
 from rag_r1.agent_setup import AgentSetup
-from rag_r1.probes import NEED_GOLD, PROBES, ProbeError, probed
+from rag_r1.probe_passages import Passages
+from rag_r1.probes import (
+    NEED_GOLD,
+    PROBES,
+    ProbedAgent,
+    ProbeError,
+    applies,
+    enough_random,
+    probed,
+    topk_of,
+)
 from rag_r1.protocols import SEARCH as SEARCH_TOOL
 from rag_r1.protocols import Document, Failure, load_protocol
 from rag_r1.supporting import Evidence, title_key, title_of
@@ -66,10 +77,8 @@ def test_a_search_finds_what_the_probe_says_and_the_episode_goes_on(probe, docum
 def test_gold_passages_stand_in_the_order_of_the_query_with_the_searchs_own_behind_them():
     setup = probed(SETUP, "gold", "q1", 3, EVIDENCE)
 
-    async def found(*queries):
-        return await setup.tools()[SEARCH_TOOL].call([{"query": query} for query in queries])
-
-    ids = [[one.id for one in results] for results in asyncio.run(found("the TIBER", "a city", "?"))]
+    results = asyncio.run(found(setup.tools, "the TIBER", "a city", "?"))
+    ids = [[one.id for one in result] for result in results]
     assert ids == [["2", "1", "3"], ["1", "2", "3"], ["1", "2", "3"]]
 
 
@@ -113,6 +122,58 @@ def test_a_probe_changes_neither_prompt_nor_codec_nor_failure_policy(probe):
         assert getattr(setup, part) is getattr(SETUP, part)
     if probe != "closed_book":
         assert setup.budget is SETUP.budget
+
+
+class Deeper:
+    """Ranks other passages behind the gold ones."""
+
+    async def search(self, queries):
+        return [[*GOLD, *reversed(OTHERS)] for _ in queries]
+
+
+async def found(tools, *queries):
+    return await tools()[SEARCH_TOOL].call([{"query": query} for query in queries])
+
+
+def test_the_probes_of_gold_passages_use_the_deeper_search_and_the_real_run_its_own():
+    agent = ProbedAgent(SETUP, replace(SETUP, tools=partial(searching, Deeper())), 3)
+    assert agent.under("real", "q1", EVIDENCE) is SETUP
+    for probe, documents in (("gold", [*GOLD, OTHERS[-1]]), ("withheld", [*OTHERS[:-4:-1]])):
+        assert asyncio.run(found(agent.under(probe, "q1", EVIDENCE).tools, "city")) == [documents]
+
+
+def test_random_passages_are_none_of_the_questions_own():
+    agent = ProbedAgent(SETUP, SETUP, TOPK, Passages(pool=[*GOLD, *OTHERS[:3]]))
+
+    for evidence, pool in ((EVIDENCE, OTHERS[:3]), (Evidence(), [*GOLD, *OTHERS[:3]])):
+        results = asyncio.run(found(agent.under("random", "q1", evidence).tools, *map(str, range(40))))
+        assert {document for result in results for document in result} == set(pool)
+
+
+def test_gold_shows_a_passage_of_each_page_even_beyond_topk():
+    agent = ProbedAgent(SETUP, SETUP, 1)
+    assert asyncio.run(found(agent.under("gold", "q1", EVIDENCE).tools, "?")) == [list(GOLD)]
+
+
+def test_a_question_is_probed_if_what_the_probe_needs_of_it_is_known():
+    named, nothing = Evidence(titles=frozenset({"rome"})), Evidence()
+    known = {name: [applies(name, one) for one in (EVIDENCE, named, nothing)] for name in PROBES}
+    assert known.pop("gold") == [True, False, False] and known.pop("withheld") == [True, True, False]
+    assert set(map(tuple, known.values())) == {(True, True, True)}
+
+
+def test_random_needs_more_passages_than_two_searches_show_beside_those_of_each_question():
+    passages = Passages(pool=[*GOLD, *OTHERS[:4]])
+    assert enough_random(passages, [], TOPK) and enough_random(passages, [Evidence()], TOPK)
+    assert not enough_random(passages, [Evidence(), EVIDENCE], TOPK)
+    assert not enough_random(Passages(), [], TOPK)
+
+
+@pytest.mark.parametrize(
+    ("retriever", "topk"), [({}, 3), ({"topk": 5}, 5), ({"topk": None}, 0), ({"topk": "5"}, 0)]
+)
+def test_topk_is_0_if_a_search_does_not_say_it_as_a_number(retriever, topk):
+    assert topk_of(retriever) == topk
 
 
 def test_a_passage_of_a_gold_page_is_gold_under_any_spelling_of_its_title():

@@ -1,10 +1,11 @@
-"""The passages that the probes need: the text of the questions' gold passages, and some drawn at random.
+"""Finds the passages that probes need: the text of the questions' gold passages, and some drawn at random.
 
 The corpus is read once, whatever its size: in memory are the passages that are kept and the current row. A
 gold passage is found by its id, or by the title of its page, and of a page at most `PAGE` passages are kept.
 The random ones are a sample without replacement: those with the smallest hashes of seed and place, so they
 depend neither on the order of reading nor on what else is looked for. What was found is written to a file
-every `save_every` passages, with the place that was reached, so a scan that was killed goes on from there.
+(rag_r1/probe_passages.py) every `save_every` passages, with the place that was reached, so a scan that was
+killed goes on from there.
 
 Without a corpus, a retrieval server that serves documents by their ids (`POST /documents`, as ours does) has
 the text of those passages that a data set names by id.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,17 @@ from typing import Any
 import httpx
 
 from data_process.bad_rows import BadRows
-from rag_r1.evaluation.corpus.files import BadRow, Corpus, Place
+from rag_r1.evaluation.corpus.files import BadRow, Corpus, CorpusError, Place
 from rag_r1.evaluation.run_folder import RunError, write_whole
+from rag_r1.probe_passages import Drawn, Passages, PassagesFile, pool_of
 from rag_r1.protocols import Document
-from rag_r1.rewards.answer_metrics import cover_exact_match
 from rag_r1.supporting import Evidence, title_key, title_of
 from rag_r1.tools.retrieval import token_header
 
 #: Most passages kept of one page.
 PAGE = 50
+#: Passages from which `random` draws.
+POOL = 2000
 SAVE_EVERY = 200_000
 #: Changes whenever the same files would be found to hold something else.
 _VERSION = 1
@@ -39,31 +42,12 @@ _VERSION = 1
 _AT_ONCE = 64
 
 
-@dataclass
-class Passages:
-    """What was found: passages by id, those of a page by `title_key` of its title, and the random ones."""
+class _State(PassagesFile):
+    """The file, with what a scan needs to go on."""
 
-    by_id: dict[str, Document] = field(default_factory=dict)
-    by_title: dict[str, list[Document]] = field(default_factory=dict)
-    pool: list[Document] = field(default_factory=list)
-    bad: BadRows = field(default_factory=BadRows)
-
-    def of(self, evidence: Evidence, golds: Sequence[str]) -> tuple[Document, ...]:
-        """A question's gold passages, best first: by id if all ids are found, else by title; empty if one of
-        them is not found.
-
-        Data sets name pages rather than passages, so of a page those passages come first that contain an
-        answer; and the first passage of each page comes before the second of any.
-        """
-        if evidence.ids and evidence.ids <= self.by_id.keys():
-            return tuple(self.by_id[name] for name in sorted(evidence.ids))
-        pages = [self.by_title.get(title, []) for title in sorted(evidence.titles)]
-        if not pages or not all(pages):
-            return ()
-        answers = list(golds)
-        pages = [sorted(page, key=lambda p: -cover_exact_match(p.contents, answers)) for page in pages]
-        rounds = (page[i] for i in range(PAGE) for page in pages if i < len(page))
-        return tuple({passage.id: passage for passage in rounds}.values())
+    fingerprint: str
+    place: tuple[int, int, int]
+    bad: tuple[int, list[str]]
 
 
 @dataclass
@@ -74,17 +58,19 @@ class _Scan:
     titles: frozenset[str]
     size: int
     seed: int
-    found: Passages = field(default_factory=Passages)
-    drawn: list[tuple[int, str, str]] = field(default_factory=list)
+    by_id: dict[str, Document] = field(default_factory=dict)
+    by_title: dict[str, list[Document]] = field(default_factory=dict)
+    drawn: list[Drawn] = field(default_factory=list)
+    bad: BadRows = field(default_factory=BadRows)
     place: Place = Place()
     done: bool = False
 
     def note(self, document: Document) -> None:
         """A passage of the corpus."""
         if document.id in self.ids:
-            self.found.by_id.setdefault(document.id, document)
+            self.by_id.setdefault(document.id, document)
         if self.titles and (key := title_key(title_of(document))) in self.titles:
-            page = self.found.by_title.setdefault(key, [])
+            page = self.by_title.setdefault(key, [])
             if len(page) < PAGE:
                 page.append(document)
         if self.size:
@@ -95,65 +81,70 @@ class _Scan:
             elif entry > self.drawn[0]:
                 heapq.heapreplace(self.drawn, entry)
 
+    def found(self) -> Passages:
+        """What was found until now."""
+        return Passages(self.by_id, self.by_title, pool_of(self.drawn))
+
     def state(self) -> dict[str, Any]:
         """As JSON."""
-        found = self.found
         return {
             "place": list(self.place),
             "done": self.done,
-            "by_id": [_pair(document) for document in found.by_id.values()],
-            "by_title": {key: [_pair(one) for one in page] for key, page in found.by_title.items()},
+            "by_id": [_pair(document) for document in self.by_id.values()],
+            "by_title": {key: [_pair(one) for one in page] for key, page in self.by_title.items()},
             "drawn": sorted(self.drawn),
-            "bad": [found.bad.count, found.bad.first],
+            "bad": [self.bad.count, self.bad.first],
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """The inverse. Raises KeyError, TypeError or ValueError for a state that is none."""
-        found = Passages(
-            {name: Document(name, contents) for name, contents in state["by_id"]},
-            {key: [Document(*one) for one in page] for key, page in state["by_title"].items()},
-            bad=BadRows(*state["bad"]),
-        )
-        drawn = [(int(number), name, contents) for number, name, contents in state["drawn"]]
-        heapq.heapify(drawn)
-        self.found, self.drawn = found, drawn
-        self.place, self.done = Place(*state["place"]), bool(state["done"])
+    def restore(self, state: _State) -> None:
+        """The inverse."""
+        found = state.passages()
+        self.by_id, self.by_title, self.drawn = found.by_id, found.by_title, list(state.drawn)
+        heapq.heapify(self.drawn)
+        self.bad, self.place, self.done = BadRows(*state.bad), Place(*state.place), state.done
 
 
 def find_passages(
     corpus: Corpus,
     wanted: Iterable[Evidence],
-    state: Path,
+    out: Path,
     *,
     random: int = 0,
     seed: int = 0,
+    skip_bad_rows: bool = False,
     save_every: int = SAVE_EVERY,
     progress: bool = True,
-) -> Passages:
-    """The gold passages of these questions and `random` passages, from one reading of the corpus; goes on
-    from the file `state` if it is of the same search. Raises CorpusError for a corpus that cannot be read."""
+) -> tuple[Passages, BadRows]:
+    """The gold passages of these questions and `random` passages, from one reading of the corpus, and the bad
+    rows that were left out. Both are in the file `out`, too; a file of the same scan is continued.
+
+    Raises CorpusError for a corpus that cannot be read, and for bad rows that are not to be left out: the
+    file then stays unfinished (`done` is false), so that nothing but this command reads it.
+    """
     evidence = list(wanted)
     ids = frozenset(name for one in evidence for name in one.ids)
     titles = frozenset(title for one in evidence for title in one.titles)
     scan = _Scan(ids, titles, random, seed)
     asked = [_VERSION, corpus.fingerprint(), sorted(ids), sorted(titles), random, seed, PAGE]
     fingerprint = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
-    _load(state, fingerprint, scan)
+    _load(out, fingerprint, scan)
     read = 0
     for row, place in () if scan.done else corpus.rows(scan.place, progress=progress, doing="reading corpus"):
         scan.place = place
         if isinstance(row, BadRow):
-            scan.found.bad.add(corpus.where(place), row)
+            scan.bad.add(corpus.where(place), row)
         else:
             scan.note(Document(row.id or "", row.contents))
         read += 1
         if read % save_every == 0:
-            _save(state, fingerprint, scan)
+            _save(out, fingerprint, scan)
+    refused = bool(scan.bad.count) and not skip_bad_rows
     if not scan.done:
-        scan.done = True
-        _save(state, fingerprint, scan)
-    scan.found.pool = [Document(name, contents) for _, name, contents in sorted(scan.drawn, reverse=True)]
-    return scan.found
+        scan.done = not refused
+        _save(out, fingerprint, scan)
+    if refused:
+        raise CorpusError(f"the corpus has {scan.bad.refusal()}")
+    return scan.found(), scan.bad
 
 
 def served_passages(base: str, wanted: Iterable[Evidence]) -> Passages:
@@ -168,7 +159,7 @@ def served_passages(base: str, wanted: Iterable[Evidence]) -> Passages:
                 answer = client.post(f"{base}/documents", json={"ids": part})
                 if answer.status_code != 200:
                     return Passages()
-                found.by_id |= _served(answer.json(), part)
+                found.by_id.update(_served(answer.json(), part))
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError) as error:
         raise RunError(
             f"the retrieval server at {base} gives no documents ({type(error).__name__}: {error}): start it, "
@@ -202,8 +193,8 @@ def _save(path: Path, fingerprint: str, scan: _Scan) -> None:
 def _load(path: Path, fingerprint: str, scan: _Scan) -> None:
     """Go on with an earlier, equal scan, if there was one."""
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-        if state["fingerprint"] == fingerprint:
-            scan.restore(state)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        state = _State.model_validate_json(path.read_bytes())
+    except (OSError, ValueError):
         return
+    if state.fingerprint == fingerprint:
+        scan.restore(state)

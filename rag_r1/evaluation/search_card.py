@@ -7,7 +7,7 @@ as in the real run:
                          a run each, as `rag-r1 eval` makes it: records, card, report
     OUT/search_card.json, .md, .png
                          EM with intervals by condition, and the verdict (search_figures.py)
-    OUT/passages.json    the passages that the probes show (gold_passages.py)
+    OUT/passages.json    the passages that the probes show (rag_r1/probe_passages.py)
 
 `random` needs the corpus. `gold` needs the text of the gold passages: from the corpus, or, if the data set
 names them by id, from the retrieval server. Questions that name no gold passages are left out of `gold` and
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,21 +27,31 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rag_r1.agent_setup import AgentSetup
 from rag_r1.evaluation.card import Card
 from rag_r1.evaluation.conditions import Condition
 from rag_r1.evaluation.corpus.files import Corpus, CorpusError
-from rag_r1.evaluation.gold_passages import Passages, find_passages, served_passages
+from rag_r1.evaluation.gold_passages import POOL, find_passages, served_passages
 from rag_r1.evaluation.report import WRONG_RUN, write_text
 from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.run_table import read_run
 from rag_r1.evaluation.search_card_text import markdown, table_lines
 from rag_r1.evaluation.search_figures import CALLED, Played, figures
 from rag_r1.evaluation.session import Prepared
-from rag_r1.probes import NEED_GOLD, PROBES, SPARE, Probe, probed
+from rag_r1.probe_passages import Passages
+from rag_r1.probes import (
+    NEED_GOLD,
+    NEED_PASSAGES,
+    PROBES,
+    Probe,
+    ProbedAgent,
+    applies,
+    deeper_search,
+    enough_random,
+    topk_of,
+)
 from rag_r1.protocols import Document
 from rag_r1.rows import QuestionRow
-from rag_r1.supporting import Evidence, title_key, title_of
+from rag_r1.supporting import Evidence
 from rag_r1.tools import RetrieverConfig, shared_tools
 from rag_r1.tools.registry import DEFAULT_TOOL
 
@@ -48,8 +59,6 @@ if TYPE_CHECKING:
     from rag_r1.evaluation.evaluate import EvalArguments
 
 CARD_JSON, CARD_MD, PASSAGES = "search_card.json", "search_card.md", "passages.json"
-#: Passages from which `random` draws.
-POOL = 2000
 
 _NO_EVIDENCE = "questions that name no gold passages"
 _NOT_FOUND = "questions of which a gold passage was not found"
@@ -92,44 +101,44 @@ def gather(given: EvalArguments, ready: Prepared) -> Passages:
             return served_passages(RetrieverConfig.from_config(options).base, wanted)
         return Passages()
     try:
-        state = given.out / PASSAGES
-        found = find_passages(Corpus(given.corpus), wanted, state, random=POOL, seed=given.seed)
+        found, bad = find_passages(
+            Corpus(given.corpus),
+            wanted,
+            given.out / PASSAGES,
+            random=POOL,
+            seed=given.seed,
+            skip_bad_rows=given.skip_bad_rows,
+        )
     except CorpusError as error:
         raise RunError(str(error)) from error
-    if found.bad.count and not given.skip_bad_rows:
-        raise RunError(f"the corpus has {found.bad.refusal()}")
+    for line in bad.left_out():
+        print(line, file=sys.stderr)
     return found
 
 
 def plan_of(ready: Prepared, passages: Passages) -> Plan:
     """Which conditions can be played with these questions and passages."""
-    rows, topk = ready.questions.rows, ready.retriever.get("topk", RetrieverConfig().topk)
-    topk = topk if isinstance(topk, int) else 0  # a search tool of the user's own need not have it
-    evidence = {row.id: _evidence(row, passages, topk) for row in rows}
+    rows, topk = ready.questions.rows, topk_of(ready.retriever)
+    deeper = _deeper(ready, topk)
+    agent = ProbedAgent(ready.setup, deeper.setup, topk, passages)
+    evidence = {row.id: agent.evidence(row.metadata, row.golds) for row in rows}
     plan = Plan()
     for name in PROBES:
-        if reason := _impossible(name, evidence, passages, topk):
+        if reason := _impossible(name, evidence, agent):
             plan.left_out[name] = {reason: None}
             continue
-        if name in NEED_GOLD and (left := _left_out(name, evidence.values())):
+        if left := _left_out(name, evidence.values()):
             plan.left_out[name] = left
-        of_condition = _deeper(ready, topk) if name in NEED_GOLD else ready
-        plan.conditions.append((_condition(name, of_condition.setup, evidence, passages, topk), of_condition))
+        of_condition = deeper if name in NEED_GOLD else ready
+        plan.conditions.append((_condition(name, agent, evidence), of_condition))
     return plan
 
 
-def _evidence(row: QuestionRow, passages: Passages, topk: int) -> Evidence:
-    """A question's evidence, with at least one passage of each page."""
-    named = Evidence.of(row.metadata)
-    found = passages.of(named, row.golds)
-    return Evidence.of(row.metadata, found[: max(topk, len(named.ids), len(named.titles))])
-
-
-def _impossible(name: Probe, evidence: Mapping[str, Evidence], passages: Passages, topk: int) -> str | None:
+def _impossible(name: Probe, evidence: Mapping[str, Evidence], agent: ProbedAgent) -> str | None:
     """Why a condition cannot be played at all; None if it can."""
-    if name in ("random", *NEED_GOLD) and not topk:
+    if name in NEED_PASSAGES and not agent.topk:
         return "rag_r1.retriever.topk is not a number, so it is not known how many passages a search shows"
-    if name == "random" and len(passages.pool) <= 2 * topk:
+    if name == "random" and not enough_random(agent.passages, evidence.values(), agent.topk):
         return "needs passages of the corpus: --corpus FILE"
     if name in NEED_GOLD and not any(evidence.values()):
         return "no question names its gold passages (supporting_titles or supporting_ids)"
@@ -138,47 +147,30 @@ def _impossible(name: Probe, evidence: Mapping[str, Evidence], passages: Passage
     return None
 
 
-def _left_out(name: str, evidence: Iterable[Evidence]) -> dict[str, int | None]:
-    reasons = Counter(
-        _NO_EVIDENCE if not one else _NOT_FOUND
-        for one in evidence
-        if not one or (name == "gold" and not one.passages)
-    )
-    return dict(sorted(reasons.items()))
+def _left_out(name: Probe, evidence: Iterable[Evidence]) -> dict[str, int | None]:
+    left = [one for one in evidence if not applies(name, one)]
+    return dict(sorted(Counter(_NOT_FOUND if one else _NO_EVIDENCE for one in left).items()))
 
 
 def _deeper(ready: Prepared, topk: int) -> Prepared:
     """The same with a search that returns enough to fill top-k without the passages of gold pages."""
-    retriever = {**ready.retriever, "topk": topk + SPARE}
+    retriever = deeper_search(ready.retriever, topk)
     tools = partial(shared_tools, retriever, ready.config.tools)
     return replace(ready, retriever=retriever, setup=replace(ready.setup, tools=tools))
 
 
-def _condition(
-    name: Probe, setup: AgentSetup, evidence: Mapping[str, Evidence], passages: Passages, topk: int
-) -> Condition:
-    pool = passages.pool if name == "random" else []
-    titles = [title_key(title_of(passage)) for passage in pool]
-
-    def of_row(row: QuestionRow) -> AgentSetup:
-        known = evidence[row.id]
-        shown = max(topk, len(known.passages)) if name == "gold" else topk
-        return probed(setup, name, row.id, shown, known, _others(pool, titles, known))
-
-    def applies(row: QuestionRow) -> bool:
-        known = evidence[row.id]
-        return name not in NEED_GOLD or bool(known.passages if name == "gold" else known)
-
+def _condition(name: Probe, agent: ProbedAgent, evidence: Mapping[str, Evidence]) -> Condition:
     options: dict[str, Any] = {}
-    if name in ("random", *NEED_GOLD):  # a run goes on only with the same passages
+    if name in NEED_PASSAGES:  # a run goes on only with the same passages
+        pool = agent.passages.pool if name == "random" else []
         options = {"passages_sha256": _hash({} if name == "random" else evidence, pool)}
-    return Condition(name, of_row, applies, name in ("real", *NEED_GOLD), options=options)
-
-
-def _others(pool: Sequence[Document], titles: Sequence[str], gold: Evidence) -> Sequence[Document]:
-    """The passages, with these titles, that are not a question's gold ones."""
-    held = [i for i, passage in enumerate(pool) if passage.id in gold.ids or titles[i] in gold.titles]
-    return [passage for i, passage in enumerate(pool) if i not in held] if held else pool
+    return Condition(
+        name,
+        lambda row: agent.under(name, row.id, evidence[row.id]),
+        lambda row: applies(name, evidence[row.id]),
+        searches=name in ("real", *NEED_GOLD),
+        options=options,
+    )
 
 
 def _hash(evidence: Mapping[str, Evidence], pool: Sequence[Document]) -> str:

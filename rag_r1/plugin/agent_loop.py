@@ -30,9 +30,10 @@ from rag_r1.agent import Codec, Generation, Ledger, TrainingRow, Trajectory
 from rag_r1.agent_setup import AgentSetup, RowLimits
 from rag_r1.config import RagR1Config
 from rag_r1.plugin.probe_rows import probe_of
-from rag_r1.probes import SPARE, probed
+from rag_r1.probe_passages import Passages, read_passages
+from rag_r1.probes import NEED_GOLD, NEED_PASSAGES, ProbedAgent, deeper_search, topk_of
+from rag_r1.rows import golds_of
 from rag_r1.supporting import Evidence
-from rag_r1.tools import RetrieverConfig
 
 
 class VerlEngine:
@@ -127,11 +128,8 @@ class _Settings:
         vocabulary = _vocabulary_size(config)
         self.training = AgentSetup.of(settings, tokenizer, limits, vocabulary_size=vocabulary)
         self.validation = self.training.for_validation(settings, limits)
-        self.probes, retriever = settings.probes, settings.validation_retriever
-        self.topk = retriever.get("topk", RetrieverConfig().topk)
-        if "withheld" in self.probes:  # its search returns what takes the place of gold passages
-            deeper = replace(settings, validation_retriever={**retriever, "topk": self.topk + SPARE})
-            self.deeper = self.validation.for_validation(deeper, limits)
+        self.probes = settings.probes
+        self.probed = _probed_agent(settings, self.validation, limits)
 
     def of_row(self, row: Mapping[str, Any], info: Mapping[str, Any]) -> AgentSetup:
         """The agent that plays a row of the data set: in training, in validation, or under a probe."""
@@ -140,14 +138,29 @@ class _Settings:
         probe = probe_of(row)
         if probe not in self.probes:
             return self.validation
-        setup = self.deeper if probe == "withheld" else self.validation
-        return probed(setup, probe, _text(info.get("id")), self.topk, Evidence.of(info))
+        evidence = Evidence()
+        if probe in NEED_PASSAGES:
+            evidence = self.probed.evidence(info, golds_of(row.get("reward_model")))
+        return self.probed.under(probe, _text(info.get("id")), evidence)
 
     @classmethod
     def of(cls, config: DictConfig, tokenizer: Any) -> _Settings:
         if cls._made is None or cls._made[0] is not config:
             cls._made = (config, cls(config, tokenizer))
         return cls._made[1]
+
+
+def _probed_agent(settings: RagR1Config, validation: AgentSetup, limits: RowLimits) -> ProbedAgent:
+    """The agent of validation under the probes of the settings. Raises PassagesError for the file of
+    passages, which is read once in a process, and only if a probe needs it."""
+    retriever, deeper, passages = settings.validation_retriever, validation, Passages()
+    topk = topk_of(retriever)
+    if any(probe in NEED_GOLD for probe in settings.probes):
+        more = replace(settings, validation_retriever=deeper_search(retriever, topk))
+        deeper = validation.for_validation(more, limits)
+    if settings.probe_passages and any(probe in NEED_PASSAGES for probe in settings.probes):
+        passages = read_passages(settings.probe_passages)
+    return ProbedAgent(validation, deeper, topk, passages)
 
 
 @register("search_agent")

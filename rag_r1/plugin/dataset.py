@@ -7,7 +7,8 @@ loop ends their trajectories at once, with a status of their own.
 
 To a validation's rows it adds those of the probes (probe_rows.py). veRL does not say which of its two data
 sets it makes: that of the validation has the files `data.val_files`, and of their rows those count whose
-split is not `train`, as for the agent loop, which gives them the limits of validation.
+split is not `train`, as for the agent loop, which gives them the limits of validation. It passes the block
+`data` and no other, so the recipes repeat there the keys `probes` and `probe_passages` of `rag_r1`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import datasets
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from rag_r1.plugin.probe_rows import with_probes
+from rag_r1.probe_passages import Passages, read_passages
 from rag_r1.rows import usable_prompt
 
 
@@ -30,7 +32,10 @@ class SearchDataset(RLHFDataset):
             print(f"left out {rows - len(dataframe)} of {rows} rows: no usable {key}")
         dataframe = super().maybe_filter_out_long_prompts(dataframe)
         probes = list(self.config.get("probes") or ())
-        return with_probes(dataframe, probes) if probes and self._is_validation() else dataframe
+        if not probes or not self._is_validation():
+            return dataframe
+        file = self.config.get("probe_passages") if "gold" in probes else None
+        return with_probes(dataframe, probes, read_passages(file) if file else Passages())
 
     def _is_validation(self) -> bool:
         files = self.config.get("val_files") or ()

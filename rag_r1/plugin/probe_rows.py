@@ -6,6 +6,9 @@ veRL reports a validation by data source and passes all columns of a row to the 
     rag_r1_probe    the probe, empty for the real run; the agent loop plays the copy under it (agent_loop.py)
     data_source     `<source>/probe_<name>`, so that veRL logs `val-aux/<source>/probe_<name>/em/mean@1`
 
+`gold` and `withheld` are played with the rows that name their gold passages, `gold` only if all of them are
+in the file `rag_r1.probe_passages`; how many rows these are is printed.
+
 The records of a probe are dumped in a folder of their own, `trajectories/<split>_<probe>`, under the source's
 own name (reward_manager.py): each can be reported, or compared with the real run, by itself.
 """
@@ -17,22 +20,28 @@ from typing import Any
 
 import datasets
 
-from rag_r1.probes import NEED_GOLD
-from rag_r1.supporting import Evidence
+from rag_r1.probe_passages import Passages
+from rag_r1.probes import NEED_GOLD, applies
 
 COLUMN = "rag_r1_probe"
 
 
-def with_probes(rows: datasets.Dataset, probes: Sequence[str]) -> datasets.Dataset:
-    """The rows, and for each probe a copy of those of a validation that it can be played with."""
+def with_probes(rows: datasets.Dataset, probes: Sequence[str], passages: Passages) -> datasets.Dataset:
+    """The rows, and for each probe a copy of those of a validation that it can be played with. `passages`:
+    those that `gold` shows."""
     infos = [info if isinstance(info, Mapping) else {} for info in rows["extra_info"]]
     validated = [i for i, info in enumerate(infos) if info.get("split", "train") != "train"]
     parts = [rows.add_column(COLUMN, [""] * len(rows))]
     for probe in probes:
         played = validated
         if probe in NEED_GOLD:
-            played = [i for i in validated if Evidence.of(infos[i])]
-            print(f"probe {probe}: {len(played)} of {len(validated)} rows name their gold passages")
+            # Which gold passages are best, and how many are shown, does not matter here.
+            known = {i: passages.evidence(infos[i], golds=(), topk=1) for i in validated}
+            named = [i for i in validated if known[i]]
+            played = [i for i in named if applies(probe, known[i])]
+            print(f"probe {probe}: {len(named)} of {len(validated)} rows name their gold passages")
+            if len(played) < len(named):
+                print(f"probe {probe}: {len(played)} of these are in the file rag_r1.probe_passages")
         part = rows.select(played)
         sources = [f"{source}{suffix_of(probe)}" for source in part["data_source"]]
         part = part.remove_columns("data_source").add_column("data_source", sources)

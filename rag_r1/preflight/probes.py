@@ -1,6 +1,7 @@
 """Preflight of the probes of a validation (`rag_r1.probes`): that they are played, and that they can be.
 
-Which probes there are is checked with the other keys of the block (rag_r1/config.py).
+Which probes there are, and that those which show passages have a file of them, is checked with the other keys
+of the block (rag_r1/config.py); here the file and the rows of the validation are read.
 """
 
 from __future__ import annotations
@@ -10,53 +11,85 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.config import RagR1Config
+from rag_r1.config import SHOW_PASSAGES, RagR1Config
 from rag_r1.preflight.data import files_of
 from rag_r1.preflight.problems import Problem, error
-from rag_r1.probes import NEED_GOLD
+from rag_r1.probe_passages import MAKE_IT, Passages, PassagesError, read_passages
+from rag_r1.probes import NEED_GOLD, NEED_PASSAGES, applies, enough_random, topk_of
 from rag_r1.rows import QuestionRow, read_rows
 from rag_r1.supporting import Evidence
 
-_KEY = "rag_r1.probes"
+_KEY, _FILE = "rag_r1.probes", "rag_r1.probe_passages"
 _DATASET = {"path": "pkg://rag_r1.plugin.dataset", "name": "SearchDataset"}
 
 
 def check_probes(config: DictConfig, settings: RagR1Config | None) -> list[Problem]:
-    """The data set adds their rows, to no training file, and the rows have what the probes need."""
+    """The data set adds their rows, to no training file, and rows and passages are what the probes need."""
     if settings is None or not settings.probes:
         return []
     problems = []
     named = OmegaConf.select(config, "data.custom_cls") or {}
-    if {key: named.get(key) for key in _DATASET} != _DATASET or not config.data.get("probes"):
+    own = {key: named.get(key) for key in _DATASET} == _DATASET and config.data.get("probes")
+    if not own or config.data.get("probe_passages") != settings.probe_passages:
         what = "only the data set of rag_r1_defaults.yaml adds the rows of probes"
-        problems.append(error(_KEY, what, "keep its data.custom_cls and data.probes, or set no probes"))
+        remedy = "keep its data.custom_cls, data.probes and data.probe_passages, or set no probes"
+        problems.append(error(_KEY, what, remedy))
     trains = not config.trainer.get("val_only")
     if trains and files_of(config.data, "train_files") == files_of(config.data, "val_files"):
         what = "data.train_files and data.val_files are the same, so the probes would be trained on"
         problems.append(error(_KEY, what, "give the validation files of its own, or set no probes"))
-    withheld = [probe for probe in settings.probes if probe in NEED_GOLD]
-    if withheld and not isinstance(settings.validation_retriever.get("topk", 1), int):
-        what = f"{', '.join(withheld)} needs rag_r1.retriever.topk, which is not a whole number"
+    counting = [probe for probe in settings.probes if probe in NEED_PASSAGES]
+    if counting and not topk_of(settings.validation_retriever):
+        what = f"{', '.join(counting)} needs rag_r1.retriever.topk, which is not a whole number"
         problems.append(error(_KEY, what, "set it"))
-    return problems + _check_rows(config, bool(withheld))
+    passages, unreadable = _passages(settings)
+    return problems + unreadable + _check_rows(config, settings, passages)
 
 
-def _check_rows(config: DictConfig, needs_gold: bool) -> list[Problem]:
-    """At least one row can be played under the probes. Files that cannot be read are reported elsewhere."""
-    validated = 0
+def _passages(settings: RagR1Config) -> tuple[Passages | None, list[Problem]]:
+    """The passages that the probes show, and what is wrong with their file; None if they cannot be read. A
+    file that must be given and is not is reported with the other keys."""
+    if not any(probe in NEED_PASSAGES for probe in settings.probes):
+        return Passages(), []
+    if settings.probe_passages is None:
+        return (None if any(probe in SHOW_PASSAGES for probe in settings.probes) else Passages()), []
+    try:
+        return read_passages(settings.probe_passages), []
+    except PassagesError as problem:
+        return None, [error(_FILE, problem.what, problem.remedy)]
+
+
+def _check_rows(config: DictConfig, settings: RagR1Config, passages: Passages | None) -> list[Problem]:
+    """Each probe can be played with at least one row, and `random` with all. Rows that cannot be read are
+    reported elsewhere."""
+    rows: list[Evidence] = []
     try:
         for row in _rows(files_of(config.data, "val_files")):
-            validated += row.split != "train"
-            if row.split != "train" and (not needs_gold or Evidence.of(row.metadata)):
-                return []
+            if row.split != "train":
+                # Which gold passages are best, and how many are shown, does not matter here.
+                rows.append((passages or Passages()).evidence(row.metadata, golds=(), topk=1))
     except (OSError, pa.ArrowException):
         return []
-    if validated:
-        what = "no row of data.val_files names its gold passages, which withheld needs"
+    if not rows:
+        what = "all rows of data.val_files have extra_info.split train, and are played as in training"
+        return [error(_KEY, what, "make the file with another split, or set no probes")]
+    problems = []
+    gold = [probe for probe in settings.probes if probe in NEED_GOLD]
+    if gold and not any(rows):
+        what = f"no row of data.val_files names its gold passages, which {', '.join(gold)} needs"
         remedy = "make the file from a source with extra_info.supporting_titles (docs/guides/data.md)"
-        return [error(_KEY, what, remedy)]
-    what = "all rows of data.val_files have extra_info.split train, and are played as in training"
-    return [error(_KEY, what, "make the file with another split, or set no probes")]
+        problems.append(error(_KEY, what, remedy))
+    elif "gold" in gold and passages is not None and not any(applies("gold", one) for one in rows):
+        what = f"{settings.probe_passages} has the gold passages of no row of data.val_files"
+        problems.append(error(_FILE, what, MAKE_IT))
+    topk = topk_of(settings.validation_retriever)
+    if "random" in settings.probes and passages is not None and not enough_random(passages, rows, topk):
+        what = (
+            f"{settings.probe_passages} has {len(passages.pool)} random passages, and random needs more than "
+            f"{2 * topk} beside each question's gold ones"
+        )
+        problems.append(error(_FILE, what, MAKE_IT))
+    return problems
 
 
 def _rows(paths: Sequence[str]) -> Iterator[QuestionRow]:

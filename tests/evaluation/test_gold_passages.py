@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.evaluation.corpus.files import Corpus
-from rag_r1.evaluation.gold_passages import PAGE, Passages, find_passages, served_passages
+from rag_r1.evaluation.corpus.files import Corpus, CorpusError
+from rag_r1.evaluation.gold_passages import PAGE, find_passages, served_passages
 from rag_r1.evaluation.run_folder import RunError
+from rag_r1.probe_passages import Passages, PassagesError, read_passages
 from rag_r1.protocols import Document
 from rag_r1.supporting import Evidence
 
@@ -27,33 +28,23 @@ def corpus(tmp_path_factory) -> Path:
     return path
 
 
-def found(corpus: Path, state: Path, *wanted: Evidence, **given) -> Passages:
-    return find_passages(Corpus([corpus]), wanted, state, progress=False, **given)
+def found(corpus: Path, out: Path, *wanted: Evidence, **given) -> Passages:
+    passages, bad = find_passages(Corpus([corpus]), wanted, out, progress=False, **given)
+    assert bad.count == 0 and read_passages(out) == passages, "the file has what is returned"
+    return passages
 
 
 def titled(*titles: str) -> Evidence:
     return Evidence.of({"supporting_titles": list(titles)})
 
 
-def test_the_first_passage_of_each_page_is_one_with_the_answer(corpus, tmp_path):
-    both = titled("page 3", "PAGE_7")
-    passages = found(corpus, tmp_path / "state.json", both)
-    assert [one.id for one in passages.of(both, ["text 22"])][:2] == ["9", "22"]
-    assert sorted(one.id for one in passages.of(both, [])) == ["10", "11", "21", "22", "23", "9"]
-
-
-def test_passages_that_are_named_by_id_are_these_and_no_others(corpus, tmp_path):
-    named = Evidence.of({"supporting_ids": ["5", "9"], "supporting_titles": ["Page 1"]})
-    passages = found(corpus, tmp_path / "state.json", named)
-    assert [one.id for one in passages.of(named, [])] == ["5", "9"]
-    missing = Evidence.of({"supporting_ids": ["5", "no such"], "supporting_titles": ["Page 1"]})
-    assert [one.id for one in passages.of(missing, [])] == ["3", "4", "5"], "then by title"
-
-
-def test_a_question_of_which_one_page_is_missing_has_no_gold_passages(corpus, tmp_path):
-    evidence = titled("Page 3", "Nowhere")
-    assert found(corpus, tmp_path / "state.json", evidence).of(evidence, []) == ()
-    assert Passages().of(Evidence(), []) == ()
+def test_passages_are_found_by_their_ids_and_by_the_titles_of_their_pages(corpus, tmp_path):
+    named = Evidence.of({"supporting_ids": ["5", "9", "no such"]})
+    passages = found(corpus, tmp_path / "out.json", named, titled("PAGE_7", "Nowhere"))
+    assert sorted(passages.by_id) == ["5", "9"] and passages.by_id["5"].contents == ROWS[5]["contents"]
+    assert {key: [one.id for one in page] for key, page in passages.by_title.items()} == {
+        "page 7": ["21", "22", "23"]
+    }
 
 
 def test_of_a_long_page_only_the_first_passages_are_kept(tmp_path):
@@ -79,6 +70,8 @@ def test_a_scan_that_was_killed_goes_on_and_finds_the_same(corpus, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         find_passages(Killed([corpus]), wanted, state, random=9, save_every=20, progress=False)
     assert json.loads(state.read_text())["place"][2] == 40
+    with pytest.raises(PassagesError, match="interrupted"):
+        read_passages(state)
     assert found(corpus, state, *wanted, random=9) == whole
     assert found(corpus, state, *wanted, random=9) == whole, "a finished scan is read from its file"
 
@@ -91,12 +84,20 @@ def test_a_file_of_another_scan_or_a_broken_one_is_not_used(corpus, tmp_path):
     assert "page 4" in found(corpus, state, titled("Page 4")).by_title
 
 
-def test_bad_rows_are_counted_with_their_place(tmp_path):
-    path = tmp_path / "bad.jsonl"
+def test_bad_rows_are_refused_and_the_file_is_unfinished_until_they_are_left_out(tmp_path):
+    path, out = tmp_path / "bad.jsonl", tmp_path / "out.json"
     path.write_text('{"id": "1", "contents": "a"}\n{\n')
-    passages = found(path, tmp_path / "state.json", random=5)
-    assert passages.bad.count == 1 and "bad.jsonl, line 2" in passages.bad.first[0]
-    assert [one.id for one in passages.pool] == ["1"]
+    given = {"random": 5, "progress": False}
+    with pytest.raises(CorpusError, match="1 bad row: .*bad.jsonl, line 2: .*--skip-bad-rows"):
+        find_passages(Corpus([path]), [], out, **given)
+    with pytest.raises(PassagesError, match="refused"):
+        read_passages(out)
+    passages, bad = find_passages(Corpus([path]), [], out, skip_bad_rows=True, **given)
+    assert bad.count == 1 and "bad.jsonl, line 2" in bad.first[0], "counted once"
+    assert passages.pool == [Document("1", "a")] == read_passages(out).pool
+    with pytest.raises(CorpusError, match="1 bad row"):
+        find_passages(Corpus([path]), [], out, **given)
+    assert read_passages(out) == passages, "what was finished stays so"
 
 
 @given(size=st.integers(0, 130), seed=st.integers(0, 9))

@@ -1,0 +1,118 @@
+"""`rag-r1 probe-passages`: the passages that the probes `random` and `gold` of a training show.
+
+The questions say which gold passages are wanted; gold_passages.py finds them in the corpus, and draws the
+random ones. A search card of the same questions and corpus finds the same. The file
+(rag_r1/probe_passages.py) also holds the place that the scan has reached, so the same command continues after
+a kill.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import model_validator
+
+from data_process.bad_rows import HELP, BadRows
+from data_process.row_files import DataError
+from rag_r1.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.evaluation.corpus.files import Corpus, CorpusError
+from rag_r1.evaluation.corpus.questions import Question, read_questions
+from rag_r1.evaluation.corpus.report import printable
+from rag_r1.evaluation.gold_passages import POOL, SAVE_EVERY, find_passages
+from rag_r1.probe_passages import Passages
+from rag_r1.supporting import Evidence
+
+_DESCRIPTION = """\
+Find the passages that the probes `random` and `gold` show in the validations of a training.
+
+example:
+  rag-r1 probe-passages --data data/mq/test.parquet --corpus wiki-18.jsonl.gz --out data/mq/passages.json
+"""
+_EPILOG = """\
+Train with rag_r1.probe_passages=FILE and, for example, 'rag_r1.probes=[closed_book,random,gold]'. Run again,
+the same command continues where it was killed. docs/guides/search_card.md says what the probes are.
+"""
+
+
+class PassagesArguments(Arguments):
+    """Which passages, from where."""
+
+    data: list[Path] = argument(
+        "questions: data.val_files of the training, or a data set's own files", ("FILE", ...)
+    )
+    corpus: list[Path] = argument(
+        "the corpus: .jsonl, .tsv (each plain or .gz), .parquet, a folder of these, or an index folder",
+        ("PATH", ...),
+    )
+    out: Path = argument("file for the passages, FILE.json", "FILE")
+    random: Positive = argument("random passages that are drawn from the corpus", "N", default=POOL)
+    seed: int = argument("of the random passages", default=0)
+    skip_bad_rows: bool = argument(HELP, default=False)
+    no_progress: bool = argument("show no progress bar", default=False)
+
+    @model_validator(mode="after")
+    def _out_is_a_file_of_its_own(self) -> PassagesArguments:
+        if self.out.suffix != ".json":
+            raise ValueError(f"--out {self.out}: the name must end in .json")
+        if self.out.resolve() in (path.resolve() for path in (*self.data, *self.corpus)):
+            raise ValueError(f"--out {self.out} is also the name of a file that is read")
+        return self
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    given = read_arguments(
+        PassagesArguments,
+        arguments,
+        prog="rag-r1 probe-passages",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    try:
+        lines, bad = gather(given)
+    except (DataError, CorpusError, OSError) as error:
+        print(f"error: {printable(str(error), 3000)}", file=sys.stderr)
+        return 1
+    print("\n".join(lines))
+    for line in bad.left_out():
+        print(printable(line, 1000), file=sys.stderr)
+    return 0
+
+
+def gather(given: PassagesArguments, *, save_every: int = SAVE_EVERY) -> tuple[list[str], BadRows]:
+    """Write the passages; returns what was found, in words, and the rows that were left out.
+
+    Raises DataError and CorpusError, with the remedy, if a file cannot be read, or has bad rows that are not
+    to be left out.
+    """
+    read = read_questions(given.data)
+    if read.bad.count and not given.skip_bad_rows:
+        raise DataError(f"nothing was written, because of {read.bad.refusal()}")
+    wanted = [_evidence(question) for question in read.questions]
+    passages, bad = find_passages(
+        Corpus(given.corpus),
+        wanted,
+        given.out,
+        random=given.random,
+        seed=given.seed,
+        skip_bad_rows=given.skip_bad_rows,
+        save_every=save_every,
+        progress=not given.no_progress,
+    )
+    return [*_told(wanted, passages), f"passages: {given.out}"], read.bad + bad
+
+
+def _evidence(question: Question) -> Evidence:
+    return Evidence.of({"supporting_ids": question.ids, "supporting_titles": question.titles})
+
+
+def _told(wanted: Sequence[Evidence], passages: Passages) -> list[str]:
+    named = [one for one in wanted if one]
+    found = sum(bool(passages.of(one, golds=())) for one in named)
+    return [
+        f"questions that name their gold passages: {len(named):,} of {len(wanted):,}",
+        f"all of them found for: {found:,}",
+        f"random passages: {len(passages.pool):,}",
+    ]

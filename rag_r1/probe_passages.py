@@ -1,0 +1,136 @@
+"""The passages that the probes `random` and `gold` show (probes.py), and the file in which they are stored.
+
+`rag-r1 probe-passages` and `rag-r1 eval --card --corpus` read a corpus once and write what they have found
+(evaluation/gold_passages.py) as JSON:
+
+    done      whether the corpus was read to its end
+    by_id     the passages that questions name by id, each [id, contents]
+    by_title  the passages of the pages that questions name, by `title_key` of the title
+    drawn     a random sample of the corpus, each [number, id, contents], the largest number first
+
+and what they need to go on after a kill. A search card and the validations of a training
+(`rag_r1.probe_passages`) choose a question's passages here, so both show the same.
+
+The file may come from somebody else: it is plain JSON, and its shape is checked before anything is used. Its
+passages are neutralised where they enter a context, like those that a search finds (protocols/neutralise.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rag_r1.protocols import Document
+from rag_r1.rewards.answer_metrics import cover_exact_match
+from rag_r1.supporting import Evidence, title_key, title_of
+
+#: How a file of passages is made.
+MAKE_IT = "make it with `rag-r1 probe-passages --data VALIDATION --corpus CORPUS --out FILE`"
+
+#: Number, id and contents of a passage that was drawn.
+Drawn = tuple[int, str, str]
+
+
+class PassagesError(ValueError):
+    """A file of passages that cannot be used: `what` is wrong, with the file's name, and the `remedy`."""
+
+    def __init__(self, what: str, remedy: str = MAKE_IT):
+        super().__init__(f"{what}: {remedy}")
+        self.what, self.remedy = what, remedy
+
+
+@dataclass(frozen=True)
+class Passages:
+    """Passages by id, those of a page by `title_key` of its title, and random ones."""
+
+    by_id: dict[str, Document] = field(default_factory=dict)
+    by_title: dict[str, list[Document]] = field(default_factory=dict)
+    pool: list[Document] = field(default_factory=list)
+
+    def of(self, evidence: Evidence, golds: Sequence[str]) -> tuple[Document, ...]:
+        """A question's gold passages, best first: by id if all ids are found, else by title; empty if one of
+        them is not found.
+
+        Data sets name pages rather than passages, so of a page those passages come first that contain an
+        answer; and the first passage of each page comes before the second of any.
+        """
+        if evidence.ids and evidence.ids <= self.by_id.keys():
+            return tuple(self.by_id[name] for name in sorted(evidence.ids))
+        pages = [self.by_title.get(title, []) for title in sorted(evidence.titles)]
+        if not pages or not all(pages):
+            return ()
+        if answers := list(golds):
+            pages = [sorted(page, key=lambda p: -cover_exact_match(p.contents, answers)) for page in pages]
+        rounds = (page[i] for i in range(max(map(len, pages))) for page in pages if i < len(page))
+        return tuple({passage.id: passage for passage in rounds}.values())
+
+    def evidence(self, metadata: Mapping[str, Any], golds: Sequence[str], topk: int) -> Evidence:
+        """What a row names of its gold passages, with those that `gold` shows: `topk`, and at least one of
+        each page; none if one is missing here. `metadata`: of the row (rag_r1/rows.py)."""
+        named = Evidence.of(metadata)
+        found = self.of(named, golds)
+        return Evidence.of(metadata, found[: max(topk, len(named.ids), len(named.titles))])
+
+    def others(self, gold: Evidence) -> Sequence[Document]:
+        """The random passages that are neither a question's gold ones nor of their pages."""
+        by_id, by_title = self._places
+        held = {place for name in gold.ids for place in by_id.get(name, ())}
+        held |= {place for title in gold.titles for place in by_title.get(title, ())}
+        return [passage for i, passage in enumerate(self.pool) if i not in held] if held else self.pool
+
+    @cached_property
+    def _places(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+        """Where the random passages with an id, and those of a page, are."""
+        by_id: dict[str, list[int]] = {}
+        by_title: dict[str, list[int]] = {}
+        for place, passage in enumerate(self.pool):
+            by_id.setdefault(passage.id, []).append(place)
+            by_title.setdefault(title_key(title_of(passage)), []).append(place)
+        return by_id, by_title
+
+
+class PassagesFile(BaseModel):
+    """The shape of the file: see the top of the module. Other keys are ignored."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    done: bool
+    by_id: list[tuple[str, str]]
+    by_title: dict[str, list[tuple[str, str]]]
+    drawn: list[Drawn]
+
+    def passages(self) -> Passages:
+        """What it holds."""
+        return Passages(
+            {name: Document(name, contents) for name, contents in self.by_id},
+            {key: [Document(*one) for one in page] for key, page in self.by_title.items()},
+            pool_of(self.drawn),
+        )
+
+
+def pool_of(drawn: Iterable[Drawn]) -> list[Document]:
+    """The random passages, in an order that depends only on their numbers."""
+    return [Document(name, contents) for _, name, contents in sorted(drawn, reverse=True)]
+
+
+def read_passages(path: str | Path) -> Passages:
+    """The passages of a file. Raises PassagesError if it is missing, of another shape, or of a scan that has
+    not ended."""
+    try:
+        file = PassagesFile.model_validate_json(Path(os.path.expanduser(path)).read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = "".join(f"{key}: " for key in first["loc"][:1])  # not those of the file's own titles
+        raise PassagesError(f"{path} is not a file of passages ({where}{first['msg']})") from error
+    except (OSError, ValueError) as error:
+        raise PassagesError(f"{path} cannot be read ({error})") from error
+    if not file.done:
+        what = f"{path} holds a scan of the corpus that was interrupted or refused"
+        raise PassagesError(what, "run the command that wrote it once more")
+    return file.passages()

@@ -1,0 +1,129 @@
+"""A question under a probe finds the same in the validations of a training as for a search card."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from scripted_loop import PROMPT_LENGTH, RESPONSE_LENGTH, config
+
+from rag_r1.agent_setup import AgentSetup, RowLimits
+from rag_r1.config import RagR1Config
+from rag_r1.evaluation.asks import Questions
+from rag_r1.evaluation.conditions import Condition
+from rag_r1.evaluation.corpus.files import Corpus
+from rag_r1.evaluation.gold_passages import find_passages
+from rag_r1.evaluation.search_card import plan_of
+from rag_r1.evaluation.session import Prepared
+from rag_r1.plugin.agent_loop import _Settings
+from rag_r1.plugin.probe_rows import COLUMN
+from rag_r1.probe_passages import Passages
+from rag_r1.probes import PROBES
+from rag_r1.protocols import SEARCH, Document
+from rag_r1.rows import QuestionRow
+from rag_r1.supporting import Evidence
+
+PAGES, TOPK = 12, 2
+TEXTS = {str(i): f'"Page {i // 3}"\ntext {i} of {i % 5}' for i in range(3 * PAGES)}
+
+
+class InOrder:
+    """Finds as many passages of the corpus as it is asked for, from one on that depends on the query."""
+
+    def __init__(self, options):
+        self.topk = options["topk"]
+
+    async def search(self, queries):
+        return [self._found(sum(map(ord, query))) for query in queries]
+
+    def _found(self, first):
+        names = [str((first + i) % len(TEXTS)) for i in range(self.topk)]
+        return [Document(name, TEXTS[name]) for name in names]
+
+
+BLOCK = {
+    "probes": [probe for probe in PROBES if probe != "real"],
+    "retriever": {"tool": f"{__name__}:InOrder"},
+    "validation_retriever": {"topk": TOPK},
+}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory) -> Path:
+    """The file of passages; its corpus lacks the last page."""
+    folder = tmp_path_factory.mktemp("passages")
+    rows = [{"id": name, "contents": text} for name, text in TEXTS.items()][:-3]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    wanted = [Evidence(frozenset(TEXTS), frozenset(f"page {i}" for i in range(PAGES)))]
+    corpus = Corpus([folder / "corpus.jsonl"])
+    find_passages(corpus, wanted, folder / "passages.json", random=30, seed=5, progress=False)
+    return folder / "passages.json"
+
+
+@pytest.fixture(scope="module")
+def sides(file, tokenizer) -> tuple[_Settings, Prepared, Passages]:
+    """The agents of a training, and what a card is made from."""
+    made = config(**BLOCK, probe_passages=str(file))
+    settings = RagR1Config.from_config(OmegaConf.to_container(made.rag_r1))
+    limits = RowLimits(PROMPT_LENGTH, RESPONSE_LENGTH)
+    setup = AgentSetup.of(settings, tokenizer, limits).for_validation(settings, limits)
+    ready = Prepared(Questions(), settings, None, setup, settings.validation_retriever, None, None)
+    training = _Settings(made, tokenizer)
+    return training, ready, training.probed.passages
+
+
+def as_veRL_passes_it(row: QuestionRow, probe: str) -> dict:
+    """The row's columns in a batch, in which lists are numpy arrays."""
+    made = {**row.to_row(), COLUMN: probe}
+    made["extra_info"] = {
+        name: np.array(value, dtype=object) if isinstance(value, list) else value
+        for name, value in made["extra_info"].items()
+    }
+    return made
+
+
+async def found(setup: AgentSetup, queries: list[str]):
+    return await setup.tools()[SEARCH].call([{"query": query} for query in queries])
+
+
+ROWS = st.builds(
+    QuestionRow,
+    question=st.just("Which?"),
+    golds=st.lists(st.sampled_from(["text 4", "3", "no such"]), max_size=2).map(tuple),
+    id=st.text(min_size=1, max_size=4),
+    split=st.just("test"),
+    metadata=st.fixed_dictionaries(
+        {},
+        optional={
+            "supporting_titles": st.lists(st.integers(0, PAGES).map("Page_{}".format), max_size=3),
+            "supporting_ids": st.lists(st.integers(0, 3 * PAGES).map(str), max_size=3),
+        },
+    ),
+)
+
+
+@given(row=ROWS, queries=st.lists(st.text(max_size=6), min_size=1, max_size=2))
+def test_a_training_and_a_card_show_the_same_for_the_same_question_and_query(sides, row, queries):
+    training, ready, passages = sides
+    ready.questions.rows[:] = [row]
+    played: dict[str, Condition] = {one.name: one for one, _ in plan_of(ready, passages).conditions}
+    assert {"real", "closed_book", "empty", "random"} <= set(played)
+    for probe in (name for name in BLOCK["probes"] if name in played and played[name].applies(row)):
+        columns = as_veRL_passes_it(row, probe)
+        in_training = training.of_row(columns, columns["extra_info"])
+        of_card = played[probe].setup(row)
+        assert in_training.budget == of_card.budget
+        shown = asyncio.run(found(in_training, queries))
+        assert shown == asyncio.run(found(of_card, queries))
+        gold = passages.evidence(row.metadata, row.golds, TOPK)
+        of_gold = [[gold.holds(document) for document in documents] for documents in shown]
+        if probe in ("random", "withheld"):
+            assert all(len(documents) == TOPK for documents in shown) and not any(map(any, of_gold))
+        if probe == "gold":
+            assert all(one == sorted(one, reverse=True) and any(one) for one in of_gold)
