@@ -41,7 +41,7 @@ def test_importing_verl_registers_agent_loop_and_reward_manager():
 
 
 def test_a_part_that_cannot_be_imported_is_reported_and_takes_no_other_with_it():
-    text = report(code="import sys; sys.modules['rag_r1.rewards'] = None\n")
+    text = report(code="import sys; sys.modules['rag_r1.plugin.reward_manager'] = None\n")
     assert "failures ['reward manager']" in text
     assert "RAG-R1 could not register its reward manager" in text
     assert "agent loop rag_r1.plugin.agent_loop.SearchAgentLoop" in text
