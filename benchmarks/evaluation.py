@@ -7,10 +7,8 @@ the same protocol and limits, and decode greedily. `serial` is the design of the
 generate a turn, search, append, and only after the answer the next question; it keeps no records. `eval` is
 the command from its start to its last record: questions in flight, tape, records and card; `whole` has the
 report, too (bootstrap and pictures, whose time hardly grows with the questions). Neither has the loading of
-the tokenizer. Each round runs both, in alternating order, after a warm-up. vLLM caches prefixes, as it does
-by default: a turn's context begins with that of the turn before, in both. The cache is emptied before each
-run, and that of the search is off, so that nothing is known from another run. `ratio` is `serial` divided by
-`eval`. `same` is how many answers are equal: the last bits of vLLM's
+the tokenizer. Each round runs both, in alternating order, after a warm-up; neither server has a cache.
+`ratio` is `serial` divided by `eval`. `same` is how many answers are equal: the last bits of vLLM's
 arithmetic depend on the other requests in its batch.
 
 The exit status is 1 if the median ratio is below --bar.
@@ -23,7 +21,6 @@ import asyncio
 import contextlib
 import io
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -120,10 +117,14 @@ def measure(args: argparse.Namespace, folder: Path) -> list[float]:
     rows = write_questions(make_world(args.seed, "test", 200, 45), args.questions, args.seed, folder)
     index = build_index(folder / "corpus.jsonl", folder / "index", "--backend", "bm25")
     policy = args.policy or policy_path(PROTOCOL)
-    options = ["--max-model-len", str(CONTEXT), "--max-num-seqs", str(args.slots)]
-    # Of whole blocks only a prefix is cached; the CPU build's default of 128 tokens is more than most turns.
-    options += ["--max-num-batched-tokens", str(args.slots * CONTEXT), "--block-size", "32"]
-    os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # serves /reset_prefix_cache
+    options = [
+        "--max-model-len",
+        str(CONTEXT),
+        "--max-num-seqs",
+        str(args.slots),
+        "--no-enable-prefix-caching",
+    ]
+    options += ["--max-num-batched-tokens", str(args.slots * CONTEXT)]
     ratios = []
     with (
         retrieval_server(index, folder / "retrieval.log", "--cache-size", "0") as retriever,
@@ -152,7 +153,6 @@ def measure(args: argparse.Namespace, folder: Path) -> list[float]:
         for number in range(1, args.rounds + 1):
             seconds, answers = {}, {}
             for name in ("serial", "eval") if number % 2 else ("eval", "serial"):
-                httpx.post(f"{engine.removesuffix('/v1')}/reset_prefix_cache", timeout=60).raise_for_status()
                 started = time.time()
                 if name == "serial":
                     answers[name] = serial(rows, ready, engine, retriever)
