@@ -2,7 +2,7 @@
 
 Property tests try as many examples as they say, or hypothesis' 100, however long one takes: a busy machine
 is no failure. `HYPOTHESIS_PROFILE` changes that for those that name no number: `full`, which `tests/run.sh
-full` sets, makes it 300, and `quick`, of `tests/run.sh unit`, 10.
+full` sets, makes it 1,000, and `quick`, of `tests/run.sh unit`, 10.
 
 A test run that is told to end (SIGTERM, as from `timeout` or `kill`) ends its tests first, so that no
 training or server that they started is left running.
@@ -32,7 +32,7 @@ pytest.register_assert_rewrite(
 prefer_reproducible_products()
 settings.register_profile("unhurried", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=10)
-settings.register_profile("full", deadline=None, max_examples=300)
+settings.register_profile("full", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
 
 

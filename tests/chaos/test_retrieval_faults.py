@@ -98,7 +98,7 @@ def test_with_a_third_of_the_answers_spoilt_every_trajectory_is_whole_or_flagged
     # A time limit that only a delayed answer exceeds, on this machine and as busy as it is.
     limit_s = max(2.0, 8 * (time.monotonic() - begin))
     assert account(peaceful, peaceful) == 0
-    policy = FailurePolicy(retries=retries, wait_s=0.01, mask=MASKED)
+    policy = FailurePolicy(retries=2 * retries, wait_s=0.01, mask=MASKED)
     # The client's retries are few and its cache is off, so faults come through.
     options = {
         "retries": retries,
@@ -112,8 +112,8 @@ def test_with_a_third_of_the_answers_spoilt_every_trajectory_is_whole_or_flagged
     failed = account(played, peaceful)
     if retries == 0:
         assert 0 < failed < 96
-    else:  # a query has four attempts; one that fails in all ends every trajectory that shares it
-        assert client.stats.retried > 0 and failed < 48
+    else:  # a query has six attempts; one that fails in all ends every trajectory that shares it
+        assert client.stats.retried > 0 and failed < 20
     if not gather_s:  # shared requests are too few for faults of all kinds
         assert all(proxy.counts[fault] for fault in ("none", "delayed", "500", "truncated", "shape"))
         assert retries == 0 or sum(record.retries for record, _ in played) > 0

@@ -83,12 +83,10 @@ def batches_are_full_and_of_groups_with_different_rewards(run: GroupedRun) -> No
 
 def the_engine_has_the_actors_weights_after_every_update(run: GroupedRun) -> None:
     # vLLM's probabilities are the old ones, and there is one update a step: were its weights those of before,
-    # the actor's own probabilities would differ from them as soon as it has learned something. It learns so
-    # fast that its reward rises by a half in one step; vLLM's arithmetic alone makes 4e-5 before the first
-    # update, and 1.3e-4 after two, most of it from one token in two thousand.
+    # the actor's own probabilities would differ from them as soon as it has learned something.
     assert run.metrics
     for data in run.metrics.values():
-        assert abs(data["actor/ppo_kl"]) < 1e-3 and data["actor/pg_clipfrac"] < 5e-3
+        assert abs(data["actor/ppo_kl"]) < 1e-4 and data["actor/pg_clipfrac"] == 0
         assert data["actor/grad_norm"] > 0
 
 

@@ -194,7 +194,7 @@ def test_a_chat_endpoint_is_told_the_context_as_a_conversation_and_failures_are_
             tokenizer=None,
             retriever_url=teacher.url,
             retries=5,
-            timeout_s=120,
+            timeout_s=20,
         )
         assert evaluate.main(given) == 0
     alive = [question for question in teacher.questions if not teacher.is_dead(question)]

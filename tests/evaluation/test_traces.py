@@ -43,7 +43,7 @@ def arguments(teacher: Teacher, questions: Path, out: Path, *more: str) -> list[
         "--protocol": "rag_r1_mq",
         "--out": out,
         "--in-flight": IN_FLIGHT,
-        "--timeout-s": 120,
+        "--timeout-s": 20,  # many times what the slowest machine needs
         "--retries": 5,
         "--backoff-s": 0.01,
         "--price-in": 1,
