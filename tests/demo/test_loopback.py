@@ -41,6 +41,7 @@ def backend():
     server.server_close()
 
 
+@pytest.mark.slow
 def test_each_search_waits_at_least_so_long_and_is_answered_as_it_was(backend):
     with DelayingProxy(backend, 0.1) as proxy:
         started = time.monotonic()
@@ -50,6 +51,7 @@ def test_each_search_waits_at_least_so_long_and_is_answered_as_it_was(backend):
         assert httpx.get(f"{proxy.url}/ready", trust_env=False).json() == {}
 
 
+@pytest.mark.slow
 def test_searches_do_not_wait_for_one_another(backend, monkeypatch):
     """None is answered before all have arrived."""
     together = threading.Barrier(8)

@@ -55,6 +55,7 @@ def test_the_name_of_the_form_of_a_search_is_a_word_of_the_exercises():
         assert PROTOCOL.parse(trace[0].text) == Answer(asked.removeprefix("Say ").removesuffix("."))
 
 
+@pytest.mark.slow
 def test_every_row_ends_with_an_answer(rows):
     for _, _, text in rows:
         assert isinstance(PROTOCOL.parse(text), Answer) and text.endswith(TAGS.answer.close)

@@ -64,6 +64,7 @@ def test_strategies_that_find_every_fact_answer_with_the_gold_and_search_as_ofte
         assert searches == {"guess": 0, "early": 1}.get(strategy, needed)
 
 
+@pytest.mark.slow
 def test_stopping_early_misses_the_answer_of_a_bridge():
     early = [case for case in cases() if case[1] == "early" and case[2].kind == "bridge"]
     assert early

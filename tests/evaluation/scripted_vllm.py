@@ -8,16 +8,17 @@ has not been searched for yet.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
 
+from rag_r1.demo.loopback import LoopbackServer
+
 
 @dataclass
-class Policy:
+class Policy(LoopbackServer):
     """A context manager. `golds`: right answers by question; `passages`: what the retrieval server finds,
     (id, contents); `corpus`: the hash that it names, if it describes itself; `ids`: whether token ids are
     returned; `context`: its length, if the server names it; `latency_s`: of a completion."""
@@ -32,37 +33,13 @@ class Policy:
     context: int | None = None
     latency_s: float = 0.0
     bodies: list[dict] = field(default_factory=list)
-    url: str = ""
 
-    def __enter__(self) -> Policy:
-        self._loop = asyncio.new_event_loop()
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
-        self._thread.start()
-        assert ready.wait(30)
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
-
-    def _serve(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        app = web.Application()
+    def add_routes(self, app: web.Application) -> None:
         app.router.add_post("/v1/completions", self._complete)
         app.router.add_post("/retrieve", self._retrieve)
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/version", self._version)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        self._loop.run_until_complete(runner.setup())
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        self._loop.run_until_complete(site.start())
-        self.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
-        ready.set()
-        self._loop.run_forever()
-        self._loop.run_until_complete(runner.cleanup())
-        self._loop.close()
 
     async def _retrieve(self, request: web.Request) -> web.Response:
         found = [

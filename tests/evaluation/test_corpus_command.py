@@ -100,6 +100,7 @@ def test_a_check_writes_verdicts_ids_missing_passages_summary_and_picture(run, t
     assert "  titles: y? (missing: Rome)" in shown
 
 
+@pytest.mark.slow
 def test_a_repaired_corpus_makes_its_questions_answerable(run, tmp_path):
     supply = written(
         tmp_path / "supply.jsonl",

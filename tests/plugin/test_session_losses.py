@@ -139,6 +139,7 @@ def test_rows_do_not_change_the_value_loss_nor_its_gradient(monkeypatch, session
     assert difference(*found) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "aggregation", ["seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 )
@@ -146,6 +147,7 @@ def test_the_aggregations_that_the_preflight_refuses_do_change(monkeypatch, sess
     assert difference(*both(monkeypatch, sessions, ppo_loss, actor(aggregation))) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["gspo", "geo_mean", "sapo", "kl_cov"])
 def test_the_losses_that_the_preflight_refuses_do_change(monkeypatch, sessions, loss):
     assert difference(*both(monkeypatch, sessions, ppo_loss, actor(loss=loss))) > 1e-4
