@@ -84,9 +84,9 @@ def batches_are_full_and_of_groups_with_different_rewards(run: GroupedRun) -> No
 def the_engine_has_the_actors_weights_after_every_update(run: GroupedRun) -> None:
     # vLLM's probabilities are the old ones, and there is one update a step: were its weights those of before,
     # the actor's own probabilities would differ from them as soon as it has learned something. They are not
-    # equal either: veRL rounds merged weights to bfloat16 (`_merged_lora_per_tensor_param` of its FSDP engine).
-    # Measured: the rounding gives |ppo_kl| up to 1.6e-4 and clips up to 1 token in 2,000; an engine that keeps
-    # its first weights gives .015 to .054, and clips 1 token in 30.
+    # equal either: veRL rounds merged weights to bfloat16 (FSDP engine, `_merged_lora_per_tensor_param`).
+    # Measured: with the rounding |ppo_kl| is up to 1.6e-4, and 1 token in 2,000 may be clipped; an engine
+    # that keeps its first weights gives .015 to .054, and clips 1 token in 30.
     assert run.metrics
     for data in run.metrics.values():
         assert abs(data["actor/ppo_kl"]) < 1e-3 and data["actor/pg_clipfrac"] < 0.005

@@ -1,7 +1,7 @@
-"""Two settings of GPU runs in real trainings on this CPU: DAPO's group filtering, and merged adapters. They
-are started outside of the project, and the second has a reward that stands in the folder of the caller.
+"""Two settings of GPU runs in a real training on this CPU: DAPO's group filtering and merged adapters. It is
+started outside of the project, with a reward that stands in the folder of the caller.
 
-What they must have left behind stands in dapo_and_lora_checks.py and own_reward_checks.py.
+What it must have left behind stands in dapo_and_lora_checks.py and own_reward_checks.py.
 """
 
 from __future__ import annotations
@@ -21,31 +21,57 @@ from rag_r1.demo.policy import policy_path
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 ROOT = Path(__file__).parents[2]
-STEPS, QUESTIONS = 3, 4
+#: Four answers to a question are all right or all wrong about every fourth time.
+STEPS, QUESTIONS, GROUP = 3, 6, 4
 WEIGHT, LIMIT = 0.1, 2
-SMALL = [
+OVERRIDES = [
     "trainer.save_freq=-1",
     f"trainer.total_training_steps={STEPS}",
     f"trainer.test_freq={STEPS}",
     "data.val_max_samples=12",
     f"data.train_batch_size={QUESTIONS}",
     f"actor_rollout_ref.actor.ppo_mini_batch_size={QUESTIONS}",
+    f"actor_rollout_ref.rollout.n={GROUP}",
     "actor_rollout_ref.model.external_lib=recording_engine",
+    "algorithm.filter_groups.enable=true",
+    "algorithm.filter_groups.metric=em",
+    "algorithm.filter_groups.max_num_gen_batches=8",
+    "actor_rollout_ref.model.lora_rank=8",
+    "actor_rollout_ref.model.lora.merge=true",
+    "actor_rollout_ref.actor.optim.lr=1e-2",
+    'rag_r1.reward=[{term: em}, {term: "own_reward_of_this_test:brevity", '
+    f"weight: {WEIGHT}, limit: {LIMIT}}}]",
 ]
 
 
-def trained(folder: Path, group: int, *overrides: str) -> GroupedRun:
-    """Run the demo's GRPO from `folder` into its `out`, with `group` answers to a question."""
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> GroupedRun:
+    """The finished training, with the README's reward."""
+    folder = tmp_path_factory.mktemp("caller")
     out = folder / "out"
-    command = ["-P", "-m", "rag_r1.demo.run", "--recipe", "grpo", "--seed", "1", "--out", str(out)]
-    command += [*SMALL, f"actor_rollout_ref.rollout.n={group}", *overrides]
+    (folder / "own_reward_of_this_test.py").write_text(
+        "def brevity(trajectory, golds, *, limit: int = 3) -> float:\n"
+        "    return float(trajectory.answer is not None and trajectory.n_searches <= limit)\n"
+    )
+    command = [
+        "-P",
+        "-m",
+        "rag_r1.demo.run",
+        "--recipe",
+        "grpo",
+        "--seed",
+        "1",
+        "--out",
+        str(out),
+        *OVERRIDES,
+    ]
     environment = {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)]),
         "VERL_ENGINE_VENDOR": "recording",
         "RAG_R1_RECORD": str(out),
     }
     done = subprocess.run(
-        [sys.executable, *command],
+        [sys.executable, *command, *OVERRIDES],
         cwd=folder,
         env={**os.environ, **environment},
         capture_output=True,
@@ -53,47 +79,20 @@ def trained(folder: Path, group: int, *overrides: str) -> GroupedRun:
         timeout=1100,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return GroupedRun(out, policy_path("rag_r1_mq"), STEPS, QUESTIONS, group)
+    return GroupedRun(out, policy_path("rag_r1_mq"), STEPS, QUESTIONS, GROUP)
 
 
-@pytest.fixture(scope="module")
-def with_adapters(tmp_path_factory) -> GroupedRun:
-    """A training with merged adapters and the README's reward."""
-    folder = tmp_path_factory.mktemp("caller")
-    (folder / "own_reward_of_this_test.py").write_text(
-        "def brevity(trajectory, golds, *, limit: int = 3) -> float:\n"
-        "    return float(trajectory.answer is not None and trajectory.n_searches <= limit)\n"
-    )
-    own = f'{{term: "own_reward_of_this_test:brevity", weight: {WEIGHT}, limit: {LIMIT}}}'
-    return trained(
-        folder,
-        8,
-        "actor_rollout_ref.model.lora_rank=8",
-        "actor_rollout_ref.model.lora.merge=true",
-        "actor_rollout_ref.actor.optim.lr=1e-2",
-        f"rag_r1.reward=[{{term: em}}, {own}]",
-    )
-
-
-def test_groups_with_one_reward_are_filtered_and_refilled(tmp_path: Path):
-    # Two answers are both right or both wrong about every other time; with eight, no group may be.
-    run = trained(
-        tmp_path,
-        2,
-        "algorithm.filter_groups.enable=true",
-        "algorithm.filter_groups.metric=em",
-        "algorithm.filter_groups.max_num_gen_batches=8",
-    )
+def test_groups_with_one_reward_are_filtered_and_refilled(trained: GroupedRun):
     for check in DAPO_CHECKS:
-        check(run)
+        check(trained)
 
 
-def test_merged_adapters_reach_the_engine_after_every_update(with_adapters: GroupedRun):
+def test_merged_adapters_reach_the_engine_after_every_update(trained: GroupedRun):
     for check in LORA_CHECKS:
-        check(with_adapters)
+        check(trained)
 
 
-def test_the_readmes_reward_is_trained_with_from_a_folder_of_ones_own(with_adapters: GroupedRun):
-    run = OwnRewardRun(with_adapters.out, weight=WEIGHT, limit=LIMIT)
+def test_the_readmes_reward_is_trained_with_from_a_folder_of_ones_own(trained: GroupedRun):
+    run = OwnRewardRun(trained.out, weight=WEIGHT, limit=LIMIT)
     for check in own_reward_checks.CHECKS:
         check(run)
