@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from retrieval_server.encode.encoder_settings import choose_pooling, find_family, settle_settings
+from retrieval_server.encode.imports import first_import_of
 from retrieval_server.encode.model_folder import hash_model, read_folder_settings, resolve_model
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import EncoderError
@@ -171,10 +172,11 @@ class Encoder:
 
 
 def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: str):
-    import torch
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-    from transformers.utils import logging as transformers_logging
+    with first_import_of("sentence_transformers"):
+        import torch
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+        from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
     # Without the second one, a folder that brings code of its own makes the library ask on the terminal.

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from retrieval_server.encode.imports import first_import_of
 from retrieval_server.encode.model_folder import resolve_model
 from retrieval_server.errors import EncoderError
 from retrieval_server.folder.passages import Passage
@@ -52,7 +53,8 @@ class Reranker:
             return
         _, folder = resolve_model(self.name)
 
-        from sentence_transformers import CrossEncoder
+        with first_import_of("sentence_transformers"):
+            from sentence_transformers import CrossEncoder
 
         try:
             model = CrossEncoder(

@@ -24,6 +24,7 @@ from retrieval_server.cluster.ray_serve import ShardedSource
 from retrieval_server.folder.passages import Passage
 from retrieval_server.guarantee import Guarantee, Probe
 from retrieval_server.indexing.split_index import split_index
+from retrieval_server.search.rerank import RerankedSource, Reranker
 from retrieval_server.sources import Description, Retrieved, SearchFailed
 
 from ..conftest import RIVERS, TOWNS
@@ -108,89 +109,103 @@ def test_the_guarantee_is_that_of_every_replica_of_the_encoder_that_has_answered
 
 @contextmanager
 def server(*flags, temporary=None):
+    """A client of a server in a process of its own. One for all requests: making one takes 50 ms."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "retrieval_server/start_retrieval.py", *map(str, flags), "--port", str(port)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "RAY_TMPDIR": str(temporary)}
     process = subprocess.Popen(command, cwd=ROOT, env=environment)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(3000):
-            assert process.poll() is None, "the server ended"
-            try:
-                if httpx.get(url + "/ready").status_code == 200:
-                    break
-            except httpx.TransportError:
-                pass
-            time.sleep(0.1)
-        yield url
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(300)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=600) as client:
+        try:
+            for _ in range(3000):
+                assert process.poll() is None, "the server ended"
+                try:
+                    if client.get("/ready").status_code == 200:
+                        break
+                except httpx.TransportError:
+                    pass
+                time.sleep(0.15)
+            yield client
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(300)
     assert process.returncode == 0
 
 
-def ask(url, queries):
+def ask(client, queries, route="/retrieve"):
     body = {"queries": queries, "topk": 5, "return_scores": True}
-    answer = httpx.post(url + "/retrieve", json=body, timeout=600)
+    answer = client.post(route, json=body)
     assert answer.status_code == 200, answer.text
     return [wired(hits) for hits in answer.json()["result"]]
 
 
 def replicas(temporary, name):
     """The processes of a deployment's replicas, of the Ray that keeps its files in ``temporary`` only."""
-    mark, found = f"RAY_TMPDIR={temporary}".encode(), []
+    mark, found = f"RAY_TMPDIR={temporary}".encode(), set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             title, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
         except OSError:
             continue
         if b"ServeReplica" in title and name.encode() in title and mark in environment.split(b"\0"):
-            found.append(int(folder.name))
+            found.add(int(folder.name))
     return found
 
 
 @needs_ray
 @pytest.mark.full
-@pytest.mark.parametrize("kind", ["bm25", "dense"])
-def test_three_shards_answer_as_the_whole_and_one_killed_loses_no_request(
-    kind, dense_index, bm25_index, tmp_path
-):
-    index = {"dense": dense_index, "bm25": bm25_index}[kind]
-    split_index(index, tmp_path / "three", 3, progress=False)
+def test_three_shards_answer_as_the_whole_and_one_killed_loses_no_request(dense_index, bm25_index, tmp_path):
+    """Of an index of each kind, on one Ray: a cluster for each would cost as much as the test itself."""
+    whole = {"bm25": bm25_index, "dense": dense_index}
+    for kind, index in whole.items():
+        split_index(index, tmp_path / kind, 3, progress=False)
     temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: Ray makes socket addresses of it
+
+    def flags(folders):
+        named = [flag for kind, folder in folders.items() for flag in ("--index", f"{kind}={folder}")]
+        return (*named, "--device", "cpu", "--cache-size", 0)
+
+    def answers(client, kind, queries=QUERIES):
+        return ask(client, queries, f"/indexes/{kind}/retrieve")
+
     try:
-        with server("--index", index, "--device", "cpu", "--cache-size", 0) as url:
-            expected, alone = ask(url, QUERIES), httpx.get(url + "/ready").json()
+        with server(*flags(whole)) as client:
+            expected = {kind: answers(client, kind) for kind in whole}
+            alone = client.get("/ready").json()["indexes"]
         # A process that starts on a busy machine may take minutes; the default deadline is for real ones.
-        flags = ("--index", tmp_path / "three", "--device", "cpu", "--cache-size", 0, "--deadline", 600)
-        with server("--serve", "ray", *flags, temporary=temporary) as url:
-            ready = httpx.get(url + "/ready").json()
-            assert ready["passages"] == 20 and ready["guarantee"] == alone["guarantee"]
-            assert_same_answers(ask(url, QUERIES), expected, ready["guarantee"])
-            (before,) = replicas(temporary, "shard-1")
+        sharded = (*flags({kind: tmp_path / kind for kind in whole}), "--deadline", 600)
+        with server("--serve", "ray", *sharded, temporary=temporary) as client:
+            ready = client.get("/ready").json()["indexes"]
+            for kind in whole:
+                assert ready[kind]["passages"] == 20
+                assert ready[kind]["guarantee"] == alone[kind]["guarantee"]
+                assert_same_answers(answers(client, kind), expected[kind], ready[kind]["guarantee"])
+            before = replicas(temporary, "shard-1")
+            assert len(before) == len(whole), "one of each index"
             restarted = threading.Event()
 
-            def hammer(number):
+            def hammer(kind, number):
                 asked = 0
                 while not restarted.is_set() or asked < 20:
                     position = (number + asked) % len(QUERIES)
-                    found = ask(url, [QUERIES[position]])
-                    assert_same_answers(found, [expected[position]], ready["guarantee"])
+                    found = answers(client, kind, [QUERIES[position]])
+                    assert_same_answers(found, [expected[kind][position]], ready[kind]["guarantee"])
                     asked += 1
                 return asked
 
-            with ThreadPoolExecutor(8) as clients:
-                hammering = [clients.submit(hammer, number) for number in range(8)]
-                os.kill(before, signal.SIGKILL)
-                while replicas(temporary, "shard-1") in ([], [before]):
+            with ThreadPoolExecutor(8 * len(whole)) as clients:
+                hammering = [clients.submit(hammer, kind, number) for kind in whole for number in range(8)]
+                for process in before:
+                    os.kill(process, signal.SIGKILL)
+                while len(replicas(temporary, "shard-1") - before) < len(whole):
                     assert not any(client.done() for client in hammering), "a request was lost"
                     time.sleep(0.1)
                 restarted.set()
                 assert min(client.result(timeout=600) for client in hammering) >= 20
-            assert httpx.post(url + "/reload", json={}, timeout=600).json()["index_version"] == 2
-            assert_same_answers(ask(url, QUERIES), expected, ready["guarantee"])
+            for kind in whole:
+                assert client.post("/reload", json={"index": kind}).json()["index_version"] == 2
+                assert_same_answers(answers(client, kind), expected[kind], ready[kind]["guarantee"])
         assert not replicas(temporary, "shard-")
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -198,18 +213,27 @@ def test_three_shards_answer_as_the_whole_and_one_killed_loses_no_request(
 
 @needs_ray
 @pytest.mark.full
-def test_a_reranked_search_answers_on_ray_as_it_does_here(bm25_index, make_cross_encoder, tmp_path):
+def test_a_reranked_search_answers_on_ray_as_it_does_here(
+    bm25, bm25_index, make_cross_encoder, serve, tmp_path
+):
+    import torch
+
     split_index(bm25_index, tmp_path / "two", 2, progress=False)
-    reranking = ("--rerank", make_cross_encoder(1), "--rerank-depth", 5, "--device", "cpu", "--cache-size", 0)
+    model = make_cross_encoder(1)
     temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: Ray makes socket addresses of it
+    threads = torch.get_num_threads()
     try:
-        with server("--index", bm25_index, *reranking) as url:
-            expected = ask(url, QUERIES)
-        flags = ("--index", tmp_path / "two", *reranking, "--deadline", 600, "--shard-replicas", 2)
-        with server("--serve", "ray", *flags, temporary=temporary) as url, ThreadPoolExecutor(8) as clients:
-            ready = httpx.get(url + "/ready").json()
-            found = [answer for (answer,) in clients.map(lambda query: ask(url, [query]), QUERIES)]
+        torch.set_num_threads(1)  # as in the server's process
+        with serve(lambda: RerankedSource(bm25, Reranker(str(model), "cpu"), 5)) as client:
+            expected = ask(client, QUERIES)
+        flags = ("--index", tmp_path / "two", "--rerank", model, "--rerank-depth", 5, "--device", "cpu")
+        flags += ("--cache-size", 0, "--deadline", 600, "--shard-replicas", 2)
+        with server("--serve", "ray", *flags, temporary=temporary) as client:
+            ready = client.get("/ready").json()
+            with ThreadPoolExecutor(8) as clients:
+                found = [answer for (answer,) in clients.map(lambda query: ask(client, [query]), QUERIES)]
         assert ready["backend"] == "bm25+rerank" and len(replicas(temporary, "shard-")) == 0
         assert_same_answers(found, expected, ready["guarantee"])
     finally:
+        torch.set_num_threads(threads)
         shutil.rmtree(temporary, ignore_errors=True)

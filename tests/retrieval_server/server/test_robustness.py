@@ -6,6 +6,8 @@ import json
 import random
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.client import HTTPConnection
 
 import httpx
 import pytest
@@ -106,13 +108,16 @@ def malformed(seed):
 
 
 def bombard(url, seeds):
-    with httpx.Client(base_url=url, timeout=60) as client:
+    """By http.client: with httpx ten thousand requests take three times as much CPU."""
+    with closing(HTTPConnection(url.removeprefix("http://"), timeout=60)) as client:
         for seed in seeds:
             route, content, headers = malformed(seed)
-            answer = client.post(route, content=content, headers=headers)
-            assert answer.status_code < 500, (seed, route, content[:200], answer.text)
-            if answer.status_code != 200:
-                assert set(answer.json()) == {"error", "reason"}, (seed, route, answer.text)
+            client.request("POST", route, content, headers)
+            answer = client.getresponse()
+            text = answer.read()
+            assert answer.status < 500, (seed, route, content[:200], text)
+            if answer.status != 200:
+                assert set(json.loads(text)) == {"error", "reason"}, (seed, route, text)
 
 
 @pytest.mark.slow
