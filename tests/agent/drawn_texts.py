@@ -14,6 +14,13 @@ from hypothesis import strategies as st
 _FIRST = 0x100
 
 
+def joined(pieces: Sequence[str], most: int | None = None) -> st.SearchStrategy[str]:
+    """Up to `most` of these pieces."""
+    stand_ins = [chr(_FIRST + number) for number in range(len(pieces))]
+    chosen = st.text(stand_ins, max_size=most)
+    return chosen.map(lambda parts: "".join(pieces[ord(part) - _FIRST] for part in parts))
+
+
 def mixed(pieces: Sequence[str], most: int | None, run: int) -> st.SearchStrategy[str]:
     """Up to `most` parts: two of three are pieces, one is a run of at most `run` characters of any kind."""
     runs = max(len(pieces) // 2, run + 1)
