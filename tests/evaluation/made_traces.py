@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from drawn_texts import joined
 from hypothesis import strategies as st
+from quick_draws import joined
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 

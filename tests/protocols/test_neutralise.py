@@ -6,9 +6,9 @@ import unicodedata
 from functools import cache
 
 import pytest
-from drawn_texts import mixed
 from hypothesis import example, given
 from hypothesis import strategies as st
+from quick_draws import mixed
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 

@@ -41,11 +41,11 @@ def folder(tmp_path_factory):
 
 
 @settings(deadline=None)
-@given(st.dictionaries(questions.map(Question.digest), st.tuples(questions, documents), max_size=5))
+@given(st.lists(st.tuples(questions, documents), max_size=5))
 def test_whatever_is_recorded_comes_back(folder, rows):
     path = folder / "run.jsonl"
     path.unlink(missing_ok=True)
-    rows = {asked.digest(): (asked, found) for asked, found in rows.values()}
+    rows = {asked.digest(): (asked, found) for asked, found in rows}
     tape = Tape(record=path)
     for asked, found in rows.values():
         tape.put(asked, found)
