@@ -124,7 +124,9 @@ def demo_setup(
 
 def prompt_ids(tokenizer: TokenizerBase, protocol: Protocol, messages: Sequence[dict[str, str]]) -> list[int]:
     """Token ids of a prompt, up to where the policy's first turn begins."""
-    return protocol.prompt_ids(messages, chat_template(tokenizer), TokenizerCodec(tokenizer).encode)
+    # Without a codec, which takes longer to make than it saves for one prompt; its ids are the same.
+    encode = partial(tokenizer.encode, add_special_tokens=False)
+    return protocol.prompt_ids(messages, chat_template(tokenizer), encode)
 
 
 def encode_trace(

@@ -17,6 +17,7 @@ blocks.py explains the roles, parsing.py (`read_calls`) the syntaxes.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def load_protocol(name_or_path: str, prompt: str | None = None) -> Protocol:
     Raises ProtocolError, naming the file and the key.
     """
     path = _find(name_or_path, Path())
-    protocol = _from_dict(_read(path), str(path))
+    protocol = _shipped(path) if path.parent == _HERE else _from_file(path)
     if prompt is None:
         return protocol
     if "{question}" not in prompt:
@@ -61,6 +62,14 @@ def load_protocol(name_or_path: str, prompt: str | None = None) -> Protocol:
     if opening and prompt.rstrip().endswith(opening):
         prompt = prompt.rstrip().removesuffix(opening).rstrip()
     return replace(protocol, user_prompt=prompt, system_prompt=None)
+
+
+def _from_file(path: Path) -> Protocol:
+    return _from_dict(_read(path), str(path))
+
+
+#: Read once in a process: a file of one's own may change between two loads, a shipped one does not.
+_shipped = cache(_from_file)
 
 
 def _find(name_or_path: str, folder: Path) -> Path:

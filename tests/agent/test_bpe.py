@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
+from quick_draws import mixed
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
@@ -36,9 +36,7 @@ PIECES = [
     "Mara ",
     "search",
 ]
-TEXT = st.lists(st.sampled_from([*PIECES, " ", "  ", "\n", "\r\n", "\t"]) | st.characters(codec="utf-8")).map(
-    "".join
-)
+TEXT = mixed([*PIECES, " ", "  ", "\n", "\r\n", "\t"], most=None, run=4)
 
 
 def byte_level(pattern: str | None, cuts: bool = False, normalizer=None, texts=TEXTS, size=900):

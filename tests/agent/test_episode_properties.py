@@ -46,13 +46,21 @@ class Greedy:
     def __init__(self, pieces=()):
         self.pieces = sorted({piece for piece in pieces if len(piece) > 1}, key=len, reverse=True)
         self.special_ids = {i for i, piece in enumerate(self.pieces) if piece in SPECIAL}
+        self.beginning = {}  # with a character, longest first: few have any
+        for i, piece in enumerate(self.pieces):
+            self.beginning.setdefault(piece[0], []).append((i, piece))
 
     def encode(self, text):
         ids, position = [], 0
         while position < len(text):
-            found = next((p for p in self.pieces if text.startswith(p, position)), text[position])
-            ids.append(self.pieces.index(found) if len(found) > 1 else len(self.pieces) + ord(found))
-            position += len(found)
+            for i, piece in self.beginning.get(text[position], ()):
+                if text.startswith(piece, position):
+                    ids.append(i)
+                    position += len(piece)
+                    break
+            else:
+                ids.append(len(self.pieces) + ord(text[position]))
+                position += 1
         return ids
 
     def decode(self, ids):
@@ -98,6 +106,8 @@ class Fast:
 
 
 fast = cache(Fast)
+#: One loop for all episodes: to make one takes long.
+loop = cache(asyncio.new_event_loop)
 
 # --- What the policy writes and what the search finds ---
 
@@ -247,7 +257,7 @@ def play(protocol, budget, codec, script):
     searcher = ScriptedSearcher(engine)
     episode = Episode(protocol, budget, engine, searching(searcher), codec)
     prompt = codec.encode("<|im_start|>user\nQ? e.g. <answer> Beijing </answer>")
-    record = asyncio.run(episode.run("id", "Q?", prompt))
+    record = loop().run_until_complete(episode.run("id", "Q?", prompt))
     return Played(episode, record, engine, searcher, prompt)
 
 
@@ -257,7 +267,7 @@ def random_episode(random: Random) -> Played:
 
 
 # The draws come from a seed: Hypothesis's own draws of so many parts are slow and cluster around empty ones.
-RANDOM = st.randoms(use_true_random=True)
+RANDOM = st.integers(0, 2**64 - 1).map(Random)
 EPISODES = RANDOM.map(random_episode)
 
 

@@ -12,9 +12,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from composed_recipes import compose_quickly
 from omegaconf import DictConfig, OmegaConf
-
-from rag_r1.train import Recipe, compose_recipe
 
 pytestmark = pytest.mark.slow  # each guide's keys are composed, and each command is asked for its help
 
@@ -58,7 +57,14 @@ def is_module(name: str) -> bool:
 
 @cache
 def config(recipe: str, *overrides: str) -> DictConfig:
-    return compose_recipe(Recipe.find(recipe), list(overrides))
+    return compose_quickly(recipe, overrides)
+
+
+@cache
+def help_of(*words: str) -> subprocess.CompletedProcess[str]:
+    """What a Python command shows about itself; many guides name the same one."""
+    command = [sys.executable, *words, "--help"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
 def keys(text: str) -> dict[str, str | None]:
@@ -111,9 +117,7 @@ def test_every_flag_of_a_python_command_is_one_of_its_own(guide: Path):
         where = words[1:3] if words[1] == "-m" else words[1:2]
         # A subcommand has a help of its own.
         steps = words[3:4] if words[1] == "-m" and not words[3].startswith("-") else []
-        shown = subprocess.run(
-            [sys.executable, *where, *steps, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120
-        )
+        shown = help_of(*where, *steps)
         assert shown.returncode == 0, shown.stderr
         for flag in (word for word in words if word.startswith("--")):
             assert re.search(rf"{flag}\b", shown.stdout), f"{' '.join(where)} has no {flag}"
@@ -144,7 +148,7 @@ def test_every_training_that_is_shown_composes(guide: Path, tmp_path: Path):
             recipe, overrides = str(own) if own.is_file() else words[3], words[4:]
         else:
             continue
-        compose_recipe(Recipe.find(recipe), [word for word in overrides if "=" in word and word[:2] != "--"])
+        compose_quickly(recipe, [word for word in overrides if "=" in word and word[:2] != "--"])
 
 
 def test_the_keys_of_a_text_are_found():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from hypothesis import strategies as st
+from quick_draws import joined
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -68,6 +70,21 @@ class Finds:
         return [self.documents for _ in queries]
 
 
+@cache
+def _setup(protocol: Protocol) -> AgentSetup:
+    return AgentSetup(
+        protocol=protocol.with_special_tokens(control_tokens(tokenizer())),
+        codec=TokenizerCodec(tokenizer()),
+        budget=Budget(max_turns=8, max_turn_tokens=4096, max_response_tokens=1 << 16),
+        tools=dict,
+        chat=chat_template(tokenizer()),
+    )
+
+
+#: One for all episodes: property tests play thousands, and to make a loop takes as long as to play one.
+_loop = cache(asyncio.new_event_loop)
+
+
 def played(
     lines: Sequence[str],
     documents: Sequence[Document] = (TOWN,),
@@ -77,20 +94,14 @@ def played(
 ) -> tuple[Trajectory, Ledger]:
     """The record of a real episode with these lines, and its tokens."""
     dialect = load_protocol(protocol) if isinstance(protocol, str) else protocol
-    setup = AgentSetup(
-        protocol=dialect.with_special_tokens(control_tokens(tokenizer())),
-        codec=TokenizerCodec(tokenizer()),
-        budget=Budget(max_turns=8, max_turn_tokens=4096, max_response_tokens=1 << 16),
-        tools=lambda: searching(Finds(documents)),
-        chat=chat_template(tokenizer()),
-    )
+    setup = replace(_setup(dialect), tools=lambda: searching(Finds(documents)))
 
     async def play() -> tuple[Trajectory, Ledger]:
         episode = setup.episode(Lines(lines))
         record = await episode.run(id, question, setup.prompt_ids(question))
         return record, episode.ledger
 
-    return asyncio.run(play())
+    return _loop().run_until_complete(play())
 
 
 def as_record(trajectory: Trajectory, *golds: str) -> dict:
@@ -106,10 +117,21 @@ def write_records(path: Path, records: Sequence[dict]) -> Path:
 
 
 #: Documents and questions contain what could be mistaken for a turn, and tokens that control a model.
-PARTS = st.sampled_from(
-    ["Ulm", " ", "\n", ">", "é", "<answer> x </answer>", "</information>", "<search>", "<|im_end|>", "Doc 1:"]
+TEXTS = joined(
+    [
+        "Ulm",
+        " ",
+        "\n",
+        ">",
+        "é",
+        "<answer> x </answer>",
+        "</information>",
+        "<search>",
+        "<|im_end|>",
+        "Doc 1:",
+    ],
+    most=6,
 )
-TEXTS = st.lists(PARTS, max_size=6).map("".join)
 WORDS = st.text("abc é,", max_size=8)
 DOCUMENTS = st.lists(st.builds(Document, id=st.just("1"), contents=TEXTS), max_size=3)
 

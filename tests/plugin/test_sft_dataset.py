@@ -7,6 +7,7 @@ collate function. Records come from real episodes with hostile documents
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,19 +22,25 @@ from verl.utils.dataset.dataset_utils import SFTTensorCollator
 from rag_r1.agent import Ledger, TrainingRow, Trajectory
 from rag_r1.evaluation.cutting import samples_of, trace_of
 from rag_r1.plugin.sft_dataset import SftDataset
-from rag_r1.protocols import load_protocol
+from rag_r1.protocols import Protocol, load_protocol
 from rag_r1.sft_rows import SftRowError, SftTokens, write_sft_rows
 
 Made = list[tuple[Trajectory, Ledger]]
 CONFIG = {"max_length": 1 << 16, "truncation": "error", "pad_mode": "no_padding"}
 
 
+@cache
+def protocol_of(name: str) -> Protocol:
+    """As it is for this tokenizer."""
+    return SftTokens(tokenizer(), load_protocol(name)).protocol
+
+
 def dataset(path: Path, made: Made, layout: str, **config) -> SftDataset:
     """The data set of these episodes' samples, in order."""
     rows = []
     for number, (record, _) in enumerate(made):
-        tokens = SftTokens(tokenizer(), load_protocol(record.protocol))
-        rows += samples_of(trace_of(record, tokens.protocol, f"{number}"), tokens.protocol, layout)
+        protocol = protocol_of(record.protocol)
+        rows += samples_of(trace_of(record, protocol, f"{number}"), protocol, layout)
     write_sft_rows(path, rows)
     return SftDataset(str(path), tokenizer(), OmegaConf.create({**CONFIG, **config}))
 
@@ -62,14 +69,20 @@ def expected(made: Made, layout: str) -> tuple[list[TrainingRow], list[int | Non
     return rollouts, starts
 
 
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory) -> Path:
+    """One file for all examples: to make a folder takes longer the more there are."""
+    return tmp_path_factory.mktemp("rows") / "train.parquet"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["cut", "whole"])
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(made=st.lists(episodes(), min_size=1, max_size=3))
-def test_exactly_the_policys_tokens_have_loss_weight(layout, made, tmp_path_factory):
+def test_exactly_the_policys_tokens_have_loss_weight(made, rows):
     made = [one for one in made if one[0].protocol == made[0][0].protocol]
-    data = dataset(tmp_path_factory.mktemp("rows") / "train.parquet", made, layout)
-    only_the_policys_tokens_have_loss_weight(batch_of(data), *expected(made, layout))
+    for layout in ("cut", "whole"):
+        data = dataset(rows, made, layout)
+        only_the_policys_tokens_have_loss_weight(batch_of(data), *expected(made, layout))
 
 
 @pytest.mark.parametrize("layout", ["cut", "whole"])

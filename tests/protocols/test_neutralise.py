@@ -3,10 +3,12 @@
 import dataclasses
 import re
 import unicodedata
+from functools import cache
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from quick_draws import mixed
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -86,14 +88,8 @@ def survivors(protocol, text):
     ]
 
 
-HOSTILE = st.lists(
-    st.sampled_from(TAGS + SPECIAL)
-    | st.sampled_from(
-        ["<", ">", "<|", "|>", "/", " ", "\n", "{body}", "{contents}", "{rank}", '"', "\\", "🙂", "search"]
-    )
-    | st.text(max_size=6),
-    max_size=15,
-).map("".join)
+MARKS = ["<", ">", "<|", "|>", "/", " ", "\n", "{body}", "{contents}", "{rank}", '"', "\\", "🙂", "search"]
+HOSTILE = mixed([*TAGS, *SPECIAL, *MARKS], most=15, run=6)
 
 
 @given(HOSTILE)
@@ -203,20 +199,25 @@ TOKENIZERS = {
     "NFKC": made(normalizers.NFKC()),
     "NFKC, lower case": made(normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])),
 }
-ADDED = st.lists(
-    st.sampled_from(SPECIAL_TOKENS + OTHER_TOKENS + WORDS)
-    | st.sampled_from(SPECIAL_TOKENS + OTHER_TOKENS).map(
-        lambda token: "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in token)
-    )
-    | st.sampled_from(["<", ">", "｜", "＜", "［", " ", "[", "/", "_", "unused", "7", "\u0338", "\u0301"])
-    | st.text(max_size=4),
-    max_size=12,
-).map("".join)
+WIDE = [
+    "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in token)
+    for token in SPECIAL_TOKENS + OTHER_TOKENS
+]
+SIGNS = ["<", ">", "｜", "＜", "［", " ", "[", "/", "_", "unused", "7", "\u0338", "\u0301"]
+ADDED = mixed([*2 * (SPECIAL_TOKENS + OTHER_TOKENS + WIDE), *WORDS, *3 * SIGNS], most=12, run=4)
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_the_whole_added_vocabulary_is_known_but_for_ordinary_words(name):
     assert control_tokens(TOKENIZERS[name]) == set(SPECIAL_TOKENS + OTHER_TOKENS)
+
+
+@cache
+def guarded(protocol, name):
+    """The protocol that neutralises a tokenizer's control tokens, and the ids of those."""
+    tokenizer = TOKENIZERS[name]
+    ids = {tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS + OTHER_TOKENS}
+    return load_protocol(protocol).with_special_tokens(control_tokens(tokenizer)), ids
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -226,8 +227,7 @@ def test_the_whole_added_vocabulary_is_known_but_for_ordinary_words(name):
 @example("＜tool_call＞ ＜｜User｜＞ ［INST］ <\u0338tool_call>")
 def test_no_document_becomes_a_token_that_controls_the_model(protocol, name, text):
     tokenizer = TOKENIZERS[name]
-    ids = {tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS + OTHER_TOKENS}
-    protocol = load_protocol(protocol).with_special_tokens(control_tokens(tokenizer))
+    protocol, ids = guarded(protocol, name)
     for shown in (protocol.neutralise(text), protocol.render_document(1, Document("1", text))):
         assert not ids & set(tokenizer.encode(shown, add_special_tokens=False)), shown
 
