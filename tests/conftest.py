@@ -8,6 +8,7 @@ A test run that is told to end (SIGTERM, as from `timeout` or `kill`) ends its t
 training or server that they started is left running.
 """
 
+import gc
 import os
 import signal
 import threading
@@ -48,3 +49,9 @@ def _sigterm_still_ends_the_test_run():
     yield
     if signal.getsignal(signal.SIGTERM) is not before:
         signal.signal(signal.SIGTERM, before)
+
+
+def pytest_collection_finish():
+    """What was imported stays until the end: the garbage collector need not go through it again and again."""
+    gc.collect()
+    gc.freeze()
