@@ -7,7 +7,7 @@ runs:
     tokens    the policy has written; {text, tokens, status}
     calls     tools are about to be called; {calls: [{tool, arguments}]}
     documents the observation is in the context; {calls: [call records]}
-    rewrite   the context was rewritten; {tokens}: its length
+    rewrite   turns were taken out of the context; {tokens}: its new length, {removed}: their numbers
     answer    {text}
     failure   {kind, detail}
     ended     the whole record, as `Trajectory.to_dict`

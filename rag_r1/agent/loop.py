@@ -31,10 +31,23 @@ from rag_r1.agent.events import Event, Guarded, Observer
 from rag_r1.agent.failures import FailurePolicy
 from rag_r1.agent.guard import ToolGuard
 from rag_r1.agent.ledger import Ledger
+from rag_r1.agent.memory import Memory
 from rag_r1.agent.packing import fit_observation
 from rag_r1.agent.parts import Codec, Engine, Generation, Tool, UnknownToken
 from rag_r1.agent.trajectory import CallRecord, Trajectory, Turn, query_key
-from rag_r1.protocols import Action, Answer, Calls, Failure, Invalid, Plan, Protocol, Search, Summary, Think
+from rag_r1.protocols import (
+    Action,
+    Answer,
+    Backtrack,
+    Calls,
+    Failure,
+    Invalid,
+    Plan,
+    Protocol,
+    Search,
+    Summary,
+    Think,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +73,7 @@ class Episode:
         self.engine, self.tools, self.codec = engine, tools, codec
         self.failures = failures or FailurePolicy()
         self.observer = Guarded(observer) if observer else None
-        self.ledger = Ledger([])
+        self.ledger, self.memory = Ledger([]), Memory()
         self._asked: set[str] = set()
         #: Handlers by kind of action. Each returns None, or the status with which the episode ends.
         self._does = {
@@ -70,6 +83,7 @@ class Episode:
             Plan.kind: self._go_on,
             Think.kind: self._go_on,
             Summary.kind: self._rewrite,
+            Backtrack.kind: self._rewrite,
             Invalid.kind: self._hint,
         }
 
@@ -81,7 +95,7 @@ class Episode:
         Without a question, or if the prompt cannot be made or does not fit, nothing is generated: the status
         is `bad_row`, and the ledger stays empty. Raises nothing but its own cancellation.
         """
-        self.ledger, self._asked = Ledger([]), set()
+        self.ledger, self.memory, self._asked = Ledger([]), Memory(), set()
         problem = await self._begin(question, prompt_ids)
         started = time.perf_counter()
         question = question if isinstance(question, str) else ""
@@ -163,6 +177,8 @@ class Episode:
             out, text = await self._continue(room)
         action = self.protocol.parse(text)
         self.ledger.generated(out.token_ids, out.logprobs, len(record.turns) - 1)
+        role = "call" if isinstance(action, Search | Calls) else action.kind
+        self.memory.push(len(record.turns) - 1, role, out.token_ids)
         turn.text, turn.action, turn.generated_tokens = text, action.kind, len(out.token_ids)
         turn.generate_s = time.perf_counter() - started
         if not isinstance(action, Invalid):
@@ -237,15 +253,22 @@ class Episode:
     async def _go_on(self, record: Trajectory, turn: Turn, action: Action) -> None:
         """There is no observation: the next turn follows."""
 
-    async def _rewrite(self, record: Trajectory, turn: Turn, action: Action) -> str | None:
-        """Rewrite the context to the prompt and this turn, its token ids unchanged. Returns the status with
-        which the episode ends if that leaves no room for another turn; else None."""
-        ids = [*self.ledger.first_prompt, *self.ledger.context()[-turn.generated_tokens :]]
+    async def _rewrite(self, record: Trajectory, turn: Turn, action: Summary | Backtrack) -> str | None:
+        """Take turns out of the context, as memory.py describes. Returns the status with which the episode
+        ends if that leaves no room for another turn; else None."""
+        if isinstance(action, Backtrack):
+            removed, always = self.memory.backtrack(action.pops), False
+        else:
+            removed, always = self.memory.summarise(action.span), action.span == "everything"
+        if not removed and not always:
+            return None  # there is nothing to take out: the context grows by this turn
+        ids = [*self.ledger.first_prompt, *self.memory.ids()]
         room = self.ledger.capacity.room(len(ids))
         if room is not None and room < self.budget.min_turn_tokens:
             return "token_limit"
         self.ledger.rewrite(ids)
-        self._tell(record, "rewrite", tokens=len(ids))
+        turn.removed = removed
+        self._tell(record, "rewrite", tokens=len(ids), removed=removed)
         return None
 
     async def _hint(self, record: Trajectory, turn: Turn, action: Action) -> str | None:
@@ -260,6 +283,7 @@ class Episode:
 
     def _observe(self, record: Trajectory, turn: Turn, ids: list[int]) -> None:
         self.ledger.observed(ids, len(record.turns) - 1)
+        self.memory.observed(ids)
         turn.observed_tokens = len(ids)
 
     def _repeated(self, queries: Sequence[str]) -> int:

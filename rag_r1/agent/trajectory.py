@@ -80,7 +80,7 @@ class Turn:
     """One generation and the environment's answer. `row`: number of the training row that contains it."""
 
     text: str
-    action: str  # search | call | answer | plan | think | summary | invalid
+    action: str  # search | call | answer | plan | think | summary | backtrack | invalid
     calls: list[CallRecord] = field(default_factory=list)
     generated_tokens: int = 0
     observed_tokens: int = 0
@@ -89,6 +89,7 @@ class Turn:
     status: str = "ok"  # ok | invalid | truncated | tool_failure
     repeated_queries: int = 0  # how many of the queries had been asked before
     row: int = 0
+    removed: list[int] = field(default_factory=list)  # numbers of the turns that it took out of the context
 
     @classmethod
     def searched(
@@ -115,7 +116,7 @@ class Turn:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, none of them shared with the turn."""
-        return {**vars(self), "calls": [call.to_dict() for call in self.calls]}
+        return {**vars(self), "calls": [call.to_dict() for call in self.calls], "removed": [*self.removed]}
 
 
 @dataclass

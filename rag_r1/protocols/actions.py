@@ -137,10 +137,21 @@ class Think:
 
 @dataclass(frozen=True)
 class Summary:
-    """A summary of the episode: the context is rewritten to the prompt and the turn that contains it."""
+    """A summary of the turns in `span` (`everything`, or from the `last_call`), which it replaces in the
+    context."""
 
     kind: ClassVar[str] = "summary"
     text: str
+    span: str = "everything"
+
+
+@dataclass(frozen=True)
+class Backtrack:
+    """A reflection that takes the turns from the last one of a role in `pops` out of the context."""
+
+    kind: ClassVar[str] = "backtrack"
+    text: str
+    pops: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -151,7 +162,7 @@ class Invalid:
     reason: str
 
 
-Action = Search | Calls | Answer | Plan | Think | Summary | Invalid
+Action = Search | Calls | Answer | Plan | Think | Summary | Backtrack | Invalid
 
 
 def calls_action(calls: Sequence[Call], most: int) -> Search | Calls:

@@ -5,8 +5,13 @@ A block has a role, which determines what happens when the block is closed:
     think, plan     text of the policy; with `stop: true` the generation ends there and the next turn begins
     call            calls of tools; the environment answers with an observation
     answer          the final answer, which ends the episode
-    summary         the context is rewritten to the prompt and the turn that wrote the summary
+    summary         replaces the turns that it summarises in the context; `span: everything` (all turns, the
+                    default) or `span: last_call` (those from the last call)
+    backtrack       takes turns out of the context: those from the last one with a role in `pops`; by default
+                    the last turn, whatever it was. The text of the block stays, as a reflection
     observation     written by the environment, as the only block
+
+Plans stay when others are taken out (rag_r1/agent/memory.py).
 
 The roles are fixed, the names and the number of blocks are not: a protocol file may declare any number of
 blocks under `blocks:`, e.g. a `<plan>` or a second call block for another tool.
@@ -18,9 +23,13 @@ from dataclasses import dataclass
 
 from rag_r1.protocols.actions import SEARCH
 
-ROLES = ("think", "plan", "call", "observation", "answer", "summary")
+ROLES = ("think", "plan", "call", "observation", "answer", "summary", "backtrack")
 #: Roles at whose closing tag a generation always stops.
-ACTING = ("call", "answer", "summary")
+ACTING = ("call", "answer", "summary", "backtrack")
+#: Roles of turns that a backtrack can take out; `invalid` is a turn without an action.
+POPPED = ("call", "think", "summary", "backtrack", "invalid")
+#: What a summary can replace.
+SPANS = ("everything", "last_call")
 #: How calls can be written; see parsing.read_calls.
 SYNTAXES = ("single", "list", "named", "json")
 
@@ -37,24 +46,32 @@ class Tag:
 class CallFormat:
     """How calls are written in a block. `syntax`: see `parsing.read_calls`; `most`: most calls in a turn;
     `tool`: the one that a `single` or `list` block calls; `delete`: characters that are removed from a query;
-    `fold`: white space in a query becomes single spaces."""
+    `fold`: white space in a query becomes single spaces; `names`: (name, tool) for calls that name their tool
+    otherwise than it is registered."""
 
     syntax: str
     most: int
     delete: str = ""
     fold: bool = False
     tool: str = SEARCH
+    names: tuple[tuple[str, str], ...] = ()
+
+    def registered(self, name: str) -> str:
+        """The tool that a call means by `name`."""
+        return dict(self.names).get(name, name)
 
 
 @dataclass(frozen=True)
 class Block(Tag):
     """A tag with its name and role. `call`: how calls are written, for the role `call`; `stop`: a generation
-    ends at its closing tag."""
+    ends at its closing tag; `pops` (backtrack), `span` (summary): what it takes out of the context."""
 
     name: str
     role: str
     stop: bool = False
     call: CallFormat | None = None
+    pops: tuple[str, ...] = POPPED
+    span: str = SPANS[0]
 
     @property
     def author(self) -> str:

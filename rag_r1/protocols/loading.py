@@ -11,7 +11,8 @@ declared under `blocks:`, by name:
       plan: {tags: ["<plan>", "</plan>"], role: plan}
       calculate: {tags: ["<calc>", "</calc>"], role: call, tool: calculator, syntax: json}
 
-blocks.py explains the roles, parsing.py (`read_calls`) the syntaxes.
+blocks.py explains the roles, parsing.py (`read_calls`) the syntaxes. `tools: {Wiki_RAG: search}` says which
+registered tool a call means that names its tool otherwise.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 import yaml
 
 from rag_r1.protocols.actions import SEARCH
-from rag_r1.protocols.blocks import ACTING, ROLES, SYNTAXES, Block, CallFormat
+from rag_r1.protocols.blocks import ACTING, POPPED, ROLES, SPANS, SYNTAXES, Block, CallFormat
 from rag_r1.protocols.protocol import ObservationFormat, Protocol
 
 _HERE = Path(__file__).parent
@@ -119,6 +120,7 @@ def _from_dict(data: dict[str, Any], where: str) -> Protocol:
         most=top.take("max_queries", int),
         delete=top.take("query_delete", str, default=""),
         fold=top.take("query_white_space", str, default="keep", one_of=("keep", "fold")) == "fold",
+        names=_names(top.take("tools", dict, default={}), where),
     )
     blocks = [
         Block(*tags.take_tag(name), name, role, role in ACTING, form if role == "call" else None)
@@ -152,6 +154,13 @@ def _from_dict(data: dict[str, Any], where: str) -> Protocol:
     return protocol
 
 
+def _names(given: dict, where: str) -> tuple[tuple[str, str], ...]:
+    """`tools:`, the names that calls use for registered tools."""
+    if not all(isinstance(text, str) and text.strip() for pair in given.items() for text in pair):
+        raise ProtocolError(f"{where}: tools must be {{name in a call: registered tool}}, not {given!r}")
+    return tuple(given.items())
+
+
 def _block(name: str, given: Any, where: str, form: CallFormat) -> Block:
     """A custom block. How many calls it can hold and how a query is cleaned are as in the search block."""
     if not isinstance(given, dict):
@@ -169,8 +178,13 @@ def _block(name: str, given: Any, where: str, form: CallFormat) -> Block:
         syntax = keys.take("syntax", str, default="single", one_of=SYNTAXES)
         most = 1 if syntax == "single" else form.most
         call = replace(form, syntax=syntax, most=most, tool=keys.take("tool", str, default=SEARCH))
+    pops, span = POPPED, SPANS[0]
+    if role == "backtrack":
+        pops = keys.take_some("pops", POPPED)
+    if role == "summary":
+        span = keys.take("span", str, default=span, one_of=SPANS)
     keys.finish()
-    return Block(*pair, name, role, stop, call)
+    return Block(*pair, name, role, stop, call, pops, span)
 
 
 def _check(protocol: Protocol, where: str) -> None:
@@ -221,6 +235,15 @@ class _Keys:
         if len(pair) != 2 or not all(isinstance(part, str) and part.strip() for part in pair):
             raise ProtocolError(f"{self.where}: {self.prefix}{key} must be [opening, closing], not {pair!r}")
         return pair[0], pair[1]
+
+    def take_some(self, key: str, of: tuple[str, ...]) -> tuple[str, ...]:
+        """A list of some of the words in `of`; all of them if the key is missing."""
+        words = self.take(key, list, default=list(of))
+        if not words or not all(word in of for word in words):
+            raise ProtocolError(
+                f"{self.where}: {self.prefix}{key} must list some of {', '.join(of)}, not {words!r}"
+            )
+        return tuple(words)
 
     def finish(self) -> None:
         if self.data:

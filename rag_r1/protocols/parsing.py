@@ -21,6 +21,7 @@ from typing import Any
 from rag_r1.protocols.actions import (
     Action,
     Answer,
+    Backtrack,
     Call,
     Invalid,
     Plan,
@@ -44,7 +45,6 @@ _TEXTS: dict[str, Callable[[str], Action]] = {
     "answer": Answer,
     "plan": Plan,
     "think": Think,
-    "summary": Summary,
 }
 
 
@@ -61,6 +61,10 @@ def parse_turn(text: str, acting: Sequence[Block], answer_opening: str) -> Actio
     if start < 0:
         return Invalid(f"{block.close} without {block.open}")
     body = text[start + len(block.open) : end].strip()
+    if block.role == "summary":
+        return Summary(body, block.span)
+    if block.role == "backtrack":
+        return Backtrack(body, block.pops)
     if block.call is None:
         return _TEXTS[block.role](body)
     try:
@@ -77,17 +81,17 @@ def read_calls(body: str, form: CallFormat) -> list[Call]:
     of objects) with `name` and `arguments`, Hermes' form, which Qwen's chat templates use too.
     """
     if form.syntax == "json":
-        return _json_calls(body)
+        return _json_calls(body, form)
     tool = form.tool
     if form.syntax == "named":
         named = _NAMED.fullmatch(body)
         if named is None:
             raise ValueError("a call must begin with the name of a tool, as in [name]: words")
-        tool, body = well_formed(named[1]).strip(), named[2].strip()
+        tool, body = form.registered(well_formed(named[1]).strip()), named[2].strip()
     return [Call(tool, {"query": query}) for query in split_queries(body, form)]
 
 
-def _json_calls(body: str) -> list[Call]:
+def _json_calls(body: str, form: CallFormat) -> list[Call]:
     try:
         read = json.loads(body)
     except (ValueError, RecursionError):  # hostile nesting exhausts the JSON reader's stack
@@ -97,7 +101,7 @@ def _json_calls(body: str) -> list[Call]:
         name, arguments = (item.get("name"), item.get("arguments", {})) if isinstance(item, dict) else (0, 0)
         if not isinstance(name, str) or not name.strip() or not isinstance(arguments, dict):
             raise ValueError("a call must be JSON with a name and arguments")
-        call = Call(well_formed(name).strip(), _plain(arguments))
+        call = Call(form.registered(well_formed(name).strip()), _plain(arguments))
         if call not in calls:
             calls.append(call)
     return calls

@@ -98,7 +98,7 @@ class Protocol:
     @property
     def rewrites_context(self) -> bool:
         """Can a turn rewrite the context? Then a trajectory may be several training rows."""
-        return any(block.role == "summary" for block in self.blocks)
+        return any(block.role in ("summary", "backtrack") for block in self.blocks)
 
     @property
     def tools_called(self) -> list[str]:

@@ -5,6 +5,7 @@ import yaml
 
 from rag_r1.protocols import (
     Answer,
+    Backtrack,
     Call,
     Calls,
     Invalid,
@@ -29,6 +30,7 @@ def extended(tmp_path):
 
 PLAN = {"tags": ["<plan>", "</plan>"], "role": "plan"}
 CALL = {"tags": ["<call>", "</call>"], "role": "call"}
+BACKTRACK = {"tags": ["<undo>", "</undo>"], "role": "backtrack"}
 
 
 def test_a_plan_is_a_part_of_a_turn_or_a_turn_of_its_own(extended):
@@ -49,6 +51,23 @@ def test_a_summary_says_that_the_context_can_be_rewritten(extended):
     protocol = extended({"sum": {"tags": ["<summary>", "</summary>"], "role": "summary"}})
     assert protocol.parse("so <summary> Ulm: Danube </summary>") == Summary("Ulm: Danube")
     assert protocol.rewrites_context and not load_protocol("rag_r1_mq").rewrites_context
+
+
+def test_a_backtrack_says_what_it_takes_back(extended):
+    protocol = extended({"undo": BACKTRACK | {"pops": ["call", "think"]}})
+    assert protocol.parse("no. <undo> a wrong river </undo>") == Backtrack("a wrong river", ("call", "think"))
+    assert protocol.rewrites_context and protocol.stop[-1] == "</undo>"
+
+
+@pytest.mark.parametrize(
+    ("syntax", "body"),
+    [("named", "[Wiki]: Ulm"), ("json", '{"name": "Wiki", "arguments": {"query": "Ulm"}}')],
+)
+def test_a_call_may_use_another_name_for_a_tool(extended, syntax, body):
+    protocol = extended({"call": CALL | {"syntax": syntax}}, tools={"Wiki": "search"})
+    assert protocol.parse(f"<call> {body} </call>") == Search(("Ulm",))
+    with pytest.raises(ProtocolError, match="tools must be"):
+        extended({}, tools={"Wiki": 3})
 
 
 @pytest.mark.parametrize(
@@ -113,12 +132,20 @@ def test_the_first_closed_block_is_the_action(extended):
         (PLAN | {"tags": ["<plan>"]}, "blocks.x.tags must be"),
         (
             PLAN | {"role": "dream"},
-            "blocks.x.role must be one of think, plan, call, answer, summary, not 'dream'",
+            "blocks.x.role must be one of think, plan, call, answer, summary, backtrack, not 'dream'",
         ),
         (PLAN | {"role": "observation"}, "blocks.x.role must be one of"),
         (PLAN | {"tool": "calculator"}, "unknown key blocks.x.tool"),
         (PLAN | {"tags": ["<think>", "</plan>"]}, "'<think>' is used for two tags"),
         (CALL | {"syntax": "xml"}, "blocks.x.syntax must be one of"),
+        (BACKTRACK | {"pops": ["plan"]}, "blocks.x.pops must list some of call, think, summary"),
+        (BACKTRACK | {"pops": []}, "blocks.x.pops must list some of"),
+        (BACKTRACK | {"stop": False}, "blocks.x.stop: a generation always ends after a backtrack"),
+        (BACKTRACK | {"span": "last_call"}, "unknown key blocks.x.span"),
+        (
+            BACKTRACK | {"role": "summary", "span": "half"},
+            "blocks.x.span must be one of everything, last_call",
+        ),
         (CALL | {"stop": False}, "blocks.x.stop: a generation always ends after a call"),
     ],
 )

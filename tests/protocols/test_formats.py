@@ -1,6 +1,7 @@
 """The published formats, string for string: observations, hints and stop strings, whatever the prompt.
 
-R1-Searcher's, which has other tags and no hint, stand in test_r1_searcher.py.
+R1-Searcher's, which has other tags and no hint, stand in test_r1_searcher.py, Agentic RAG-R1's in
+test_agentic_rag.py.
 """
 
 import json
@@ -28,7 +29,8 @@ ONE_IN_JSON = (
 
 
 def test_shipped_protocols_are_listed_by_name():
-    assert protocol_names() == ["r1_searcher", "r1_searcher_instruct", *SHIPPED]
+    memory = ["agentic_rag_en", "agentic_rag_zh"]
+    assert protocol_names() == [*memory, "r1_searcher", "r1_searcher_instruct", *SHIPPED]
 
 
 def test_search_r1_shows_titles_in_parentheses():

@@ -1,0 +1,79 @@
+"""The memory stack: the turns that are in the context, each with what the environment added to it.
+
+The context is the prompt and the turns on the stack, in the very tokens in which they were generated and
+observed. A new turn is pushed; an observation belongs to the turn that called for it, so it is removed
+together with its call. Two kinds of turns remove others when they are pushed:
+
+    backtrack   removes the turns from the last one of a role in `pops`; its own text, the reflection, stays
+    summary     removes the span that it summarises: all turns, or those from the last call
+
+Plans are never removed. Whatever is removed, the remaining turns keep their order and their tokens, so the
+new context is a concatenation of spans that the engine has seen, and nothing is encoded again.
+
+TC-RAG's stack is this one with `pops` at its default: a backtrack after an observation removes the
+observation and its call, and after a thought, a summary or another backtrack that turn.
+
+Source: TC-RAG (arXiv 2408.09199), section 4; Agentic RAG-R1 (jiangxinke/Agentic-RAG-R1), whose code hides
+spans by an attention mask instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+#: Roles that are never removed.
+LASTING = ("plan",)
+
+
+@dataclass
+class Entry:
+    """A turn in the context. `number` counts the episode's turns from 0; `role`: `call`, or the kind of the
+    turn's action; `parts`: token ids of what was generated and of what was observed."""
+
+    number: int
+    role: str
+    parts: list[Sequence[int]] = field(default_factory=list)
+
+
+class Memory:
+    """The turns in the context, the first at the bottom."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def push(self, number: int, role: str, ids: Sequence[int]) -> None:
+        """A turn that was generated."""
+        self.entries.append(Entry(number, role, [ids]))
+
+    def observed(self, ids: Sequence[int]) -> None:
+        """What the environment added to the turn on top."""
+        self.entries[-1].parts.append(ids)
+
+    def backtrack(self, pops: Collection[str]) -> list[int]:
+        """Remove the turns under the one on top, from the last with a role in `pops`; returns their numbers,
+        in order."""
+        return self._remove_from(self._last(pops))
+
+    def summarise(self, span: str) -> list[int]:
+        """Remove the turns under the one on top: all of them (`everything`), or those from the last call
+        (`last_call`). Returns their numbers, in order."""
+        return self._remove_from(0 if span == "everything" else self._last(("call",)))
+
+    def ids(self) -> Iterator[int]:
+        """Token ids of all turns."""
+        return (token for entry in self.entries for part in entry.parts for token in part)
+
+    def _last(self, roles: Collection[str]) -> int | None:
+        """Position of the last turn under the one on top that has one of these roles and may be removed."""
+        below = range(len(self.entries) - 2, -1, -1)
+        found = (i for i in below if self.entries[i].role in roles and self.entries[i].role not in LASTING)
+        return next(found, None)
+
+    def _remove_from(self, position: int | None) -> list[int]:
+        if position is None:
+            return []
+        under, top = self.entries[position:-1], self.entries[-1]
+        lasting = [entry for entry in under if entry.role in LASTING]
+        self.entries[position:] = [*lasting, top]
+        return [entry.number for entry in under if entry.role not in LASTING]
