@@ -49,6 +49,7 @@ Flag = Annotated[bool, Strict(), Must("true or false")]
 Text = Annotated[str, Strict(), Must("a text")]
 Count = Annotated[int, Strict(), Field(ge=0), Must("a whole number of at least 0")]
 PositiveCount = Annotated[int, Strict(), Field(ge=1), Must("a whole number of at least 1")]
+PositiveNumber = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False), Must("a number above 0")]
 Seconds = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False), Must("a number of seconds")]
 PositiveSeconds = Annotated[
     float, Strict(), Field(gt=0, allow_inf_nan=False), Must("a number of seconds above 0")

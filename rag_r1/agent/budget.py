@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import model_validator
 
 from rag_r1.agent.ledger import Capacity
-from rag_r1.options import Count, Flag, PositiveCount, options, options_from
+from rag_r1.options import Count, Flag, PositiveCount, PositiveNumber, options, options_from
 
 
 @options("rag_r1.agent")
@@ -30,6 +30,10 @@ class EpisodeLimits:
     #: Generated and observed tokens of the whole episode; None: what its training rows hold. Only a protocol
     #: that rewrites its context has more than one row.
     max_episode_tokens: PositiveCount | None = None
+    #: Turns with an action before an answer is accepted; an earlier answer becomes a thought.
+    min_actions: Count = 0
+    #: The memory's state (memory.py) below which an answer is accepted, in nats; None: any.
+    max_state: PositiveNumber | None = None
 
     @model_validator(mode="after")
     def _a_turn_is_left(self) -> EpisodeLimits:

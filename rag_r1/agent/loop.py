@@ -75,6 +75,7 @@ class Episode:
         self.observer = Guarded(observer) if observer else None
         self.ledger, self.memory = Ledger([]), Memory()
         self._asked: set[str] = set()
+        self._turns_left = 0
         #: Handlers by kind of action. Each returns None, or the status with which the episode ends.
         self._does = {
             Search.kind: self._call,
@@ -140,6 +141,7 @@ class Episode:
     async def _play(self, record: Trajectory) -> str:
         """Run turn by turn; returns the status with which the episode ends."""
         for left in range(self.budget.max_turns - (not self.budget.final_turn), -1, -1):
+            self._turns_left = left
             room = min(self.budget.max_turn_tokens, self._room())
             if room < 1:
                 return "token_limit"
@@ -178,7 +180,7 @@ class Episode:
         action = self.protocol.parse(text)
         self.ledger.generated(out.token_ids, out.logprobs, len(record.turns) - 1)
         role = "call" if isinstance(action, Search | Calls) else action.kind
-        self.memory.push(len(record.turns) - 1, role, out.token_ids)
+        self.memory.push(len(record.turns) - 1, role, out.token_ids, out.logprobs)
         turn.text, turn.action, turn.generated_tokens = text, action.kind, len(out.token_ids)
         turn.generate_s = time.perf_counter() - started
         if not isinstance(action, Invalid):
@@ -208,10 +210,26 @@ class Episode:
         logger.warning("a generation failed: %s", reason(error))
         return Generation([], aborted=True, detail=reason(error)), ""
 
-    async def _answer(self, record: Trajectory, turn: Turn, action: Answer) -> str:
+    async def _answer(self, record: Trajectory, turn: Turn, action: Answer) -> str | None:
+        """End with the answer; or, if it comes too early and there is another turn, take it for a thought."""
+        if self._turns_left and self._room() >= self.budget.min_turn_tokens and self._is_early(record, turn):
+            turn.action = self.memory.entries[-1].role = Think.kind
+            return None
         record.answer = action.text
         self._tell(record, "answer", text=action.text)
         return "answered"
+
+    def _is_early(self, record: Trajectory, turn: Turn) -> bool:
+        """Is this before `min_actions` turns, or is the state of the memory not below `max_state`? Raises
+        ValueError if the state is unknown."""
+        if self.budget.max_state is None:
+            unsure = False
+        elif (state := self.memory.state()) is None:
+            raise ValueError("rag_r1.agent.max_state needs the log-probs of generated tokens")
+        else:
+            turn.state, unsure = state, state >= self.budget.max_state
+        actions = sum(turn.action != Invalid.kind for turn in record.turns[:-1])
+        return unsure or actions < self.budget.min_actions
 
     async def _call(self, record: Trajectory, turn: Turn, action: Search | Calls) -> str | None:
         """Make the calls and show their results. Returns the status with which the episode ends if a failed

@@ -10,6 +10,13 @@ together with its call. Two kinds of turns remove others when they are pushed:
 Plans are never removed. Whatever is removed, the remaining turns keep their order and their tokens, so the
 new context is a concatenation of spans that the engine has seen, and nothing is encoded again.
 
+The state of the memory is how sure the policy was of what it still holds: the sum of -log p of the tokens it
+sampled for the turns on the stack, in nats. TC-RAG sums the entropies of the tokens' distributions instead,
+for which it needs all of a token's probabilities; engines return that of the sampled token, and the
+expectation of -log p is that entropy. The sum grows with the number of tokens, so a threshold (TC-RAG's sigma
+of 1.2) must be chosen anew: play questions with a `max_state` above all states, and take a quantile of the
+states of right answers, which stand in the records.
+
 TC-RAG's stack is this one with `pops` at its default: a backtrack after an observation removes the
 observation and its call, and after a thought, a summary or another backtrack that turn.
 
@@ -34,6 +41,7 @@ class Entry:
     number: int
     role: str
     parts: list[Sequence[int]] = field(default_factory=list)
+    surprise: float | None = None  # sum of -log p of what was generated, in nats; None: unknown
 
 
 class Memory:
@@ -42,9 +50,10 @@ class Memory:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
 
-    def push(self, number: int, role: str, ids: Sequence[int]) -> None:
-        """A turn that was generated."""
-        self.entries.append(Entry(number, role, [ids]))
+    def push(self, number: int, role: str, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
+        """A turn that was generated, with the log-probs of its tokens (nats) if they are known."""
+        surprise = None if logprobs is None else -sum(logprobs)
+        self.entries.append(Entry(number, role, [ids], surprise))
 
     def observed(self, ids: Sequence[int]) -> None:
         """What the environment added to the turn on top."""
@@ -59,6 +68,11 @@ class Memory:
         """Remove the turns under the one on top: all of them (`everything`), or those from the last call
         (`last_call`). Returns their numbers, in order."""
         return self._remove_from(0 if span == "everything" else self._last(("call",)))
+
+    def state(self) -> float | None:
+        """Sum of -log p of the generated tokens of all turns on the stack, in nats; None: unknown."""
+        values = [entry.surprise for entry in self.entries]
+        return None if None in values else sum(value for value in values if value is not None)
 
     def ids(self) -> Iterator[int]:
         """Token ids of all turns."""

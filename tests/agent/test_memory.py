@@ -138,3 +138,59 @@ def test_the_context_is_that_of_the_rules_and_each_token_is_trained_on_once(dial
 def test_a_record_with_removed_turns_comes_back_from_json(dialect):
     record, _, _ = play(dialect(), [SEARCH, BACKTRACK])
     assert type(record).from_dict(record.to_dict()) == record
+
+
+THINKS = {"min_actions": 2}
+
+
+@pytest.mark.parametrize(
+    ("lines", "actions"),
+    [
+        ([], ["think", "think", "answer"]),
+        ([SEARCH], ["search", "think", "answer"]),
+        ([SEARCH, THOUGHT], ["search", "think", "answer"]),
+        (["hm", SEARCH], ["invalid", "search", "think", "answer"]),
+        ([SEARCH, BACKTRACK], ["search", "backtrack", "answer"]),
+    ],
+)
+def test_an_answer_before_so_many_actions_is_a_thought(dialect, lines, actions):
+    record, episode, engine = play(dialect(), lines, **THINKS)
+    assert [turn.action for turn in record.turns] == actions
+    assert (record.status, record.answer) == ("answered", "Rome")
+    assert engine.contexts[-1] + ANSWER == "".join(map(chr, episode.ledger.context()))
+
+
+def test_the_answer_of_the_last_turn_always_counts(dialect):
+    record, _, _ = play(dialect(), [], max_turns=1, min_actions=9)
+    assert ([turn.action for turn in record.turns], record.answer) == (["think", "answer"], "Rome")
+
+
+def test_an_early_answer_counts_if_no_other_turn_fits(dialect):
+    record, _, _ = play(
+        dialect(), [], min_actions=9, max_response_tokens=len(ANSWER) + 15, min_turn_tokens=16
+    )
+    assert (len(record.turns), record.answer) == (1, "Rome")
+
+
+def test_an_answer_counts_once_the_state_is_below_the_limit(dialect):
+    """Every token has a log-prob of -1, so the state is the number of generated tokens in the context."""
+    lines = [SEARCH, SEARCH, ANSWER, BACKTRACK, ANSWER, BACKTRACK]
+    most = len(BACKTRACK + ANSWER) + 1
+    record, _, _ = play(dialect(pops=["call"]), lines, max_state=float(most))
+    actions = ["search", "search", "think", "backtrack", "think", "backtrack", "answer"]
+    assert [turn.action for turn in record.turns] == actions
+    held = [2 * SEARCH + ANSWER, SEARCH + BACKTRACK + ANSWER, BACKTRACK + ANSWER]
+    assert [turn.state for turn in record.turns if turn.state is not None] == [len(text) for text in held]
+
+
+def test_without_log_probs_a_limit_of_the_state_is_an_error_of_the_record(dialect):
+    class Silent(Engine):
+        async def generate(self, context, max_tokens, stop):
+            out = await super().generate(context, max_tokens, stop)
+            return type(out)(out.token_ids)
+
+    limits = Budget(max_response_tokens=10_000, max_state=5.0)
+    episode = Episode(dialect(), limits, Silent([ANSWER]), searching(Searcher()), Characters())
+    record = asyncio.run(episode.run("id", "q", [ord("P")]))
+    assert (record.status, record.answer) == ("error", None)
+    assert "rag_r1.agent.max_state" in record.failures[0].detail
