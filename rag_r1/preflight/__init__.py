@@ -17,7 +17,13 @@ from rag_r1.preflight.problems import Problem, Report
 from rag_r1.preflight.retriever import check_retriever
 from rag_r1.preflight.sampling import check_filtering, check_sampler, check_sampler_options
 from rag_r1.preflight.sessions import check_sessions
-from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_verl
+from rag_r1.preflight.settings import (
+    check_given,
+    check_lengths,
+    check_log_probs,
+    check_ours,
+    check_verl,
+)
 from rag_r1.preflight.sft import preflight_sft
 
 __all__ = ["Problem", "Report", "check_retriever", "preflight", "preflight_sft"]
@@ -32,7 +38,7 @@ def preflight(config: DictConfig) -> Report:
     tokenizer, problems = check_model(config)
     report.problems += problems
     report.problems += check_verl(config, model_is_there=tokenizer is not None)
-    report.problems += check_lengths(config)
+    report.problems += check_lengths(config) + check_log_probs(config)
     report.problems += check_sharing(config) + check_engines(config) + check_reach(config)
     report.problems += check_sampler(config) + check_sampler_options(config)
     report.problems += check_filtering(config, settings)

@@ -139,6 +139,16 @@ def check_lengths(config: DictConfig) -> list[Problem]:
     return problems
 
 
+def check_log_probs(config: DictConfig) -> list[Problem]:
+    """Log-probs are sampled where the state of the memory is to be known (`max_state`)."""
+    if config.actor_rollout_ref.rollout.calculate_log_probs:
+        return []
+    keys = ("rag_r1.agent.max_state", "rag_r1.validation_agent.max_state")
+    what = "the state of the memory is a sum of log-probs, which the engine does not return"
+    remedy = "set actor_rollout_ref.rollout.calculate_log_probs=true, or this to null"
+    return [error(key, what, remedy) for key in keys if OmegaConf.select(config, key) is not None]
+
+
 def _positions(config: DictConfig) -> int | None:
     """The model's longest context, from a local `config.json`; None if it is not known."""
     node = config.actor_rollout_ref.model

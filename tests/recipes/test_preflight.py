@@ -21,7 +21,7 @@ from rag_r1.preflight.data import check_steps
 from rag_r1.preflight.model import check_tags
 from rag_r1.preflight.parquet import column_problems, scan, scan_problems
 from rag_r1.preflight.sampling import check_sampler
-from rag_r1.preflight.settings import check_lengths, check_ours, check_verl
+from rag_r1.preflight.settings import check_lengths, check_log_probs, check_ours, check_verl
 from rag_r1.protocols import load_protocol
 from rag_r1.train import Recipe, compose_recipe, main
 
@@ -210,6 +210,13 @@ def test_a_batch_that_verl_refuses_is_reported_in_its_words(base_config):
 )
 def test_lengths_that_cannot_fit_are_named(base_config, values: dict[str, int], named: str):
     assert [problem.where for problem in check_lengths(changed(base_config, **values))] == [named]
+
+
+def test_a_limit_of_the_memorys_state_needs_log_probs(base_config):
+    limited = changed(base_config, rag_r1__agent__max_state=3.5)
+    assert check_log_probs(limited) == []
+    [problem] = check_log_probs(changed(limited, actor_rollout_ref__rollout__calculate_log_probs=False))
+    assert problem.where == "rag_r1.agent.max_state" and "calculate_log_probs=true" in problem.remedy
 
 
 def test_a_tokenizer_that_hides_a_tag_is_named_with_the_tag(model_folder):
