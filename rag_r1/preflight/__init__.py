@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from rag_r1.preflight.cluster import check_engines, check_reach, check_sharing
 from rag_r1.preflight.data import check_data, check_steps
-from rag_r1.preflight.model import check_model, check_tags
+from rag_r1.preflight.model import check_model, check_quantisation, check_tags
 from rag_r1.preflight.probes import check_probes
 from rag_r1.preflight.problems import Problem, Report
 from rag_r1.preflight.retriever import check_retriever
@@ -37,6 +37,7 @@ def preflight(config: DictConfig) -> Report:
     report.problems += problems
     tokenizer, problems = check_model(config)
     report.problems += problems
+    report.problems += check_quantisation(config)
     report.problems += check_verl(config, model_is_there=tokenizer is not None)
     report.problems += check_lengths(config) + check_log_probs(config)
     report.problems += check_sharing(config) + check_engines(config) + check_reach(config)

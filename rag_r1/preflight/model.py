@@ -1,4 +1,4 @@
-"""Preflight of the model: it exists, its tokenizer loads, and keeps every tag of the protocol visible."""
+"""Preflight of the model: it exists, is not quantised, and its tokenizer loads and keeps every tag visible."""
 
 from __future__ import annotations
 
@@ -43,6 +43,24 @@ def check_model(
         what = f"the tokenizer of {node.path} has no chat template"
         return None, [error(key, what, f"set {where}.custom_chat_template")]
     return tokenizer, []
+
+
+#: Keys by which transformers and PEFT load weights in 4 or 8 bits.
+_QUANTISED = ("load_in_4bit", "load_in_8bit", "quantization_config", "bnb_4bit_quant_type", "qlora")
+
+
+def check_quantisation(config: DictConfig, where: str = "actor_rollout_ref.model") -> list[Problem]:
+    """No key asks for nf4 or 8-bit weights: veRL's engines would train a policy that vLLM cannot be given."""
+    problems = []
+    for node in (where, f"{where}.override_config"):
+        for key in _QUANTISED:
+            if OmegaConf.select(config, f"{node}.{key}"):
+                what = "veRL 0.9.1 trains no quantised weights (nf4): FSDP shards them as they are, and vLLM gets 16 bits"
+                remedy = (
+                    f"remove it; {where}.lora_rank=8 with {where}.lora.merge=true trains adapters in 16 bits"
+                )
+                problems.append(error(f"{node}.{key}", what, remedy))
+    return problems
 
 
 def check_tags(

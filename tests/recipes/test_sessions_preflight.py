@@ -42,7 +42,7 @@ def test_a_protocol_says_whether_it_rewrites_its_context():
 
 
 @pytest.mark.parametrize("name", ["search_r1", "rag_r1_sq", "rag_r1_mq", "r1_searcher"])
-def test_no_shipped_protocol_is_asked_for_anything(name):
+def test_a_protocol_that_keeps_its_context_is_asked_for_nothing(name):
     settings = RagR1Config.from_config({"protocol": name, "retriever": {"url": "http://127.0.0.1:1"}})
     unfit = composed(
         "recipes/r1_searcher/stage2_qwen", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum"

@@ -1,0 +1,65 @@
+"""Agentic RAG-R1's recipes hold the released numbers, and fit the trainer that keeps trajectories together."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+from composed_recipes import composed, given
+from omegaconf import OmegaConf, open_dict
+
+from rag_r1.preflight.model import check_quantisation
+from rag_r1.preflight.sampling import check_filtering, check_sampler
+from rag_r1.preflight.sessions import check_sessions
+from rag_r1.preflight.settings import check_lengths, check_log_probs, check_ours, check_verl
+
+pytestmark = pytest.mark.slow  # composed recipes
+
+RECIPES = [f"recipes/agentic_rag/{name}" for name in ("grpo", "grpo_lora", "dapo_lora")]
+#: src/config/config.yaml of the released code; its `mu` are the epochs.
+RELEASED = {
+    "rag_r1.agent.max_turns": 7,
+    "rag_r1.agent.max_turn_tokens": 500,
+    "data.max_response_length": 4000,
+    "actor_rollout_ref.actor.optim.lr": 5e-6,
+    "actor_rollout_ref.actor.ppo_epochs": 2,
+    "actor_rollout_ref.actor.clip_ratio_low": 0.1,
+    "actor_rollout_ref.actor.clip_ratio_high": 0.15,
+    "actor_rollout_ref.actor.kl_loss_coef": 0.04,
+    "actor_rollout_ref.actor.kl_loss_type": "low_var_kl",
+    "actor_rollout_ref.rollout.n": 4,
+    "actor_rollout_ref.rollout.temperature": 0.7,
+    "trainer.total_training_steps": 300,
+    "trainer.save_freq": 20,
+}
+ADAPTERS = {"lora_rank": 4, "lora_alpha": 32, "target_modules": ["q_proj", "v_proj"]}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_holds_the_released_numbers(name, model_folder):
+    config = composed(name, *given(model_folder))
+    assert {key: OmegaConf.select(config, key) for key in RELEASED} == RELEASED
+    adapters = {key: OmegaConf.select(config.actor_rollout_ref.model, key) for key in ADAPTERS}
+    assert (adapters == ADAPTERS) == name.endswith("lora")
+    assert config.algorithm.filter_groups.enable == ("dapo" in name)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_nothing_is_refused(name, model_folder):
+    config = composed(name, *given(model_folder))
+    settings, problems = check_ours(config)
+    problems += check_verl(config, True) + check_sessions(config, settings) + check_sampler(config)
+    problems += check_filtering(config, settings) + check_lengths(config) + check_log_probs(config)
+    assert [str(problem) for problem in problems + check_quantisation(config)] == []
+    assert settings.protocol.rewrites_context
+
+
+@pytest.mark.parametrize("key", ["load_in_4bit", "override_config.quantization_config"])
+def test_quantised_weights_are_refused_with_what_to_use_instead(model_folder, key):
+    config = deepcopy(composed(RECIPES[1], *given(model_folder)))
+    OmegaConf.set_readonly(config, False)
+    with open_dict(config):
+        OmegaConf.update(config, f"actor_rollout_ref.model.{key}", {"bits": 4})
+    (problem,) = check_quantisation(config)
+    assert problem.where == f"actor_rollout_ref.model.{key}" and "nf4" in problem.what
+    assert "lora_rank" in problem.remedy
