@@ -1,4 +1,4 @@
-"""Preflight of the model: it exists, is not quantised, and its tokenizer loads and keeps every tag visible."""
+"""Preflight of the model: it is there and not quantised; its tokenizer loads and keeps every tag visible."""
 
 from __future__ import annotations
 
@@ -55,10 +55,8 @@ def check_quantisation(config: DictConfig, where: str = "actor_rollout_ref.model
     for node in (where, f"{where}.override_config"):
         for key in _QUANTISED:
             if OmegaConf.select(config, f"{node}.{key}"):
-                what = "veRL 0.9.1 trains no quantised weights (nf4): FSDP shards them as they are, and vLLM gets 16 bits"
-                remedy = (
-                    f"remove it; {where}.lora_rank=8 with {where}.lora.merge=true trains adapters in 16 bits"
-                )
+                what = "veRL 0.9.1 trains no quantised weights (nf4): vLLM is sent weights of 16 bits"
+                remedy = f"remove it, and set {where}.lora_rank=8 and {where}.lora.merge=true: adapters"
                 problems.append(error(f"{node}.{key}", what, remedy))
     return problems
 

@@ -1,4 +1,4 @@
-"""Agentic RAG-R1's recipes hold the released numbers, and fit the trainer that keeps trajectories together."""
+"""Agentic RAG-R1: its recipes hold the released numbers and pass all checks, also those of sessions."""
 
 from __future__ import annotations
 
