@@ -182,6 +182,7 @@ class Episode:
         role = "call" if isinstance(action, Search | Calls) else action.kind
         self.memory.push(len(record.turns) - 1, role, out.token_ids, out.logprobs)
         turn.text, turn.action, turn.generated_tokens = text, action.kind, len(out.token_ids)
+        turn.simulated = self.protocol.simulated(text)
         turn.generate_s = time.perf_counter() - started
         if not isinstance(action, Invalid):
             turn.status = "ok"

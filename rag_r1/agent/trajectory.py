@@ -90,6 +90,7 @@ class Turn:
     repeated_queries: int = 0  # how many of the queries had been asked before
     row: int = 0
     removed: list[int] = field(default_factory=list)  # numbers of the turns that it took out of the context
+    simulated: int = 0  # observations that the policy wrote itself (SSRL); no tool was called for them
     state: float | None = None  # of the memory (memory.py) at an answer, in nats, if `max_state` is set
 
     @classmethod

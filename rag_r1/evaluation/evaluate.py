@@ -78,6 +78,7 @@ _LIMITS: dict[str, dict[str, dict[str, int]]] = {
     "r1_searcher_instruct": _R1_SEARCHER,
     "agentic_rag_en": _AGENTIC_RAG,
     "agentic_rag_zh": _AGENTIC_RAG,
+    "agentic_rag_ssrl": {"agent": {"max_turns": 7, "max_turn_tokens": 4000}},
 }
 
 

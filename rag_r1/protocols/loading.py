@@ -136,6 +136,7 @@ def _from_dict(data: dict[str, Any], where: str) -> Protocol:
         prompt_form=prompt.take("form", str, default="chat", one_of=("chat", "text")),
         opening=prompt.take("opening", str, default=""),
         blocks=tuple(blocks),
+        own_observations=top.take("own_observations", bool, default=False),
         answer_opening=top.take("answer_opening", str, default="first", one_of=("first", "last")),
         format=ObservationFormat(
             template=observation.take("template", str, contains=("{body}",)),

@@ -54,6 +54,8 @@ class Protocol:
     what the policy reads after a turn without an action; None (in a file: empty): such a turn ends the
     episode. `answer_opening`: which opening tag begins an answer, the `first` of the turn or the `last`.
     `blocks` has at least one block of each of the roles think, call, observation and answer.
+    `own_observations`: the policy answers its searches itself (SSRL): nothing stops at a call, no tool is
+    called, and what it writes as an observation is generated text, which is trained on.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Protocol:
     prompt_form: str = "chat"
     opening: str = ""
     answer_opening: str = "first"
+    own_observations: bool = False
 
     @cached_property
     def tags(self) -> Tags:
@@ -88,7 +91,7 @@ class Protocol:
     @cached_property
     def acting(self) -> tuple[Block, ...]:
         """The blocks at whose closing tag a generation stops."""
-        return tuple(block for block in self.blocks if block.stop)
+        return tuple(b for b in self.blocks if b.stop and not (self.own_observations and b.call is not None))
 
     @cached_property
     def stop(self) -> tuple[str, ...]:
@@ -105,6 +108,11 @@ class Protocol:
         """The tools that blocks are bound to; in the other syntaxes each call names its tool."""
         calls = (block.call for block in self.blocks if block.call is not None)
         return list(dict.fromkeys(call.tool for call in calls if call.syntax in ("single", "list")))
+
+    def simulated(self, text: str) -> int:
+        """How many observations the policy has written itself in a turn (`own_observations`)."""
+        information = self.tags.information
+        return min(map(text.count, (information.open, information.close))) if self.own_observations else 0
 
     def _first(self, role: str) -> Block:
         return next(block for block in self.blocks if block.role == role)

@@ -23,6 +23,14 @@ def protocol(tmp_path_factory):
     return load_protocol(str(path))
 
 
+class OwnWords(Engine):
+    """It is not stopped at a search."""
+
+    async def generate(self, context, max_tokens, stop):
+        assert "</search>" not in stop
+        return await super().generate(context, max_tokens, ["</search>", *stop])
+
+
 def play(protocol, lines, **budget):
     given = {"max_query_observation_tokens": 4000, "max_response_tokens": 10_000, "max_turns": 8, **budget}
     engine = Engine(lines)
@@ -85,3 +93,12 @@ def test_every_row_is_what_the_engine_saw_and_no_token_is_trained_on_twice(proto
     assert all(len(row.prompt_ids) + len(row.response_ids) <= room for row in rows)
     for turn, context in zip(record.turns, engine.contexts, strict=True):
         assert whole[turn.row].startswith(context + turn.text)
+
+
+def test_observations_of_the_policy_itself_are_trained_on_and_counted():
+    step = "<search> [Wiki_RAG]: q </search> <observation> in Rome </observation>"
+    engine, searcher = OwnWords([f"{step} {step} {ANSWER}"]), Searcher()
+    episode = Episode(load_protocol("agentic_rag_ssrl"), Budget(), engine, searching(searcher), Characters())
+    record = asyncio.run(episode.run("id", "q", [ord("P")]))
+    assert (record.answer, record.turns[0].simulated, record.n_searches, searcher.calls) == ("Rome", 2, 0, [])
+    assert all(episode.ledger.row().response_mask) and record.observed_tokens == 0

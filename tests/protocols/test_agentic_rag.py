@@ -65,3 +65,13 @@ def test_the_prompt_shows_every_block_and_the_question_once(protocol):
     assert message["content"].count("Which river is at Ulm?") == 1
     assert all(block.open in message["content"] for block in protocol.blocks)
     assert protocol.invalid_hint and "[Wiki_RAG]" in protocol.invalid_hint
+
+
+def test_with_own_observations_nothing_stops_at_a_search():
+    protocol = load_protocol("agentic_rag_ssrl")
+    step = "<search> [Wiki_RAG]: Ulm </search> <observation> on the Danube </observation>"
+    assert protocol.stop == ("</answer>", "</plan>", "</backtrack>", "</summary>")
+    assert protocol.parse(f"{step} {step} <answer> Danube </answer>") == Answer("Danube")
+    assert isinstance(protocol.parse(step), Invalid)
+    assert (protocol.simulated(2 * step), protocol.simulated("<observation> open")) == (2, 0)
+    assert load_protocol("agentic_rag_en").simulated(step) == 0

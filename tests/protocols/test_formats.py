@@ -29,7 +29,7 @@ ONE_IN_JSON = (
 
 
 def test_shipped_protocols_are_listed_by_name():
-    memory = ["agentic_rag_en", "agentic_rag_zh"]
+    memory = ["agentic_rag_en", "agentic_rag_ssrl", "agentic_rag_zh"]
     assert protocol_names() == [*memory, "r1_searcher", "r1_searcher_instruct", *SHIPPED]
 
 
