@@ -158,6 +158,8 @@ def summary(record: Trajectory) -> dict[str, float]:
         "tool_failures": float(record.n_tool_failures),
         "bad_row": float(record.status == "bad_row"),
         "invalid_turns": float(sum(turn.action == "invalid" for turn in record.turns)),
+        "removed_turns": float(sum(len(turn.removed) for turn in record.turns)),
+        "simulated_observations": float(sum(turn.simulated for turn in record.turns)),
         "retries": float(record.retries),
         "seconds": record.seconds,
         **{f"failed_{kind}": float(record.masked((kind,))) for kind in KINDS},

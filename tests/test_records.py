@@ -138,13 +138,14 @@ def test_the_summary_tells_how_an_episode_went_with_the_same_keys_for_all():
     turns = [
         Turn.searched("", ["a", "b"], status="tool_failure", repeated_queries=1),
         Turn("", "invalid", status="invalid"),
+        Turn("", "backtrack", removed=[0, 1], simulated=3),
         Turn("", "answer"),
     ]
     record = Trajectory("a", "?", "rag_r1_mq", turns, "x", "answered", seconds=2.5, retries=1)
     record.failed("retriever", "away")
     told = summary(record)
     expected = {
-        "turns": 3,
+        "turns": 4,
         "searches": 2,
         "repeated_queries": 1,
         "answered": 1,
@@ -152,5 +153,6 @@ def test_the_summary_tells_how_an_episode_went_with_the_same_keys_for_all():
         "retries": 1,
     }
     expected |= {"tool_failures": 1, "bad_row": 0, "invalid_turns": 1, "seconds": 2.5}
+    expected |= {"removed_turns": 2, "simulated_observations": 3}
     assert told == {**expected, **{f"failed_{kind}": kind == "retriever" for kind in KINDS}}
     assert set(told) == set(summary(Trajectory("b", "?", "rag_r1_mq")))
