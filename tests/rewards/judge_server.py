@@ -18,11 +18,11 @@ FOREVER_S = 1000.0
 
 @dataclass
 class JudgeServer(LoopbackServer):
-    """`reply`: from a request's body to the text of the reply, a status, the whole answer as bytes, or None
-    for no answer at all. `bodies`, `keys`: what was asked and with which key; `most`: most requests at a
+    """`reply`: from a request's body to the text of the reply, a status, the whole answer, or None for no
+    answer at all. `bodies`, `keys`: what was asked and with which key; `most`: most requests at a
     time; `ports`: where its connections came from."""
 
-    reply: Callable[[dict[str, Any]], str | int | bytes | None]
+    reply: Callable[[dict[str, Any]], str | int | bytes | web.Response | None]
     delay_s: float = 0.0
     bodies: list[dict[str, Any]] = field(default_factory=list)
     keys: set[str | None] = field(default_factory=set)
@@ -59,8 +59,10 @@ class JudgeServer(LoopbackServer):
         return said_so(said)
 
 
-def said_so(said: str | int | bytes) -> web.Response:
+def said_so(said: str | int | bytes | web.Response) -> web.Response:
     """The HTTP answer."""
+    if isinstance(said, web.Response):
+        return said
     if isinstance(said, int):
         return web.Response(status=said, text="an error that quotes Paris")
     if isinstance(said, bytes):

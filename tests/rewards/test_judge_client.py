@@ -6,10 +6,12 @@ import asyncio
 import gc
 import json
 import logging
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 from judge_server import JudgeServer, chat
@@ -123,6 +125,14 @@ def test_what_will_not_pass_is_refused_at_once(status, hint):
         [outcome] = asyncio.run(asked(options(server), "Paris"))
     assert reason(outcome) == f"the judge's endpoint refused the request: HTTP {status}{hint}"
     assert len(server.bodies) == 1
+
+
+def test_a_redirect_is_not_followed():
+    with JudgeServer(agrees) as other:
+        there = {"Location": f"{other.base}/chat/completions"}
+        with JudgeServer(lambda body: web.Response(status=307, headers=there)) as server:
+            [outcome] = asyncio.run(asked(options(server), "Paris"))
+    assert "HTTP 307" in reason(outcome) and not other.bodies
 
 
 def test_silence_ends_with_the_time_of_an_attempt():
@@ -251,11 +261,18 @@ def test_a_cache_that_cannot_be_opened_ends_the_run_with_its_name(tmp_path):
     assert isinstance(outcome, RewardError) and str(tmp_path / "file" / "judge.jsonl") in str(outcome)
 
 
-def test_a_loop_that_ends_leaves_no_connection_open(recwarn, caplog):
+def test_a_loop_that_ends_leaves_no_connection_open_and_is_not_kept(recwarn, caplog):
+    loops: list[weakref.ref] = []
+
+    async def run(given: JudgeOptions) -> list[str | Exception]:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        return await asked(given, "Paris")
+
     with JudgeServer(agrees) as server:
         for _ in range(2):
-            assert asyncio.run(asked(options(server), "Paris")) == ["correct"]
+            assert asyncio.run(run(options(server))) == ["correct"]
     gc.collect()  # what was left open would say so now
+    assert [loop() for loop in loops] == [None, None]
     assert "Unclosed" not in caplog.text and not [w for w in recwarn if w.category is ResourceWarning]
     assert len(server.bodies) == 2  # nothing is shared by loops but the file
 
