@@ -1,9 +1,9 @@
 """Reads one entry of `rag_r1.reward`: `{term, weight, name?, timeout_s?, ...options}`.
 
 Options are the keyword-only parameters of the term's function; they must have the types of their defaults
-and, if annotated with a `Literal`, be one of its values. Two keywords are special: `protocol` is the run's
-and cannot be set here, and `timeout_s` is an option of every async term (judging.py). A function that has a
-keyword of that name receives the value.
+and, if annotated with a `Literal`, be one of its values; a term may check more (registry.py). Two keywords
+are special: `protocol` is the run's and cannot be set here, and `timeout_s` is an option of every async term
+(judging.py). A function that has a keyword of that name receives the value.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ def read_entry(entry: Any, key: str, protocol: Protocol | None, faults: list[Rew
         if not (_is_number(given["timeout_s"]) and given["timeout_s"] > 0):
             wrong(f"{key}.timeout_s must be a number of seconds above 0, not {given['timeout_s']!r}")
     faults += map(RewardError, _option_faults(function, options, path, key, given))
+    if (check := getattr(function, "check_options", None)) is not None:
+        faults += map(RewardError, check(options, key))
     if faults:
         return None
     parameters = inspect.signature(function).parameters

@@ -20,17 +20,23 @@ A term returns one number, or a list with one number for each turn, which sum to
 cannot judge a trajectory, it returns None (or a number that is not finite), or raises `Refused` with a
 reason. It may be `async def`, to call a model or a server: then its entry may set `timeout_s`, the seconds
 that it may take for one trajectory (judging.py). docs/rewards.md shows both.
+
+What the signature cannot tell about options is told by a function `check`: from the options and the entry's
+key to a list of what is wrong. `@register` takes it; on a function of your own it is the attribute
+`check_options`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rag_r1.import_path import ImportPathError, imported
 
 #: Returns one number, one for each turn, or None; if async, an awaitable of these.
 TermFunction = Callable[..., Any]
+#: From a term's options and its entry's key to what is wrong.
+OptionCheck = Callable[[Mapping[str, Any], str], list[str]]
 
 _terms: dict[str, TermFunction] = {}
 
@@ -49,12 +55,15 @@ class Refused(Exception):
     says why; it is kept in the trajectory's record."""
 
 
-def register(name: str) -> Callable[[TermFunction], TermFunction]:
-    """Decorator that registers a function as the term `name`. Raises RewardError if the name is taken."""
+def register(name: str, check: OptionCheck | None = None) -> Callable[[TermFunction], TermFunction]:
+    """Decorator that registers a function as the term `name`, whose options are checked by `check`. Raises
+    RewardError if the name is taken."""
 
     def add(function: TermFunction) -> TermFunction:
         if name in _terms:
             raise RewardError(f"there is a reward term {name!r} already: choose another name")
+        if check is not None:
+            function.check_options = check
         _terms[name] = function
         return function
 

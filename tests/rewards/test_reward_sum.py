@@ -11,6 +11,8 @@ import pytest
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import load_protocol
 from rag_r1.rewards import RewardError, RewardSum, register, term_names
+from rag_r1.rewards.judging import is_async
+from rag_r1.rewards.registry import find_term
 
 PARIS = Trajectory("t1", "?", "rag_r1_mq", answer="Paris, France", status="answered")
 NONE = Trajectory("t2", "?", "rag_r1_mq")
@@ -54,9 +56,10 @@ def test_the_score_is_the_weighted_sum_and_every_term_has_its_own_key():
 
 
 def test_every_sample_has_the_same_keys():
-    reward = RewardSum.from_config([{"term": name} for name in term_names()])
+    plain = [name for name in term_names() if not is_async(find_term(name, ""))]
+    reward = RewardSum.from_config([{"term": name} for name in plain])
     samples = [reward(PARIS, "Paris"), reward(NONE, "Paris"), reward(PARIS, []), reward(NONE, None)]
-    assert {tuple(sample) for sample in samples} == {("score", *term_names(), "missing_terms")}
+    assert {tuple(sample) for sample in samples} == {("score", *plain, "missing_terms")}
     assert all(isinstance(value, float) for sample in samples for value in sample.values())
 
 
@@ -122,6 +125,17 @@ def test_a_term_of_ones_own_by_import_path(own_module):
     assert (
         RewardSum.from_config([{"term": "own_rewards:anything", "value": 7}])(PARIS, "x")["anything"] == 7.0
     )
+
+
+def test_a_term_of_ones_own_may_check_its_options(own_module):
+    def check(given, key):
+        return [] if given.get("most", 5) > 0 else [f"{key}.most must be above 0"]
+
+    sys.modules["own_rewards"].length.check_options = check
+    entry = {"term": "own_rewards:length"}
+    assert RewardSum.from_config([{**entry, "most": 10}])(PARIS, "x")["length"] == 1.3
+    with pytest.raises(RewardError, match=r"^rag_r1\.reward\[1\]\.most must be above 0$"):
+        RewardSum.from_config([{"term": "em"}, {**entry, "most": 0}])
 
 
 def test_the_normaliser_is_an_option_of_the_answer_terms():

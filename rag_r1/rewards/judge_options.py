@@ -1,0 +1,105 @@
+"""The options of a judged term: where the judge is, and what it may cost.
+
+They are checked when the run starts. The key is read from the environment when the judge is first asked;
+messages show neither it nor an option in which it may have been written by mistake.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import model_validator
+
+from rag_r1.options import Count, OptionsError, PositiveCount, PositiveSeconds, Seconds, Text, options
+from rag_r1.rewards.judging import DEFAULT_TIMEOUT_S
+from rag_r1.rewards.registry import RewardError
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@options("rag_r1.reward")
+class JudgeOptions:
+    """Keys of a judged term beside `term`, `weight` and `name`. Times are in seconds."""
+
+    #: Address of the endpoint, up to and with /v1.
+    url: Text
+    #: Name of the judge there.
+    model: Text
+    #: Environment variable with the endpoint's key; null: none is sent.
+    api_key_env: Text | None = None
+    #: Where verdicts are kept: a file whose name ends in .jsonl, or a folder; null: in memory, for this run.
+    cache: Text | None = None
+    #: Requests that a process may send, repetitions included. Then the term is refused.
+    max_requests: PositiveCount = 100_000
+    #: Requests at a time, per process.
+    concurrency: PositiveCount = 16
+    #: Tokens of a reply. A judge that thinks before it replies needs more.
+    max_tokens: PositiveCount = 16
+    #: Attempts after the first.
+    retries: Count = 3
+    #: Wait before the first of them; doubles each time, with jitter.
+    backoff_s: Seconds = 1.0
+    #: For one attempt; the whole term has the same limit for a trajectory (judging.py).
+    timeout_s: PositiveSeconds = DEFAULT_TIMEOUT_S
+
+    @model_validator(mode="after")
+    def _has_no_secret(self) -> JudgeOptions:
+        # These messages do not show the value: it may contain a key.
+        if not _is_plain_address(self.url):
+            raise ValueError(
+                "url must be an http(s) address such as http://127.0.0.1:8000/v1, without user, query and "
+                "fragment; a key comes from the environment (api_key_env)"
+            )
+        if self.api_key_env is not None and not _VARIABLE.fullmatch(self.api_key_env):
+            raise ValueError("api_key_env must be the name of an environment variable, not the key itself")
+        return self
+
+    @property
+    def endpoint(self) -> str:
+        """The full address to which requests are sent."""
+        parts = urlsplit(self.url)
+        path = parts.path.rstrip("/").removesuffix("/chat/completions") or "/v1"
+        return urlunsplit((parts.scheme, parts.netloc, f"{path}/chat/completions", "", ""))
+
+
+def option_faults(given: Mapping[str, Any], key: str) -> list[str]:
+    """What is wrong with the options of the term at `key`, to be told when the run starts."""
+    try:
+        JudgeOptions(**{str(name): value for name, value in given.items()})
+    except OptionsError as error:
+        declared = f"{JudgeOptions.options_key}."
+        return [str(fault).replace(declared, f"{key}.", 1) for fault in error.faults]
+    return []
+
+
+def key_header(variable: str | None) -> dict[str, str]:
+    """The header with the key in an environment variable; empty for None. It must not be logged. Raises
+    RewardError if the variable is not set; its name is not shown, as a key may stand there by mistake."""
+    if variable is None:
+        return {}
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise RewardError(
+            "the environment variable that api_key_env names is not set: export it, or set api_key_env to "
+            "null"
+        )
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise RewardError(
+            "the environment variable that api_key_env names has characters that a key cannot have: set it "
+            "to the key alone"
+        )
+    return {"Authorization": f"Bearer {key}"}
+
+
+def _is_plain_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  (raises ValueError if it is no number)
+    except ValueError:
+        return False
+    is_http = parts.scheme in ("http", "https") and bool(parts.hostname)
+    return is_http and parts.username is None and not parts.query and not parts.fragment
