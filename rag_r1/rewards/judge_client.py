@@ -177,9 +177,8 @@ async def _held_client(asked: JudgeOptions) -> AsyncGenerator[JudgeClient, None]
             # No compression: a few bytes could expand to gigabytes.
             headers={"Accept-Encoding": "identity", **headers},
             auto_decompress=False,
-            connector=aiohttp.TCPConnector(
-                limit=0
-            ),  # `_slots` limits: there a wait costs no attempt its time
+            # `_slots` limits instead: a wait there costs no attempt its time.
+            connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(total=asked.timeout_s),
         ) as session:
             yield JudgeClient(asked, replies, session)
