@@ -107,9 +107,9 @@ def test_after_a_turn_without_an_observation_the_user_says_go_on(tmp_path):
         {"role": "assistant", "content": "<plan> p</plan>"},
         {"role": "user", "content": GO_ON},
     ]
-    # The context was rewritten to the prompt and the summary.
+    # The summary has taken the place of the search; the plan stays.
     assert said.bodies[3]["messages"][-2:] == [
-        {"role": "assistant", "content": "<sum> s</sum>"},
+        {"role": "assistant", "content": "<plan> p</plan><sum> s</sum>"},
         {"role": "user", "content": GO_ON},
     ]
 
