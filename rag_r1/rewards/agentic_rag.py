@@ -26,7 +26,8 @@ def agentic_rag_format(
     answer: float = 0.4,
     protocol: Protocol | None = None,
 ) -> float:
-    """`each` for a tag and for a search, `answer` for exactly one answer; in [-inf, 2.2] by default.
+    """`each` for a tag and for a search, `answer` for exactly one answer: at most 2.2 by default, and below 0
+    only with many searches.
 
     A protocol without a block for a backtrack or a summary earns nothing for it.
     """

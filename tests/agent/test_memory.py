@@ -140,9 +140,6 @@ def test_a_record_with_removed_turns_comes_back_from_json(dialect):
     assert type(record).from_dict(record.to_dict()) == record
 
 
-THINKS = {"min_actions": 2}
-
-
 @pytest.mark.parametrize(
     ("lines", "actions"),
     [
@@ -154,7 +151,7 @@ THINKS = {"min_actions": 2}
     ],
 )
 def test_an_answer_before_so_many_actions_is_a_thought(dialect, lines, actions):
-    record, episode, engine = play(dialect(), lines, **THINKS)
+    record, episode, engine = play(dialect(), lines, min_actions=2)
     assert [turn.action for turn in record.turns] == actions
     assert (record.status, record.answer) == ("answered", "Rome")
     assert engine.contexts[-1] + ANSWER == "".join(map(chr, episode.ledger.context()))
