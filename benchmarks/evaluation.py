@@ -7,7 +7,9 @@ the same protocol and limits, and decode greedily. `serial` is the design of the
 generate a turn, search, append, and only after the answer the next question; it keeps no records. `eval` is
 the command from its start to its last record: questions in flight, tape, records and card; `whole` has the
 report, too (bootstrap and pictures, whose time hardly grows with the questions). Neither has the loading of
-the tokenizer. Each round runs both, in alternating order, after a warm-up; neither server has a cache.
+the tokenizer. Each round runs both, in alternating order, after a warm-up. vLLM keeps the keys and values of
+what it has read, as it does by default, and forgets them before each arm; `--no-prefix-cache` turns that off
+(then each turn reads its whole context again). The retrieval server has no cache.
 `ratio` is `serial` divided by `eval`. `same` is how many answers are equal: the last bits of vLLM's
 arithmetic depend on the other requests in its batch.
 
@@ -21,6 +23,7 @@ import asyncio
 import contextlib
 import io
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -96,6 +99,11 @@ def evaluated(given: EvalArguments, ready: Prepared, out: Path) -> list[str | No
     return [record["answer"] for record in read_records(out / "trajectories")]
 
 
+def forget_prefixes(engine: str) -> None:
+    """Empty vLLM's prefix cache, so that an arm does not find what another left."""
+    httpx.post(engine.removesuffix("/v1") + "/reset_prefix_cache", trust_env=False).raise_for_status()
+
+
 def asked_until(out: Path) -> float:
     """When a run wrote its records, in seconds since the epoch."""
     return (out / "trajectories" / "records.jsonl").stat().st_mtime
@@ -117,14 +125,10 @@ def measure(args: argparse.Namespace, folder: Path) -> list[float]:
     rows = write_questions(make_world(args.seed, "test", 200, 45), args.questions, args.seed, folder)
     index = build_index(folder / "corpus.jsonl", folder / "index", "--backend", "bm25")
     policy = args.policy or policy_path(PROTOCOL)
-    options = [
-        "--max-model-len",
-        str(CONTEXT),
-        "--max-num-seqs",
-        str(args.slots),
-        "--no-enable-prefix-caching",
-    ]
+    options = ["--max-model-len", str(CONTEXT), "--max-num-seqs", str(args.slots)]
     options += ["--max-num-batched-tokens", str(args.slots * CONTEXT)]
+    options.append("--no-enable-prefix-caching" if args.no_prefix_cache else "--enable-prefix-caching")
+    os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # for POST /reset_prefix_cache
     ratios = []
     with (
         retrieval_server(index, folder / "retrieval.log", "--cache-size", "0") as retriever,
@@ -153,6 +157,7 @@ def measure(args: argparse.Namespace, folder: Path) -> list[float]:
         for number in range(1, args.rounds + 1):
             seconds, answers = {}, {}
             for name in ("serial", "eval") if number % 2 else ("eval", "serial"):
+                forget_prefixes(engine)
                 started = time.time()
                 if name == "serial":
                     answers[name] = serial(rows, ready, engine, retriever)
@@ -181,6 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--rounds", type=int, default=3, help="(default %(default)s)")
     add("--in-flight", type=int, default=256, help="questions at a time in eval (default %(default)s)")
     add("--slots", type=int, default=64, help="sequences that vLLM decodes at once (default %(default)s)")
+    add("--no-prefix-cache", action="store_true", help="vLLM reads the whole context in each turn")
     add("--policy", type=Path, metavar="DIR", help="a demo policy (default: the warm start)")
     add("--seed", type=int, default=0, help="of world and questions (default %(default)s)")
     add("--bar", type=float, default=0.0, help="least ratio (default %(default)s)")

@@ -24,7 +24,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-import httpx
+import aiohttp
 
 from rag_r1.evaluation.characters import tokens_of
 from rag_r1.evaluation.pacing import Pace, Spending, Stop
@@ -92,7 +92,7 @@ class Endpoint:
         self._slots = asyncio.Semaphore(options.in_flight)
         self._under_way = 0
         self._answered = 0
-        self._client: httpx.AsyncClient | None = None
+        self._session: aiohttp.ClientSession | None = None
 
     async def post(
         self,
@@ -128,9 +128,9 @@ class Endpoint:
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
 
     async def _attempt(
         self, path: str, content: bytes, read: Callable[[Any], Answer], prompt_tokens: int, most_tokens: int
@@ -145,9 +145,9 @@ class Endpoint:
                     self._send(path, content), self.options.timeout_s
                 )
             # The first, because from Python 3.11 on a TimeoutError is an OSError.
-            except (asyncio.TimeoutError, TimeoutError, httpx.TimeoutException) as error:
+            except (asyncio.TimeoutError, TimeoutError) as error:
                 raise _Again(f"no answer within {self.options.timeout_s:g} s") from error
-            except (httpx.HTTPError, OSError) as error:
+            except (aiohttp.ClientError, OSError) as error:
                 raise _Again(f"no answer: {type(error).__name__}: {error}") from error
             finally:
                 self._under_way -= 1
@@ -170,26 +170,31 @@ class Endpoint:
         self.pace.correct(estimated, usage.prompt_tokens + usage.completion_tokens)
         return answer, usage
 
-    async def _send(self, path: str, content: bytes) -> tuple[int, httpx.Headers, bytes]:
-        if self._client is None:
+    async def _send(self, path: str, content: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        """Status, headers and body. With aiohttp, since the pool of httpx looks through all its connections
+        for each request: with 250 in flight that took longer than vLLM's work for them."""
+        if self._session is None:
             key = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-            self._client = httpx.AsyncClient(
+            self._session = aiohttp.ClientSession(
                 # No compression: a few bytes could expand to gigabytes.
                 headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **key},
-                timeout=httpx.Timeout(self.options.timeout_s, pool=None),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=self.options.in_flight),
-                follow_redirects=False,
+                auto_decompress=False,
+                # `_slots` limits the requests. uvicorn closes a connection that was idle for 5 s.
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
+                timeout=aiohttp.ClientTimeout(total=None),  # `_attempt` has one
                 trust_env=self.options.trust_env,
             )
         raw = bytearray()
-        async with self._client.stream("POST", self.base + path, content=content) as response:
-            async for part in response.aiter_raw():
+        # A redirect would carry texts and key to an address that nobody has given.
+        async with self._session.post(self.base + path, data=content, allow_redirects=False) as response:
+            async for part in response.content.iter_any():
                 raw += part
                 if len(raw) > MAX_ANSWER_BYTES:
+                    response.close()
                     raise _Again(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-            return response.status_code, response.headers, bytes(raw)
+            return response.status, response.headers, bytes(raw)
 
-    async def _refused(self, status: int, headers: httpx.Headers, raw: bytes) -> None:
+    async def _refused(self, status: int, headers: Mapping[str, str], raw: bytes) -> None:
         """Raise what a status other than 200 means, or end the run."""
         said = self._scrub(f"HTTP {status}{_said(raw)}")
         first = not self._answered

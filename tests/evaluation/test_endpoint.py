@@ -167,7 +167,7 @@ def test_an_answer_that_does_not_come_is_asked_for_again():
 def test_a_closed_port_is_a_failure_with_a_reason():
     async def main():
         endpoint = Endpoint(EndpointOptions("http://127.0.0.1:9", retries=0), Stop())
-        with pytest.raises(EngineFailure, match="no answer: ConnectError"):
+        with pytest.raises(EngineFailure, match="no answer: ClientConnectorError"):
             await ask(endpoint)
         await endpoint.close()
 
