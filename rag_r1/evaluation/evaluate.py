@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -43,7 +44,12 @@ from rag_r1.evaluation.judge import JudgeArguments, Verdicts, judge
 from rag_r1.evaluation.run_folder import Outcome, RunError, write_lines
 from rag_r1.evaluation.search_card import gather, make_search_card
 from rag_r1.evaluation.session import Prepared, Session, prepare, run_command, session, settings_of
-from rag_r1.evaluation.side_files import SideFileError, read_answerable, read_supporting
+from rag_r1.evaluation.side_files import (
+    SideFileError,
+    read_answerable,
+    read_supporting,
+    with_supporting,
+)
 from rag_r1.evaluation.traces import usage_line
 from rag_r1.rows import QuestionRow
 
@@ -121,7 +127,11 @@ class EvalArguments(JudgeArguments, AskingArguments):
     answerable: Path | None = argument(
         "ids of the questions that the corpus can answer (`rag-r1 corpus check`)", "FILE", default=None
     )
-    supporting: Path | None = argument("the passages that each question needs", "FILE", default=None)
+    supporting: Path | None = argument(
+        "the passages that each question needs: for their recall, and what --card shows and withholds",
+        "FILE",
+        default=None,
+    )
     index: Path | None = argument("folder of the retrieval server's index, for the card", "DIR", default=None)
     vllm_options: str = argument(
         'further flags of the server that is started here, "--tensor-parallel-size 2"', "FLAGS", default=""
@@ -172,17 +182,21 @@ async def evaluate(given: EvalArguments) -> int:
 
 def prepare_evaluation(given: EvalArguments) -> Prepared:
     """Read and check everything that needs no server. Raises RunError."""
-    bad = BadRows()
+    bad, supporting = BadRows(), None
     try:
         if given.answerable:
             read_answerable(given.answerable, bad)
         if given.supporting:
-            read_supporting(given.supporting, bad)
+            supporting = read_supporting(given.supporting, bad)
+        if bad.count and not given.skip_bad_rows:
+            raise RunError(bad.refusal())
+        ready = prepare(given, validation_limits(given.protocol), validation=True)
+        if given.card and supporting is not None:
+            rows = with_supporting(ready.questions.rows, supporting)
+            ready = replace(ready, questions=replace(ready.questions, rows=rows))
     except SideFileError as error:
         raise RunError(str(error)) from error
-    if bad.count and not given.skip_bad_rows:
-        raise RunError(bad.refusal())
-    return prepare(given, validation_limits(given.protocol), validation=True)
+    return ready
 
 
 def validation_limits(protocol: str) -> dict[str, dict[str, int]]:

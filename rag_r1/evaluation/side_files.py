@@ -11,11 +11,13 @@ A JSON file is a list or has one row on each line. Ids are those of the data set
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from data_process.bad_rows import BadRows
+from rag_r1.rows import QuestionRow
 from rag_r1.supporting import Evidence
 
 Value = TypeVar("Value")
@@ -86,6 +88,22 @@ def read_supporting(path: Path, bad: BadRows) -> Listed[Evidence]:
             continue
         found[source, str(row["id"])] = evidence
     return Listed(path, found)
+
+
+def with_supporting(rows: Sequence[QuestionRow], supporting: Listed[Evidence]) -> list[QuestionRow]:
+    """The rows, which name the passages that the file names; those of other questions name what they did.
+
+    Raises SideFileError if the file is about none of the questions, or if an id has two meanings."""
+    named = [_naming(row, supporting.get(row.data_source, row.id)) for row in rows]
+    supporting.check()
+    return named
+
+
+def _naming(row: QuestionRow, evidence: Evidence | None) -> QuestionRow:
+    if evidence is None:
+        return row
+    names = {"supporting_ids": sorted(evidence.ids), "supporting_titles": sorted(evidence.titles)}
+    return replace(row, metadata={**row.metadata, **names})
 
 
 def _rows(path: Path, bad: BadRows) -> Iterator[tuple[int, str | None, Any]]:

@@ -66,21 +66,26 @@ def run(policy: ReadingPolicy, folder: Path, out: Path, *more: str) -> int:
 @pytest.mark.slow
 def test_a_policy_that_reads_is_right_only_where_it_finds_the_evidence(folder, tokenizer, tmp_path, capsys):
     with ReadingPolicy.of(tokenizer, QUESTIONS, WORLD.passages) as policy:
-        corpus = ["--corpus", str(folder / "corpus.jsonl")]
+        named = tmp_path / "supporting.jsonl"
+        first = to_row(QUESTIONS[0], 0, "test", SQ)
+        titles = first.metadata["supporting_titles"]
+        named.write_text(json.dumps({"id": first.id, "supporting_titles": list(titles)}))
+        corpus = ["--corpus", str(folder / "corpus.jsonl"), "--supporting", str(named)]
         assert run(policy, folder, tmp_path / "out", *corpus) == 0
         card = json.loads((tmp_path / "out" / "search_card.json").read_text())
         em = {name: one["em"]["value"] for name, one in card["conditions"].items()}
         assert (em["real"], em["gold"]) == (1.0, 1.0)
         assert em["closed_book"] == em["empty"] == 0.0
         # The question that names another page keeps its own, and those that name none may be lucky.
-        assert em["withheld"] == pytest.approx(1 / 30, abs=1e-6) and em["random"] <= 2 / 32
+        assert em["withheld"] == pytest.approx(1 / 31, abs=1e-6) and em["random"] <= 2 / 32
         assert card["verdict"] == "searches"
         assert "It answers 100 % [" in card["sentences"][0] and "It searches" in capsys.readouterr().out
 
         counts = {name: one["questions"] for name, one in card["conditions"].items()}
-        assert counts == {**dict.fromkeys(em, 32), "gold": 29, "withheld": 30}
-        assert list(card["left_out"]["gold"].values()) == [1, 2]
-        assert list(card["left_out"]["withheld"].values()) == [2]
+        assert counts == {**dict.fromkeys(em, 32), "gold": 30, "withheld": 31}
+        # The first question's passages are named by the file.
+        assert list(card["left_out"]["gold"].values()) == [1, 1]
+        assert list(card["left_out"]["withheld"].values()) == [1]
         assert set(policy.topks) == {TOPK, TOPK + SPARE}, (
             "only the runs with and without the gold passages ask for more"
         )
