@@ -1,7 +1,8 @@
 """Two settings of GPU runs in a real training on this CPU: DAPO's group filtering and merged adapters. It is
-started outside of the project, with a reward that stands in the folder of the caller.
+started outside of the project, with a reward that stands in the folder of the caller, and its validation also
+plays the questions under all probes.
 
-What it must have left behind stands in dapo_and_lora_checks.py and own_reward_checks.py.
+What it must have left behind stands in dapo_and_lora_checks.py, own_reward_checks.py and probe_checks.py.
 """
 
 from __future__ import annotations
@@ -12,23 +13,28 @@ import sys
 from pathlib import Path
 
 import own_reward_checks
+import probe_checks
 import pytest
 from dapo_and_lora_checks import DAPO_CHECKS, LORA_CHECKS, GroupedRun
 from own_reward_checks import OwnRewardRun
+from probe_checks import ProbedRun
 
 from rag_r1.demo.policy import policy_path
+from rag_r1.demo.world import demo_protocol, write_demo
+from rag_r1.evaluation import passages_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 ROOT = Path(__file__).parents[2]
 #: Four answers to a question are all right or all wrong about every fourth time.
-STEPS, QUESTIONS, GROUP = 3, 6, 4
+STEPS, QUESTIONS, GROUP, VALIDATED = 3, 6, 4, 12
 WEIGHT, LIMIT = 0.1, 2
 OVERRIDES = [
     "trainer.save_freq=-1",
     f"trainer.total_training_steps={STEPS}",
     f"trainer.test_freq={STEPS}",
-    "data.val_max_samples=12",
+    f"data.val_max_samples={VALIDATED}",
+    f"rag_r1.probes=[{','.join(probe_checks.PLAYED)}]",
     f"data.train_batch_size={QUESTIONS}",
     f"actor_rollout_ref.actor.ppo_mini_batch_size={QUESTIONS}",
     f"actor_rollout_ref.rollout.n={GROUP}",
@@ -53,6 +59,10 @@ def trained(tmp_path_factory) -> GroupedRun:
         "def brevity(trajectory, golds, *, limit: int = 3) -> float:\n"
         "    return float(trajectory.answer is not None and trajectory.n_searches <= limit)\n"
     )
+    passages = folder / "passages.json"
+    write_demo(folder / "world", demo_protocol("rag_r1_mq"), seed=1)  # the training's: the same seed
+    given = ["--data", str(folder / "world" / "val.parquet"), "--out", str(passages), "--no-progress"]
+    assert passages_command.main([*given, "--corpus", str(folder / "world" / "corpus.jsonl")]) == 0
     command = [
         "-P",
         "-m",
@@ -64,6 +74,7 @@ def trained(tmp_path_factory) -> GroupedRun:
         "--out",
         str(out),
         *OVERRIDES,
+        f"rag_r1.probe_passages={passages}",
     ]
     environment = {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)]),
@@ -71,7 +82,7 @@ def trained(tmp_path_factory) -> GroupedRun:
         "RAG_R1_RECORD": str(out),
     }
     done = subprocess.run(
-        [sys.executable, *command, *OVERRIDES],
+        [sys.executable, *command],
         cwd=folder,
         env={**os.environ, **environment},
         capture_output=True,
@@ -95,4 +106,10 @@ def test_merged_adapters_reach_the_engine_after_every_update(trained: GroupedRun
 def test_the_readmes_reward_is_trained_with_from_a_folder_of_ones_own(trained: GroupedRun):
     run = OwnRewardRun(trained.out, weight=WEIGHT, limit=LIMIT)
     for check in own_reward_checks.CHECKS:
+        check(run)
+
+
+def test_the_validation_plays_every_probe(trained: GroupedRun):
+    run = ProbedRun(trained.out, trained.metrics[STEPS], VALIDATED)
+    for check in probe_checks.CHECKS:
         check(run)

@@ -1,0 +1,80 @@
+"""What a validation with all probes must have left behind: each check raises AssertionError.
+
+tests/e2e/test_probe_checks.py spoils the trajectories and sees that a check notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rag_r1.probes import PROBES
+from rag_r1.protocols import Document
+from rag_r1.records import read_records
+from rag_r1.supporting import Evidence
+
+PLAYED = tuple(probe for probe in PROBES if probe != "real")
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ProbedRun:
+    """The finished training, whose last step was validated. `metrics`: of that step."""
+
+    out: Path
+    metrics: Mapping[str, float]
+    validated: int  # questions
+
+    def records(self, probe: str) -> list[Record]:
+        """The trajectories under a probe."""
+        folder = self.out / "trajectories" / (f"val_{probe}" if probe != "real" else "val")
+        return list(read_records(folder)) if folder.exists() else []
+
+
+def every_question_is_played_under_every_probe(run: ProbedRun) -> None:
+    asked = sorted(record["question"] for record in run.records("real"))
+    assert len(asked) == run.validated
+    for probe in PLAYED:
+        assert sorted(record["question"] for record in run.records(probe)) == asked
+
+
+def every_probe_is_logged_by_its_own_name(run: ProbedRun) -> None:
+    for probe in PLAYED:
+        assert any(f"/probe_{probe}/em/" in key for key in run.metrics)
+
+
+def a_closed_book_has_no_search(run: ProbedRun) -> None:
+    assert not [found for record in run.records("closed_book") for found in searches(record)]
+
+
+def the_other_searches_find_what_their_probe_says(run: ProbedRun) -> None:
+    some = dict.fromkeys(PLAYED, 0)
+    for probe in PLAYED:
+        for record in run.records(probe):
+            evidence = Evidence.of(record["metadata"])
+            for found in searches(record):
+                some[probe] += 1
+                held = [evidence.holds(document) for document in found]
+                assert probe != "empty" or not found
+                assert probe not in ("random", "withheld") or (found and not any(held))
+                assert probe != "gold" or held[0]
+    assert all(some[probe] for probe in PLAYED if probe != "closed_book")
+
+
+def searches(record: Record) -> Iterator[list[Document]]:
+    """What each query of a trajectory has found."""
+    for turn in record["turns"]:
+        for call in turn["calls"]:
+            if call["status"] == "ok":
+                yield [Document(one["id"], one["contents"]) for one in call["documents"]]
+
+
+CHECKS = (
+    every_question_is_played_under_every_probe,
+    every_probe_is_logged_by_its_own_name,
+    a_closed_book_has_no_search,
+    the_other_searches_find_what_their_probe_says,
+)
