@@ -123,6 +123,7 @@ class _Settings:
 
     def __init__(self, config: DictConfig, tokenizer: Any):
         settings = RagR1Config.from_config(_plain(config.get("rag_r1")))
+        settings.check_paths()
         rollout = config.actor_rollout_ref.rollout
         limits = RowLimits(rollout.prompt_length, rollout.response_length, rollout.max_model_len)
         vocabulary = _vocabulary_size(config)
