@@ -8,6 +8,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import yaml
 from chat_templates import USABLE, tokenizer_with
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -199,6 +200,25 @@ def test_long_results_are_packed_with_everything_around_them():
     assert 100 < record.turns[0].observed_tokens == len(observed.ids) <= 200
     told = setup.codec.tokenizer.decode(observed.ids)
     assert told.count('tool\n"Doc 1:') == 3 and told.endswith("<|im_start|>assistant\n<think>\n")
+
+
+def test_a_reflection_that_takes_a_turn_back_leaves_whole_messages(tmp_path):
+    block = {"tags": ["<reflect>", "</reflect>"], "role": "backtrack"}
+    file = tmp_path / "memory.yaml"
+    keys = {"extends": "agentic_rag_tools", "name": "memory", "blocks": {"reflect": block}}
+    file.write_text(yaml.safe_dump(keys))
+    tokenizer = tokenizer_with("plain")
+    setup = setup_with("plain", {"Ulm": [Document("1", "Ulm lies on the Danube.")]})
+    setup = replace(setup, protocol=for_tokenizer(load_protocol(str(file)), tokenizer, schemas({})))
+    reflection = ("<reflect> The Rhine. </reflect>", False)
+    record, ledger, contexts = play(
+        setup, turn("a", call("Rhine")), reflection, turn("b", call("Ulm")), ANSWER
+    )
+    assert (record.status, record.turns[1].removed) == ("answered", [0])
+    prompt = tokenizer.decode(setup.prompt_ids(QUESTION))
+    between = setup.protocol.observation(["Ulm"], [[Document("1", "Ulm lies on the Danube.")]])
+    assert tokenizer.decode(contexts[2]) == prompt + reflection[0]
+    assert tokenizer.decode(contexts[3]) == prompt + reflection[0] + turn("b", call("Ulm")) + between
 
 
 def test_the_question_and_the_schemas_stand_in_the_prompt():
