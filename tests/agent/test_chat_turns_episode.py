@@ -106,7 +106,7 @@ turns = st.tuples(words, st.lists(words, min_size=1, max_size=3), st.booleans())
 
 
 @pytest.mark.parametrize("name", USABLE)
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     said=st.lists(turns, max_size=4), found=st.lists(st.lists(documents, max_size=2), min_size=3, max_size=3)
 )
