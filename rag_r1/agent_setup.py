@@ -9,6 +9,7 @@ code that has the parts already, such as the demo, passes them to the constructo
     budget      including the limits of the trainer's rows and of the engine's context
     tools       made for the running event loop, each guarded by the episode
     failures    what is retried, and what is masked
+    schemas     of the tools, for a chat template that lists them in the prompt (`turns: chat`)
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from typing import Any
 from rag_r1.agent import Budget, Codec, Engine, Episode, FailurePolicy, Observer, TokenizerCodec, Tool
 from rag_r1.config import RagR1Config
 from rag_r1.protocols import Protocol, control_tokens
-from rag_r1.tools import shared_tools
+from rag_r1.tools import schemas, shared_tools
 
 Messages = Sequence[Mapping[str, Any]]
-#: Messages to token ids with the model's chat template, including its generation prompt.
-Chat = Callable[[Messages], Sequence[int]]
+#: Messages to token ids with the model's chat template, including its generation prompt. It is given the
+#: schemas of tools as `tools=` if the protocol has the template list them.
+Chat = Callable[..., Sequence[int]]
 
 #: Longer prompts are not encoded at all: the longest tokens of common vocabularies are runs of 128 spaces.
 _MOST_CHARS_A_TOKEN = 128
@@ -62,6 +64,8 @@ class AgentSetup:
     own_prompt: bool = False
     #: Ids before a plain text, e.g. a beginning-of-sequence token.
     start: tuple[int, ...] = ()
+    #: Of the tools, if the chat template lists them.
+    schemas: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
     def of(
@@ -72,18 +76,22 @@ class AgentSetup:
         *,
         vocabulary_size: int | None = None,
         chat: Chat | None = None,
+        template: Mapping[str, Any] | None = None,
     ) -> AgentSetup:
-        """From the block `rag_r1:`, for training; see `for_validation`. Raises ValueError."""
+        """From the block `rag_r1:`, for training; see `for_validation`. `template`: arguments of the chat
+        template. Raises ValueError, also for a template that the protocol cannot use."""
+        described = tool_schemas(settings)
         codec = TokenizerCodec(tokenizer, vocabulary_size=vocabulary_size)
         return cls(
-            protocol=settings.protocol.with_special_tokens(control_tokens(tokenizer)),
+            protocol=for_tokenizer(settings.protocol, tokenizer, described, template),
             codec=codec,
             budget=limits.within(settings.budget(limits.response_tokens)),
             tools=partial(shared_tools, settings.retriever, settings.tools),
-            chat=chat or chat_template(tokenizer),
+            chat=chat or chat_template(tokenizer, **(template or {})),
             failures=settings.failures,
             own_prompt=settings.own_prompt,
             start=tuple(codec.start),
+            schemas=tuple(described),
         )
 
     def for_validation(self, settings: RagR1Config, limits: RowLimits) -> AgentSetup:
@@ -113,7 +121,7 @@ class AgentSetup:
             if sum(len(str(message["content"])) for message in messages) > most:
                 raise ValueError(f"a prompt of more than {most} characters")
         messages = self.protocol.harmless(messages, question)
-        made = chat or self.chat
+        made = partial(chat or self.chat, **({"tools": list(self.schemas)} if self.schemas else {}))
         return list(
             self.protocol.prompt_ids(messages, lambda m: list(made(m)), self.codec.encode, self.start)
         )
@@ -123,12 +131,39 @@ class AgentSetup:
         return Episode(self.protocol, self.budget, engine, self.tools(), self.codec, self.failures, observer)
 
 
+def tool_schemas(settings: RagR1Config) -> list[dict[str, Any]]:
+    """The schemas that stand in the prompt; none unless the protocol has turns of the chat template. Raises
+    ValueError for a tool that cannot be made."""
+    protocol = settings.protocol
+    return schemas(settings.tools, dict(protocol.queries.names)) if protocol.turns == "chat" else []
+
+
+def for_tokenizer(
+    protocol: Protocol,
+    tokenizer: Any,
+    tools: Messages = (),
+    template: Mapping[str, Any] | None = None,
+) -> Protocol:
+    """The protocol with a tokenizer's control tokens and, if its turns are those of a chat template, with
+    what this tokenizer's template writes between them. Raises ChatTemplateError."""
+    control = control_tokens(tokenizer)
+    if protocol.turns == "text":
+        return protocol.with_special_tokens(control)
+
+    def render(messages: Messages, tools: Messages) -> str:
+        return tokenizer.apply_chat_template(
+            list(messages), tools=list(tools), tokenize=False, add_generation_prompt=True, **(template or {})
+        )
+
+    return protocol.in_chat(render, tools, control)
+
+
 def chat_template(tokenizer: Any, **arguments: Any) -> Chat:
     """A Hugging Face tokenizer's own chat template; `arguments` are passed to apply_chat_template."""
 
-    def ids(messages: Messages) -> Sequence[int]:
+    def ids(messages: Messages, tools: Messages | None = None) -> Sequence[int]:
         return tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, return_dict=False, **arguments
+            list(messages), tools=tools, add_generation_prompt=True, return_dict=False, **arguments
         )
 
     return ids

@@ -167,6 +167,17 @@ class RagR1Config:
         )
         return settings, faults
 
+    def check_paths(self) -> None:
+        """Raises OptionFault if a training could not play these paths."""
+        for section, limits in (("agent", self.agent), ("validation_agent", self.validation_agent)):
+            if limits.paths > 1:
+                key, count = f"rag_r1.{section}.paths", limits.paths
+                what = (
+                    f"{key} is {count}, but in a training each path is a sample with a reward of its own: "
+                    f"set it to 1 and actor_rollout_ref.rollout.n={count}; `rag-r1 eval` plays several"
+                )
+                raise OptionFault(key, what)
+
     def budget(self, max_response_tokens: int, *, validation: bool = False) -> Budget:
         """The episode's limits for rows of `max_response_tokens`."""
         limits = self.validation_agent if validation else self.agent

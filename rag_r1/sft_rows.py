@@ -173,6 +173,11 @@ def protocol_of(rows: Iterable[SftRow], given: str | None) -> Protocol:
         raise SftRowError(f"data.protocol: {error}") from error
     if others := [name for name in names if name != protocol.name]:
         raise SftRowError(f"data.protocol is {protocol.name!r}, but there are rows of {', '.join(others)}")
+    if protocol.turns == "chat":
+        raise SftRowError(
+            f"the protocol {protocol.name} has turns of a chat template, for which there is no supervised "
+            "fine-tuning: use one without `turns: chat`, such as agentic_rag_en"
+        )
     return protocol
 
 

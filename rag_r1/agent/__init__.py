@@ -7,6 +7,7 @@ from rag_r1.agent.failures import KINDS, FailureNote, FailurePolicy
 from rag_r1.agent.ledger import Capacity, Ledger, RowFull, Span, TrainingRow
 from rag_r1.agent.loop import Episode
 from rag_r1.agent.parts import Codec, Engine, Generation, Tool, UnknownToken
+from rag_r1.agent.paths import play_paths
 from rag_r1.agent.trajectory import STATUSES, CallRecord, Trajectory, Turn
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "Trajectory",
     "Turn",
     "UnknownToken",
+    "play_paths",
 ]

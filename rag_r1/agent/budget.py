@@ -34,6 +34,8 @@ class EpisodeLimits:
     min_actions: Count = 0
     #: The memory's state (memory.py) below which an answer is accepted, in nats; None: any.
     max_state: PositiveNumber | None = None
+    #: Episodes of each question, whose answers vote (paths.py); not in a training.
+    paths: PositiveCount = 1
 
     @model_validator(mode="after")
     def _a_turn_is_left(self) -> EpisodeLimits:

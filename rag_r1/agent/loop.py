@@ -292,15 +292,20 @@ class Episode:
 
     async def _hint(self, record: Trajectory, turn: Turn, action: Action) -> str | None:
         """Show the protocol's hint for an invalid turn, or return the status with which the episode ends."""
-        if self.protocol.invalid_hint is None:
+        if (hint := self.protocol.hint) is None:
             return "token_limit" if turn.status == "truncated" else "no_action"
-        ids = checked_ids(self.codec.encode(self.protocol.invalid_hint))
+        ids = checked_ids(self.codec.encode(hint))
         if len(ids) > self._room() - self.budget.min_turn_tokens:
             return "token_limit"
         self._observe(record, turn, ids)
         return None
 
     def _observe(self, record: Trajectory, turn: Turn, ids: list[int]) -> None:
+        """Put what the environment adds into the context. It begins with the end of the policy's turn, which
+        is left out if the policy has written that itself."""
+        end = self.protocol.end_token
+        if end and self.codec.encode(end) == ids[:1] == self.ledger.context()[-1:]:
+            ids = ids[1:]
         self.ledger.observed(ids, len(record.turns) - 1)
         self.memory.observed(ids)
         turn.observed_tokens = len(ids)

@@ -139,6 +139,10 @@ class Trajectory:
     turn_scores: list[float] = field(default_factory=list)  # one for each turn; they sum to the score
     failures: list[FailureNote] = field(default_factory=list)  # those that persisted after all retries
     retries: int = 0  # repeated calls of the engine or of tools
+    path: int = 0  # number of this path, if there were several
+    paths: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # the records of all paths, if there were several
 
     @property
     def generated_text(self) -> str:
@@ -175,7 +179,7 @@ class Trajectory:
         turns = [turn.to_dict() for turn in self.turns]
         failures = [dict(vars(failure)) for failure in self.failures]
         lists = {"turns": turns, "turn_scores": list(self.turn_scores), "failures": failures}
-        return {**vars(self), **lists, "rewards": dict(self.rewards)}
+        return {**vars(self), **lists, "rewards": dict(self.rewards), "paths": _copied(self.paths)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Trajectory:
@@ -185,4 +189,5 @@ class Trajectory:
             for turn in data.get("turns", [])
         ]
         failures = [FailureNote(**failure) for failure in data.get("failures", [])]
-        return cls(**{**data, "turns": turns, "failures": failures})
+        paths = _copied(data.get("paths", []))
+        return cls(**{**data, "turns": turns, "failures": failures, "paths": paths})

@@ -139,7 +139,8 @@ def _open_tag(text: str, protocol: Protocol) -> str:
         return ""
     body = text[at + len(block.open) :]
     others = (tag for other in protocol.blocks for tag in (other.open, other.close))
-    return "" if any(tag in body for tag in others) else block.close
+    closed = block.close in protocol.stop and not any(tag in body for tag in others)
+    return block.close if closed else ""
 
 
 def _without_opening(text: str, opening: str) -> str:

@@ -79,7 +79,7 @@ def baseline(name: BaselineName, setup: AgentSetup) -> Condition:
     if name == "direct":  # nothing of the policy's first turn is written for it
         protocol = replace(protocol, opening="")
     budget = replace(setup.budget, max_turns=0, final_turn=True)
-    alone = replace(setup, protocol=protocol, budget=budget, own_prompt=True)
+    alone = replace(setup, protocol=protocol, budget=budget, own_prompt=True, schemas=())
     with_search = name == "one_shot"
     return Condition(name, lambda row: alone, searches=with_search, search_first=with_search)
 

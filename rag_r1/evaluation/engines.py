@@ -26,6 +26,7 @@ from rag_r1.evaluation.endpoint import Endpoint, EngineFailure
 from rag_r1.evaluation.exchange import Exchanges
 from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.tape import Tape
+from rag_r1.protocols import ChatTemplateError
 from rag_r1.tools import shared_tools
 
 CHAT, IDS, TEXT = "chat", "token ids", "text"
@@ -58,6 +59,11 @@ class Tokens:
     ) -> str:
         """What the endpoint answers with. Raises RunError if it has no such API."""
         if engine == "chat":
+            if setup.protocol.turns == "chat":
+                raise RunError(
+                    f"--engine chat cannot play the protocol {setup.protocol.name}: its turns and tools are "
+                    "put into the model's chat template here; use --engine completions"
+                )
             return CHAT
         try:
             returned = await probe(endpoint, model, setup.prompt_ids("Who?"), body)
@@ -80,8 +86,16 @@ def agent_setup(
                 f"--tokenizer {tokens.name} has no chat template, which the protocol {config.protocol.name} "
                 "needs: give that of a chat model, or use a protocol with a plain text as its prompt"
             )
-        setup = AgentSetup.of(config, tokens.tokenizer, limits)
+        try:
+            setup = AgentSetup.of(config, tokens.tokenizer, limits)
+        except ChatTemplateError as error:
+            raise RunError(f"--tokenizer {tokens.name}: {error}; {error.remedy}") from error
         return setup.for_validation(config, limits) if validation else setup
+    if config.protocol.turns == "chat":
+        raise RunError(
+            f"the protocol {config.protocol.name} takes its turns from the model's chat template: give the "
+            "model's --tokenizer"
+        )
     codec: Codec = Characters()
     retriever = config.validation_retriever if validation else config.retriever
     return AgentSetup(

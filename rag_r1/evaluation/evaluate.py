@@ -85,6 +85,7 @@ _LIMITS: dict[str, dict[str, dict[str, int]]] = {
     "agentic_rag_en": _AGENTIC_RAG,
     "agentic_rag_zh": _AGENTIC_RAG,
     "agentic_rag_ssrl": {"agent": {"max_turns": 7, "max_turn_tokens": 4000}},
+    "agentic_rag_tools": {"agent": {"max_turns": 4, "max_turn_tokens": 1024}},
 }
 
 

@@ -104,7 +104,7 @@ async def searched_first(ask: Ask, setup: AgentSetup) -> SearchedFirst:
 def _fitted(ask: Ask, setup: AgentSetup, found: Sequence[Document]) -> tuple[str, list[Document]]:
     """The passages as text, neutralised, and those that it shows: as many as a search of the agent may show
     and the prompt has room for."""
-    shows = replace(setup.protocol, format=_FORMAT)
+    shows = replace(setup.protocol, format=_FORMAT, turns="text", chat_turns=None)
     room = setup.budget.max_query_observation_tokens
     if (most := setup.budget.most_prompt_tokens) is not None:
         asked = replace(setup, own_prompt=False)

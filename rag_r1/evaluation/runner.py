@@ -7,6 +7,8 @@ its record to the folder and returns its Outcome; an ask that the folder has alr
 turn (the filter stops a question at its first right answer). Nothing is drawn at random on the way, so the
 order in which episodes end changes nothing.
 
+With `rag_r1.agent.paths` an ask is several episodes, whose answers vote (agent/paths.py).
+
 An episode with a failure of the infrastructure (the endpoint, the retrieval server) is neither right nor
 wrong: it is not scored. It is played once in each start of the command, until `tries` are used up.
 
@@ -17,16 +19,17 @@ plays the episodes that were given up to their end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
-from rag_r1.agent import Engine, Trajectory
+from rag_r1.agent import Engine, Trajectory, play_paths
 from rag_r1.agent_setup import AgentSetup
-from rag_r1.evaluation.asks import Ask
+from rag_r1.evaluation.asks import Ask, drawn
 from rag_r1.evaluation.one_shot import searched_first
 from rag_r1.evaluation.pacing import Spending, Stop
 from rag_r1.evaluation.pool import Job, Pool, T
 from rag_r1.evaluation.run_folder import Outcome, RunFolder
+from rag_r1.evaluation.tape import Usage
 from rag_r1.rewards import RewardSum
 
 #: Failures of the engine in a row after which a run ends: the endpoint is gone.
@@ -126,15 +129,19 @@ class Runner:
         first = await searched_first(ask, setup) if ask.search_first else None
         if first:
             ask, setup = first.ask, first.setup
-        engine = self.make_engine(ask)
+        engines: list[Engine] = []
+
+        def path(place: int) -> Awaitable[Trajectory]:
+            engines.append(self.make_engine(_of_path(ask, place)))
+            return setup.episode(engines[-1]).run(ask.id, ask.question, _prompt_ids(ask, setup))
+
         if first and first.is_masked:
             record = first.failed_record()
         else:
-            record = await setup.episode(engine).run(ask.id, ask.question, _prompt_ids(ask, setup))
+            record = await play_paths(path, setup.budget.paths, setup.failures.mask)
             if first:
                 first.put_before(record)
         right = await self._judge(record, ask, setup.failures.mask)
-        usage = getattr(getattr(engine, "exchanges", None), "usage", None)
         context = {
             "question_id": ask.question_id,
             "sample": ask.sample,
@@ -143,7 +150,7 @@ class Runner:
             "prompt": setup.messages(ask.question, ask.messages),
             "right": right,
             "try": number,
-            "usage": vars(usage) if usage else {},
+            "usage": _usage(engines),
             **({"metadata": dict(ask.metadata)} if ask.metadata else {}),
         }
         outcome = self.folder.write({**context, **record.to_dict()})
@@ -174,6 +181,21 @@ class Runner:
             cost = self.spending.cost if known else None
             share = bar.n / bar.total if bar.total else 0.0
             bar.set_postfix(self.counts.shown(cost, share), refresh=False)
+
+
+def _of_path(ask: Ask, number: int) -> Ask:
+    """The ask with the seed of its nth path; the first has the ask's own."""
+    return replace(ask, seed=int(drawn(ask.seed, "path", str(number)) * (1 << 31))) if number else ask
+
+
+def _usage(engines: Sequence[Engine]) -> dict[str, int]:
+    """What all paths have used; empty if their engines do not count it."""
+    total, counted = Usage(), False
+    for engine in engines:
+        if usage := getattr(getattr(engine, "exchanges", None), "usage", None):
+            total.add(usage)
+            counted = True
+    return dict(vars(total)) if counted else {}
 
 
 async def _prompt_ids(ask: Ask, setup: AgentSetup) -> list[int]:

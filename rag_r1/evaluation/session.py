@@ -78,6 +78,8 @@ def _prepared(given: AskingArguments, defaults: Mapping[str, Any], validation: b
     tokens = Tokens.of(given.tokenizer)
     limits = RowLimits(given.max_prompt_tokens, given.max_response_tokens, given.max_context_tokens)
     setup = agent_setup(config, tokens, limits, validation=validation)
+    if setup.budget.paths > 1 and getattr(given, "temperature", 1) == 0:
+        raise ValueError("rag_r1.agent.paths above 1 needs a --temperature above 0: greedy paths are equal")
     retriever = config.validation_retriever if validation else config.retriever
     entries = [dict(entry) for entry in config.reward]
     if "rag_r1.reward" not in keys_of(given):

@@ -152,6 +152,11 @@ def _protocol(given: SftDataArguments) -> Protocol:
         raise SftDataError(f"--protocol {given.protocol}: {error}") from error
     if protocol.rewrites_context:
         raise SftDataError(f"--protocol {given.protocol}: traces whose context is rewritten cannot be cut")
+    if protocol.turns == "chat":
+        raise SftDataError(
+            f"--protocol {given.protocol}: traces whose turns are those of a chat template cannot be cut; "
+            "use a protocol without `turns: chat`, such as agentic_rag_en"
+        )
     return protocol
 
 

@@ -123,10 +123,14 @@ class _Settings:
 
     def __init__(self, config: DictConfig, tokenizer: Any):
         settings = RagR1Config.from_config(_plain(config.get("rag_r1")))
+        settings.check_paths()
         rollout = config.actor_rollout_ref.rollout
         limits = RowLimits(rollout.prompt_length, rollout.response_length, rollout.max_model_len)
         vocabulary = _vocabulary_size(config)
-        self.training = AgentSetup.of(settings, tokenizer, limits, vocabulary_size=vocabulary)
+        template = _plain(config.get("data", {}).get("apply_chat_template_kwargs"))
+        self.training = AgentSetup.of(
+            settings, tokenizer, limits, vocabulary_size=vocabulary, template=template
+        )
         self.validation = self.training.for_validation(settings, limits)
         self.probes = settings.probes
         self.probed = _probed_agent(settings, self.validation, limits)

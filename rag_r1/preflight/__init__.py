@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from rag_r1.preflight.cluster import check_engines, check_reach, check_sharing
 from rag_r1.preflight.data import check_data, check_steps
-from rag_r1.preflight.model import check_model, check_quantisation, check_tags
+from rag_r1.preflight.model import check_model, check_quantisation, check_tags, check_turns
 from rag_r1.preflight.probes import check_probes
 from rag_r1.preflight.problems import Problem, Report
 from rag_r1.preflight.retriever import check_retriever
@@ -47,6 +47,9 @@ def preflight(config: DictConfig) -> Report:
     report.problems += check_probes(config, settings)
     if settings is not None and settings.protocol is not None and tokenizer is not None:
         report.problems += check_tags(settings.protocol, tokenizer)
+        if unfit := check_turns(config, settings, tokenizer):
+            report.problems += unfit
+            tokenizer = None  # no prompt can be made with it
     train_rows = check_data(config, settings, tokenizer, report)
     if train_rows is not None:
         report.problems += check_steps(config, train_rows)

@@ -1,15 +1,19 @@
-"""Preflight of the model: it is there and not quantised; its tokenizer loads and keeps every tag visible."""
+"""Preflight of the model: it is there and not quantised; its tokenizer loads and keeps every tag visible; its
+chat template can be used for turns, if the protocol wants that."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.agent import TokenizerCodec
-from rag_r1.preflight.problems import Problem, error, first_line, not_given
-from rag_r1.protocols import Protocol
+from rag_r1.agent_setup import for_tokenizer, tool_schemas
+from rag_r1.config import RagR1Config
+from rag_r1.preflight.problems import Problem, error, first_line, not_given, of_fault, plain
+from rag_r1.protocols import ChatTemplateError, Protocol
 
 
 def check_model(
@@ -73,3 +77,35 @@ def check_tags(
                 remedy = "register the tag as an ordinary added token, or use a protocol with other tags"
                 problems.append(error(key, what, remedy))
     return problems
+
+
+def check_turns(
+    config: DictConfig, settings: RagR1Config, tokenizer: Any, where: str = "actor_rollout_ref.model"
+) -> list[Problem]:
+    """With `turns: chat`: the chat template shows tools and writes earlier turns unchanged, and the engine
+    ends a turn where the template does."""
+    if settings.protocol.turns == "text":
+        return []
+    arguments = plain(OmegaConf.select(config, "data.apply_chat_template_kwargs"))
+    try:
+        protocol = for_tokenizer(settings.protocol, tokenizer, tool_schemas(settings), arguments)
+    except ChatTemplateError as fault:
+        return [error(f"{where}.path", str(fault), fault.remedy)]
+    except Exception as fault:  # a tool's factory may raise anything
+        return [of_fault(fault)]
+    ends = _ends_of_sequence(Path(str(OmegaConf.select(config, f"{where}.path"))).expanduser(), tokenizer)
+    if tokenizer.convert_tokens_to_ids(protocol.end_token) in ends:
+        return []
+    what = f"the chat template ends a turn with {protocol.end_token!r}, at which the engine does not stop"
+    remedy = "add its id to eos_token_id in the model's generation_config.json, or use the instruct model"
+    return [error(f"{where}.path", what, remedy)]
+
+
+def _ends_of_sequence(model: Path, tokenizer: Any) -> set[int]:
+    """Ids at which the engine ends a generation: the tokenizer's, and those that the model's own settings
+    name."""
+    try:
+        named = json.loads((model / "generation_config.json").read_text(encoding="utf-8"))["eos_token_id"]
+    except (OSError, ValueError, KeyError, TypeError):
+        named = []
+    return {tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])}

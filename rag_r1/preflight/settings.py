@@ -50,6 +50,7 @@ def check_ours(config: DictConfig) -> tuple[RagR1Config | None, list[Problem]]:
         if settings.reward:
             faults += RewardSum.read([dict(item) for item in settings.reward], settings.protocol)[1]
         faults += _tool_faults(settings) + _own_tool_faults(settings)
+        faults += faults_of(lambda _: settings.check_paths(), {})
     return settings, [of_fault(fault) for fault in faults]
 
 

@@ -17,6 +17,7 @@ from rag_r1.protocols.actions import (
     in_words,
 )
 from rag_r1.protocols.blocks import Block, CallFormat, Tag, Tags
+from rag_r1.protocols.chat_turns import ChatTemplateError, ChatTurns
 from rag_r1.protocols.loading import ProtocolError, load_protocol, protocol_names
 from rag_r1.protocols.neutralise import control_tokens
 from rag_r1.protocols.protocol import Protocol
@@ -30,6 +31,8 @@ __all__ = [
     "Call",
     "CallFormat",
     "Calls",
+    "ChatTemplateError",
+    "ChatTurns",
     "Document",
     "Failure",
     "Invalid",

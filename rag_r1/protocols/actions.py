@@ -90,7 +90,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Search:
-    """One or more queries to the search engine, all different. `dropped` counts those beyond the limit."""
+    """One or more queries to the search engine. `dropped` counts those beyond the limit."""
 
     kind: ClassVar[str] = "search"
     queries: tuple[str, ...]

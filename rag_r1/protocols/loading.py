@@ -12,7 +12,8 @@ declared under `blocks:`, by name:
       calculate: {tags: ["<calc>", "</calc>"], role: call, tool: calculator, syntax: json}
 
 blocks.py explains the roles, parsing.py (`read_calls`) the syntaxes. `tools: {Wiki_RAG: search}` says which
-registered tool a call means that names its tool otherwise.
+registered tool a call means that names its tool otherwise. With `turns: chat` turns and results are messages
+of the model's own chat template, and the tools' schemas stand in its prompt (protocol.py).
 """
 
 from __future__ import annotations
@@ -148,6 +149,7 @@ def _from_dict(data: dict[str, Any], where: str) -> Protocol:
             nothing_found=observation.take("nothing_found", str, default="") or None,
         ),
         invalid_hint=top.take("invalid_hint", str) or None,
+        turns=top.take("turns", str, default="text", one_of=("text", "chat")),
     )
     for keys in (top, prompt, tags, observation):
         keys.finish()
@@ -198,7 +200,9 @@ def _check(protocol: Protocol, where: str) -> None:
     opening, _, closing = protocol.format.template.partition("{body}")
     if information.open not in opening or information.close not in closing:
         raise ProtocolError(f"{where}: observation.template must put {{body}} between the tags.information")
-    nothing = protocol.format.nothing_found
+    if protocol.turns == "chat":
+        _check_chat(protocol, where)
+    nothing = protocol.format.nothing_found if protocol.turns == "text" else None
     if nothing is not None and not 0 <= nothing.find(information.open) < nothing.find(information.close):
         raise ProtocolError(f"{where}: observation.nothing_found must contain both tags.information")
     if protocol.max_queries < 1 or (protocol.queries.syntax == "single" and protocol.max_queries != 1):
@@ -207,6 +211,22 @@ def _check(protocol: Protocol, where: str) -> None:
         )
     if any(block.close in protocol.opening for block in protocol.acting):
         raise ProtocolError(f"{where}: prompt.opening must not contain an action: the policy has to write it")
+
+
+def _check_chat(protocol: Protocol, where: str) -> None:
+    """Check what turns in the model's chat template need. Raises ProtocolError."""
+    wants = {
+        "prompt.form": (protocol.prompt_form, "chat"),
+        "prompt.opening": (protocol.opening, ""),
+        "observation.body": (protocol.format.body, "text"),
+        "own_observations": (protocol.own_observations, False),
+    }
+    for key, (value, wanted) in wants.items():
+        if value != wanted:
+            raise ProtocolError(f"{where}: {key} must be {wanted!r} with `turns: chat`, not {value!r}")
+    if other := [b.name for b in protocol.blocks if b.call is not None and b.call.syntax != "json"]:
+        key = "query_syntax" if other[0] in _ALWAYS else f"blocks.{other[0]}.syntax"
+        raise ProtocolError(f"{where}: {key} must be json with `turns: chat`")
 
 
 class _Keys:

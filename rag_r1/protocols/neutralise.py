@@ -46,7 +46,12 @@ def control_tokens(tokenizer: Any) -> set[str]:
     added = tokenizer.added_tokens_decoder.values()
     special = {*tokenizer.all_special_tokens, *(str(token) for token in added if _is_special(token))}
     others = {*tokenizer.get_added_vocab(), *map(str, added)}
-    return special | {token for token in others if not _ORDINARY.fullmatch(token)}
+    return special | {token for token in others if not is_ordinary(token)}
+
+
+def is_ordinary(text: str) -> bool:
+    """Whether a text is nothing but words, numbers and common punctuation."""
+    return _ORDINARY.fullmatch(text) is not None
 
 
 def _is_special(token: Any) -> bool:

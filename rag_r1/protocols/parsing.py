@@ -4,6 +4,9 @@ Only text that the policy itself wrote is ever parsed, so a prompt's example or 
 action. Generation stops at the closing tag of a block that acts (a call, an answer, ...); should an engine
 run past it, the first closed block is the action and the rest is ignored.
 
+With `turns: chat` a turn ends with the policy's own end-of-turn token, and may hold several blocks of calls,
+which are made at once; the rest of such a turn is ignored, too.
+
 If a block was opened more than once, it begins at its last opening tag: in `<search> a <search> b </search>`
 the query is `b`, for the model has started over. An answer begins where the published scorer starts to read
 it (`answer_opening`): in Search-R1 and RAG-R1 at the first opening tag, so that `<answer> a
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import isfinite
 from typing import Any
 
@@ -48,9 +51,9 @@ _TEXTS: dict[str, Callable[[str], Action]] = {
 }
 
 
-def parse_turn(text: str, acting: Sequence[Block], answer_opening: str) -> Action:
-    """The action of one turn. `acting`: the blocks at whose closing tag a generation stops;
-    `answer_opening`: `first` or `last`."""
+def parse_turn(text: str, acting: Sequence[Block], answer_opening: str, several: bool = False) -> Action:
+    """The action of one turn. `acting`: the blocks that act; `answer_opening`: `first` or `last`; `several`:
+    the calls of a turn may be in several blocks."""
     ends = [(end, i) for i, block in enumerate(acting) if (end := text.find(block.close)) >= 0]
     if not ends:
         return Invalid("no closed search or answer")
@@ -69,16 +72,37 @@ def parse_turn(text: str, acting: Sequence[Block], answer_opening: str) -> Actio
         return _TEXTS[block.role](body)
     try:
         calls = read_calls(body, block.call)
+        for more, form in _calls_after(text, end + len(block.close), acting) if several else ():
+            calls += read_calls(more, form)
     except ValueError as error:
         return Invalid(str(error))
     return calls_action(calls, block.call.most) if calls else Invalid("empty query")
+
+
+def _calls_after(text: str, position: int, acting: Sequence[Block]) -> Iterator[tuple[str, CallFormat]]:
+    """Body and format of each closed call block from a position on, up to a block that acts otherwise.
+    Raises ValueError for a closing tag without an opening one."""
+    while True:
+        ends = [(at, i) for i, block in enumerate(acting) if (at := text.find(block.close, position)) >= 0]
+        if not ends:
+            return
+        end, i = min(ends)
+        block = acting[i]
+        if block.call is None:
+            return
+        start = text.rfind(block.open, position, end)
+        if start < 0:
+            raise ValueError(f"{block.close} without {block.open}")
+        yield text[start + len(block.open) : end].strip(), block.call
+        position = end + len(block.close)
 
 
 def read_calls(body: str, form: CallFormat) -> list[Call]:
     """The calls in the body of a block, written in `form.syntax`. Raises ValueError if they cannot be read.
 
     `single`, `list`: queries to the tool `form.tool`. `named`: `[tool]: query`. `json`: an object (or a list
-    of objects) with `name` and `arguments`, Hermes' form, which Qwen's chat templates use too.
+    of objects) with `name` and `arguments`, Hermes' form, which Qwen's chat templates use too; or, as Llama's
+    templates say, `parameters`.
     """
     if form.syntax == "json":
         return _json_calls(body, form)
@@ -98,7 +122,8 @@ def _json_calls(body: str, form: CallFormat) -> list[Call]:
         raise ValueError("a call must be JSON with a name and arguments") from None
     calls: list[Call] = []
     for item in read if isinstance(read, list) else [read]:
-        name, arguments = (item.get("name"), item.get("arguments", {})) if isinstance(item, dict) else (0, 0)
+        item = item if isinstance(item, dict) else {}
+        name, arguments = item.get("name"), item.get("arguments", item.get("parameters", {}))
         if not isinstance(name, str) or not name.strip() or not isinstance(arguments, dict):
             raise ValueError("a call must be JSON with a name and arguments")
         call = Call(form.registered(well_formed(name).strip()), _plain(arguments))

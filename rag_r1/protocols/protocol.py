@@ -3,8 +3,12 @@
 Everything that differs between Search-R1, RAG-R1, R1-Searcher and similar systems is data: a YAML file in
 this folder with the prompt, the blocks, the syntax of calls and the observation template (`loading.py` reads
 it). The interface of a protocol is `messages` (question -> chat messages), `prompt_ids` (messages -> tokens),
-`parse` (one generated turn -> action), `observation` (search results -> text) and `invalid_hint`. Data
-processing, rollout, rewards, evaluation and serving all use the same object.
+`parse` (one generated turn -> action), `observation` (search results -> text) and `hint` (what follows a
+turn without an action). Data processing, rollout, rewards, evaluation and serving all use the same object.
+
+Turns have one of two forms. With `turns: text` the whole trajectory is one message of the model, and an
+observation is text inside it. With `turns: chat` each turn is a message, each result another one, and what
+stands between them is what the model's own chat template writes there (chat_turns.py).
 
 Documents are data: `observation` renders them so that no protocol tag and no control token survives in them
 (neutralise.py). A question is data too: `harmless` neutralises it once the tokenizer is known; `messages`
@@ -22,6 +26,7 @@ from typing import Any
 
 from rag_r1.protocols.actions import Action, Document, Failure
 from rag_r1.protocols.blocks import Block, CallFormat, Tags
+from rag_r1.protocols.chat_turns import ChatTurns, Render, derived
 from rag_r1.protocols.neutralise import Neutraliser, with_question
 from rag_r1.protocols.parsing import parse_turn
 
@@ -34,6 +39,9 @@ class ObservationFormat:
     one indented object). `ascii`: in JSON, other characters are written as `\\u` escapes. `trim`: which white
     space is removed: at both `ends` of a query's documents as a whole, or where each document `starts`.
     `nothing_found`: the whole observation if there is no document to show; None: an empty body.
+
+    With `turns: chat` every result is a message, in which the template of the model stands in the place of
+    `template`; `nothing_found` is the whole result of a call without a document.
     """
 
     template: str
@@ -56,6 +64,8 @@ class Protocol:
     `blocks` has at least one block of each of the roles think, call, observation and answer.
     `own_observations`: the policy answers its searches itself (SSRL): nothing stops at a call, no tool is
     called, and what it writes as an observation is generated text, which is trained on.
+    `turns`: `text` or `chat`; `chat_turns`: what the model's template writes between turns (`in_chat`), None
+    while the model is not known.
     """
 
     name: str
@@ -70,6 +80,8 @@ class Protocol:
     opening: str = ""
     answer_opening: str = "first"
     own_observations: bool = False
+    turns: str = "text"
+    chat_turns: ChatTurns | None = field(default=None)
 
     @cached_property
     def tags(self) -> Tags:
@@ -90,13 +102,22 @@ class Protocol:
 
     @cached_property
     def acting(self) -> tuple[Block, ...]:
-        """The blocks at whose closing tag a generation stops."""
+        """The blocks that act: at their closing tags a generation stops, except at that of a call in a chat
+        turn, in which further calls may follow."""
         return tuple(b for b in self.blocks if b.stop and not (self.own_observations and b.call is not None))
 
     @cached_property
     def stop(self) -> tuple[str, ...]:
-        """Strings at which generation ends; they stay in the output, and nothing follows a closing tag."""
+        """Strings at which generation ends; they stay in the output, and nothing follows a closing tag. A
+        chat turn also ends where the policy begins an observation, which is not its to write."""
+        if self.turns == "chat":
+            return (*(b.close for b in self.acting if b.call is None), self.tags.information.open)
         return tuple(block.close for block in self.acting)
+
+    @property
+    def end_token(self) -> str:
+        """The token with which the policy ends a chat turn itself; empty if turns are text."""
+        return self.chat_turns.end_token if self.chat_turns else ""
 
     @property
     def rewrites_context(self) -> bool:
@@ -145,13 +166,15 @@ class Protocol:
 
     def parse(self, text: str) -> Action:
         """The action in the text of one generated turn."""
-        return parse_turn(text, self.acting, self.answer_opening)
+        return parse_turn(text, self.acting, self.answer_opening, several=self.turns == "chat")
 
     def observation(self, queries: Sequence[str], results: Sequence[Sequence[Document] | Failure]) -> str:
         """The text that answers a turn's calls. `results` are aligned with `queries` (for a call of another
         tool: its `words`); documents are neutralised."""
         if len(queries) != len(results):
             raise ValueError(f"{len(queries)} queries but {len(results)} results")
+        if self.turns == "chat":
+            return self._messages([self.neutralise(self._block(result)).strip() for result in results])
         if self.format.nothing_found is not None and not any(map(_shows, results)):
             return self.format.nothing_found
         blocks = [self._block(result) for result in results]
@@ -162,9 +185,24 @@ class Protocol:
             body = self.format.separator.join(blocks)
         return self.format.template.replace("{body}", self.neutralise(body))
 
+    @property
+    def hint(self) -> str | None:
+        """What the policy reads after a turn without an action; None: the episode ends."""
+        if self.turns == "chat" and self.invalid_hint is not None:
+            return self._messages([self.invalid_hint])
+        return self.invalid_hint
+
+    def _messages(self, results: Sequence[str]) -> str:
+        """Results as messages of the model's template; in the protocol's own while that is not known."""
+        if self.chat_turns is not None:
+            return self.chat_turns.observation(results)
+        return "\n".join(self.format.template.replace("{body}", result) for result in results)
+
     def _block(self, result: Sequence[Document] | Failure) -> str:
         if isinstance(result, Failure):
             return result.reason
+        if self.turns == "chat" and not result and self.format.nothing_found is not None:
+            return self.format.nothing_found
         block = self.format.separator.join(self._fill(i, doc) for i, doc in enumerate(result, 1))
         return block.strip() if self.format.trim == "ends" else block
 
@@ -173,7 +211,8 @@ class Protocol:
         text = self._fill(rank, document)
         if self.format.body == "json":
             text = json.dumps(text, ensure_ascii=self.format.ascii)[1:-1]
-        return self.neutralise(text)
+        text = self.neutralise(text)
+        return self.chat_turns.written(text) if self.chat_turns else text
 
     def _fill(self, rank: int, document: Document) -> str:
         if document.verbatim:
@@ -189,6 +228,21 @@ class Protocol:
         """The same protocol, which also neutralises these strings (a tokenizer's `control_tokens`)."""
         stripped = {token.strip() for token in tokens} - {""}
         return replace(self, special_tokens=tuple(sorted(stripped, key=lambda token: (-len(token), token))))
+
+    def in_chat(self, render: Render, tools: Sequence[Mapping[str, Any]], control: Iterable[str]) -> Protocol:
+        """The same protocol in the turns of a model's chat template. `render`: messages and the schemas of
+        tools -> text; `control`: the tokenizer's `control_tokens`, which are neutralised. Raises
+        ChatTemplateError."""
+        think, call = self.tags.think, self.tags.search
+
+        def turn(number: int) -> str:
+            written = json.dumps({"name": "search", "arguments": {"query": f"query {number}"}})
+            thought = f"{think.open}\nThought {number}.\n{think.close}"
+            return f"{thought}\n\n{call.open}\n{written}\n{call.close}"
+
+        control = set(control)
+        turns = derived(render, self.messages("Who wrote it?"), turn, tools, control)
+        return replace(self.with_special_tokens(control | turns.marks), chat_turns=turns)
 
     def neutralise(self, text: str) -> str:
         """`text` with tags and control tokens neutralised, otherwise unchanged; see neutralise.py."""

@@ -2,7 +2,7 @@
 tool from a function, and `retrieval.py` is the client of the retrieval server."""
 
 from rag_r1.tools.function_tool import FunctionTool, Searcher, SearcherTool, searching, tool
-from rag_r1.tools.registry import make_searcher, make_tool, shared_searcher, shared_tools
+from rag_r1.tools.registry import make_searcher, make_tool, schemas, shared_searcher, shared_tools
 from rag_r1.tools.retrieval import RetrievalClient, RetrieverConfig
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "SearcherTool",
     "make_searcher",
     "make_tool",
+    "schemas",
     "searching",
     "shared_searcher",
     "shared_tools",

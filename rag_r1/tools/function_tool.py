@@ -112,8 +112,9 @@ class SearcherTool:
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """A search has one argument, a text `query`."""
-        if len(arguments) == 1 and isinstance(arguments.get("query"), str):
-            return None
+        query = arguments.get("query")
+        if len(arguments) == 1 and isinstance(query, str):
+            return None if query.strip() else "Wrong arguments: the query is empty."
         return "Wrong arguments: a search needs one, `query`, a text."
 
     async def call(self, arguments: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Document] | Failure]:

@@ -17,6 +17,8 @@ that takes these options (all but `tool`) and returns an object with one corouti
 The import path names a tool (`@tool`, see function_tool.py), or a factory that takes the other options and
 returns a tool or a Searcher. How a policy writes a call is set by the protocol (protocols/blocks.py).
 
+`schemas` describes the tools to a chat template that lists them in the prompt (`turns: chat`).
+
 A tool is made once for each event loop and configuration and shared by all trajectories there, so it may hold
 connections and caches. It is made by its first call, so that an error of its factory is a failure of that
 call, which the episode's guard handles (agent/guard.py). If the factory raised, the next call tries it again.
@@ -99,6 +101,27 @@ def shared_tools(retriever: Mapping[str, Any], tools: Mapping[str, ToolEntry]) -
         made: dict[str, Any] = dict(searching(shared_searcher(dict(retriever))))
         shared[key] = made | {name: _MadeWhenCalled(name, entry) for name, entry in tools.items()}
     return shared[key]
+
+
+def schemas(tools: Mapping[str, ToolEntry], names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """The search and these tools as JSON schemas of functions, as chat templates take them.
+
+    `names`: {name in a call: registered tool}, for tools that calls name otherwise. Each tool is made once
+    for this; raises ValueError naming the key of one that cannot be made, and whatever its factory raises.
+    """
+    called = {tool: name for name, tool in (names or {}).items()}
+    found: dict[str, Any] = {SEARCH: SearcherTool} | {name: make_tool(name, tools[name]) for name in tools}
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": called.get(name, name),
+                "description": one.description,
+                "parameters": dict(one.parameters),
+            },
+        }
+        for name, one in found.items()
+    ]
 
 
 def _is_tool(thing: Any) -> bool:

@@ -6,8 +6,11 @@ import json
 import pickle
 
 import pytest
+from chat_templates import tokenizer_with
 from scripted_loop import PROMPT_LENGTH, RESPONSE_LENGTH, ScriptedClient, config, play, score
 
+from rag_r1.agent_setup import AgentSetup, RowLimits
+from rag_r1.config import RagR1Config
 from rag_r1.protocols import load_protocol
 
 
@@ -272,3 +275,26 @@ def test_a_prompt_of_ones_own_replaces_the_rows(tokenizer, tmp_path):
 def test_a_wrong_configuration_is_named(tokenizer, rag_r1, key):
     with pytest.raises(ValueError, match=key):
         play(tokenizer, [], config(**rag_r1))
+
+
+def test_turns_of_the_chat_template_begin_with_verls_prompt_and_follow_each_other_as_it_writes_them():
+    tokenizer, cfg = tokenizer_with("plain"), config(protocol="agentic_rag_tools")
+    cfg.actor_rollout_ref.rollout.prompt_length = 1000
+    cfg.actor_rollout_ref.rollout.max_model_len = 1000 + RESPONSE_LENGTH
+    call = '<tool_call>{"name": "search", "arguments": {"query": "Ulm"}}</tool_call>'
+    messages = load_protocol("agentic_rag_tools").messages("Who?")
+    turns = [call + "<|im_end|>", "<answer> x </answer>"]
+    output, client = play(tokenizer, turns, cfg, raw_prompt=messages)
+    settings = RagR1Config.from_config({"protocol": "agentic_rag_tools"})
+    setup = AgentSetup.of(settings, tokenizer, RowLimits(1000, RESPONSE_LENGTH))
+    assert output.prompt_ids == setup.prompt_ids("Who?")
+    observed = [i for i, m in zip(output.response_ids, output.response_mask, strict=True) if not m]
+    told = '\n<|im_start|>tool\nDoc 1: "Ulm"\nfact<|im_end|>\n<|im_start|>assistant\n'
+    assert tokenizer.decode(observed) == told
+    assert tokenizer.decode(output.response_ids) == turns[0] + told + turns[1]
+    assert client.asked[0][2]["stop"] == ["</answer>", "<tool_response>"]
+
+
+def test_several_paths_are_refused_in_a_training(tokenizer):
+    with pytest.raises(ValueError, match="rag_r1.agent.paths is 3"):
+        play(tokenizer, ["<answer> x </answer>"], config(agent={"paths": 3}))

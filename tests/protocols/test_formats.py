@@ -29,8 +29,8 @@ ONE_IN_JSON = (
 
 
 def test_shipped_protocols_are_listed_by_name():
-    memory = ["agentic_rag_en", "agentic_rag_ssrl", "agentic_rag_zh"]
-    assert protocol_names() == [*memory, "r1_searcher", "r1_searcher_instruct", *SHIPPED]
+    agentic = ["agentic_rag_en", "agentic_rag_ssrl", "agentic_rag_tools", "agentic_rag_zh"]
+    assert protocol_names() == [*agentic, "r1_searcher", "r1_searcher_instruct", *SHIPPED]
 
 
 def test_search_r1_shows_titles_in_parentheses():

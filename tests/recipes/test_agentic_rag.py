@@ -16,6 +16,7 @@ from rag_r1.preflight.settings import check_lengths, check_log_probs, check_ours
 pytestmark = pytest.mark.slow  # composed recipes
 
 RECIPES = [f"recipes/agentic_rag/{name}" for name in ("grpo", "grpo_lora", "dapo_lora")]
+TOOLS = "recipes/agentic_rag/grpo_tools"
 #: src/config/config.yaml of the released code; its `mu` are the epochs.
 RELEASED = {
     "rag_r1.agent.max_turns": 7,
@@ -32,6 +33,24 @@ RELEASED = {
     "trainer.total_training_steps": 300,
     "trainer.save_freq": 20,
 }
+#: verl/spr1_scripts/train.sh of the branch verl_dev; it allows five turns.
+RELEASED_TOOLS = {
+    "rag_r1.agent.max_turns": 4,
+    "data.train_batch_size": 256,
+    "data.max_response_length": 4096,
+    "actor_rollout_ref.actor.optim.lr": 1e-6,
+    "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio": 0.285,
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 16,
+    "actor_rollout_ref.actor.kl_loss_coef": 0.001,
+    "actor_rollout_ref.actor.kl_loss_type": "low_var_kl",
+    "actor_rollout_ref.actor.entropy_coeff": 0,
+    "actor_rollout_ref.rollout.n": 16,
+    "actor_rollout_ref.rollout.tensor_model_parallel_size": 2,
+    "actor_rollout_ref.rollout.gpu_memory_utilization": 0.65,
+    "trainer.total_epochs": 3,
+    "trainer.save_freq": 30,
+    "trainer.test_freq": 10,
+}
 ADAPTERS = {"lora_rank": 4, "lora_alpha": 32, "target_modules": ["q_proj", "v_proj"]}
 
 
@@ -44,14 +63,19 @@ def test_holds_the_released_numbers(name, model_folder):
     assert config.algorithm.filter_groups.enable == ("dapo" in name)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+def test_the_tool_call_form_holds_the_numbers_of_its_branch(model_folder):
+    config = composed(TOOLS, *given(model_folder))
+    assert {key: OmegaConf.select(config, key) for key in RELEASED_TOOLS} == RELEASED_TOOLS
+
+
+@pytest.mark.parametrize("name", [*RECIPES, TOOLS])
 def test_nothing_is_refused(name, model_folder):
     config = composed(name, *given(model_folder))
     settings, problems = check_ours(config)
     problems += check_verl(config, True) + check_sessions(config, settings) + check_sampler(config)
     problems += check_filtering(config, settings) + check_lengths(config) + check_log_probs(config)
     assert [str(problem) for problem in problems + check_quantisation(config)] == []
-    assert settings.protocol.rewrites_context
+    assert settings.protocol.rewrites_context == (settings.protocol.turns == "text") == (name != TOOLS)
 
 
 @pytest.mark.parametrize("key", ["load_in_4bit", "override_config.quantization_config"])

@@ -1,0 +1,57 @@
+"""Several paths of one question: independent episodes, of which the answer that most of them give counts.
+
+    rag_r1.agent.paths: 3      at most rag_r1.agent.max_turns turns each, and the last turn
+
+The paths start from the same prompt and run at the same time. Each has its own context, its own limits and
+its own samples; nothing goes from one to another. Their answers vote: equal but for letter case, punctuation
+and white space is the same answer, paths without an answer have no vote, and of answers with as many votes
+the one wins whose first path comes first. The record is that of this path, with the records of all in it.
+
+This is for evaluation and serving. A training has the same without it: the paths of a question are its group
+(`actor_rollout_ref.rollout.n`), of which each has a reward of its own. Training on the winner alone would
+train on samples that were selected, and which the policy's probabilities do not describe.
+
+Source: self-consistency (arXiv 2203.11171). The paths of Agentic RAG-R1 (branch verl_dev, `spr1_agent`) are
+something else, see docs/guides/tool_calls.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+from rag_r1.agent.trajectory import Trajectory, query_key
+
+
+async def play_paths(
+    play: Callable[[int], Awaitable[Trajectory]], paths: int, masked: Collection[str] = ()
+) -> Trajectory:
+    """The record of the best path. `play(n)` plays the nth path, from 0; `masked`: kinds of failure that
+    leave an episode unjudged."""
+    records = await asyncio.gather(*map(play, range(paths)))
+    return best_of(records, masked)
+
+
+def best_of(records: Sequence[Trajectory], masked: Collection[str] = ()) -> Trajectory:
+    """The path whose answer has most votes, with `path` and `paths` set if there are several. A path that
+    failed stands for all: a vote in which the infrastructure has left out a path is not the policy's."""
+    if len(records) == 1:
+        return records[0]
+    failed = (number for number, record in enumerate(records) if record.masked(masked))
+    number = next(failed, None)
+    if number is None:
+        number = _voted([record.answer for record in records])
+    best = records[number]
+    every = [record.to_dict() for record in records]
+    best.path, best.paths = number, every
+    best.seconds = max(record.seconds for record in records)
+    return best
+
+
+def _voted(answers: Sequence[str | None]) -> int:
+    """Number of the first path with the answer that most give; 0 without any answer."""
+    keys = [query_key((answer or "").strip()) for answer in answers]
+    votes = Counter(filter(None, keys))
+    winner = max(votes, key=votes.__getitem__, default=keys[0])  # the first of several
+    return keys.index(winner)

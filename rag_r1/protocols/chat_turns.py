@@ -1,0 +1,168 @@
+"""What a model's own chat template writes between two turns of the policy, derived from the template itself.
+
+In a protocol with `turns: chat` every turn of the policy is a message of the role `assistant`, and every
+result of a call a message of the role `tool`. Between two turns the template writes the end of the policy's
+turn, the header of the results, what stands around each of them, and the header of the next turn:
+
+    <|im_end|>
+    <|im_start|>user
+    <tool_response>
+    RESULT
+    </tool_response><|im_end|>
+    <|im_start|>assistant
+
+An episode never renders a conversation: that would encode sampled text again, and templates change what they
+are given. `derived` renders made-up conversations once, when an agent is set up, cuts these strings out of
+them, and then compares a conversation of three turns with the same one put together from the strings. A
+template for which the two differ is refused: a server behind a chat API would show the policy another context
+than the one that it was trained in.
+
+Results have the role `tool`, and so has what the policy reads after a turn without an action. A message of
+the user would not do: Qwen3's template takes `<think>` out of all turns before the last message of the user.
+
+Some templates quote a result as a JSON string (Llama 3.1). Templates that do anything else to it are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rag_r1.protocols.neutralise import is_ordinary
+
+Message = Mapping[str, Any]
+#: Messages and the schemas of tools -> text, up to where the next turn begins.
+Render = Callable[[Sequence[Message], Sequence[Message]], str]
+
+#: Results that a template may be tempted to change.
+_RESULTS = ('result one "q" \\ <b>\nè', 'result two {"a": 1}\n& more', "result three")
+_PROBE = "a_tool_for_probing"
+#: Characters shown of a text that differs.
+_SHOWN = 60
+
+
+class ChatTemplateError(ValueError):
+    """The chat template cannot be used for turns; `remedy` says what to do."""
+
+    def __init__(self, what: str):
+        super().__init__(what)
+        self.remedy = (
+            "use a model or a chat template (custom_chat_template) with tools that writes earlier turns "
+            "unchanged, or a protocol without `turns: chat`, such as agentic_rag_en"
+        )
+
+
+@dataclass(frozen=True)
+class ChatTurns:
+    """The strings between two turns. `end_token`: the control token with which the policy ends a turn, and
+    with which `before` begins; `before` the first result, `between` two of them, and `after` the last, up to
+    where the next turn begins; `quoted`: results are written as JSON strings."""
+
+    end_token: str
+    before: str
+    between: str
+    after: str
+    quoted: bool = False
+
+    def observation(self, results: Sequence[str]) -> str:
+        """Everything between two turns, with these results."""
+        return self.before + self.between.join(map(self.written, results)) + self.after
+
+    def written(self, result: str) -> str:
+        """A result as the template writes it."""
+        return json.dumps(result, ensure_ascii=False)[1:-1] if self.quoted else result
+
+    @property
+    def marks(self) -> set[str]:
+        """The lines of the strings that are no ordinary words; in a result they could pass for the end of the
+        message."""
+        lines = {
+            line.strip() for text in (self.before, self.between, self.after) for line in text.split("\n")
+        }
+        return {line for line in lines if not is_ordinary(line)}
+
+
+def derived(
+    render: Render,
+    prompt: Sequence[Message],
+    turn: Callable[[int], str],
+    tools: Sequence[Message],
+    control: Collection[str],
+) -> ChatTurns:
+    """The strings that a template writes between turns.
+
+    `prompt`: messages that ask a question; `turn(n)`: an example of a policy's nth turn; `tools`: schemas of
+    the tools; `control`: the tokenizer's control tokens. Raises ChatTemplateError.
+    """
+
+    def told(*messages: Message) -> str:
+        return _rendered(render, [*prompt, *messages], tools)
+
+    _check_tools(render, prompt)
+    start = told()
+    written = _without_opening(start, turn)
+    said = [{"role": "assistant", "content": turn(n)} for n in (1, 2)]
+    found = [{"role": "tool", "content": result} for result in _RESULTS]
+    first = start + written(1)
+    one = _after(told(said[0], found[0]), first)
+    quoted = _RESULTS[0] not in one
+    turns = _cut(one, _after(told(said[0], *found[:2]), first), quoted)
+    ends = [token for token in control if turns.before.startswith(token)]
+    if not ends:
+        raise ChatTemplateError(
+            f"the chat template ends a turn with {turns.before[:_SHOWN]!r}, which is no token"
+        )
+    turns = ChatTurns(max(ends, key=len), turns.before, turns.between, turns.after, quoted)
+    together = first + turns.observation(_RESULTS[:1]) + written(2) + turns.observation(_RESULTS[1:])
+    _after(told(said[0], found[0], said[1], *found[1:]), together)
+    return turns
+
+
+def _rendered(render: Render, messages: Sequence[Message], tools: Sequence[Message]) -> str:
+    try:
+        return render(messages, tools)
+    except Exception as error:  # a template is a program of the model's authors
+        roles = ", ".join(str(message["role"]) for message in messages)
+        raise ChatTemplateError(
+            f"the chat template refuses messages of the roles {roles}: {error}"
+        ) from error
+
+
+def _check_tools(render: Render, prompt: Sequence[Message]) -> None:
+    function = {"name": _PROBE, "description": "None.", "parameters": {"type": "object", "properties": {}}}
+    if _PROBE not in _rendered(render, prompt, [{"type": "function", "function": function}]):
+        raise ChatTemplateError("the chat template does not show tools: it leaves `tools=` out")
+
+
+def _without_opening(start: str, turn: Callable[[int], str]) -> Callable[[int], str]:
+    """What the policy writes of a turn, without the part that the header of a turn holds already: some
+    templates open `<think>` themselves."""
+    example = turn(1)
+    opened = next(n for n in range(len(example), -1, -1) if start.endswith(example[:n]))
+    return lambda n: turn(n)[opened:]
+
+
+def _after(text: str, beginning: str) -> str:
+    """What follows a beginning that a template has to write unchanged."""
+    if text.startswith(beginning):
+        return text[len(beginning) :]
+    at = next((i for i, (a, b) in enumerate(zip(text, beginning, strict=False)) if a != b), len(text))
+    wrote, expected = text[at : at + _SHOWN], beginning[at : at + _SHOWN]
+    raise ChatTemplateError(f"the chat template rewrites earlier turns: {wrote!r} in place of {expected!r}")
+
+
+def _cut(one: str, two: str, quoted: bool) -> ChatTurns:
+    """The strings around one and two results."""
+    turns = ChatTurns("", "", "", "", quoted)
+    first, second = map(turns.written, _RESULTS[:2])
+    before, found, after = one.partition(first)
+    if not found:
+        raise ChatTemplateError(f"the chat template changes results of tools: {one[:_SHOWN]!r}")
+    pattern = re.escape(before + first) + "(.*)" + re.escape(second + after)
+    both = re.fullmatch(pattern, two, re.DOTALL)
+    if both is None:
+        raise ChatTemplateError("the chat template does not write two results in a row as it writes one")
+    return ChatTurns("", before, both[1], after, quoted)

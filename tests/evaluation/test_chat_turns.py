@@ -1,0 +1,73 @@
+"""Turns of a chat template in an evaluation: what needs the template is refused without it, and a baseline
+without a search is shown no tools."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from chat_templates import PLAIN, tokenizer_with
+from scripted import Searcher
+
+from rag_r1.agent_setup import RowLimits
+from rag_r1.config import RagR1Config
+from rag_r1.evaluation.asks import ask_of
+from rag_r1.evaluation.conditions import baseline
+from rag_r1.evaluation.engines import Tokens, agent_setup
+from rag_r1.evaluation.one_shot import searched_first
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.sft_data import SftDataArguments, SftDataError, _protocol
+from rag_r1.protocols import Document
+from rag_r1.rows import QuestionRow
+from rag_r1.sft_rows import Piece, SftRow, SftRowError, protocol_of
+from rag_r1.tools import searching
+
+CONFIG = RagR1Config.from_config({"protocol": "agentic_rag_tools"})
+LIMITS = RowLimits(2000, 2000)
+
+
+def setup(template="plain"):
+    return agent_setup(CONFIG, Tokens("a tokenizer", tokenizer_with(template)), LIMITS)
+
+
+def test_a_tokenizer_must_be_given():
+    with pytest.raises(RunError, match="agentic_rag_tools takes its turns .*--tokenizer"):
+        agent_setup(CONFIG, Tokens("characters"), LIMITS)
+
+
+def test_a_chat_endpoint_is_refused():
+    answers = Tokens("a tokenizer", tokenizer_with("plain")).answers("chat", None, "m", {}, setup())
+    with pytest.raises(RunError, match="--engine chat cannot play.*--engine completions"):
+        asyncio.run(answers)
+
+
+def test_a_template_that_cannot_be_used_is_refused_with_the_tokenizers_name():
+    with pytest.raises(
+        RunError, match="--tokenizer a tokenizer: .* does not show tools.*custom_chat_template"
+    ):
+        setup(PLAIN.replace("{% if tools %}", "{% if false %}"))
+
+
+@pytest.mark.parametrize("name", ["direct", "cot", "one_shot", "no_search"])
+def test_only_the_agents_own_prompt_shows_its_tools(name):
+    of_row = baseline(name, setup()).setup(QuestionRow("Who?", ("x",), id="q"))
+    text = tokenizer_with("plain").decode(of_row.prompt_ids("Who?"))
+    assert ('"name": "search"' in text) == (name == "no_search")
+
+
+def test_one_shot_shows_its_passages_in_the_prompt_and_not_as_a_message():
+    row = QuestionRow("Who?", ("x",), id="q")
+    asked = baseline("one_shot", setup()).setup(row)
+    asked = replace(asked, tools=lambda: searching(Searcher([Document("1", "Ulm lies on the Danube.")])))
+    found = asyncio.run(searched_first(ask_of(row, asked.protocol), asked))
+    (message,) = found.ask.messages
+    assert "\n\nDoc 1: Ulm lies on the Danube.\n\nQuestion: Who?" in message["content"]
+
+
+def test_there_is_no_fine_tuning_data_of_such_turns():
+    with pytest.raises(SftDataError, match="agentic_rag_tools: traces whose turns"):
+        _protocol(SftDataArguments(model="m", out="out", traces=["a"], protocol="agentic_rag_tools"))
+    row = SftRow("1", "Who?", "agentic_rag_tools", "turn", (), (Piece("x", True, True),))
+    with pytest.raises(SftRowError, match="use one without `turns: chat`"):
+        protocol_of([row], None)
