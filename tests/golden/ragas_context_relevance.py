@@ -1,6 +1,6 @@
 """Writes ragas_context_relevance.json: what RAGAS's ContextRelevance makes of scripted judges' replies.
 
-    python -m venv ragas-env && ragas-env/bin/pip install 'ragas==0.4.*'
+    python -m venv ragas-env && ragas-env/bin/pip install 'ragas==0.4.*' 'langchain-community<0.4'
     ragas-env/bin/python tests/golden/ragas_context_relevance.py
 
 RAGAS runs here as it is, against an OpenAI-compatible endpoint on the loopback interface that replies to each
