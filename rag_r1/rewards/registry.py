@@ -38,7 +38,8 @@ from rag_r1.import_path import ImportPathError, imported
 TermFunction = Callable[..., Any]
 #: From a term's options and its entry's key to what is wrong.
 OptionCheck = Callable[[Mapping[str, Any], str], list[str]]
-#: From a trajectory, the term's value and its options to the parts of the value (spans.Part).
+#: From a trajectory, the term's value and, as keywords, `protocol` (or None) and the term's options to the
+#: parts of the value (spans.Part).
 CreditParts = Callable[..., list[Any]]
 
 _terms: dict[str, TermFunction] = {}

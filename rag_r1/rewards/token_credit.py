@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rag_r1.agent import Trajectory
+from rag_r1.protocols import Protocol
 from rag_r1.rewards.credit import Credit
 from rag_r1.rewards.judging import Term
 from rag_r1.rewards.reward_sum import Judgement, RewardSum
@@ -27,12 +28,17 @@ from rag_r1.rewards.spans import Part, Span, turn_ends
 
 
 def token_scores(
-    reward: RewardSum, judgement: Judgement, trajectory: Trajectory, tokens: Sequence[Sequence[Span]]
+    reward: RewardSum,
+    judgement: Judgement,
+    trajectory: Trajectory,
+    tokens: Sequence[Sequence[Span]],
+    protocol: Protocol | None = None,
 ) -> list[list[float]]:
     """The score of each generated token, by turn; `judgement` is that of `reward` about `trajectory`.
 
     `tokens`: for each turn, where in its text each of its tokens stands, as a tokenizer's offsets tell
-    (from, to); a token without text of its own has an empty span. Terms that are left out of the judgement
+    (from, to); a token without text of its own has an empty span. `protocol`: the run's, if it is not a
+    shipped one. Terms that are left out of the judgement
     give nothing. A trajectory without a token has a score, but none to give it to. Raises ValueError if
     `tokens` has another number of turns, or if the parts of a term do not sum to its value.
     """
@@ -48,19 +54,25 @@ def token_scores(
         credit = judgement.credits.get(term.name)
         if credit is None:
             continue
-        for value, chosen in _shares(term, credit, trajectory, placed, by_turn):
+        for value, chosen in _shares(term, credit, trajectory, placed, by_turn, protocol):
             for number in chosen or range(len(placed)):
                 scores[number] += term.weight * value / len(chosen or placed)
     return [[scores[number] for number in numbers] for numbers in by_turn]
 
 
 def _shares(
-    term: Term, credit: Credit, trajectory: Trajectory, placed: Sequence[Span], by_turn: Sequence[list[int]]
+    term: Term,
+    credit: Credit,
+    trajectory: Trajectory,
+    placed: Sequence[Span],
+    by_turn: Sequence[list[int]],
+    protocol: Protocol | None,
 ) -> list[tuple[float, list[int]]]:
     """What a term gives, and the numbers of the tokens that share it; none: all of them."""
     parts_of = getattr(term.function, "credit_parts", None)
     if parts_of is not None:
-        parts: list[Part] = parts_of(trajectory, credit.value, **term.options)
+        options = {**term.options, "protocol": term.options.get("protocol") or protocol}
+        parts: list[Part] = parts_of(trajectory, credit.value, **options)
         total = sum(part.value for part in parts)
         if abs(total - credit.value) > 1e-9 * max(1.0, abs(credit.value)):
             raise ValueError(f"the parts of the term {term.name!r} sum to {total}, not to {credit.value}")

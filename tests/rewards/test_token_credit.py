@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from judge_server import JudgeServer
 
 from rag_r1.agent import Trajectory, Turn
-from rag_r1.protocols import Document
+from rag_r1.protocols import Document, load_protocol
 from rag_r1.rewards import Judgement, RewardSum
 from rag_r1.rewards.judging import Term
 from rag_r1.rewards.spans import Part
@@ -123,6 +124,9 @@ def test_the_relevance_of_what_was_found_goes_to_the_search_blocks_and_what_is_l
         judgement = asyncio.run(reward.judge(trajectory, []))
     scores = token_scores(reward, judgement, trajectory, characters(trajectory))
     assert scores == [pytest.approx([0.0, 0.0, *[2 / 18] * 18]), [0.0, 0.0]]
+    own = replace(load_protocol("agentic_rag_en"), name="own")
+    there = replace(trajectory, protocol="own")
+    assert token_scores(reward, judgement, there, characters(there), own) == scores
     judgement.credits.clear()
     assert token_scores(reward, judgement, trajectory, characters(trajectory)) == [[0.0] * 20, [0.0] * 2]
 
@@ -131,7 +135,7 @@ def test_a_wrong_number_of_turns_and_parts_of_another_sum_are_refused():
     def of_one(trajectory: Trajectory, golds: Any) -> float:
         return 1.0
 
-    of_one.credit_parts = lambda trajectory, value: [Part(0.5, [(0, 1)])]
+    of_one.credit_parts = lambda trajectory, value, *, protocol: [Part(0.5, [(0, 1)])]
     trajectory, reward = played("a"), RewardSum((Term("term", 1.0, of_one),))
     judgement = judged_by(reward, trajectory)
     with pytest.raises(ValueError, match="tokens of 2 turns for a trajectory of 1"):
