@@ -13,6 +13,7 @@ from rag_r1.preflight.sampling import check_filtering, check_sampler
 from rag_r1.preflight.sessions import check_sessions
 from rag_r1.preflight.settings import check_lengths, check_log_probs, check_ours, check_verl
 from rag_r1.rewards import RewardSum
+from rag_r1.train import RecipeError
 
 pytestmark = pytest.mark.slow  # composed recipes
 
@@ -74,6 +75,12 @@ def test_each_reward_is_chosen_by_its_name_and_accepted(name, weights, model_fol
     assert [str(problem) for problem in problems] == []
     terms = RewardSum.from_config(settings.reward, settings.protocol).terms
     assert {term.name: term.weight for term in terms} == weights
+
+
+def test_a_judge_whose_address_is_not_set_is_an_error_that_names_the_variable(model_folder, monkeypatch):
+    monkeypatch.delenv("RAG_R1_JUDGE_URL", raising=False)
+    with pytest.raises(RecipeError, match="RAG_R1_JUDGE_URL.*not found"):
+        compose_quickly(RECIPES[1], [*given(model_folder), "agentic_rag/reward=judged"])
 
 
 @pytest.mark.parametrize("key", ["load_in_4bit", "override_config.quantization_config"])
