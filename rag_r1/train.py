@@ -108,14 +108,19 @@ def shipped() -> list[Path]:
 
 
 def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
-    """The whole configuration, as veRL will see it. Raises RecipeError naming the key or file."""
+    """The whole configuration, as veRL will see it. Raises RecipeError naming the key or file, also for a
+    variable of the environment that the block `rag_r1` takes a value from and that is not set."""
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
+    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     try:
         with initialize_config_dir(str(recipe.folder), version_base=None):
-            return compose(recipe.name, overrides=[*recipe.overrides, *overrides])
+            config = compose(recipe.name, overrides=[*recipe.overrides, *overrides])
+        if config.get("rag_r1") is not None:
+            OmegaConf.to_container(config.rag_r1, resolve=True)
+        return config
     except (HydraException, OmegaConfBaseException) as error:
         raise RecipeError(f"{recipe.name}: {error}") from error
 

@@ -1,8 +1,8 @@
 """Exam questions: multiple choice (MedQA, MedMCQA) and GSM8K's word problems.
 
 A question of multiple choice is asked with its options, one on a line, `A. text`. Right answers are the text
-of the right option, its letter, and both as they stand in the question. Score such rows by exact match: an
-answer that lists all options would contain the right one.
+of the right option, its letter, and both as they stand in the question. Score such rows by the reward term
+`choice` (rag_r1/rewards/choice.py): an answer that lists all options would contain the right one.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ layout is `{"questions": [text, ...], "golden_answers": [[alias, ...], ...]}`.
 
 The row asks all questions and says how to answer. Its gold answers are the joined ones, one for each
 combination of aliases, so exact match works as it does elsewhere: all must be right, in order. Combinations
-multiply; if there are more than `COMBINATIONS`, only the first aliases of each question are combined. All
-aliases are kept in `part_answers`.
+multiply; if there are more than `COMBINATIONS`, only the first aliases of each question are combined, and the
+k-th aliases of all questions are joined, so that each alias still stands in a gold answer at its place: the
+reward term `each_answer` needs no more. All aliases are kept in `part_answers`, too.
 """
 
 from __future__ import annotations
@@ -62,10 +63,16 @@ def join(questions: Sequence[Question], own_id: str | None = None) -> Question:
 
 def combinations(answers: Sequence[Sequence[str]]) -> list[str]:
     """The joined gold answers, `a1; a2`, at most `COMBINATIONS` of them and at least one."""
-    longest = max(map(len, answers))
-    while longest > 1 and prod(min(len(aliases), longest) for aliases in answers) > COMBINATIONS:
+    longest = most = max(map(len, answers))
+    if prod(map(len, answers)) <= COMBINATIONS:
+        return ["; ".join(chosen) for chosen in product(*answers)]
+    alongside = [
+        [aliases[k % len(aliases)] for aliases in answers] for k in range(min(most, COMBINATIONS - 1))
+    ]
+    while longest > 1 and prod(min(len(one), longest) for one in answers) + len(alongside) > COMBINATIONS:
         longest -= 1
-    return ["; ".join(chosen) for chosen in product(*(aliases[:longest] for aliases in answers))]
+    chosen = [*product(*(aliases[:longest] for aliases in answers)), *alongside]
+    return list(dict.fromkeys("; ".join(one) for one in chosen))
 
 
 def _joined(

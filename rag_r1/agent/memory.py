@@ -14,8 +14,8 @@ The state of the memory is how sure the policy was of what it still holds: the s
 sampled for the turns on the stack, in nats. TC-RAG sums the entropies of the tokens' distributions instead,
 for which it needs all of a token's probabilities; engines return that of the sampled token, and the
 expectation of -log p is that entropy. The sum grows with the number of tokens, so a threshold (TC-RAG's sigma
-of 1.2) must be chosen anew: play questions with a `max_state` above all states, and take a quantile of the
-states of right answers, which stand in the records.
+of 1.2) must be chosen anew: play questions with a `max_state` above all states, and let `rag-r1 eval sigma`
+propose one from the states of right and wrong answers, which stand in the records.
 
 TC-RAG's stack is this one with `pops` at its default: a backtrack after an observation removes the
 observation and its call, and after a thought, a summary or another backtrack that turn.

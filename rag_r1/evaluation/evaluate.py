@@ -3,6 +3,7 @@
     rag-r1 eval --model CHECKPOINT --data test.parquet --retriever-url URL --out DIR
     rag-r1 eval report DIR
     rag-r1 eval compare DIR DIR
+    rag-r1 eval modes --model BEFORE --trained AFTER ...
 
 The agent is that of training: the same core, protocol and search, with the limits of a validation
 (`validation_limits`). `run_condition` plays one condition (conditions.py: the agent, or a baseline) into a
@@ -33,6 +34,7 @@ from rag_r1.agent_setup import AgentSetup
 from rag_r1.command_line import Positive, argument, read_arguments
 from rag_r1.evaluation import compare as comparing
 from rag_r1.evaluation import report as reporting
+from rag_r1.evaluation import sigma as proposing
 from rag_r1.evaluation.arguments import AskingArguments, From0
 from rag_r1.evaluation.asks import ask_of
 from rag_r1.evaluation.card import protocol_part
@@ -70,6 +72,8 @@ example:
 
 also: rag-r1 eval report RUN         make the report of a finished run again
       rag-r1 eval compare RUN RUN    compare runs on the questions that they share
+      rag-r1 eval modes              a model before and after training, without and with search, in one table
+      rag-r1 eval sigma RUN          propose rag_r1.agent.max_state from the states of right and wrong answers
 """
 TRAJECTORIES = "trajectories"
 #: Limits of the published evaluations, as in the recipes (rag_r1/_common, checkpoints/released,
@@ -161,6 +165,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return reporting.main(arguments[1:])
     if arguments[:1] == ["compare"]:
         return comparing.main(arguments[1:])
+    if arguments[:1] == ["modes"]:
+        from rag_r1.evaluation import modes  # it imports this module
+
+        return modes.main(arguments[1:])
+    if arguments[:1] == ["sigma"]:
+        return proposing.main(arguments[1:])
     given = read_arguments(EvalArguments, arguments, prog="rag-r1 eval", description=_DESCRIPTION)
     return run_command(partial(evaluate, given))
 

@@ -24,7 +24,7 @@ from rag_r1.config import RagR1Config
 from rag_r1.evaluation.arguments import AskingArguments, block_of, keys_of
 from rag_r1.evaluation.asks import Questions, hash_of, read_questions
 from rag_r1.evaluation.endpoint import Endpoint, EndpointOptions, base_address
-from rag_r1.evaluation.engines import Tokens, agent_setup, engine_maker
+from rag_r1.evaluation.engines import IDS, Tokens, agent_setup, engine_maker
 from rag_r1.evaluation.pacing import Pace, Spending, Stop
 from rag_r1.evaluation.run_folder import RunError, RunFolder
 from rag_r1.evaluation.runner import Right, Runner
@@ -168,10 +168,18 @@ async def session(
         answers = await _unless_stopped(
             stop, ready.tokens.answers(given.engine, endpoint, model, body, ready.setup)
         )
+        needs_logprobs = ready.setup.budget.max_state is not None
+        if needs_logprobs and answers != IDS:
+            raise RunError(
+                "rag_r1.agent.max_state needs the log-probs of tokens: use --engine completions and a server "
+                "that returns token ids (vLLM), or leave max_state out"
+            )
         notes = {"endpoint": base_address(url), "retriever": given.retriever_url}
         with RunFolder(out or given.out, {**settings, "model": model, "answers": answers}, notes) as folder:
             spending.add(folder.tape.usage)
-            make = engine_maker(answers, ready.setup, endpoint, folder.tape, sampling, body)
+            make = engine_maker(
+                answers, ready.setup, endpoint, folder.tape, sampling, body, logprobs=needs_logprobs
+            )
             runner = Runner(
                 ready.setup,
                 make,

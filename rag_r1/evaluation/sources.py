@@ -1,9 +1,9 @@
 """The data sets of the papers: their order in tables, their labels, and the figures that were published.
 
 RAG-R1's tables have NQ, TriviaQA, PopQA | HotpotQA, 2Wiki, MuSiQue, Bamboogle | Avg.: three sets of
-single-hop questions, four of multi-hop ones, and the mean over the sets, in which each set counts once. A
-data source is recognised by the last part of its name (`hotpotqa`, `rag_r1/hotpotqa`, `searchR1_nq`);
-others follow, sorted.
+single-hop questions, four of multi-hop ones, and the mean over the sets, in which each set counts once.
+Agentic RAG-R1's MedQA comes after them. A data source is recognised by the last part of its name (`hotpotqa`,
+`rag_r1/hotpotqa`, `searchR1_nq`); others follow, sorted.
 
 Published figures are printed for orientation only. They were measured on other corpora, with other
 retrievers, prompts and budgets, some of them on samples of the questions.
@@ -24,6 +24,7 @@ LAYOUT: dict[str, tuple[str, ...]] = {
     "2Wiki": ("2wikimultihopqa", "2wikimqa", "2wiki"),
     "MuSiQue": ("musique", "musiqueans"),
     "Bamboogle": ("bamboogle",),
+    "MedQA (zh)": ("medqazh",),
 }
 _LABELS = {name: label for label, names in LAYOUT.items() for name in names}
 _ORDER = list(LAYOUT)
@@ -57,7 +58,8 @@ def labels(sources: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A row of a paper's table: shares of right answers by label. `measure`: em, cover_em or judge."""
+    """A row of a paper's table: shares of right answers by label. `measure`: em, cover_em, judge or, for the
+    share of answers in the right format, formatted."""
 
     system: str
     measure: str
@@ -71,6 +73,7 @@ def _row(system: str, measure: str, source: str, names: str, *values: float) -> 
 
 _RAG_R1 = "arXiv 2507.02962 (Qwen2.5-7B-Instruct)"
 _R1_SEARCHER = "arXiv 2503.05592"
+_AGENTIC_RAG = "jiangxinke/Agentic-RAG-R1, README (judge: of the answers that could be extracted only)"
 _SEVEN = "NQ PopQA TriviaQA HotpotQA 2Wiki MuSiQue Bamboogle"
 _FOUR = "HotpotQA 2Wiki Bamboogle MuSiQue"
 
@@ -86,4 +89,13 @@ PUBLISHED: tuple[PublishedRow, ...] = (
     _row("ReARTeR (GPT-4o-mini)", "judge", _R1_SEARCHER, _FOUR, 0.506, 0.534, 0.544, 0.302),
     _row("R1-Searcher (Llama-3.1-8B)", "judge", _R1_SEARCHER, _FOUR, 0.746, 0.628, 0.544, 0.282),
     _row("R1-Searcher (Qwen2.5-7B)", "judge", _R1_SEARCHER, _FOUR, 0.750, 0.650, 0.544, 0.314),
+    *(
+        PublishedRow(f"Agentic RAG-R1, {mode}", measure, {"MedQA (zh)": value}, _AGENTIC_RAG)
+        for mode, formatted, right in (
+            ("before training, without search", 0.39, 0.84),
+            ("before training, with search", 0.56, 0.79),
+            ("after 200 steps, with search", 0.92, 0.87),
+        )
+        for measure, value in (("formatted", formatted), ("judge", right))
+    ),
 )

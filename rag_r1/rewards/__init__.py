@@ -1,12 +1,13 @@
 """Rewards: scoring terms over a trajectory and its gold answers, and their weighted sum.
 
-`reward_sum.py` computes the sum, `credit.py` each turn's part of it; `registry.py` explains how to add a
-term, `entries.py` reads a term's entry in the configuration, `judging.py` calls it. The shipped terms are in
-`terms.py`, `search_r1.py`, `r1_searcher.py` and `agentic_rag.py`, those that ask a model in `judged.py` (with
-`judge_*.py`), the metrics that evaluation shares in `answer_metrics.py`, the normalisers in `normalise.py`.
+`reward_sum.py` computes the sum, `credit.py` each turn's part of it, `token_credit.py` (with `spans.py`) each
+token's; `registry.py` explains how to add a term, `entries.py` reads a term's entry in the configuration,
+`judging.py` calls it. The shipped terms are in `terms.py`, `choice.py`, `search_r1.py`, `r1_searcher.py` and
+`agentic_rag.py`, those that ask a model in `judged.py` (with `judge_*.py`), the metrics that evaluation
+shares in `answer_metrics.py`, the normalisers in `normalise.py`.
 """
 
-from rag_r1.rewards import agentic_rag, judged, r1_searcher, search_r1, terms  # noqa: F401  (they register terms)
+from rag_r1.rewards import agentic_rag, choice, judged, r1_searcher, search_r1, terms  # noqa: F401  (register terms)
 from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match, token_f1
 from rag_r1.rewards.normalise import normalise
 from rag_r1.rewards.registry import Refused, RewardError, register, term_names

@@ -1,22 +1,58 @@
-"""Agentic RAG-R1's format reward.
+"""Agentic RAG-R1's rewards for the format.
 
-As in its released code (src/models/reward.py, `format_reward`): 0.2 for each of the tags that open and close
-a thought, a backtrack and a summary, if it occurs; 0.2 for each search up to three, or -0.2 for each one
-beyond three if there are more; 0.4 if there is exactly one answer. The most is 2.2.
+`agentic_rag_format` is that of its released code (src/models/reward.py, `format_reward`): 0.2 for each of the
+tags that open and close a thought, a backtrack and a summary, if it occurs; 0.2 for each search up to three,
+or -0.2 for each one beyond three if there are more; 0.4 if there is exactly one answer. The most is 2.2.
+
+`closed_block` is the one of its branch `verl_dev` (sp_r1_process_reward.py), which gives 0.9 for an answer
+and 0.3 for a thought between both of its tags, spread over them. Its reward as a whole, with the judged term
+`query_relevance` (judged.py), is recipes/agentic_rag/reward/verl_dev.yaml.
 
 There the text is the prompt and the completion, so the prompt's own tags earn 1.6 before anything is
-written. Here it is the policy's text alone: neither the prompt nor a document can earn anything.
+written, or in `verl_dev` the completion with its observations. Here it is the policy's text alone: neither
+the prompt nor a document can earn anything.
 """
 
 from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Literal
 
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol
 from rag_r1.rewards.dialect import protocol_of
 from rag_r1.rewards.registry import register
+from rag_r1.rewards.spans import Part, occurrences, turn_ends, whole_blocks
 
 
-@register("agentic_rag_format")
+def _format_parts(
+    trajectory: Trajectory,
+    value: float,
+    *,
+    each: float = 0.2,
+    most_searches: int = 3,
+    answer: float = 0.4,
+    protocol: Protocol | None = None,
+) -> list[Part]:
+    """What the format earns and where: each tag's score at its occurrences. `value`, the sum, is not read."""
+    dialect, text = protocol_of(trajectory, protocol), trajectory.generated_text
+    parts = []
+    for role in ("think", "backtrack", "summary"):
+        block = next((block for block in dialect.blocks if block.role == role), None)
+        for tag in (block.open, block.close) if block is not None else ():
+            if found := occurrences(tag, text):
+                parts.append(Part(each, found))
+    opened, closed = (occurrences(tag, text) for tag in (dialect.tags.search.open, dialect.tags.search.close))
+    if searches := min(len(opened), len(closed)):
+        score = each * (searches if searches <= most_searches else most_searches - searches)
+        parts.append(Part(score, opened[:searches] + closed[:searches]))
+    opened, closed = (occurrences(tag, text) for tag in (dialect.tags.answer.open, dialect.tags.answer.close))
+    if len(opened) == len(closed) == 1:
+        parts.append(Part(answer, opened + closed))
+    return parts
+
+
+@register("agentic_rag_format", parts=_format_parts)
 def agentic_rag_format(
     trajectory: Trajectory,
     golds: list[str],
@@ -31,15 +67,30 @@ def agentic_rag_format(
 
     A protocol without a block for a backtrack or a summary earns nothing for it.
     """
+    options = {"each": each, "most_searches": most_searches, "answer": answer, "protocol": protocol}
+    return sum((part.value for part in _format_parts(trajectory, 0.0, **options)), 0.0)
+
+
+@register("closed_block")
+def closed_block(
+    trajectory: Trajectory,
+    golds: list[str],
+    *,
+    role: Literal["think", "plan", "call", "answer", "summary", "backtrack"] = "answer",
+    protocol: Protocol | None = None,
+) -> list[float]:
+    """1 if the policy wrote a block of this role with both of its tags, else 0. With several, each has an
+    equal part, which counts for the turn in which it is closed.
+
+    A protocol without such a block earns nothing.
+    """
     dialect, text = protocol_of(trajectory, protocol), trajectory.generated_text
-    score = 0.0
-    for role in ("think", "backtrack", "summary"):
-        block = next((block for block in dialect.blocks if block.role == role), None)
-        if block is not None:
-            score += each * ((block.open in text) + (block.close in text))
-    search, final = dialect.tags.search, dialect.tags.answer
-    searches = min(text.count(search.open), text.count(search.close))
-    score += each * (searches if searches <= most_searches else most_searches - searches)
-    if text.count(final.open) == text.count(final.close) == 1:
-        score += answer
-    return score
+    ends = turn_ends(trajectory)
+    scores = [0.0] * len(ends)
+    block = next((block for block in dialect.blocks if block.role == role), None)
+    if block is None:
+        return scores
+    closed = whole_blocks(block, text)
+    for _, end in closed:
+        scores[bisect_left(ends, end)] += 1.0 / len(closed)
+    return scores

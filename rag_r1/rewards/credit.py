@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -31,6 +31,8 @@ class Credit:
 
     value: float
     turns: tuple[float, ...]
+    #: One number was given for the whole trajectory.
+    is_outcome: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.value):
@@ -46,7 +48,7 @@ class Credit:
     @classmethod
     def of_last_turn(cls, value: float, n_turns: int) -> Credit:
         """From one number for a trajectory of `n_turns` turns."""
-        return cls(value, (*[0.0] * (n_turns - 1), value) if n_turns else ())
+        return cls(value, (*[0.0] * (n_turns - 1), value) if n_turns else (), is_outcome=True)
 
 
 def as_credit(given: Any, n_turns: int) -> Credit | None:

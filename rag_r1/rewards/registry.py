@@ -23,7 +23,8 @@ that it may take for one trajectory (judging.py). docs/rewards.md shows both.
 
 What the signature cannot tell about options is told by a function `check`: from the options and the entry's
 key to a list of what is wrong. `@register` takes it; on a function of your own it is the attribute
-`check_options`.
+`check_options`. In the same way `parts` (attribute `credit_parts`) tells what in the policy's text a term's
+value is about (spans.py, token_credit.py).
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ from rag_r1.import_path import ImportPathError, imported
 TermFunction = Callable[..., Any]
 #: From a term's options and its entry's key to what is wrong.
 OptionCheck = Callable[[Mapping[str, Any], str], list[str]]
+#: From a trajectory, the term's value and, as keywords, `protocol` (or None) and the term's options to the
+#: parts of the value (spans.Part).
+CreditParts = Callable[..., list[Any]]
 
 _terms: dict[str, TermFunction] = {}
 
@@ -55,15 +59,19 @@ class Refused(Exception):
     says why; it is kept in the trajectory's record."""
 
 
-def register(name: str, check: OptionCheck | None = None) -> Callable[[TermFunction], TermFunction]:
-    """Decorator that registers a function as the term `name`, whose options are checked by `check`. Raises
-    RewardError if the name is taken."""
+def register(
+    name: str, check: OptionCheck | None = None, parts: CreditParts | None = None
+) -> Callable[[TermFunction], TermFunction]:
+    """Decorator that registers a function as the term `name`, whose options are checked by `check` and whose
+    value is about the tokens that `parts` names. Raises RewardError if the name is taken."""
 
     def add(function: TermFunction) -> TermFunction:
         if name in _terms:
             raise RewardError(f"there is a reward term {name!r} already: choose another name")
         if check is not None:
             function.check_options = check
+        if parts is not None:
+            function.credit_parts = parts
         _terms[name] = function
         return function
 

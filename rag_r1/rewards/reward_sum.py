@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol
-from rag_r1.rewards.credit import weighted_sum
+from rag_r1.rewards.credit import Credit, weighted_sum
 from rag_r1.rewards.entries import read_entry
 from rag_r1.rewards.judging import Term, Verdict
 from rag_r1.rewards.registry import RewardError
@@ -42,11 +42,13 @@ class Judgement:
     rewards: `{"score": sum, "<name>": value, ..., "missing_terms": count}`.
     turn_scores: one number for each turn, which sum to the score; empty for a trajectory without turns.
     missing: the terms without a value, and the reason ("" if it is not known).
+    credits: of every other term, before weighting (token_credit.py spreads them over the tokens).
     """
 
     rewards: dict[str, float | None]
     turn_scores: list[float]
     missing: dict[str, str]
+    credits: dict[str, Credit] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -133,4 +135,5 @@ class RewardSum:
         values = {term.name: None if v.credit is None else v.credit.value for term, v in told}
         missing = {term.name: v.reason for term, v in told if v.credit is None}
         rewards = {"score": total.value, **values, "missing_terms": float(len(missing))}
-        return Judgement(rewards, list(total.turns), missing)
+        credits = {term.name: v.credit for term, v in told if v.credit is not None}
+        return Judgement(rewards, list(total.turns), missing, credits)

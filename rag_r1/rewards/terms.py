@@ -1,5 +1,5 @@
-"""The shipped terms on the final answer: `em`, `f1`, `cover_em`; and on how it was found: `searched`,
-`turn_cost`, `repeat_cost`.
+"""The shipped terms on the final answer: `em`, `f1`, `cover_em`, `each_answer`; and on how it was found:
+`searched`, `turn_cost`, `repeat_cost`.
 
 They read `trajectory.answer`, which the agent core takes from an answer turn of the policy itself, so neither
 a prompt's example nor an `<answer>` inside a document can earn anything. `normaliser` sets how answers are
@@ -37,6 +37,29 @@ def cover_em(
 ) -> float:
     """1 or `wrong`: does the answer contain a gold? Long answers cover anything, so keep the weight small."""
     return cover_exact_match(trajectory.answer, golds, ordered=ordered, normaliser=normaliser) or wrong
+
+
+@register("each_answer")
+def each_answer(
+    trajectory: Trajectory, golds: list[str], *, normaliser: NormaliserName = "squad", separator: str = ";"
+) -> float:
+    """Share of right answers to a row of N questions, `a1; a2; ...`: each is compared, at its place, with
+    all aliases that the gold answers have there; 0 for another number of answers.
+
+    With one question whose gold answers have no separator it is `em`. Of several questions, gold answers in
+    which an alias contains the separator are not used, unless all do.
+    """
+    aliases = [[part.strip() for part in gold.split(separator)] for gold in golds]
+    given = [part.strip() for part in (trajectory.answer or "").split(separator)]
+    n = min(map(len, aliases), default=0)
+    if len(given) != n:
+        return 0.0
+    places = zip(*(gold for gold in aliases if len(gold) == n), strict=True)
+    rights = [
+        exact_match(answer, list(dict.fromkeys(there)), normaliser=normaliser)
+        for answer, there in zip(given, places, strict=True)
+    ]
+    return sum(rights) / n
 
 
 @register("searched")

@@ -20,6 +20,7 @@ from data_process.source_rows import read_source
 from data_process.sources import SOURCES
 from data_process.sources.several import COMBINATIONS, combinations, join
 from data_process.sources.source import HubSplit
+from rag_r1.rewards.choice import is_choice
 from rag_r1.rows import SOURCE_METADATA, QuestionRow, RowWriter, read_rows, row_fault
 
 ROOT = Path(__file__).parents[2]
@@ -97,6 +98,17 @@ def test_a_corpus_is_not_a_file_of_questions():
 
 
 @real_data
+@real_data
+@pytest.mark.parametrize("name", [name for name in FILES if name.startswith("med")])
+def test_of_a_multiple_choice_the_right_letter_and_its_text_are_right_and_no_other_option(name):
+    for question in read(FILES[name][0], SAMPLES / name):
+        _, *options = question.question.rsplit("\n", 4)
+        letters = [option.partition(". ") for option in options]
+        right = [letter for letter, _, text in letters if is_choice(letter, list(question.golds))]
+        assert [letter for letter, _, text in letters if is_choice(text, list(question.golds))] == right
+        assert len(right) == 1 and f"{right[0]}." in question.golds[2]
+
+
 @pytest.mark.parametrize(
     ("name", "named"),
     [
@@ -392,6 +404,8 @@ def test_joined_answers_are_bounded_and_begin_with_the_first_of_each(answers):
     for aliases in answers:
         wanted *= len(aliases)
     assert len(joined) == wanted or wanted > COMBINATIONS
+    places = list(zip(*(gold.split("; ") for gold in joined), strict=True))
+    assert [set(place) for place in places] == [set(aliases) for aliases in answers], "no alias is lost"
 
 
 def test_questions_that_are_joined_keep_their_titles_hops_and_all_aliases():

@@ -244,7 +244,7 @@ def test_records_of_several_steps_need_the_choice_of_one(tmp_path):
 
 def test_data_sources_are_in_the_papers_order():
     names = ["zzz", "rag_r1/bamboogle", "searchR1_nq", "2wikimultihopqa", "musique", "TriviaQA", "popqa"]
-    told = labels(in_order([*names, "hotpotqa", "aaa"]))
+    told = labels(in_order([*names, "hotpotqa", "aaa", "medqa_zh"]))
     assert list(told.values()) == [*LAYOUT, "aaa", "zzz"]
 
 

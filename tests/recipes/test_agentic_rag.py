@@ -5,13 +5,15 @@ from __future__ import annotations
 from copy import deepcopy
 
 import pytest
-from composed_recipes import composed, given
+from composed_recipes import compose_quickly, composed, given
 from omegaconf import OmegaConf, open_dict
 
 from rag_r1.preflight.model import check_quantisation
 from rag_r1.preflight.sampling import check_filtering, check_sampler
 from rag_r1.preflight.sessions import check_sessions
 from rag_r1.preflight.settings import check_lengths, check_log_probs, check_ours, check_verl
+from rag_r1.rewards import RewardSum
+from rag_r1.train import RecipeError
 
 pytestmark = pytest.mark.slow  # composed recipes
 
@@ -76,6 +78,33 @@ def test_nothing_is_refused(name, model_folder):
     problems += check_filtering(config, settings) + check_lengths(config) + check_log_probs(config)
     assert [str(problem) for problem in problems + check_quantisation(config)] == []
     assert settings.protocol.rewrites_context == (settings.protocol.turns == "text") == (name != TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("exact", {"em": 3.0, "agentic_rag_format": 1.0}),
+        (
+            "judged",
+            {"judged_accuracy": 3.0, "context_relevance": 2.0, "agentic_rag_format": 1.0, "em": 0.0},
+        ),
+        ("verl_dev", {"em": 5.0, "answer_block": 0.9, "think_block": 0.3, "query_relevance": 1.0}),
+    ],
+)
+def test_each_reward_is_chosen_by_its_name_and_accepted(name, weights, model_folder, monkeypatch):
+    monkeypatch.setenv("RAG_R1_JUDGE_URL", "http://127.0.0.1:9000/v1")
+    monkeypatch.setenv("RAG_R1_JUDGE_MODEL", "judge")
+    config = compose_quickly(RECIPES[1], [*given(model_folder), f"agentic_rag/reward={name}"])
+    settings, problems = check_ours(config)
+    assert [str(problem) for problem in problems] == []
+    terms = RewardSum.from_config(settings.reward, settings.protocol).terms
+    assert {term.name: term.weight for term in terms} == weights
+
+
+def test_a_judge_whose_address_is_not_set_is_an_error_that_names_the_variable(model_folder, monkeypatch):
+    monkeypatch.delenv("RAG_R1_JUDGE_URL", raising=False)
+    with pytest.raises(RecipeError, match="RAG_R1_JUDGE_URL.*not found"):
+        compose_quickly(RECIPES[1], [*given(model_folder), "agentic_rag/reward=judged"])
 
 
 @pytest.mark.parametrize("key", ["load_in_4bit", "override_config.quantization_config"])

@@ -138,13 +138,34 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-@pytest.mark.parametrize("term", ["judged_accuracy", "context_relevance"])
+@pytest.mark.parametrize("term", ["judged_accuracy", "context_relevance", "query_relevance"])
 def test_a_judge_that_fails_leaves_the_term_out_with_a_reason_that_tells_no_text(term, failure):
     reply, given, why = FAILURES[failure]
     judgement, _ = judged(term, searched("Danube"), reply, **given)
     rewards = {"score": 1.0, "em": 1.0, term: None, "missing_terms": 1.0}
     assert (judgement.rewards, judgement.turn_scores) == (rewards, [0.0, 0.0, 0.0, 1.0])
     assert re.search(why, judgement.missing[term]) and SECRET not in judgement.missing[term]
+
+
+def test_the_queries_of_a_turn_are_one_search_and_each_is_graded_for_its_turn():
+    judgement, server = judged(
+        "query_relevance",
+        searched(),
+        lambda body: "10" if "again" in body["messages"][1]["content"] else "3",
+        baseline=0.25,
+    )
+    assert sorted(case["queries"] for case in server.cases) == [["q"], ["river of Ulm", "again"]]
+    assert judgement.turn_scores == pytest.approx([3 * 0.75, 0.0, 3 * 0.05, 1.0])  # the last is EM's
+
+
+@pytest.mark.parametrize("unusable", ["11", "0.7", ""])
+def test_one_search_without_a_grade_leaves_the_whole_term_out(unusable):
+    judgement, _ = judged(
+        "query_relevance",
+        searched(),
+        lambda body: "10" if "again" in body["messages"][1]["content"] else unusable,
+    )
+    assert judgement.rewards["query_relevance"] is None and judgement.rewards["score"] == 1.0
 
 
 def test_a_group_with_equal_answers_is_one_request_and_both_terms_share_a_client(tmp_path):

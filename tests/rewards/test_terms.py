@@ -6,6 +6,7 @@ import pytest
 
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.rewards import RewardSum
+from rag_r1.rewards.terms import each_answer
 
 REWARD = RewardSum.from_config([{"term": "em", "weight": 1.0}, {"term": "turn_cost", "weight": -0.05}])
 
@@ -34,3 +35,24 @@ def test_of_two_right_trajectories_the_shorter_scores_higher():
 @pytest.mark.parametrize("answer", ["wrong", "", None])
 def test_wrong_trajectories_are_alike_however_long(answer, turns):
     assert REWARD(played(answer, turns), ["gold"])["score"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "golds", "value"),
+    [
+        ("Ada; London", ["Ada; London"], 1.0),
+        ("the A. L. ;london.", ["Ada; London", "A. L.; London"], 1.0),
+        ("A. L.; Paris", ["Ada; London", "A. L.; Paris"], 1.0),
+        ("Ada; Rome", ["Ada; London"], 0.5),
+        ("London; Ada", ["Ada; London"], 0.0),
+        ("Ada", ["Ada; London"], 0.0),
+        ("Ada; London; Rome", ["Ada; London"], 0.0),
+        ("Ada", ["Ada", "A. L."], 1.0),
+        ("Ada; London", ["Ada; London", "Ada; born; London"], 1.0),
+        (None, ["Ada; London"], 0.0),
+        ("Ada", [], 0.0),
+    ],
+)
+def test_each_of_n_answers_is_compared_at_its_place_with_all_aliases(answer, golds, value):
+    record = Trajectory("t", "?", "rag_r1_mq", answer=answer)
+    assert each_answer(record, golds) == value

@@ -1,0 +1,236 @@
+"""`rag-r1 eval modes`: a model before and after its training, without and with search, in one table.
+
+These are the three modes of Agentic RAG-R1's evaluation:
+
+    OUT/before_no_search   the model before training answers alone
+    OUT/before             the same model as an agent that searches
+    OUT/after              the trained model as the same agent
+    OUT/modes.md, .json    the table; OUT/compare.md, .json: differences on the questions that all runs share
+
+Each is a run as `rag-r1 eval` makes it, and goes on where it was interrupted. All have the same questions and
+may generate as many tokens: what the agent may write in all of its turns, the model alone may write in its
+only one. (There the base model had one generation of another length, and accuracy was that of the answers
+that could be extracted, so that whoever answered less looked better. The table has both denominators.)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import model_validator
+
+from rag_r1.agent_setup import AgentSetup
+from rag_r1.command_line import argument, read_arguments
+from rag_r1.evaluation.bootstrap import Bootstrap
+from rag_r1.evaluation.card import Card
+from rag_r1.evaluation.compare import CompareError, compare, write_comparison
+from rag_r1.evaluation.conditions import Condition, agent_condition, baseline
+from rag_r1.evaluation.episode_numbers import TERM
+from rag_r1.evaluation.evaluate import EvalArguments, prepare_evaluation, run_condition
+from rag_r1.evaluation.evaluated_model import resolved, served
+from rag_r1.evaluation.markdown import cell, table, whole, with_interval
+from rag_r1.evaluation.measures import MEASURES, Measure, by_source, column
+from rag_r1.evaluation.report import WRONG_RUN, figure, write_text
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.run_table import RunTable, read_run
+from rag_r1.evaluation.session import run_command
+
+MODES_JSON, MODES_MD = "modes.json", "modes.md"
+ALONE, BEFORE, AFTER = "before_no_search", "before", "after"
+CALLED = {
+    ALONE: "before training, without search",
+    BEFORE: "before training, with search",
+    AFTER: "after training, with search",
+}
+#: What the modes differ in, as keys of the cards.
+_DIFFERS = ("model", "condition", "protocol", "budget", "retriever", "corpus_sha256", "index")
+_DESCRIPTION = """\
+Evaluate a model before training without search, before training with search, and after training with search:
+the same questions, as many tokens, one table. Run again, the same command goes on where it was interrupted.
+
+example:
+  rag-r1 eval modes --model Qwen/Qwen2.5-3B-Instruct --trained outputs/agentic-rag-r1/grpo-lora \\
+      --data data/medqa/test.parquet --protocol agentic_rag_zh --term choice \\
+      --retriever-url http://127.0.0.1:8000 --out evals/modes
+"""
+
+
+class ModesArguments(EvalArguments):
+    """Those of `rag-r1 eval`, and the trained model."""
+
+    trained: str = argument("the model after training: as --model, which is the one before", "MODEL")
+    trained_url: str | None = argument(
+        "its server, if it is another than that of --base-url", "URL", default=None
+    )
+    alone: Literal["cot", "direct", "no_search"] = argument(
+        "how the model answers without search: as the baseline of that name", default="cot"
+    )
+    prompt_alone: Path | None = argument(
+        "a prompt of your own for it: a text file with {question} in it", "FILE", default=None
+    )
+
+    @model_validator(mode="after")
+    def _modes_only(self) -> ModesArguments:
+        if self.card or self.baseline is not None or self.corpus:
+            raise ValueError("--card, --corpus and --baseline are for `rag-r1 eval`: leave them out")
+        if self.trained_url is not None and self.base_url is None:
+            raise ValueError("--trained-url needs --base-url, the server of the model before training")
+        if self.prompt_alone is not None and self.alone == "no_search":
+            raise ValueError("--prompt-alone: no_search has the agent's prompt; use --alone cot or direct")
+        return self
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 when all three runs are complete, 3 if one was stopped before, 1 if one could not begin."""
+    given = read_arguments(ModesArguments, arguments, prog="rag-r1 eval modes", description=_DESCRIPTION)
+    return run_command(partial(evaluate_modes, given))
+
+
+async def evaluate_modes(given: ModesArguments) -> int:
+    """Play the three runs and write the table; returns the exit status. Raises RunError."""
+    before = resolved(given.model_copy(update={"out": given.out / BEFORE}))
+    trained = {"model": given.trained, "base_url": given.trained_url or given.base_url}
+    after = resolved(given.model_copy(update={**trained, "out": given.out / AFTER}))
+    for asked, modes in ((before, (ALONE, BEFORE)), (after, (AFTER,))):
+        ready = prepare_evaluation(asked)
+        conditions = [
+            alone_condition(ready.setup, given.alone, given.prompt_alone)
+            if mode == ALONE
+            else agent_condition(ready.setup)
+            for mode in modes
+        ]
+        with served(asked) as at_server:
+            for mode, condition in zip(modes, conditions, strict=True):
+                print(f"{list(CALLED).index(mode) + 1}/{len(CALLED)} {CALLED[mode]}")
+                if status := await run_condition(at_server, ready, condition, given.out / mode):
+                    return status
+    for line in write_modes(given.out):
+        print(line)
+    return 0
+
+
+def alone_condition(
+    setup: AgentSetup, name: Literal["cot", "direct", "no_search"], prompt: Path | None = None
+) -> Condition:
+    """The model without search, in one turn of as many tokens as the agent `setup` may generate in all of
+    its turns. Raises RunError for a prompt that cannot be read or has no place for the question."""
+    budget = setup.budget
+    most = (budget.max_turns + budget.final_turn) * budget.max_turn_tokens
+    totals = (budget.max_response_tokens, budget.max_episode_tokens)
+    most = min(most, *(total for total in totals if total is not None))
+    alone = replace(setup, budget=replace(budget, max_turn_tokens=most))
+    if prompt is not None:
+        try:
+            text = prompt.read_text(encoding="utf-8")
+        except (OSError, UnicodeError) as error:
+            raise RunError(f"--prompt-alone {prompt} cannot be read: {error}") from error
+        if "{question}" not in text:
+            raise RunError(f"--prompt-alone {prompt} has no {{question}}: the place of the question")
+        protocol = replace(setup.protocol, user_prompt=text)
+        return baseline(name, replace(alone, protocol=protocol, own_prompt=True))
+    return baseline(name, alone if name == "no_search" else replace(alone, own_prompt=False))
+
+
+def write_modes(out: Path) -> Iterator[str]:
+    """Write the table and the comparison of the three finished runs; the lines to be printed. Raises
+    RunError."""
+    tables = {}
+    try:
+        for mode in CALLED:
+            card = Card.read(out / mode)
+            tables[mode] = read_run(out / mode, mask=card.mask if card else None)
+        comparison = compare([out / mode for mode in (BEFORE, ALONE, AFTER)], _DIFFERS)
+    except (CompareError, *WRONG_RUN) as error:
+        raise RunError(f"the runs are complete, but not the table: {error}") from error
+    told = {mode: figures_of(run) for mode, run in tables.items()}
+    write_text(out / MODES_JSON, json.dumps({"format": 1, "modes": told}, indent=2) + "\n")
+    write_text(out / MODES_MD, markdown(told) + "\n")
+    write_comparison(comparison, out)
+    yield from table_lines(told)
+    yield f"\ntable: {out / MODES_MD}; differences with intervals: {out / 'compare.md'}"
+
+
+@dataclass(frozen=True)
+class _Right:
+    """What counts as right: a column of the run's table."""
+
+    label: str
+    column: str
+
+    def measures(self) -> tuple[Measure, ...]:
+        """Accuracy over all answers, over those with an answer, and over the well-formed."""
+        return (
+            Measure(self.label, self.label, "scores", column(self.column)),
+            *(
+                Measure(
+                    f"{self.label}_{group}",
+                    f"{self.label} {of}",
+                    "form",
+                    lambda columns, group=group: columns[self.column] * columns[group],
+                    column(group),
+                )
+                for group, of in (("answered", "of the answered"), ("formatted", "of the well-formed"))
+            ),
+        )
+
+
+def figures_of(run: RunTable) -> dict[str, Any]:
+    """The figures of a mode over all its questions: questions, failed episodes, and by name of the figure its
+    label and its value with an interval."""
+    form = [measure for measure in MEASURES if measure.name in ("answered", "formatted")]
+    rights = [_Right("EM", "em:squad"), *(_Right(name.removeprefix(TERM), name) for name in run.terms)]
+    cost = [measure for measure in MEASURES if measure.name in ("queries", "generated_tokens")]
+    measures = [*form, *(measure for right in rights for measure in right.measures()), *cost]
+    sums, episodes = by_source(run, measures)
+    _, _, every = Bootstrap().estimates(sums, [measure.share for measure in measures])
+    shown = {
+        measure.name: {
+            "label": measure.label,
+            "decimals": measure.decimals,
+            **figure(every, i, int(sum((of.denominators[:, i] > 0).sum() for of in sums.values()))),
+        }
+        for i, measure in enumerate(measures)
+    }
+    questions = len({key[:2] for key in run.keys})
+    return {"questions": questions, "failed": int(np.sum(run.failed)), "figures": shown}
+
+
+def markdown(told: Mapping[str, Mapping[str, Any]]) -> str:
+    """The page with the table."""
+    return "\n".join(
+        [
+            "# Before and after training",
+            "",
+            *table_lines(told),
+            "",
+            "Accuracy is given three times: over all questions, over those that got an answer, as Agentic "
+            "RAG-R1 reports it, and over the well-formed episodes. The last two leave out what failed by its "
+            "form, so read them beside the first. In brackets: 95 % bootstrap intervals. Failed episodes "
+            "have no score. Differences of the modes, with tests, and published figures are in compare.md.",
+        ]
+    )
+
+
+def table_lines(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The table: a row for each figure, a column for each mode."""
+    names = dict.fromkeys(name for one in told.values() for name in one["figures"])
+    rows = [
+        ["questions", *(whole(one["questions"]) for one in told.values())],
+        ["failed episodes", *(whole(one["failed"]) for one in told.values())],
+    ]
+    for name in names:
+        known = [one["figures"].get(name) for one in told.values()]
+        label, decimals = next((one["label"], one["decimals"]) for one in known if one)
+        rows.append([cell(label), *(with_interval(one, decimals) for one in known)])
+    return table(["", *(CALLED[mode] for mode in told)], rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

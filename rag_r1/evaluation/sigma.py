@@ -1,0 +1,199 @@
+"""`rag-r1 eval sigma`: proposes `rag_r1.agent.max_state` from played episodes.
+
+An answer is accepted while the state of the memory, the sum of -log p of the policy's tokens that are still
+in the context (rag_r1/agent/memory.py), is below `max_state`. That is TC-RAG's controller, whose sigma of 1.2
+is about sums of entropies and does not carry over. So play questions with a `max_state` above all states,
+
+    rag-r1 eval ... --out evals/states rag_r1.agent.max_state=1000000
+    rag-r1 eval sigma evals/states
+
+and read at which states answers are right and wrong. Two thresholds are proposed:
+
+    quantile   the lowest that accepts a share of the right answers, by default 90 %: what it costs is known,
+               and what it saves is the share of wrong answers that it demotes
+    balanced   the one of best balanced accuracy, the mean of the share of right answers that are accepted and
+               of wrong ones that are not (Brodersen et al., 2010)
+
+A threshold lies half-way between two states that occurred. The area under the ROC curve (Mann and Whitney) is
+the chance that a wrong answer has a higher state than a right one: near 0.5 the state tells nothing, and no
+threshold helps. An answer in the last turn counts whatever the state, and has none.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+from pydantic_settings import CliPositionalArg
+
+from rag_r1.command_line import Arguments, argument, read_arguments
+from rag_r1.evaluation.arguments import Above0
+from rag_r1.evaluation.markdown import number, table, whole
+from rag_r1.options import Must
+from rag_r1.records import RecordError, read_records, trajectory_of
+
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+#: With fewer answers of a kind a threshold depends on chance.
+FEW = 50
+#: An area under the curve that is closer to 0.5 tells nothing that one could use.
+_NOTHING = 0.05
+
+
+@dataclass(frozen=True)
+class States:
+    """States at the answer turn, in nats, of right and of wrong answers; and how many records have none, by
+    reason."""
+
+    right: np.ndarray
+    wrong: np.ndarray
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A proposed `max_state`: the shares of right and of wrong answers whose state is below it."""
+
+    sigma: float
+    right_accepted: float
+    wrong_accepted: float
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """Mean of the right answers that are accepted and the wrong ones that are not."""
+        return (self.right_accepted + 1 - self.wrong_accepted) / 2
+
+
+def states_of(records: Iterable[dict[str, Any]], term: str = "em", right_from: float = 1.0) -> States:
+    """The states in trajectory records. An answer is right if the value of `term` is at least `right_from`.
+
+    Raises RecordError if a record is no trajectory."""
+    found: dict[bool, list[float]] = {True: [], False: []}
+    left_out: Counter[str] = Counter()
+    for record in records:
+        played = trajectory_of(record)
+        value = played.rewards.get(term)
+        state = played.turns[-1].state if played.turns else None
+        if played.answer is None:
+            left_out["without an answer"] += 1
+        elif value is None:
+            left_out[f"without a value of {term!r}"] += 1
+        elif state is None:
+            left_out["without a state: answered in the last turn, or played without max_state"] += 1
+        elif not math.isfinite(state):
+            left_out["with a state that is not finite"] += 1
+        else:
+            found[value >= right_from].append(state)
+    return States(np.sort(found[True]), np.sort(found[False]), dict(left_out))
+
+
+def thresholds_of(states: States) -> list[Threshold]:
+    """The thresholds that accept different answers, in ascending order: half-way between neighbouring states,
+    and one above all of them. Empty without a right and a wrong answer."""
+    if not len(states.right) or not len(states.wrong):
+        return []
+    every = np.unique(np.concatenate([states.right, states.wrong]))
+    between = np.append((every[:-1] + every[1:]) / 2, every[-1] + max(1.0, abs(every[-1])))
+    right, wrong = (
+        np.searchsorted(of, between, side="left") / len(of) for of in (states.right, states.wrong)
+    )
+    rows = zip(between.tolist(), right.tolist(), wrong.tolist(), strict=True)
+    return [Threshold(*row) for row in rows if row[0] > 0]
+
+
+def at_quantile(thresholds: Sequence[Threshold], share: float) -> Threshold:
+    """The lowest threshold that accepts at least `share` of the right answers."""
+    return next(one for one in thresholds if one.right_accepted >= share - 1e-12)
+
+
+def most_balanced(thresholds: Sequence[Threshold]) -> Threshold:
+    """The threshold of best balanced accuracy; of equal ones the highest, which demotes the fewest."""
+    return max(thresholds, key=lambda one: (round(one.balanced_accuracy, 12), one.sigma))
+
+
+def area(states: States) -> float:
+    """Chance that a wrong answer has a higher state than a right one; equal states count half."""
+    below = np.searchsorted(states.right, states.wrong, side="left").sum()
+    equal = np.searchsorted(states.right, states.wrong, side="right").sum() - below
+    return float((below + equal / 2) / (len(states.right) * len(states.wrong)))
+
+
+def report(states: States, share: float) -> list[str]:
+    """What is printed: the distributions, the proposals, and what to think of them."""
+    rows = []
+    for name, of in (("right", states.right), ("wrong", states.wrong)):
+        values = [of.mean(), *np.quantile(of, _QUANTILES)] if len(of) else [None] * (1 + len(_QUANTILES))
+        rows.append([name, whole(len(of)), *(number(value, 2) for value in values)])
+    head = ["state at the answer (nats)", "answers", "mean", *(f"{q:.0%}" for q in _QUANTILES)]
+    lines = [*table(head, rows), ""]
+    lines += [f"left out: {whole(count)} records {why}" for why, count in states.left_out.items()]
+    thresholds = thresholds_of(states)
+    if not thresholds:
+        return [*lines, "no max_state is proposed: it takes right and wrong answers with a state"]
+    rows = [
+        [
+            name,
+            number(one.sigma, 3),
+            f"{one.right_accepted:.1%}",
+            f"{one.wrong_accepted:.1%}",
+            number(one.balanced_accuracy, 3),
+        ]
+        for name, one in (
+            (f"{share:.0%} of the right answers", at_quantile(thresholds, share)),
+            ("best balanced accuracy", most_balanced(thresholds)),
+        )
+    ]
+    told = area(states)
+    lines += table(["proposed", "max_state", "right accepted", "wrong accepted", "balanced accuracy"], rows)
+    lines += ["", f"chance that a wrong answer has a higher state than a right one: {told:.3f}"]
+    if told < 0.5 + _NOTHING:
+        lines.append("the state does not tell right answers from wrong ones here: leave max_state at null")
+    if min(len(states.right), len(states.wrong)) < FEW:
+        lines.append(f"fewer than {FEW} answers of a kind: play more questions before relying on this")
+    return lines
+
+
+class SigmaArguments(Arguments):
+    """Whose states."""
+
+    runs: CliPositionalArg[list[Path]] = argument(
+        "folders of runs, or files of records, that were played with a max_state above all states", "RUN"
+    )
+    term: str = argument("reward term that says what is right", "NAME", default="em")
+    right_from: Above0 = argument("value of the term from which an answer is right", default=1.0)
+    accept: Annotated[float, Field(gt=0, le=1), Must("a number above 0 and at most 1")] = argument(
+        "share of the right answers that the first proposal accepts", "SHARE", default=0.9
+    )
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma") -> int:
+    """Print the distributions and the proposals; returns the exit status."""
+    given = read_arguments(
+        SigmaArguments,
+        arguments,
+        prog=prog,
+        description="Propose rag_r1.agent.max_state, TC-RAG's sigma, from the states at which played answers "
+        "were right and wrong.",
+        epilog="example:\n"
+        "  rag-r1 eval --model outputs/grpo --data test.parquet --protocol agentic_rag_en \\\n"
+        "      --out evals/states rag_r1.agent.max_state=1000000\n"
+        "  rag-r1 eval sigma evals/states",
+    )
+    folders = [run / "trajectories" if (run / "trajectories").is_dir() else run for run in given.runs]
+    try:
+        states = states_of(read_records(*folders), given.term, given.right_from)
+    except (RecordError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(report(states, given.accept)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""The term `choice`: is the answer to a question of multiple choice the right option?
+
+Gold answers are the text of the right option, its letter, and both, as data_process/sources/exams.py writes
+them. Exact match alone is wrong about letters: it is too strict (`option B`), and its normaliser removes an
+`A` as an article, so that `A, B` is the gold answer `B`. Here an answer is right if it is
+
+- by exact match the text of the right option;
+- the right letter alone, in any brackets or punctuation, and after a word for it: `B`, `(B).`, `option B`,
+  `答案：B`, `选B`, also in full-width characters;
+- the right letter and then the text of its option, `B. text`.
+
+A letter with another text, or several letters, are no answer to the question: they are wrong. So is a small
+letter, which is a word in several languages.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from rag_r1.agent import Trajectory
+from rag_r1.rewards.answer_metrics import exact_match
+from rag_r1.rewards.registry import register
+
+#: What may stand before the letter: words for it, white space, punctuation.
+_LEAD = r"(?i:the|correct|answer|option|choice|is)\b|正确|答案|选项|应选|选择|选|是|为|[^\w]"
+_LETTER = re.compile(rf"(?:{_LEAD})*([A-Z])(?![A-Za-z])[^\w]*(.*)", re.DOTALL)
+
+
+@register("choice")
+def choice(trajectory: Trajectory, golds: list[str]) -> float:
+    """1 or 0: see the top of the module. Without a letter among the gold answers it is exact match."""
+    return is_choice(trajectory.answer, golds)
+
+
+def is_choice(answer: str | None, golds: list[str]) -> float:
+    """The same of an answer; 0 for None."""
+    letters = {gold for gold in golds if re.fullmatch("[A-Z]", gold)}
+    if not letters:
+        return exact_match(answer, golds)
+    texts = [
+        gold for gold in golds if gold not in letters and gold[:3] not in {f"{one}. " for one in letters}
+    ]
+    if exact_match(answer, texts):
+        return 1.0
+    found = _LETTER.fullmatch(unicodedata.normalize("NFKC", answer or "").strip())
+    if found is None or found[1] not in letters:
+        return 0.0
+    return exact_match(found[2], texts) if found[2] else 1.0

@@ -1,0 +1,40 @@
+"""Where something stands in the policy's text: spans of `trajectory.generated_text`, and the parts of a value
+that are about them (token_credit.py)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import accumulate
+
+from rag_r1.agent import Trajectory
+from rag_r1.protocols import Tag
+
+#: From, to (exclusive), in characters.
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a term's value, and the spans that it is about."""
+
+    value: float
+    spans: list[Span]
+
+
+def turn_ends(trajectory: Trajectory) -> list[int]:
+    """Where each turn ends in the text of all."""
+    return list(accumulate(len(turn.text) for turn in trajectory.turns))
+
+
+def occurrences(string: str, text: str) -> list[Span]:
+    """Where `string` stands in `text`."""
+    return [match.span() for match in re.finditer(re.escape(string), text)]
+
+
+def whole_blocks(tag: Tag, text: str) -> list[Span]:
+    """The blocks from an opening tag to the next closing one, tags included."""
+    return [
+        match.span()
+        for match in re.finditer(f"{re.escape(tag.open)}.*?{re.escape(tag.close)}", text, re.DOTALL)
+    ]

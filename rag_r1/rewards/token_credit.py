@@ -1,0 +1,91 @@
+"""Each token's part of a reward: what the terms gave, spread over the tokens that it is about.
+
+`token_scores` returns a number for every token that the policy wrote. **They sum to the score** (up to the
+rounding of floats), whatever the terms and however the text is cut into tokens, as the scores of the turns do
+(credit.py). A term's value goes
+
+- to the tokens of the spans that the term names (`parts` in registry.py): the format reward of Agentic RAG-R1
+  to its tags, the relevance of what was found to the search blocks;
+- turn by turn to all tokens of the turn, if the term gave one number for each turn;
+- to all tokens of the trajectory, if it gave one number: it judges the outcome, to which all of them led.
+
+Within a part, or a turn, all tokens have equal shares. What has no token to go to (a part without spans, a
+turn without tokens) is spread over all tokens. The places are those of Agentic RAG-R1's token-level rewards
+(src/models/reward_token_level.py). There each of these tokens has the whole value, so that the sum grows with
+the length of the text and is not the reward; docs/rewards.md has the comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rag_r1.agent import Trajectory
+from rag_r1.protocols import Protocol
+from rag_r1.rewards.credit import Credit
+from rag_r1.rewards.judging import Term
+from rag_r1.rewards.reward_sum import Judgement, RewardSum
+from rag_r1.rewards.spans import Part, Span, turn_ends
+
+
+def token_scores(
+    reward: RewardSum,
+    judgement: Judgement,
+    trajectory: Trajectory,
+    tokens: Sequence[Sequence[Span]],
+    protocol: Protocol | None = None,
+) -> list[list[float]]:
+    """The score of each generated token, by turn; `judgement` is that of `reward` about `trajectory`.
+
+    `tokens`: for each turn, where in its text each of its tokens stands, as a tokenizer's offsets tell
+    (from, to); a token without text of its own has an empty span. `protocol`: the run's, if it is not a
+    shipped one. Terms that are left out of the judgement
+    give nothing. A trajectory without a token has a score, but none to give it to. Raises ValueError if
+    `tokens` has another number of turns, or if the parts of a term do not sum to its value.
+    """
+    turns = trajectory.turns
+    if len(tokens) != len(turns):
+        raise ValueError(f"tokens of {len(tokens)} turns for a trajectory of {len(turns)}")
+    starts = [0, *turn_ends(trajectory)]
+    placed = [(a + start, b + start) for start, spans in zip(starts, tokens, strict=False) for a, b in spans]
+    numbers = iter(range(len(placed)))
+    by_turn = [[next(numbers) for _ in spans] for spans in tokens]
+    scores = [0.0] * len(placed)
+    for term in reward.terms:
+        credit = judgement.credits.get(term.name)
+        if credit is None:
+            continue
+        for value, chosen in _shares(term, credit, trajectory, placed, by_turn, protocol):
+            for number in chosen or range(len(placed)):
+                scores[number] += term.weight * value / len(chosen or placed)
+    return [[scores[number] for number in numbers] for numbers in by_turn]
+
+
+def _shares(
+    term: Term,
+    credit: Credit,
+    trajectory: Trajectory,
+    placed: Sequence[Span],
+    by_turn: Sequence[list[int]],
+    protocol: Protocol | None,
+) -> list[tuple[float, list[int]]]:
+    """What a term gives, and the numbers of the tokens that share it; none: all of them."""
+    parts_of = getattr(term.function, "credit_parts", None)
+    if parts_of is not None:
+        options = {**term.options, "protocol": term.options.get("protocol") or protocol}
+        parts: list[Part] = parts_of(trajectory, credit.value, **options)
+        total = sum(part.value for part in parts)
+        if abs(total - credit.value) > 1e-9 * max(1.0, abs(credit.value)):
+            raise ValueError(f"the parts of the term {term.name!r} sum to {total}, not to {credit.value}")
+        return [(part.value, _within(part.spans, placed)) for part in parts]
+    if credit.is_outcome:
+        return [(credit.value, [])]
+    return list(zip(credit.turns, by_turn, strict=True))
+
+
+def _within(spans: Sequence[Span], placed: Sequence[Span]) -> list[int]:
+    """The numbers of the tokens of which a character is in one of the spans."""
+    return [
+        number
+        for number, (start, end) in enumerate(placed)
+        if any(start < to and begin < end for begin, to in spans)
+    ]

@@ -1,0 +1,115 @@
+"""`rag-r1 eval modes` with models behind HTTP: three runs, one table, the same budget, resumed without asking
+again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from reading_policy import ReadingPolicy
+from scripted_runs import row_of, setup_of
+
+from rag_r1.demo.policy import policy_path
+from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
+from rag_r1.evaluation import evaluate as command
+from rag_r1.evaluation.modes import alone_condition
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.rows import write_rows
+
+SQ = demo_protocol("rag_r1_sq")
+PROMPT = Path(__file__).parents[2] / "rag_r1" / "demo" / "prompt.txt"
+WORLD = make_world(3, "train", people=60, places=20)
+QUESTIONS = make_questions(WORLD, 12, 3)
+TURNS, TURN_TOKENS = 4, 40
+FIGURES = ("answered", "formatted", "EM", "EM_answered", "EM_formatted")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(policy_path("rag_r1_sq"))
+
+
+def words(before: str, after: str, out: Path, *more: str) -> list[str]:
+    given = {
+        "--data": out.parent / "questions.parquet",
+        "--base-url": before,
+        "--trained-url": after,
+        "--model": "base",
+        "--trained": "tuned",
+        "--tokenizer": policy_path("rag_r1_sq"),
+        "--retriever-url": before,
+        "--protocol": "rag_r1_sq",
+        "--prompt": PROMPT,
+        "--out": out,
+    }
+    limits = [f"rag_r1.agent.max_turns={TURNS}", f"rag_r1.agent.max_turn_tokens={TURN_TOKENS}"]
+    return ["modes", *(str(word) for pair in given.items() for word in pair), *more, *limits]
+
+
+@pytest.mark.slow
+def test_three_runs_with_one_budget_become_one_table_and_are_not_played_again(tokenizer, tmp_path, capsys):
+    # Before training the model never finds anything, since its search has half of the passages; afterwards it
+    # knows the answers. Without search it has to guess.
+    write_rows(tmp_path / "questions.parquet", [to_row(q, i, "test", SQ) for i, q in enumerate(QUESTIONS)])
+    out = tmp_path / "out"
+    with (
+        ReadingPolicy.of(tokenizer, QUESTIONS, WORLD.passages[:1]) as base,
+        ReadingPolicy.of(tokenizer, QUESTIONS, WORLD.passages, knows=True) as tuned,
+    ):
+        given = words(base.url, tuned.url, out)
+        assert command.main(given) == 0
+        modes = json.loads((out / "modes.json").read_text())["modes"]
+        assert list(modes) == ["before_no_search", "before", "after"]
+        right = {name: [one["figures"][figure]["value"] for figure in FIGURES] for name, one in modes.items()}
+        assert right["after"] == [1.0, 1.0, 1.0, 1.0, 1.0]
+        assert right["before"] == [1.0, 1.0, 0.0, 0.0, 0.0]
+        assert {one["questions"] for one in modes.values()} == {len(QUESTIONS)}
+
+        budgets = {name: json.loads((out / name / "card.json").read_text())["budget"] for name in modes}
+        assert budgets["before"] == budgets["after"]
+        alone = budgets["before_no_search"]
+        assert (alone["max_turns"], alone["max_turn_tokens"]) == (0, (TURNS + 1) * TURN_TOKENS)
+        prompts = [tokenizer.decode(body["prompt"]) for body in base.bodies]
+        assert any("reason step by step" in prompt for prompt in prompts), "without search: its own prompt"
+        assert {body["model"] for body in base.bodies} == {"base"}
+        assert {body["model"] for body in tuned.bodies} == {"tuned"}
+
+        shown = capsys.readouterr().out
+        assert "| EM of the answered |" in shown and "3/3 after training, with search" in shown
+        assert "after training, with search" in (out / "modes.md").read_text()
+        compared = json.loads((out / "compare.json").read_text())
+        assert compared["runs"] == ["before", "before_no_search", "after"]
+        assert compared["figures"]["em"]["all"]["differences"][1]["value"] == 1.0
+
+        asked, page = len(base.bodies) + len(tuned.bodies), (out / "modes.json").read_bytes()
+        assert command.main(given) == 0
+        assert len(base.bodies) + len(tuned.bodies) == asked and (out / "modes.json").read_bytes() == page
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--baseline", "cot"], "--card, --corpus and --baseline are for"),
+        (["--trained-url", "http://127.0.0.1:1/v1"], "--trained-url needs --base-url"),
+        (["--alone", "no_search", "--prompt-alone", "p.txt"], "use --alone cot or direct"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(flags, message, capsys):
+    with pytest.raises(SystemExit):
+        command.main(["modes", "--data", "q", "--model", "m", "--trained", "t", "--out", "o", *flags])
+    assert message in capsys.readouterr().err
+
+
+def test_the_models_own_prompt_needs_a_place_for_the_question(tmp_path):
+    prompt = tmp_path / "prompt.txt"
+    for text, message in ((None, "cannot be read"), ("Answer.", "has no {question}")):
+        if text is not None:
+            prompt.write_text(text)
+        with pytest.raises(RunError, match=message):
+            alone_condition(setup_of(), "cot", prompt)
+    prompt.write_text("只用一个字母回答：{question}")
+    alone = alone_condition(setup_of(), "direct", prompt).setup(row_of("a"))
+    assert alone.protocol.user_prompt == "只用一个字母回答：{question}" and alone.own_prompt

@@ -1,0 +1,88 @@
+"""Questions of multiple choice: which answers name the right option."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_r1.agent import Trajectory
+from rag_r1.rewards import RewardSum
+from rag_r1.rewards.choice import is_choice
+
+GOLDS = ["急性肺炎", "A", "A. 急性肺炎"]
+ENGLISH = ["acute pneumonia", "B", "B. acute pneumonia"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "A",
+        " A. ",
+        "(A)",
+        "（Ａ）",
+        "A、",
+        "答案：A",
+        "答案是A。",
+        "选A",
+        "选项 A",
+        "A. 急性肺炎",
+        "A急性肺炎",
+        "A：急性肺炎",
+        "急性肺炎",
+    ],
+)
+def test_the_right_letter_its_text_or_both_are_right(answer):
+    assert is_choice(answer, GOLDS) == 1.0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "B",
+        "The correct answer is B.",
+        "Option B",
+        "**B**",
+        "Acute Pneumonia",
+        "B) acute pneumonia",
+    ],
+)
+def test_english_words_around_the_letter_do_not_matter(answer):
+    assert is_choice(answer, ENGLISH) == 1.0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        "",
+        "A",
+        "b",
+        "A, B acute pneumonia",
+        "B or C",
+        "A, B",
+        "B. chronic pneumonia",
+        "Because of B cells",
+        "BC",
+        "acute",
+        "AB",
+        "not B",
+        "B B",
+    ],
+)
+def test_other_letters_several_and_other_texts_are_wrong(answer):
+    assert is_choice(answer, ENGLISH) == 0.0
+
+
+def test_an_english_article_is_not_the_letter_a():
+    assert is_choice("A fever", ["pneumonia", "A", "A. pneumonia"]) == 0.0
+
+
+def test_without_a_letter_among_the_golds_it_is_exact_match_and_it_is_a_term():
+    reward = RewardSum.from_config([{"term": "choice"}])
+    for answer, value in (("the Danube", 1.0), ("A", 0.0)):
+        record = Trajectory("t", "?", "rag_r1_mq", answer=answer)
+        assert reward(record, ["Danube"])["choice"] == value
+
+
+@given(st.text(max_size=12) | st.text("ABCDab .:()、选", max_size=5))
+def test_no_answer_is_two_letters(answer):
+    assert sum(is_choice(answer, [letter]) for letter in "ABCDE") <= 1.0
