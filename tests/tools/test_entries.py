@@ -1,0 +1,84 @@
+"""The entries under `rag_r1.tools`: shipped tools, async functions, and what an entry says about its tool."""
+
+import pytest
+
+from rag_r1.protocols import Document, Failure
+from rag_r1.tool_limits import ToolLimits
+from rag_r1.tools import make_tool, tool
+
+ASKED = []
+TOWN = {"town": {"type": "string", "minLength": 2}}
+
+
+async def weather(town):
+    """A plain async function."""
+    ASKED.append(town)
+    if town == "Nowhere":
+        raise ConnectionError("away")
+    return f"rain in {town}"
+
+
+@tool("Counts.", {}, limits=ToolLimits(max_calls=2))
+async def counter():
+    return "1"
+
+
+def entry(**more):
+    return {"tool": f"{__name__}:weather", "description": "Weather.", "parameters": TOWN, **more}
+
+
+async def test_an_entry_makes_a_tool_of_any_async_function():
+    made = make_tool("weather", entry(limits={"retries": 2}))
+    assert (made.name, made.description, made.limits.retries) == ("weather", "Weather.", 2)
+    assert made.fault({"town": "U"}).startswith("Wrong arguments at ['town']")
+    assert await made.call([{"town": "Ulm"}]) == [[Document("weather", "rain in Ulm", verbatim=True)]]
+
+
+def test_what_an_entry_declares_takes_the_place_of_the_tools_own_words():
+    made = make_tool(
+        "c", {"tool": "calculator", "description": "Sums.", "parameters": {"query": {"minLength": 3}}}
+    )
+    assert made.description == "Sums."
+    assert made.fault({"query": "1"}) and not made.fault({"query": "1+1"})
+    assert make_tool("c", f"{__name__}:counter").limits.max_calls == 2
+
+
+async def test_a_cache_answers_the_same_call_once_and_keeps_no_failure():
+    made = make_tool("weather", entry(limits={"cache_size": 8}))
+    ASKED.clear()
+    one, other, again = [
+        await made.call([{"town": town} for town in towns])
+        for towns in (["Bonn", "Nowhere"], ["Kiel", "Bonn"], ["Nowhere"])
+    ]
+    assert ASKED == ["Bonn", "Nowhere", "Kiel", "Nowhere"]
+    assert list(other[1]) == list(one[0]) and isinstance(again[0], Failure)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (entry(parameters=None), "is a plain async function: give its description and parameters"),
+        (entry(parameters={"town": {"type": "place"}}), r"rag_r1.tools.x.parameters must be a JSON schema"),
+        (entry(description=3), "rag_r1.tools.x.description must be a text, not 3"),
+        (entry(limits={"retry": 1}), r"unknown key rag_r1.tools.x.limits.retry: .* did you mean retries\?"),
+        (
+            entry(limits={"max_calls": 0}),
+            "rag_r1.tools.x.limits.max_calls must be a whole number of at least 1",
+        ),
+        (entry(limits=3), "rag_r1.tools.x.limits must be a mapping"),
+        (entry(url="x"), "takes no options; found url"),
+        ({"tool": "calculator", "precision": 3}, "unknown key rag_r1.tools.x.precision"),
+        ({"tool": "documents", "folder": "no/such"}, "rag_r1.tools.x.folder: there is no folder 'no/such'"),
+        ({"tool": "documents"}, "rag_r1.tools.x.folder must be given: a folder with documents"),
+        ({"tool": "retrieval", "topk": 0}, "rag_r1.tools.x.topk must be a whole number of at least 1"),
+        ({"tool": "elasticsearch", "index": "w", "url": "http://a:b@c"}, "without a password"),
+        (
+            {"tool": "sparql", "url": "http://x", "template": "SELECT"},
+            "rag_r1.tools.x.template must be a query",
+        ),
+        ({"tool": "graph", "file": "x.jsonld"}, "rag_r1.tools.x.file must end in one of .ttl"),
+    ],
+)
+def test_a_wrong_entry_is_named_with_its_key(given, message):
+    with pytest.raises(ValueError, match=message):
+        make_tool("x", {key: value for key, value in given.items() if value is not None})
