@@ -46,6 +46,7 @@ SHIPPED = {
     "elasticsearch": "rag_r1.tools.elasticsearch:make_elasticsearch",
     "page": "rag_r1.tools.page:make_page",
     "calculator": "rag_r1.tools.calculator:make_calculator",
+    "mcp": "rag_r1.tools.mcp_client:make_mcp",
 }
 
 #: An import path or the name of a shipped tool; or a mapping with `tool`, its options, and the keys above.
