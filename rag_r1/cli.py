@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "rag_r1.evaluation.evaluate",
         "ask a model or a checkpoint questions and report; eval report, eval compare; resumable",
     ),
+    "mcp": ("rag_r1.mcp_command", "offer the search and a trained agent to MCP clients"),
 }
 """Command -> the module with its `main`, and what it does."""
 
