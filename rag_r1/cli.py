@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "all of RAG-R1's steps in miniature: traces, SFT, filter, GRPO, report; resumable",
     ),
     "data": ("data_process.build", "build training and validation sets from several sources"),
+    "documents": ("rag_r1.documents_command", "make a folder of documents a corpus that can be indexed"),
     "corpus": ("rag_r1.evaluation.corpus.command", "check whether questions can be answered from a corpus"),
     "probe-passages": (
         "rag_r1.evaluation.passages_command",

@@ -31,7 +31,7 @@ from rag_r1.evaluation.runner import Right, Runner
 from rag_r1.import_path import find_beside_the_caller
 from rag_r1.protocols import Failure
 from rag_r1.rewards import RewardError, RewardSum
-from rag_r1.tools import shared_searcher
+from rag_r1.tools import close_tools
 
 #: Keys of rag_r1.retriever that do not change what a search finds.
 _HOW_FAST = {
@@ -192,9 +192,7 @@ async def session(
             yield Session(ready, folder, runner, endpoint, spending, stop, answers)
     finally:
         await endpoint.close()
-        searcher = getattr(shared_searcher(dict(ready.retriever)), "searcher", None)
-        if hasattr(searcher, "close"):
-            await searcher.close()
+        await close_tools(ready.setup.tools())
 
 
 def run_command(work: Callable[[], Awaitable[int]]) -> int:

@@ -105,9 +105,13 @@ class Protocol:
 
     @property
     def tools_called(self) -> list[str]:
-        """The tools that blocks are bound to; in the other syntaxes each call names its tool."""
-        calls = (block.call for block in self.blocks if block.call is not None)
-        return list(dict.fromkeys(call.tool for call in calls if call.syntax in ("single", "list")))
+        """The tools that blocks are bound to. In the other syntaxes each call names its tool: of those, the
+        ones that the protocol gives another name."""
+        found: dict[str, None] = {}
+        for call in (block.call for block in self.blocks if block.call is not None):
+            bound = call.syntax in ("single", "list")
+            found.update(dict.fromkeys([call.tool] if bound else [tool for _, tool in call.names]))
+        return list(found)
 
     def simulated(self, text: str) -> int:
         """How many observations the policy has written itself in a turn (`own_observations`)."""

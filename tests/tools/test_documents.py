@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_documents import folder_of_documents, pdf
 
+from rag_r1.documents_command import main
 from rag_r1.tools.document_files import UnreadableFile, read_document
 from rag_r1.tools.documents import DocumentsError, index_folder, split_words
 from retrieval_server.folder.corpus import CorpusReader
@@ -121,3 +122,11 @@ def test_splitting_loses_nothing_and_pieces_are_about_as_long(text):
     assert "".join("".join(pieces).split()) == "".join(text.split())
     lengths = [len(split_words(piece, 1)) for piece in pieces]
     assert not pieces or max(lengths) <= 15 and max(lengths) - min(lengths) <= 1
+
+
+def test_the_command_says_how_many_passages_it_wrote_or_what_is_wrong(tmp_path, capsys):
+    folder, out = str(folder_of_documents(tmp_path / "docs")), str(tmp_path / "out")
+    assert main(["--folder", folder, "--out", out, "--no-progress"]) == 0
+    assert capsys.readouterr().out == f"4 passages: {tmp_path / 'out' / 'corpus.jsonl'}\n"
+    assert main(["--folder", out, "--out", out, "--no-progress"]) == 1
+    assert "no file in it ends in one of .txt" in capsys.readouterr().err

@@ -1,10 +1,14 @@
 """The entries under `rag_r1.tools`: shipped tools, async functions, and what an entry says about its tool."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from rag_r1.protocols import Document, Failure
 from rag_r1.tool_limits import ToolLimits
 from rag_r1.tools import make_tool, tool
+from rag_r1.tools.entries import SHIPPED
 
 ASKED = []
 TOWN = {"town": {"type": "string", "minLength": 2}}
@@ -82,3 +86,9 @@ async def test_a_cache_answers_the_same_call_once_and_keeps_no_failure():
 def test_a_wrong_entry_is_named_with_its_key(given, message):
     with pytest.raises(ValueError, match=message):
         make_tool("x", {key: value for key, value in given.items() if value is not None})
+
+
+def test_every_shipped_tool_is_explained_in_the_guide():
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "tools.md").read_text("utf-8")
+    for name in SHIPPED:
+        assert re.search(rf"tool: {name}\b", guide), name
