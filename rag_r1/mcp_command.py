@@ -116,7 +116,7 @@ async def serve(given: McpArguments) -> None:
     from rag_r1.evaluation.arguments import block_of
     from rag_r1.evaluation.evaluate import validation_limits
     from rag_r1.mcp_server import http_app, make_server, player
-    from rag_r1.tools import shared_searcher
+    from rag_r1.tools import close_tools, shared_searcher, shared_tools
 
     as_eval = _as_evaluated(given)
     config = RagR1Config.from_config(block_of(as_eval, validation_limits(given.protocol)))
@@ -135,7 +135,7 @@ async def serve(given: McpArguments) -> None:
         print(f"MCP at http://127.0.0.1:{given.http}/mcp", file=sys.stderr)
         await uvicorn.Server(settings).serve()
     finally:
-        await searcher.close()
+        await close_tools(shared_tools(config.validation_retriever, config.tools))
 
 
 def _as_evaluated(given: McpArguments) -> Any:

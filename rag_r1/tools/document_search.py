@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+
 from rag_r1.options import Flag, Must, PositiveCount, Text, options, options_from
 from rag_r1.protocols import Document
 from rag_r1.tools.documents import index_folder
@@ -103,8 +105,6 @@ class PassageIndex:
 
     def search(self, query: str, topk: int) -> list[Document]:
         """The passages that share a word with the query, best first; at most `topk`."""
-        import numpy as np
-
         ids = [self._words[word] for word in words_of(query) if word in self._words]
         if not ids:
             return []

@@ -29,7 +29,7 @@ def _http_address(url: str) -> str:
         raise ValueError("not an http(s) address")
     if "@" in parts.netloc:
         raise ValueError("a password in an address would be logged")
-    return url.rstrip("/")
+    return url
 
 
 Address = Annotated[Text, AfterValidator(_http_address), Must("an http(s) address without a password")]
@@ -42,7 +42,7 @@ class HttpFailure(Exception):
 
 
 class HttpRefusal(Exception):
-    """The server did not accept the request (400, 404 or 422); its words are in the message, on one line."""
+    """The server did not accept the request (400 or 422); its words are in the message, on one line."""
 
 
 def secret(variable: str | None) -> str | None:
@@ -73,7 +73,7 @@ class JsonServer:
                 status, body = response.status, await _read(response)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
             raise HttpFailure(f"no answer ({type(error).__name__})") from None
-        if status in (400, 404, 422):
+        if status in (400, 422):
             raise HttpRefusal(" ".join(body[:2000].decode("utf-8", "replace").split())[:300])
         if status != 200:
             raise HttpFailure(f"HTTP {status}")

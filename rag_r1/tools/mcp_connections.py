@@ -170,11 +170,10 @@ class Link:
                 if not self._ready.done():
                     self._ready.set_result(client)
                 await self._leaving.wait()
-        except asyncio.CancelledError:
-            self._gone("the connection was closed")
-            raise
-        except Exception as error:  # the package mcp raises many kinds, also groups of them
+        except BaseException as error:  # the package mcp raises many kinds, also groups of them
             self._gone(_first_line(error))
+            if not isinstance(error, Exception):
+                raise
         finally:
             self._leaving.set()
 

@@ -56,7 +56,7 @@ class PageTool(FunctionTool):
 
     async def read(self, url: str, part: int = 1) -> str | Refusal:
         """The text of a part of a page. Raises HttpFailure."""
-        answer = await self.server.ask("POST", f"{self.options.url}/access", json={"urls": [url]})
+        answer = await self.server.ask("POST", f"{self.options.url.rstrip('/')}/access", json={"urls": [url]})
         pages = answer.get("result") if isinstance(answer, dict) else None
         if not isinstance(pages, list) or len(pages) != 1:
             raise HttpFailure("its answer has not one page")

@@ -2,14 +2,19 @@
 
 import asyncio
 import json
+from collections import Counter, defaultdict
 
 import pytest
 import virtual_time
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scripted import ANSWER, Characters, Engine, Searcher
 
 from rag_r1.agent import Budget, Episode, FailurePolicy
-from rag_r1.protocols import Refusal, load_protocol
+from rag_r1.agent.guard import ToolGuard
+from rag_r1.agent.trajectory import CallRecord
+from rag_r1.protocols import Document, Failure, Refusal, load_protocol
 from rag_r1.records import summary
 from rag_r1.tool_limits import ToolLimits
 from rag_r1.tools import searching, tool
@@ -96,6 +101,57 @@ def test_a_call_that_the_tool_refuses_is_a_mistake_of_the_policy_and_does_not_co
     assert [call.status for turn in record.turns for call in turn.calls] == ["refused", "ok"]
     assert "Not [search]that[/search]." in shown and "yes" in shown
     assert (record.status, record.failures) == ("answered", [])
+
+
+CALLS = st.lists(st.sampled_from(["answers", "fails", "hangs", "refuses", "lies", "nowhere"]), max_size=5)
+
+
+@settings(max_examples=40)
+@given(st.lists(CALLS, min_size=1, max_size=4), st.integers(1, 4), st.booleans())
+def test_whatever_tools_do_each_call_gets_what_it_deserves_and_the_counts_agree(turns, most, together):
+    """Every call has the status that its tool earned; the calls that were accepted are at most `most`."""
+    does = {
+        "answers": lambda: [Document("1", "text")],
+        "fails": lambda: 1 / 0,
+        "hangs": lambda: asyncio.sleep(1e9),
+        "refuses": lambda: Refusal("no"),
+        "lies": lambda: [3],
+    }
+
+    async def main():
+        counted = Counter()
+        limits = ToolLimits(timeout_s=1.0, max_calls=most)
+        tools = {name: Fake(name, act, limits, together) for name, act in does.items()}
+        guard = ToolGuard(tools, FailurePolicy(), None, counted)
+        for turn in turns:
+            calls = [CallRecord(name, {}) for name in turn]
+            results = await guard.call(calls)
+            for call, result in zip(calls, results, strict=True):
+                assert isinstance(result, Failure) == (call.status == "failed")
+                told[call.tool].append(call.status)
+        assert all(counted[name] == sum(s != "refused" for s in told[name]) <= most for name in told)
+
+    told = defaultdict(list)
+    virtual_time.run(main())
+    for name, statuses in told.items():
+        earned = {"answers": "ok", "refuses": "refused", "nowhere": "refused"}.get(name, "failed")
+        first = statuses if earned == "refused" else statuses[:most]
+        assert set(first) <= {earned} and set(statuses[len(first) :]) <= {"refused"}
+
+
+class Fake:
+    """A tool that does one thing; alone for each call, or for all of a turn together."""
+
+    description, parameters = "", {}
+
+    def __init__(self, name, act, limits, together):
+        self.name, self.act, self.limits, self.together = name, act, limits, together
+
+    def fault(self, arguments):
+        return None
+
+    async def call(self, arguments):
+        return [await done if asyncio.iscoroutine(done := self.act()) else done for _ in arguments]
 
 
 class Updating(Engine):
