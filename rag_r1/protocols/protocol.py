@@ -30,6 +30,8 @@ from rag_r1.protocols.parsing import parse_turn
 class ObservationFormat:
     """How results become text.
 
+    `document`: one document, with {contents} or {title} and {text}, {rank}, and {id}, which for a web search
+    is the address.
     `body`: `text` (one document after the other) or `json` (RAG-R1's parallel form: queries and documents as
     one indented object). `ascii`: in JSON, other characters are written as `\\u` escapes. `trim`: which white
     space is removed: at both `ends` of a query's documents as a whole, or where each document `starts`.
@@ -185,9 +187,9 @@ class Protocol:
         if self.format.trim == "starts":
             document = replace(document, contents=document.contents.lstrip())
         contents = {"title": document.title, "text": document.text, "contents": document.contents}
-        fields = {"rank": str(rank), **contents}
+        fields = {"rank": str(rank), "id": " ".join(document.id.split()), **contents}
         # One pass over the template, so that a `{text}` inside a title is not filled in.
-        return re.sub(r"\{(rank|title|text|contents)\}", lambda m: fields[m[1]], self.format.document)
+        return re.sub(r"\{(rank|id|title|text|contents)\}", lambda m: fields[m[1]], self.format.document)
 
     def with_special_tokens(self, tokens: Iterable[str]) -> Protocol:
         """The same protocol, which also neutralises these strings (a tokenizer's `control_tokens`)."""

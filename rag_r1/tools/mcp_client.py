@@ -107,7 +107,7 @@ class McpTool(FunctionTool):
         super().__init__(name, f"The tool {name} of an MCP server.", schema, self._ask)
         self.options = options
 
-    async def _ask(self, **arguments: Any) -> str | Refusal:
+    async def _ask(self, /, **arguments: Any) -> str | Refusal:
         """The text of the result. Raises McpFailure, and what the package mcp raises."""
         async with (await _connections()).connection(self.options).link() as link:
             validators = await link.validators()

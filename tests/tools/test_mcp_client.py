@@ -47,6 +47,7 @@ async def test_a_tool_of_a_server_answers_and_all_entries_share_its_process(monk
 async def test_wrong_arguments_an_error_and_a_missing_tool_are_told_apart():
     tools = tools_of(echo={}, error={}, strict={"call": "error", "errors": "failures"}, none={"call": "x"})
     assert await text(tools["echo"], txt="a") == Refusal("Wrong arguments: 'text' is a required property")
+    assert await text(tools["echo"], text="a", self="b") == "a", "any name is an argument's"
     assert await text(tools["error"]) == Refusal("the disk is full")
     strict, none = await text(tools["strict"]), await text(tools["none"])
     assert isinstance(strict, Failure) and "the disk is full" in strict.detail and "disk" not in strict.reason
