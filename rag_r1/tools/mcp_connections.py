@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import anyio
 import httpx2
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
@@ -104,6 +105,8 @@ class Link:
         self.calls = 0
         self._options = options
         self._leaving = asyncio.Event()
+        # Not the task's own `cancel`, which would also cut off the end of a server's process.
+        self._opening = anyio.CancelScope()
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         self._validators: dict[str, Draft202012Validator] | None = None
@@ -125,7 +128,6 @@ class Link:
             await asyncio.wait_for(asyncio.shield(self._ready), limit_s)
         except asyncio.TimeoutError:
             self.leave()
-            self._task.cancel()
             raise McpFailure(f"the server did not open a connection within {limit_s:g} s") from None
 
     async def listed(self) -> list[Any]:
@@ -155,8 +157,10 @@ class Link:
         self._task.add_done_callback(lambda _: tell(self))
 
     def leave(self) -> None:
-        """Begin to close it."""
+        """Begin to close it; if it is not open yet, give it up."""
         self._leaving.set()
+        if not self._ready.done():
+            self._opening.cancel()
 
     async def close(self) -> None:
         """Close it, and wait until it is closed."""
@@ -166,6 +170,7 @@ class Link:
     async def _live(self) -> None:
         try:
             async with AsyncExitStack() as stack:
+                stack.enter_context(self._opening)
                 client = await stack.enter_async_context(await self._client(stack))
                 if not self._ready.done():
                     self._ready.set_result(client)
@@ -174,6 +179,8 @@ class Link:
             self._gone(_first_line(error))
             if not isinstance(error, Exception):
                 raise
+        else:
+            self._gone("the connection was given up")
         finally:
             self._leaving.set()
 
@@ -200,7 +207,7 @@ class Link:
     def _gone(self, why: str) -> None:
         if not self._ready.done():
             self._ready.set_exception(McpFailure(f"the server cannot be reached: {why}"))
-        else:
+        elif not self._leaving.is_set():
             logger.warning("an MCP server's connection ended: %s", why)
 
 

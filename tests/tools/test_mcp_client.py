@@ -78,6 +78,26 @@ async def test_a_server_that_cannot_be_started_is_a_failure_that_says_why():
     assert "cannot be reached" in (await text(tool)).detail
 
 
+async def test_a_server_that_does_not_open_a_connection_is_ended(tmp_path):
+    silent = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
+    command = [sys.executable, "-S", "-c", silent, str(tmp_path / "pid")]
+    tool = make_tool("x", {"tool": "mcp", "command": command, "timeout_s": 1.0})
+    failure = await text(tool)
+    assert isinstance(failure, Failure) and "did not open a connection within 1 s" in failure.detail
+    given_up = asyncio.ensure_future(text(tool))
+    await asyncio.sleep(0.5)
+    given_up.cancel()
+    await asyncio.wait({given_up})
+    await tool.close()
+    pid = int((tmp_path / "pid").read_text())
+    for _ in range(200):
+        if not Path(f"/proc/{pid}").exists():
+            break
+        await asyncio.sleep(0.05)
+    else:
+        raise AssertionError("the server is still there")
+
+
 async def test_an_episode_goes_on_whatever_its_tools_do_and_the_record_counts_it(tmp_path):
     (tmp_path / "p.yaml").write_text(
         "{extends: rag_r1_mq, name: p, max_queries: 4, "
