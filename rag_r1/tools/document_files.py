@@ -22,7 +22,7 @@ from typing import Any
 #: Largest file that is read, in bytes: texts are in memory as a whole.
 MAX_FILE_BYTES = 256 << 20
 #: Most text of one file, in characters; a small PDF can unpack to gigabytes.
-MAX_CHARS = 64 << 20
+MAX_CHARS = 16 << 20
 
 _HEADING = re.compile(r"#{1,6}\s+(.+?)\s*#*\s*")
 _FENCE = re.compile(r"\s*(```|~~~)")
@@ -93,9 +93,17 @@ def _markdown(path: Path) -> DocumentText:
 
 
 def _html(path: Path) -> DocumentText:
+    return html_text(_decoded(data := path.read_bytes(), _declared(data)))
+
+
+def html_text(markup: str) -> DocumentText:
+    """The text of a page. Raises UnreadableFile for markup that Python's parser does not read."""
     page = _Page()
-    page.feed(_decoded(data := path.read_bytes(), _declared(data)))
-    page.close()
+    try:
+        page.feed(markup)
+        page.close()
+    except AssertionError as error:  # of some Python versions, for broken declarations
+        raise UnreadableFile(f"it is no HTML that can be read ({error}): repair it") from None
     return page.document()
 
 

@@ -21,6 +21,7 @@ import json
 import logging
 import os
 import re
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,14 +117,12 @@ def passages_of(name: str, path: Path) -> Iterator[dict[str, Any]]:
 def split_words(text: str, words: int = PASSAGE_WORDS) -> list[str]:
     """A text in pieces of about `words` words each, equally long; [] for a text without any. White space
     becomes single spaces; nothing else is lost."""
-    found = [match.span() for match in _WORD.finditer(text)]
+    found = array("Q", (match.start() for match in _WORD.finditer(text)))
+    if not found:
+        return []
     pieces = max(1, round(len(found) / words))
-    ends = [len(found) * (i + 1) // pieces for i in range(pieces)] if found else []
-    starts = [0, *ends]
-    return [
-        " ".join(text[found[start][0] : found[end - 1][1]].split())
-        for start, end in zip(starts, ends, strict=False)
-    ]
+    cuts = [found[len(found) * i // pieces] for i in range(pieces)]
+    return [" ".join(text[start:end].split()) for start, end in zip(cuts, [*cuts[1:], None], strict=True)]
 
 
 def _titled(title: str, section: Section) -> str:

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 import pytest
 import virtual_time
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ANSWER, Characters, Engine, Searcher
 
@@ -106,7 +106,6 @@ def test_a_call_that_the_tool_refuses_is_a_mistake_of_the_policy_and_does_not_co
 CALLS = st.lists(st.sampled_from(["answers", "fails", "hangs", "refuses", "lies", "nowhere"]), max_size=5)
 
 
-@settings(max_examples=40)
 @given(st.lists(CALLS, min_size=1, max_size=4), st.integers(1, 4), st.booleans())
 def test_whatever_tools_do_each_call_gets_what_it_deserves_and_the_counts_agree(turns, most, together):
     """Every call has the status that its tool earned; the calls that were accepted are at most `most`."""

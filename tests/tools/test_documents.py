@@ -5,12 +5,12 @@ import json
 import os
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from made_documents import folder_of_documents, pdf
 
 from rag_r1.documents_command import main
-from rag_r1.tools.document_files import UnreadableFile, read_document
+from rag_r1.tools.document_files import UnreadableFile, html_text, read_document
 from rag_r1.tools.documents import DocumentsError, index_folder, split_words
 from retrieval_server.folder.corpus import CorpusReader
 
@@ -115,7 +115,6 @@ def test_a_page_says_its_encoding(tmp_path):
     assert read_document(tmp_path / "x.txt").sections[0].text == "Käse"
 
 
-@settings(max_examples=60)
 @given(st.text(st.sampled_from("ab 北京\n\u3000\u3105é"), max_size=900))
 def test_splitting_loses_nothing_and_pieces_are_about_as_long(text):
     pieces = split_words(text, 10)
@@ -130,3 +129,50 @@ def test_the_command_says_how_many_passages_it_wrote_or_what_is_wrong(tmp_path, 
     assert capsys.readouterr().out == f"4 passages: {tmp_path / 'out' / 'corpus.jsonl'}\n"
     assert main(["--folder", out, "--out", out, "--no-progress"]) == 1
     assert "no file in it ends in one of .txt" in capsys.readouterr().err
+
+
+MARKUP = [
+    "<",
+    ">",
+    "</",
+    "/>",
+    "<!",
+    "<![",
+    "]]>",
+    "<!--",
+    "-->",
+    "<?",
+    "&",
+    "&#x",
+    ";",
+    "=",
+    '"',
+    "'",
+    " ",
+    "\n",
+]
+MARKUP += [
+    "p",
+    "h1",
+    "title",
+    "script",
+    "svg",
+    "a href",
+    "text",
+    "&amp;",
+    "<p>",
+    "</p>",
+    "<script>",
+    "</script>",
+]
+
+
+@given(st.lists(st.sampled_from(MARKUP), max_size=30).map("".join))
+def test_any_markup_gives_text_or_is_named_as_unreadable(markup):
+    try:
+        document = html_text(f"<script>alert(1)</script><p>before</p>{markup}")
+    except UnreadableFile as error:
+        assert "repair it" in str(error)
+    else:
+        told = "".join(section.heading + section.text for section in document.sections)
+        assert "before" in told and "alert(1)" not in told
