@@ -25,14 +25,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Annotated, Any
 
 from cachetools import LRUCache
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
+from pydantic import AfterValidator, BeforeValidator
 
 from rag_r1.import_path import ImportPathError, imported
-from rag_r1.options import options_from
+from rag_r1.options import Must, Text, option_names, options, options_from
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal
 from rag_r1.tool_limits import ToolLimits
 from rag_r1.tools.function_tool import FunctionTool, SearcherTool, fault_of, schema_of
@@ -53,6 +54,31 @@ SHIPPED = {
 ToolEntry = str | Mapping[str, Any]
 
 
+def _limits(value: Any) -> Any:
+    return options_from(ToolLimits, value) if isinstance(value, Mapping) else value
+
+
+def _known(tool: str) -> str:
+    if tool not in SHIPPED and ":" not in tool:
+        raise ValueError("neither shipped nor an import path")
+    return tool
+
+
+@options("rag_r1.tools.NAME")
+class EntryKeys:
+    """The keys of an entry that do not belong to the tool; see the top of the module."""
+
+    tool: Annotated[
+        Text,
+        AfterValidator(_known),
+        Must(f"one of {', '.join(SHIPPED)}, or an import path, `package.module:name`"),
+    ]
+    description: Text | None = None
+    parameters: Annotated[dict | None, Must("a JSON schema, its properties, or null")] = None
+    required: Annotated[list | None, Must("a list of names of parameters, or null")] = None
+    limits: Annotated[ToolLimits | None, BeforeValidator(_limits), Must("a mapping of limits")] = None
+
+
 def make_tool(name: str, entry: ToolEntry) -> Any:
     """A new tool from an entry of `rag_r1.tools`. Raises ValueError naming the key, and whatever the
     factory raises."""
@@ -60,69 +86,49 @@ def make_tool(name: str, entry: ToolEntry) -> Any:
     if name == SEARCH:
         raise ValueError(f"{key}: the name is used by the search engine; its options are rag_r1.retriever")
     if not isinstance(entry, str | Mapping):
-        raise ValueError(
-            f"{key} must be a tool's name, an import path or {{tool, ...options}}, not {entry!r}"
-        )
-    options = {"tool": entry} if isinstance(entry, str) else dict(entry)
-    path, description = options.pop("tool", None), options.pop("description", None)
-    if description is not None and not isinstance(description, str):
-        raise ValueError(f"{key}.description must be a text, not {description!r}")
-    schema = _schema(options.pop("parameters", None), options.pop("required", None), key)
-    limits = options.pop("limits", None)
-    if limits is not None:
-        if not isinstance(limits, Mapping):
-            raise ValueError(f"{key}.limits must be a mapping, not {limits!r}")
-        limits = options_from(ToolLimits, limits, f"{key}.limits")
-    made = _made(name, path, options, key, description, schema)
-    limits = limits or getattr(made, "limits", None)
-    return (
-        made if description is schema is limits is None else Declared(name, made, description, schema, limits)
-    )
+        what = "a tool's name, an import path or {tool, ...options}"
+        raise ValueError(f"{key} must be {what}, not {entry!r}")
+    given = {"tool": entry} if isinstance(entry, str) else dict(entry)
+    keys = options_from(EntryKeys, {n: given.pop(n) for n in option_names(EntryKeys) if n in given}, key)
+    schema = _schema(keys, key)
+    made = _made(keys.tool, given, key)
+    if iscoroutinefunction(made):
+        if schema is None or keys.description is None:
+            what = "is a plain async function: give its description and parameters"
+            raise ValueError(f"{key}: {keys.tool!r} {what}")
+        made = FunctionTool(name, keys.description, schema, made)
+    elif hasattr(made, "search") and not is_tool(made):
+        made = SearcherTool(name, made)
+    if not is_tool(made):
+        what = f"gives neither a tool nor a searcher, but {type(made).__name__}"
+        raise ValueError(f"{key}: {keys.tool!r} {what}")
+    limits = keys.limits or getattr(made, "limits", None)
+    if keys.description is None and schema is None and limits is None:
+        return made
+    return Declared(name, made, keys.description, schema, limits)
 
 
-def _schema(parameters: Any, required: Any, key: str) -> dict[str, Any] | None:
-    if parameters is None:
+def _schema(keys: EntryKeys, key: str) -> dict[str, Any] | None:
+    if keys.parameters is None:
         return None
     try:
-        return schema_of(parameters, required)
-    except (SchemaError, TypeError, AttributeError) as error:
-        what = getattr(error, "message", error)
-        raise ValueError(f"{key}.parameters must be a JSON schema or its properties: {what}") from error
+        return schema_of(keys.parameters, keys.required)
+    except SchemaError as error:
+        raise ValueError(f"{key}.parameters must be a JSON schema: {error.message}") from error
 
 
-def _made(
-    name: str, path: Any, options: dict[str, Any], key: str, description: str | None, schema: Any
-) -> Any:
-    """The tool that an entry names, without what the entry declares about it."""
-    if isinstance(path, str) and path in SHIPPED:
-        found = imported(SHIPPED[path])(options, key)
-    elif not isinstance(path, str) or ":" not in path:
-        known = ", ".join(SHIPPED)
-        raise ValueError(
-            f"{key}.tool must be one of {known}, or an import path, `package.module:name`, not {path!r}"
-        )
-    else:
-        try:
-            found = imported(path)
-        except ImportPathError as error:
-            raise ImportPathError(f"{key}: {error}", error.remedy) from error
-        if is_tool(found) or iscoroutinefunction(found):
-            if options:
-                raise ValueError(
-                    f"{key}: {path!r} is a tool and takes no options; found {', '.join(options)}"
-                )
-        else:
-            found = found(options)
-    if iscoroutinefunction(found):
-        if schema is None or description is None:
-            raise ValueError(
-                f"{key}: {path!r} is a plain async function: give its description and parameters"
-            )
-        return FunctionTool(name, description, schema, found)
-    if hasattr(found, "search") and not is_tool(found):
-        found = SearcherTool(name, found)
-    if not is_tool(found):
-        raise ValueError(f"{key}: {path!r} gives neither a tool nor a searcher, but {type(found).__name__}")
+def _made(tool: str, options: dict[str, Any], key: str) -> Any:
+    """What `tool` names: a tool or an async function, or what its factory makes of the options."""
+    if tool in SHIPPED:
+        return imported(SHIPPED[tool])(options, key)
+    try:
+        found = imported(tool)
+    except ImportPathError as error:
+        raise ImportPathError(f"{key}: {error}", error.remedy) from error
+    if not (is_tool(found) or iscoroutinefunction(found)):
+        return found(options)
+    if options:
+        raise ValueError(f"{key}: {tool!r} is a tool and takes no options; found {', '.join(options)}")
     return found
 
 

@@ -1,9 +1,12 @@
 """The entries under `rag_r1.tools`: shipped tools, async functions, and what an entry says about its tool."""
 
 import re
+from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rag_r1.protocols import Document, Failure
 from rag_r1.tool_limits import ToolLimits
@@ -69,13 +72,13 @@ def test_a_web_engine_beside_an_index_is_a_retrieval_tool_of_its_own():
     [
         (entry(parameters=None), "is a plain async function: give its description and parameters"),
         (entry(parameters={"town": {"type": "place"}}), r"rag_r1.tools.x.parameters must be a JSON schema"),
-        (entry(description=3), "rag_r1.tools.x.description must be a text, not 3"),
+        (entry(description=3), "rag_r1.tools.x.description must be a text or null, not 3"),
         (entry(limits={"retry": 1}), r"unknown key rag_r1.tools.x.limits.retry: .* did you mean retries\?"),
         (
             entry(limits={"max_calls": 0}),
             "rag_r1.tools.x.limits.max_calls must be a whole number of at least 1",
         ),
-        (entry(limits=3), "rag_r1.tools.x.limits must be a mapping"),
+        (entry(limits=3), "rag_r1.tools.x.limits must be a mapping of limits, not 3"),
         (entry(url="x"), "takes no options; found url"),
         ({"tool": "calculator", "precision": 3}, "unknown key rag_r1.tools.x.precision"),
         ({"tool": "documents", "folder": "no/such"}, "rag_r1.tools.x.folder: there is no folder 'no/such'"),
@@ -94,7 +97,33 @@ def test_a_wrong_entry_is_named_with_its_key(given, message):
         make_tool("x", {key: value for key, value in given.items() if value is not None})
 
 
-def test_every_shipped_tool_is_explained_in_the_guide():
-    guide = (Path(__file__).parents[2] / "docs" / "guides" / "tools.md").read_text("utf-8")
-    for name in SHIPPED:
-        assert re.search(rf"tool: {name}\b", guide), name
+GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "tools.md").read_text("utf-8")
+#: The guide's example of every shipped tool.
+EXAMPLES = next(
+    tools
+    for block in re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)
+    if len(tools := yaml.safe_load(block).get("rag_r1", {}).get("tools", {})) > 5
+)
+#: Options whose value in the guide is an example.
+OWN = {"tool", "folder", "file", "url", "index", "command", "call"}
+
+
+def options_of(name):
+    """The class that declares a shipped tool's options."""
+    module = import_module(SHIPPED[name].partition(":")[0])
+    return next(cls for cls in vars(module).values() if getattr(cls, "options_key", "").startswith("rag_r1."))
+
+
+def test_the_guide_has_an_example_of_every_shipped_tool():
+    named = {entry if isinstance(entry, str) else entry["tool"] for entry in EXAMPLES.values()}
+    assert named == set(SHIPPED)
+
+
+@pytest.mark.parametrize("entry", EXAMPLES.values(), ids=EXAMPLES)
+def test_an_example_of_the_guide_shows_all_options_with_their_defaults(entry):
+    declared = {field.name: field.default for field in fields(options_of(entry["tool"]))}
+    other_places = {"mcp": {"url", "token_env"}, "retrieval": declared.keys() - {"url", "topk"}}
+    assert entry.keys() == {"tool", *declared} - set(other_places.get(entry["tool"], ()))
+    for name in entry.keys() - OWN:
+        shown = tuple(entry[name]) if isinstance(entry[name], list) else entry[name]
+        assert shown == declared[name], name
