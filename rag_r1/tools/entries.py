@@ -33,7 +33,7 @@ from jsonschema.exceptions import SchemaError
 from pydantic import AfterValidator, BeforeValidator
 
 from rag_r1.import_path import ImportPathError, imported
-from rag_r1.options import Must, Text, option_names, options, options_from
+from rag_r1.options import Must, OptionFault, OptionsError, Text, option_names, options, options_from
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal
 from rag_r1.tool_limits import ToolLimits
 from rag_r1.tools.function_tool import FunctionTool, SearcherTool, fault_of, schema_of
@@ -89,7 +89,11 @@ def make_tool(name: str, entry: ToolEntry) -> Any:
         what = "a tool's name, an import path or {tool, ...options}"
         raise ValueError(f"{key} must be {what}, not {entry!r}")
     given = {"tool": entry} if isinstance(entry, str) else dict(entry)
-    keys = options_from(EntryKeys, {n: given.pop(n) for n in option_names(EntryKeys) if n in given}, key)
+    own = {option: given.pop(option) for option in option_names(EntryKeys) if option in given}
+    try:
+        keys = options_from(EntryKeys, own, key)
+    except OptionsError as error:
+        raise OptionsError([*error.faults, *_faults(own.get("tool"), given, key)]) from None
     schema = _schema(keys, key)
     made = _made(keys.tool, given, key)
     if iscoroutinefunction(made):
@@ -106,6 +110,18 @@ def make_tool(name: str, entry: ToolEntry) -> Any:
     if keys.description is None and schema is None and limits is None:
         return made
     return Declared(name, made, keys.description, schema, limits)
+
+
+def _faults(tool: Any, options: dict[str, Any], key: str) -> list[OptionFault]:
+    """The faults of a shipped tool's own options, to be told together with those of the other keys."""
+    try:
+        if isinstance(tool, str) and tool in SHIPPED:
+            _made(tool, options, key)
+    except OptionsError as error:
+        return error.faults
+    except ValueError:  # told once the options are right
+        pass
+    return []
 
 
 def _schema(keys: EntryKeys, key: str) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rag_r1.options import OptionsError
 from rag_r1.protocols import Document, Failure
 from rag_r1.tool_limits import ToolLimits
 from rag_r1.tools import make_tool, tool
@@ -95,6 +96,16 @@ def test_a_web_engine_beside_an_index_is_a_retrieval_tool_of_its_own():
 def test_a_wrong_entry_is_named_with_its_key(given, message):
     with pytest.raises(ValueError, match=message):
         make_tool("x", {key: value for key, value in given.items() if value is not None})
+
+
+def test_all_that_is_wrong_with_an_entry_is_told_together():
+    with pytest.raises(OptionsError) as refused:
+        make_tool("x", {"tool": "page", "part_chars": 0, "limits": {"retries": -1}, "description": 3})
+    assert sorted(fault.key.removeprefix("rag_r1.tools.x.") for fault in refused.value.faults) == [
+        "description",
+        "limits.retries",
+        "part_chars",
+    ]
 
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "tools.md").read_text("utf-8")
