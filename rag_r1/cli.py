@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "all of RAG-R1's steps in miniature: traces, SFT, filter, GRPO, report; resumable",
     ),
     "data": ("data_process.build", "build training and validation sets from several sources"),
+    "documents": ("rag_r1.documents_command", "make a folder of documents a corpus that can be indexed"),
     "corpus": ("rag_r1.evaluation.corpus.command", "check whether questions can be answered from a corpus"),
     "probe-passages": (
         "rag_r1.evaluation.passages_command",
@@ -39,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "rag_r1.evaluation.evaluate",
         "ask a model or a checkpoint questions and report; eval report, eval compare; resumable",
     ),
+    "mcp": ("rag_r1.mcp_command", "offer the search and a trained agent to MCP clients"),
 }
 """Command -> the module with its `main`, and what it does."""
 

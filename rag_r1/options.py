@@ -117,7 +117,12 @@ def option_names(cls: type) -> list[str]:
 def options_from(cls: type[Made], config: Mapping[str, Any], key: str | None = None) -> Made:
     """The options from the keys under `key`, by default the declared one. Raises OptionsError with every
     fault."""
-    made, faults = read_options(cls, config, key)
+    key = key or cls.options_key
+    given, faults = _by_name(cls, config, key)
+    try:
+        made = cls(**given)
+    except OptionsError as error:
+        faults += [_under(fault, cls.options_key, key) for fault in error.faults]
     if faults:
         raise OptionsError(faults)
     return made
@@ -129,9 +134,7 @@ def read_options(
     """The options, and every fault. Wrong values are replaced by the defaults; of options that are wrong in
     combination, only the one with which the message begins. All options must have defaults."""
     key = key or cls.options_key
-    # Names of arguments must be strings in Python; keys in YAML need not be.
-    faults = [_unknown(name, cls, key) for name in config if not isinstance(name, str)]
-    given = {name: value for name, value in config.items() if isinstance(name, str)}
+    given, faults = _by_name(cls, config, key)
     try:
         return cls(**given), faults
     except OptionsError as error:
@@ -141,6 +144,12 @@ def read_options(
         return cls(**{name: value for name, value in given.items() if name not in names}), faults
     except OptionsError:
         return cls(), faults
+
+
+def _by_name(cls: type, config: Mapping[str, Any], key: str) -> tuple[dict[str, Any], list[OptionFault]]:
+    """The keys that are strings, as names of arguments must be in Python, and a fault for each other one."""
+    given = {name: value for name, value in config.items() if isinstance(name, str)}
+    return given, [_unknown(name, cls, key) for name in config if not isinstance(name, str)]
 
 
 def _under(fault: OptionFault, declared: str, key: str) -> OptionFault:

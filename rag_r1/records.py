@@ -149,9 +149,13 @@ def trajectory_of(record: dict[str, Any]) -> Trajectory:
 
 def summary(record: Trajectory) -> dict[str, float]:
     """Statistics of one trajectory, however many rows it was trained in; the same keys for all."""
+    statuses = [call.status for turn in record.turns for call in turn.calls]
     return {
         "turns": float(len(record.turns)),
         "searches": float(record.n_searches),
+        "calls": float(len(statuses)),
+        "failed_calls": float(statuses.count("failed")),
+        "refused_calls": float(statuses.count("refused")),
         "repeated_queries": float(record.n_repeated_queries),
         "answered": float(record.status == "answered"),
         "token_limit": float(record.status == "token_limit"),

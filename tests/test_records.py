@@ -141,6 +141,7 @@ def test_the_summary_tells_how_an_episode_went_with_the_same_keys_for_all():
         Turn("", "backtrack", removed=[0, 1], simulated=3),
         Turn("", "answer"),
     ]
+    turns[0].calls[0].status = "failed"
     record = Trajectory("a", "?", "rag_r1_mq", turns, "x", "answered", seconds=2.5, retries=1)
     record.failed("retriever", "away")
     told = summary(record)
@@ -154,5 +155,6 @@ def test_the_summary_tells_how_an_episode_went_with_the_same_keys_for_all():
     }
     expected |= {"tool_failures": 1, "bad_row": 0, "invalid_turns": 1, "seconds": 2.5}
     expected |= {"removed_turns": 2, "simulated_observations": 3}
+    expected |= {"calls": 2, "failed_calls": 1, "refused_calls": 0}
     assert told == {**expected, **{f"failed_{kind}": kind == "retriever" for kind in KINDS}}
     assert set(told) == set(summary(Trajectory("b", "?", "rag_r1_mq")))

@@ -23,7 +23,7 @@ from math import isfinite
 from typing import Any, TypeVar
 
 from rag_r1.agent.parts import Generation
-from rag_r1.protocols import SEARCH, Document, Failure
+from rag_r1.protocols import SEARCH, Document, Failure, Refusal
 from rag_r1.protocols.actions import well_formed
 
 #: What the policy reads when a search failed. A fixed text: a tool's own may be hostile.
@@ -121,7 +121,9 @@ def checked_generation(out: Any, most: int) -> Generation:
     return Generation(ids[:most], logprobs, bool(out.aborted), str(out.detail))
 
 
-def checked_results(results: Any, count: int, shown: str = NO_ANSWER) -> list[list[Document] | Failure]:
+def checked_results(
+    results: Any, count: int, shown: str = NO_ANSWER
+) -> list[list[Document] | Failure | Refusal]:
     """What a tool returned for `count` calls; a result that is not a list of documents becomes a Failure with
     the text `shown` for the policy. Raises TypeError or ValueError unless there is one for each call."""
     if not isinstance(results, Sequence):
@@ -131,7 +133,9 @@ def checked_results(results: Any, count: int, shown: str = NO_ANSWER) -> list[li
     return [_checked_result(result, shown) for result in results]
 
 
-def _checked_result(result: Any, shown: str) -> list[Document] | Failure:
+def _checked_result(result: Any, shown: str) -> list[Document] | Failure | Refusal:
+    if isinstance(result, Refusal):
+        return result
     if isinstance(result, Failure):
         return result if result.kind in _TOOL_KINDS else replace(result, kind="tool")
     try:

@@ -1,9 +1,11 @@
 """The guard around every tool: whatever a tool does, each call of a turn gets one valid result.
 
-All calls of a turn to one tool are made together, those to several tools concurrently. A call to a tool that
-does not exist, or with arguments that it does not accept, is the policy's mistake: the policy reads what is
-wrong, and this is not a failure. If the tool itself raises, times out or returns something invalid, that is a
-Failure of the calls concerned; only these are retried, as often as the FailurePolicy allows.
+All calls of a turn to one tool are made together, or side by side if the tool wants them one by one
+(`together`, see parts.py), and those to several tools concurrently. A call to a tool that does not exist,
+with arguments that it does not accept, or beyond the calls that an episode may make of it, is the policy's
+mistake: the policy reads what is wrong, and this is not a failure. If the tool itself raises, times out or
+returns something invalid, that is a Failure of the calls concerned; only these are retried. How often, and
+how long a call may take, is set by the FailurePolicy, or by the tool's own limits (rag_r1/tool_limits.py).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,45 +22,63 @@ from rag_r1.agent.boundary import Late, checked_results, no_answer, reason, with
 from rag_r1.agent.failures import FailurePolicy
 from rag_r1.agent.parts import Tool
 from rag_r1.agent.trajectory import CallRecord
-from rag_r1.protocols import Document, Failure, in_words
+from rag_r1.protocols import Document, Failure, Refusal, in_words
+from rag_r1.tool_limits import ToolLimits
 
 logger = logging.getLogger(__name__)
 
 Result = list[Document] | Failure
 #: Characters of a tool's name or of a fault that are shown to the policy.
 _SHOWN = 200
+_NO_LIMITS = ToolLimits()
 
 
 class ToolGuard:
-    """Makes the calls of an episode. `wait(attempt)` is awaited before each retry."""
+    """Makes the calls of an episode. `wait(attempt)` is awaited before each retry. `called` counts the calls
+    of each tool that it accepted, over all turns of the episode."""
 
     def __init__(
-        self, tools: Mapping[str, Tool], failures: FailurePolicy, wait: Callable[[int], Awaitable[None]]
+        self,
+        tools: Mapping[str, Tool],
+        failures: FailurePolicy,
+        wait: Callable[[int], Awaitable[None]],
+        called: Counter[str] | None = None,
     ):
         self.tools, self.failures, self.wait = tools, failures, wait
+        self.called: Counter[str] = Counter() if called is None else called
 
     async def call(self, calls: Sequence[CallRecord]) -> list[Result]:
         """A result for each call, in order; their `status` and `seconds` are set. Raises nothing but its own
         cancellation."""
         results: list[Result | None] = [None] * len(calls)
-        by_tool: dict[str, list[int]] = {}
+        groups: dict[tuple[str, int], list[int]] = {}
         for i, call in enumerate(calls):
             results[i] = self._refused(call)
             if results[i] is None:
-                by_tool.setdefault(call.tool, []).append(i)
-        if len(by_tool) == 1:  # the usual case: no task needed
-            ((name, places),) = by_tool.items()
+                together = self._own(call.tool, "together", True)
+                groups.setdefault((call.tool, -1 if together else i), []).append(i)
+        made = [(name, places) for (name, _), places in groups.items()]
+        if len(made) == 1:  # the usual case: no task needed
+            ((name, places),) = made
             found = [await self._call_tool(name, [calls[i] for i in places])]
         else:
             found = await asyncio.gather(
-                *(self._call_tool(name, [calls[i] for i in places]) for name, places in by_tool.items())
+                *(self._call_tool(name, [calls[i] for i in places]) for name, places in made)
             )
-        for places, answers in zip(by_tool.values(), found, strict=True):
+        for (_, places), answers in zip(made, found, strict=True):
             for i, answer in zip(places, answers, strict=True):
-                results[i] = answer
-                if isinstance(answer, Failure):
-                    calls[i].status = "failed"
+                results[i] = self._settled(calls[i], answer)
         return [result for result in results if result is not None]
+
+    def _settled(self, call: CallRecord, answer: Result | Refusal) -> Result:
+        """What the policy reads, with the status of the call."""
+        if isinstance(answer, Refusal):
+            self.called[call.tool] -= 1
+            call.status = "refused"
+            return in_words(call.tool, answer.reason)
+        if isinstance(answer, Failure):
+            call.status = "failed"
+        return answer
 
     def _refused(self, call: CallRecord) -> Result | None:
         """What the policy reads instead of a result if this call is not possible; None if it is."""
@@ -69,25 +90,41 @@ class ToolGuard:
             else:
                 fault = tool.fault(call.arguments)
             shown = None if fault is None else str(fault)[:_SHOWN]
+            most = self._limits(call.tool).max_calls
         except Exception as error:
             logger.warning("the arguments of a call could not be checked: %s", reason(error))
             call.status = "failed"
             return Failure(no_answer(call.tool), "tool", reason(error))
+        if shown is None and most is not None and self.called[call.tool] >= most:
+            shown = f"The tool {call.tool} can be called {most} times, and it was."
         if shown is None:
+            self.called[call.tool] += 1
             return None
         call.status = "refused"
         return in_words(call.tool, shown)
 
-    async def _call_tool(self, name: str, calls: Sequence[CallRecord]) -> list[Result]:
+    def _limits(self, name: str) -> ToolLimits:
+        limits = self._own(name, "limits", _NO_LIMITS)
+        return limits if isinstance(limits, ToolLimits) else _NO_LIMITS
+
+    def _own(self, name: str, attribute: str, default: Any) -> Any:
+        """An attribute that a tool may have; the default if it has none, or if reading it raises."""
+        try:
+            return getattr(self.tools.get(name), attribute, default)
+        except Exception:
+            return default
+
+    async def _call_tool(self, name: str, calls: Sequence[CallRecord]) -> list[Result | Refusal]:
         """One result for each call; only failed calls are retried."""
         started = time.perf_counter()
-        results = await self._ask(name, [call.arguments for call in calls])
-        for attempt in range(self.failures.retries):
+        limits = self._limits(name)
+        results = await self._ask(name, [call.arguments for call in calls], limits)
+        for attempt in range(self.failures.retries if limits.retries is None else limits.retries):
             failed = [i for i, result in enumerate(results) if isinstance(result, Failure)]
             if not failed:
                 break
             await self.wait(attempt)
-            again = await self._ask(name, [calls[i].arguments for i in failed])
+            again = await self._ask(name, [calls[i].arguments for i in failed], limits)
             for i, result in zip(failed, again, strict=True):
                 results[i] = result
         seconds = time.perf_counter() - started
@@ -95,10 +132,13 @@ class ToolGuard:
             call.seconds = seconds
         return results
 
-    async def _ask(self, name: str, arguments: Sequence[Mapping[str, Any]]) -> list[Result]:
+    async def _ask(
+        self, name: str, arguments: Sequence[Mapping[str, Any]], limits: ToolLimits
+    ) -> list[Result | Refusal]:
         call = partial(self.tools[name].call, arguments)
+        seconds = self.failures.tool_timeout_s if limits.timeout_s is None else limits.timeout_s
         try:
-            answers = await within(self.failures.tool_timeout_s, call)
+            answers = await within(seconds, call)
             return checked_results(answers, len(arguments), no_answer(name))
         except Exception as error:
             logger.warning("a call of the tool %s failed: %s", name, reason(error))

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from inspect import isawaitable
@@ -75,6 +76,8 @@ class Episode:
         self.observer = Guarded(observer) if observer else None
         self.ledger, self.memory = Ledger([]), Memory()
         self._asked: set[str] = set()
+        #: Calls of each tool that it accepted.
+        self._called: Counter[str] = Counter()
         self._turns_left = 0
         #: Handlers by kind of action. Each returns None, or the status with which the episode ends.
         self._does = {
@@ -97,6 +100,7 @@ class Episode:
         is `bad_row`, and the ledger stays empty. Raises nothing but its own cancellation.
         """
         self.ledger, self.memory, self._asked = Ledger([]), Memory(), set()
+        self._called = Counter()
         problem = await self._begin(question, prompt_ids)
         started = time.perf_counter()
         question = question if isinstance(question, str) else ""
@@ -247,7 +251,7 @@ class Episode:
                 record, "calls", calls=[{"tool": c.tool, "arguments": c.arguments} for c in turn.calls]
             )
         started = time.perf_counter()
-        guard = ToolGuard(self.tools, self.failures, partial(self._wait, record))
+        guard = ToolGuard(self.tools, self.failures, partial(self._wait, record), self._called)
         results = await guard.call(turn.calls)
         turn.tool_s = time.perf_counter() - started
         if failed := [result for result in results if isinstance(result, Failure)]:

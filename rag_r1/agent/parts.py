@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from typing import Protocol as Interface
 
-from rag_r1.protocols import Document, Failure
+from rag_r1.protocols import Document, Failure, Refusal
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,11 @@ class Tool(Interface):
     """Something that the policy can call.
 
     `parameters` is the JSON schema of the arguments, an object. `call` answers all calls of a turn at once,
-    aligned with them; `fault` returns what is wrong with arguments, for the policy to read, or None.
+    aligned with them; `fault` returns what is wrong with arguments, for the policy to read, or None. It must
+    not block: what takes long to load is loaded by the first call.
+
+    A tool may also have `limits`, a ToolLimits (rag_r1/tool_limits.py), and `together = False`: the calls of
+    a turn are then made one by one, side by side, so that one that hangs or fails costs itself alone.
     """
 
     name: str
@@ -50,7 +54,7 @@ class Tool(Interface):
 
     async def call(
         self, arguments: Sequence[Mapping[str, Any]]
-    ) -> Sequence[Sequence[Document] | Failure]: ...
+    ) -> Sequence[Sequence[Document] | Failure | Refusal]: ...
 
 
 class Codec(Interface):

@@ -49,13 +49,13 @@ def _copied(value: Any) -> Any:
 @dataclass
 class CallRecord:
     """One call of a tool and its result. `documents`: as shown to the policy, None if nothing was shown;
-    `seconds`: wall time of the turn's calls of this tool, which are made together, retries included."""
+    `seconds`: wall time, retries included (of all the turn's calls of this tool if made together)."""
 
     tool: str
     arguments: dict[str, Any]
     documents: list[Document] | None = None
     seconds: float = 0.0
-    status: str = "ok"  # ok | failed (no answer) | refused (no such tool, or wrong arguments)
+    status: str = "ok"  # ok | failed (no answer) | refused (no such tool, wrong arguments, or one too many)
 
     @property
     def query(self) -> str | None:

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.config import RagR1Config, faults_of
 from rag_r1.import_path import ImportPathError
+from rag_r1.options import OptionsError
 from rag_r1.preflight.problems import Problem, error, not_given, of_fault, plain
 from rag_r1.protocols import SEARCH
 from rag_r1.rewards import RewardSum
@@ -73,6 +74,8 @@ def _own_tool_faults(settings: RagR1Config) -> list[Exception]:
     for name, entry in settings.tools.items():
         try:
             make_tool(name, entry)
+        except OptionsError as error:
+            faults += error.faults
         except (ImportPathError, ValueError) as fault:
             faults.append(fault)
         except Exception as fault:  # a user's factory may raise anything

@@ -67,6 +67,17 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """The result of a call that its tool does not accept: a mistake of the policy and no failure. `reason` is
+    shown to it."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", well_formed(self.reason))
+
+
+@dataclass(frozen=True)
 class Call:
     """One call of a tool. `arguments` are JSON values by name."""
 

@@ -35,6 +35,8 @@ from rag_r1.protocols.parsing import parse_turn
 class ObservationFormat:
     """How results become text.
 
+    `document`: one document, with {contents} or {title} and {text}, {rank}, and {id}, which for a web search
+    is the address.
     `body`: `text` (one document after the other) or `json` (RAG-R1's parallel form: queries and documents as
     one indented object). `ascii`: in JSON, other characters are written as `\\u` escapes. `trim`: which white
     space is removed: at both `ends` of a query's documents as a whole, or where each document `starts`.
@@ -126,9 +128,13 @@ class Protocol:
 
     @property
     def tools_called(self) -> list[str]:
-        """The tools that blocks are bound to; in the other syntaxes each call names its tool."""
-        calls = (block.call for block in self.blocks if block.call is not None)
-        return list(dict.fromkeys(call.tool for call in calls if call.syntax in ("single", "list")))
+        """The tools that blocks are bound to. In the other syntaxes each call names its tool: of those, the
+        ones that the protocol gives another name."""
+        found: dict[str, None] = {}
+        for call in (block.call for block in self.blocks if block.call is not None):
+            bound = call.syntax in ("single", "list")
+            found.update(dict.fromkeys([call.tool] if bound else [tool for _, tool in call.names]))
+        return list(found)
 
     def simulated(self, text: str) -> int:
         """How many observations the policy has written itself in a turn (`own_observations`)."""
@@ -220,9 +226,9 @@ class Protocol:
         if self.format.trim == "starts":
             document = replace(document, contents=document.contents.lstrip())
         contents = {"title": document.title, "text": document.text, "contents": document.contents}
-        fields = {"rank": str(rank), **contents}
+        fields = {"rank": str(rank), "id": " ".join(document.id.split()), **contents}
         # One pass over the template, so that a `{text}` inside a title is not filled in.
-        return re.sub(r"\{(rank|title|text|contents)\}", lambda m: fields[m[1]], self.format.document)
+        return re.sub(r"\{(rank|id|title|text|contents)\}", lambda m: fields[m[1]], self.format.document)
 
     def with_special_tokens(self, tokens: Iterable[str]) -> Protocol:
         """The same protocol, which also neutralises these strings (a tokenizer's `control_tokens`)."""

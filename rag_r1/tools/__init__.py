@@ -1,8 +1,15 @@
-"""The tools that the policy can call. `registry.py` explains how to add your own, `function_tool.py` makes a
-tool from a function, and `retrieval.py` is the client of the retrieval server."""
+"""The tools that the policy can call. `entries.py` explains how they are configured and how to add your own,
+`function_tool.py` makes a tool from a function, and `retrieval.py` is the client of the retrieval server."""
 
 from rag_r1.tools.function_tool import FunctionTool, Searcher, SearcherTool, searching, tool
-from rag_r1.tools.registry import make_searcher, make_tool, schemas, shared_searcher, shared_tools
+from rag_r1.tools.registry import (
+    close_tools,
+    make_searcher,
+    make_tool,
+    schemas,
+    shared_searcher,
+    shared_tools,
+)
 from rag_r1.tools.retrieval import RetrievalClient, RetrieverConfig
 
 __all__ = [
@@ -11,6 +18,7 @@ __all__ = [
     "RetrieverConfig",
     "Searcher",
     "SearcherTool",
+    "close_tools",
     "make_searcher",
     "make_tool",
     "schemas",

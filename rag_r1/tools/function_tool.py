@@ -6,8 +6,9 @@
 
 The second argument is the properties of a JSON schema (all required, unless `required` lists those that are),
 or a whole schema. Arguments are checked against it before the function is called, so a policy's mistake never
-reaches the function. It returns a text, which is shown unchanged (but neutralised), or a list of Document,
-shown in the protocol's format. If it raises, only that call fails.
+reaches the function. It returns a text, which is shown unchanged (but neutralised), a list of Document,
+shown in the protocol's format, or a Refusal: what is wrong with arguments that the schema allows. If it
+raises, only that call fails. `limits`: its time limit, retries, calls per episode, cache (tool_limits.py).
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from typing import Protocol as Interface
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from rag_r1.protocols import SEARCH, Document, Failure, in_words
+from rag_r1.protocols import SEARCH, Document, Failure, Refusal, in_words
+from rag_r1.tool_limits import ToolLimits
 
 #: Characters kept of a text that a tool returns; usually the budget of the observation is the lower limit.
 _MOST_CHARS = 20_000
 
-Function = Callable[..., Awaitable["str | Sequence[Document]"]]
+Function = Callable[..., Awaitable["str | Sequence[Document] | Refusal"]]
 
 
 def schema_of(parameters: Mapping[str, Any], required: Sequence[str] | None = None) -> dict[str, Any]:
@@ -53,20 +55,30 @@ def fault_of(validator: Draft202012Validator, arguments: Mapping[str, Any]) -> s
 class FunctionTool:
     """A tool around an async function; see the top of the module."""
 
-    def __init__(self, name: str, description: str, parameters: Mapping[str, Any], function: Function):
+    #: The guard makes the calls of a turn one by one, side by side, each with a time limit of its own.
+    together = False
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        parameters: Mapping[str, Any],
+        function: Function,
+        limits: ToolLimits | None = None,
+    ):
         self.name, self.description, self.function = name, description, function
-        self.parameters = parameters
+        self.parameters, self.limits = parameters, limits
         self._validator = Draft202012Validator(dict(parameters))
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with the arguments, or None."""
         return fault_of(self._validator, arguments)
 
-    async def call(self, arguments: Sequence[Mapping[str, Any]]) -> list[list[Document] | Failure]:
+    async def call(self, arguments: Sequence[Mapping[str, Any]]) -> list[list[Document] | Failure | Refusal]:
         """Make all calls concurrently."""
         return list(await asyncio.gather(*map(self._one, arguments)))
 
-    async def _one(self, arguments: Mapping[str, Any]) -> list[Document] | Failure:
+    async def _one(self, arguments: Mapping[str, Any]) -> list[Document] | Failure | Refusal:
         try:
             result = await self.function(**arguments)
         except Exception as error:
@@ -83,12 +95,13 @@ def tool(
     *,
     name: str | None = None,
     required: Sequence[str] | None = None,
+    limits: ToolLimits | None = None,
 ) -> Callable[[Function], FunctionTool]:
     """Decorator that makes an async function a tool. `name` defaults to the function's name."""
     schema = schema_of(parameters, required)
 
     def made(function: Function) -> FunctionTool:
-        return FunctionTool(name or function.__name__, description, schema, function)
+        return FunctionTool(name or function.__name__, description, schema, function, limits)
 
     return made
 
@@ -120,6 +133,11 @@ class SearcherTool:
     async def call(self, arguments: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Document] | Failure]:
         """Make one search for all queries."""
         return await self.searcher.search([one["query"] for one in arguments])
+
+    async def close(self) -> None:
+        """Close the searcher's connections, if it has any."""
+        if callable(close := getattr(self.searcher, "close", None)):
+            await close()
 
 
 def searching(searcher: Searcher) -> dict[str, SearcherTool]:

@@ -7,15 +7,8 @@ that takes these options (all but `tool`) and returns an object with one corouti
 
     rag_r1.retriever.tool: my_package.my_tool:make_searcher
 
-**Further tools** are declared under `rag_r1.tools`, with the names by which the policy calls them:
-
-    rag_r1:
-      tools:
-        calculator: my_package.my_tools:calculator
-        wiki: {tool: "my_package.my_tools:make_wiki", language: fr}
-
-The import path names a tool (`@tool`, see function_tool.py), or a factory that takes the other options and
-returns a tool or a Searcher. How a policy writes a call is set by the protocol (protocols/blocks.py).
+**Further tools** are declared under `rag_r1.tools`, with the names by which the policy calls them; entries.py
+says how. How a policy writes a call is set by the protocol (protocols/blocks.py).
 
 `schemas` describes the tools to a chat template that lists them in the prompt (`turns: chat`).
 
@@ -33,7 +26,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from rag_r1.import_path import ImportPathError, imported
-from rag_r1.protocols import SEARCH, Document, Failure
+from rag_r1.protocols import SEARCH, Document, Failure, Refusal
+from rag_r1.tool_limits import ToolLimits
+from rag_r1.tools.entries import ToolEntry, make_tool
 from rag_r1.tools.function_tool import SearcherTool, searching
 from rag_r1.tools.retrieval import RetrievalClient, RetrieverConfig
 
@@ -43,9 +38,6 @@ _tools: dict[str, Callable[[dict[str, Any]], Any]] = {
     DEFAULT_TOOL: lambda options: RetrievalClient(RetrieverConfig.from_config(options)),
 }
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Any]] = WeakKeyDictionary()
-
-#: An import path, or a mapping with `tool` and the options of a factory.
-ToolEntry = str | Mapping[str, Any]
 
 
 def make_searcher(config: dict[str, Any]) -> Any:
@@ -64,33 +56,6 @@ def shared_searcher(config: dict[str, Any]) -> Any:
     if key not in searchers:
         searchers[key] = _MadeWhenAsked(config)
     return searchers[key]
-
-
-def make_tool(name: str, entry: ToolEntry) -> Any:
-    """A new tool from an entry of `rag_r1.tools`. Raises ValueError naming the key, and whatever the
-    factory raises."""
-    key = f"rag_r1.tools.{name}"
-    if name == SEARCH:
-        raise ValueError(f"{key}: the name is used by the search engine; its options are rag_r1.retriever")
-    if not isinstance(entry, str | Mapping):
-        raise ValueError(f"{key} must be an import path or {{tool, ...options}}, not {entry!r}")
-    options = {"tool": entry} if isinstance(entry, str) else dict(entry)
-    path = options.pop("tool", None)
-    if not isinstance(path, str) or ":" not in path:
-        raise ValueError(f"{key}.tool must be an import path, `package.module:name`, not {path!r}")
-    try:
-        found = imported(path)
-    except ImportPathError as error:
-        raise ImportPathError(f"{key}: {error}", error.remedy) from error
-    if not _is_tool(found):
-        found = found(options)
-    elif options:
-        raise ValueError(f"{key}: {path!r} is a tool and takes no options; found {', '.join(options)}")
-    if hasattr(found, "search") and not _is_tool(found):
-        found = SearcherTool(name, found)
-    if not _is_tool(found):
-        raise ValueError(f"{key}: {path!r} gives neither a tool nor a searcher, but {type(found).__name__}")
-    return found
 
 
 def shared_tools(retriever: Mapping[str, Any], tools: Mapping[str, ToolEntry]) -> dict[str, Any]:
@@ -124,12 +89,6 @@ def schemas(tools: Mapping[str, ToolEntry], names: Mapping[str, str] | None = No
     ]
 
 
-def _is_tool(thing: Any) -> bool:
-    return all(hasattr(thing, name) for name in ("call", "fault", "parameters")) and not isinstance(
-        thing, type
-    )
-
-
 class _MadeWhenCalled:
     """A tool that is made on first use."""
 
@@ -150,11 +109,36 @@ class _MadeWhenCalled:
     def parameters(self) -> Mapping[str, Any]:
         return self._tool().parameters
 
+    @property
+    def limits(self) -> ToolLimits | None:
+        return getattr(self._tool(), "limits", None)
+
+    @property
+    def together(self) -> bool:
+        return getattr(self._tool(), "together", True)
+
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         return self._tool().fault(arguments)
 
-    async def call(self, arguments: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Document] | Failure]:
+    async def call(
+        self, arguments: Sequence[Mapping[str, Any]]
+    ) -> Sequence[Sequence[Document] | Failure | Refusal]:
         return await self._tool().call(arguments)
+
+    async def close(self) -> None:
+        await _close(self.made)
+
+
+async def close_tools(tools: Mapping[str, Any]) -> None:
+    """Close the connections of these tools, of the running event loop. A tool that is called again opens them
+    again."""
+    for tool in tools.values():
+        await _close(tool)
+
+
+async def _close(thing: Any) -> None:
+    if callable(close := getattr(thing, "close", None)):
+        await close()
 
 
 class _MadeWhenAsked:
@@ -168,6 +152,9 @@ class _MadeWhenAsked:
         if self.searcher is None:
             self.searcher = make_searcher(self.config)
         return await self.searcher.search(queries)
+
+    async def close(self) -> None:
+        await _close(self.searcher)
 
 
 def _import(name: str) -> Callable[[dict[str, Any]], Any]:

@@ -135,6 +135,12 @@ def token_header() -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
+def make_retrieval(options: Mapping[str, Any], key: str) -> RetrievalClient:
+    """The tool `retrieval` of `rag_r1.tools`: a further retrieval server, or another index of the same one.
+    Raises OptionsError."""
+    return RetrievalClient(options_from(RetrieverConfig, options, key))
+
+
 class _WrongAnswer(Exception):
     """The server answered, but not with results for these queries."""
 

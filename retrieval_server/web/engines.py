@@ -9,6 +9,8 @@ They follow the documentation at:
   gateways with the same API (``--web-url``).
 - Tavily: https://docs.tavily.com/api-reference/endpoint/search
 - Brave: https://api-dashboard.search.brave.com/api-reference/web/search/get
+- Bocha: https://open.bochaai.com (web-search API); Agentic RAG-R1's engine. ``freshness`` and other
+  parameters are given with ``--web-param``.
 - SearXNG: https://docs.searxng.org/dev/search_api.html; ``json`` must be among ``search.formats`` of the
   instance's settings.yml, else it answers 403.
 
@@ -53,6 +55,10 @@ class WebEngine:
     link: str
     snippet: str
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    #: What a request says unless ``--web-param`` says otherwise.
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    #: Used for a result whose ``snippet`` is missing.
+    short_snippet: str | None = None
     url_variable: str | None = None
     #: Statuses, besides 401 and 403, that mean a problem with key or quota.
     refusals: frozenset[int] = frozenset({402})
@@ -65,7 +71,7 @@ class WebEngine:
     def fields(self, query: str, depth: int, params: Mapping[str, Any]) -> dict[str, Any]:
         """The request: query parameters (GET) or keys of the JSON body (POST)."""
         count = {} if self.count is None else {self.count: depth}
-        return {**params, **self.fixed, self.query: query, **count}
+        return {**self.defaults, **params, **self.fixed, self.query: query, **count}
 
     def reserved(self) -> set[str]:
         """The fields that ``fields`` sets by itself."""
@@ -92,6 +98,8 @@ class WebEngine:
             if not isinstance(item, dict):
                 raise ValueError(f"{'.'.join(self.results)} should hold objects, got {type(item).__name__}")
             title, link, snippet = (_text(item, name) for name in (self.title, self.link, self.snippet))
+            if self.short_snippet and not snippet.strip():
+                snippet = _text(item, self.short_snippet)
             if _is_address(link) and (title.strip() or snippet.strip()):
                 found.setdefault(link, WebDocument(link, contents(title, snippet)))
         return list(found.values())
@@ -172,6 +180,23 @@ ENGINES: dict[str, WebEngine] = {
             link="url",
             snippet="description",
             fixed={"result_filter": "web", "text_decorations": "false"},
+        ),
+        WebEngine(
+            name="bocha",
+            method="POST",
+            url="https://api.bochaai.com/v1/web-search",
+            key_variable="BOCHA_API_KEY",
+            headers=lambda key: {"Authorization": f"Bearer {key}"},
+            query="query",
+            count="count",
+            max_count=50,
+            results=("data", "webPages", "value"),
+            title="name",
+            link="url",
+            snippet="summary",
+            short_snippet="snippet",
+            fixed={"summary": True, "page": 1},
+            defaults={"freshness": "noLimit"},
         ),
         WebEngine(
             name="searxng",

@@ -66,6 +66,8 @@ def test_a_backtrack_says_what_it_takes_back(extended):
 def test_a_call_may_use_another_name_for_a_tool(extended, syntax, body):
     protocol = extended({"call": CALL | {"syntax": syntax}}, tools={"Wiki": "search"})
     assert protocol.parse(f"<call> {body} </call>") == Search(("Ulm",))
+    named = extended({"call": CALL | {"syntax": syntax}}, tools={"Notes": "notes", "Wiki": "search"})
+    assert named.tools_called == ["search", "notes"], "so that a run without `notes` does not start"
     with pytest.raises(ProtocolError, match="tools must be"):
         extended({}, tools={"Wiki": 3})
 

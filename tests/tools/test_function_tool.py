@@ -86,8 +86,8 @@ def test_a_tool_is_named_by_its_import_path():
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("calculator", r"rag_r1.tools.x.tool must be an import path"),
-        ({"language": "fr"}, r"rag_r1.tools.x.tool must be an import path"),
+        ("calculators", r"rag_r1.tools.x.tool must be one of retrieval, .* or an import path"),
+        ({"language": "fr"}, r"rag_r1.tools.x.tool must be given: one of .* or an import path"),
         (
             {"tool": f"{__name__}:divide", "a": 1},
             r"rag_r1.tools.x: .* is a tool and takes no options; found a",

@@ -1,4 +1,4 @@
-"""A stub that speaks the documented JSON of all five search APIs, over real HTTP on this machine."""
+"""A stub that speaks the documented JSON of all search APIs, over real HTTP on this machine."""
 
 from __future__ import annotations
 
@@ -99,7 +99,17 @@ def searxng(query, fields):
     }
 
 
-APIS: dict[str, Callable] = {f.__name__: f for f in (serper, bing, tavily, brave, searxng)}
+def bocha(query, fields):
+    found = results(query, fields.get("count", 10))
+    value = [
+        {"id": None, "name": t, "url": u, "snippet": s, "summary": s if i else None, "siteName": "x"}
+        for i, (u, t, s) in enumerate(found)
+    ]
+    pages = {"webSearchUrl": "https://bochaai.com/search?q=x", "totalEstimatedMatches": 10, "value": value}
+    return {"code": 200, "log_id": "1", "msg": None, "data": {"_type": "SearchResponse", "webPages": pages}}
+
+
+APIS: dict[str, Callable] = {f.__name__: f for f in (serper, bing, tavily, brave, bocha, searxng)}
 
 
 @dataclass

@@ -56,6 +56,13 @@ def test_results_become_documents_in_the_house_convention(stub, open_source):
             KEY,
             {"q": "Ulm & Co?", "count": "10", "result_filter": "web", "text_decorations": "false"},
         ),
+        (
+            "bocha",
+            "POST",
+            "authorization",
+            f"Bearer {KEY}",
+            {"query": "Ulm & Co?", "freshness": "noLimit", "summary": True, "count": 10, "page": 1},
+        ),
         ("searxng", "GET", "accept", "application/json", {"q": "Ulm & Co?", "format": "json"}),
     ],
     indirect=["stub"],

@@ -1,0 +1,51 @@
+"""`rag-r1 documents`: a folder of documents as a corpus for the retrieval server (tools/documents.py)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rag_r1.command_line import Arguments, argument, read_arguments
+from rag_r1.tools.document_files import READERS
+from rag_r1.tools.documents import DocumentsError, index_folder
+
+_DESCRIPTION = f"""\
+Cut the documents of a folder ({", ".join(READERS)}; subfolders too) into passages of about 100 words, with
+titles and page numbers, and write them as a corpus for the retrieval server. Nothing is done if the folder
+has not changed since. PDFs need pypdf: pip install 'rag-r1[documents]'.
+
+example:
+  rag-r1 documents --folder my/notes --out my/corpus
+  python retrieval_server/build_index.py --corpus my/corpus/corpus.jsonl --out my/index
+"""
+
+
+class DocumentsArguments(Arguments):
+    """Which documents, and where to."""
+
+    folder: Path = argument("the folder with the documents", "DIR")
+    out: Path = argument("folder for corpus.jsonl", "DIR")
+    skip_bad_files: bool = argument(
+        "leave out files that cannot be read; otherwise they are named and nothing is written", default=False
+    )
+    no_progress: bool = argument("show no progress bar", default=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    given = read_arguments(DocumentsArguments, arguments, prog="rag-r1 documents", description=_DESCRIPTION)
+    try:
+        corpus = index_folder(
+            given.folder, given.out, not given.no_progress, skip_bad_files=given.skip_bad_files
+        )
+    except (DocumentsError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    with corpus.open("rb") as lines:
+        print(f"{sum(1 for _ in lines):,} passages: {corpus}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

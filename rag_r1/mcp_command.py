@@ -1,0 +1,185 @@
+"""`rag-r1 mcp`: the search and the agent for MCP clients; and what an MCP server offers, for our agent.
+
+mcp_server.py is the server. Its protocol over stdio has stdout to itself, so everything for people goes to
+stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, model_validator
+
+from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
+from rag_r1.options import Must
+from rag_r1.protocols import protocol_names
+from rag_r1.tools.mcp_client import McpFailure, McpOptions, has_mcp, named
+
+#: The environment variable with the token of `--http`.
+TOKEN_VARIABLE = "RAG_R1_MCP_TOKEN"
+_DESCRIPTION = f"""\
+Offer the search, and a trained agent, to MCP clients (Claude, editors, other agents): the tool `search`, and
+with --base-url the tool `ask`. Over stdin and stdout, as clients start their servers, or with --http over
+streamable HTTP on this machine, at http://127.0.0.1:PORT/mcp; requests then need the bearer token in the
+environment variable {TOKEN_VARIABLE}, if it is set.
+
+example, in the configuration of a client:
+  {{"mcpServers": {{"rag-r1": {{"command": "rag-r1", "args": ["mcp", "--retriever-url", "http://127.0.0.1:8000",
+      "--base-url", "http://127.0.0.1:8001/v1", "--model", "outputs/rag-r1/grpo"]}}}}}}
+
+also: rag-r1 mcp --tools https://mcp.example.org/mcp
+      rag-r1 mcp --tools npx -y some-server --its-option
+      print what an MCP server says about its tools, as entries of rag_r1.tools
+"""
+#: What McpArguments and EvalArguments have in common, by the same names.
+_SHARED = (
+    "retriever_url",
+    "base_url",
+    "protocol",
+    "prompt",
+    "engine",
+    "tokenizer",
+    "api_key_env",
+    "overrides",
+)
+_PORT = Annotated[int, Field(ge=1, le=65535), Must("a port, 1 to 65535")]
+
+
+class McpArguments(Arguments):
+    """What is offered, and how."""
+
+    retriever_url: str = argument("the retrieval server", "URL", default="http://127.0.0.1:8000")
+    base_url: str | None = argument(
+        "a server with the agent's model, up to and with /v1; without it there is only the search",
+        "URL",
+        default=None,
+    )
+    model: str | None = argument("the model's name there", "MODEL", default=None)
+    protocol: str = argument(
+        f"the one that the model was trained with ({', '.join(protocol_names())}), or your own .yaml",
+        "NAME",
+        default="rag_r1_mq",
+    )
+    prompt: str | None = argument("your own prompt: a text file with {question} in it", "FILE", default=None)
+    engine: Literal["chat", "completions"] = argument(
+        "which API of the model's server is used: completions with token ids (vLLM), as in training, or chat",
+        default="completions",
+    )
+    tokenizer: str | None = argument(
+        "folder or Hub name of the model's tokenizer (default: the model's name)", "DIR", default=None
+    )
+    api_key_env: str = argument(
+        "environment variable with the key of --base-url", "NAME", default="OPENAI_API_KEY"
+    )
+    concurrency: Positive = argument("questions at a time; as many more wait", "N", default=8)
+    http: _PORT | None = argument("serve streamable HTTP at this port", "PORT", default=None)
+    overrides: CheckedOverrides = argument(
+        "keys of the block rag_r1, for example rag_r1.retriever.topk=5", "key=value", default=[]
+    )
+
+    @model_validator(mode="after")
+    def _model_is_named(self) -> McpArguments:
+        if (self.base_url is None) != (self.model is None):
+            raise ValueError("--base-url and --model belong together: the tool `ask` needs both")
+        return self
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments[:1] == ["--tools"]:
+        return _list(arguments[1:])
+    given = read_arguments(McpArguments, arguments, prog="rag-r1 mcp", description=_DESCRIPTION)
+    if not has_mcp():
+        return _error("rag-r1 mcp needs the package mcp, 2.0 or later: pip install 'rag-r1[mcp]'")
+    from rag_r1.evaluation.run_folder import RunError
+
+    try:
+        asyncio.run(serve(given))
+    except (RunError, ValueError, OSError) as error:
+        return _error(str(error))
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+async def serve(given: McpArguments) -> None:
+    """Serve until stdin ends, or the process is told to end. Raises RunError, ValueError and OSError if it
+    cannot begin."""
+    from rag_r1.config import RagR1Config
+    from rag_r1.evaluation.arguments import block_of
+    from rag_r1.evaluation.evaluate import validation_limits
+    from rag_r1.mcp_server import http_app, make_server, player
+    from rag_r1.tools import close_tools, shared_searcher, shared_tools
+
+    as_eval = _as_evaluated(given)
+    config = RagR1Config.from_config(block_of(as_eval, validation_limits(given.protocol)))
+    searcher = shared_searcher(config.validation_retriever)
+    play = await player(as_eval) if given.base_url is not None else None
+    server = make_server(searcher, play, concurrency=given.concurrency)
+    try:
+        if given.http is None:
+            await server.run_stdio_async()
+            return
+        import uvicorn
+
+        token = os.environ.get(TOKEN_VARIABLE, "").strip() or None
+        app = http_app(server, token)
+        settings = uvicorn.Config(app, host="127.0.0.1", port=given.http, log_level="warning")
+        print(f"MCP at http://127.0.0.1:{given.http}/mcp", file=sys.stderr)
+        await uvicorn.Server(settings).serve()
+    finally:
+        await close_tools(shared_tools(config.validation_retriever, config.tools))
+
+
+def _as_evaluated(given: McpArguments) -> Any:
+    """The arguments of `rag-r1 eval` with which the agent is made; no questions are read."""
+    from rag_r1.evaluation.evaluate import EvalArguments
+    from rag_r1.evaluation.evaluated_model import resolved
+
+    shared = {name: getattr(given, name) for name in _SHARED}
+    made = EvalArguments(data=[], out=Path("unused"), model=given.model or "unused", retries=2, **shared)
+    return made if given.base_url is None else resolved(made)
+
+
+def _list(server: Sequence[str]) -> int:
+    """Print a server's tools as entries of `rag_r1.tools`."""
+    if not server:
+        return _error("rag-r1 mcp --tools needs the address or the command of an MCP server")
+    if not has_mcp():
+        return _error("rag-r1 mcp needs the package mcp, 2.0 or later: pip install 'rag-r1[mcp]'")
+    is_address = len(server) == 1 and "://" in server[0]
+    where: dict[str, Any] = {"url": server[0]} if is_address else {"command": list(server)}
+    try:
+        tools = asyncio.run(_tools_of(McpOptions(**where)))
+    except (McpFailure, ValueError) as error:
+        return _error(str(error))
+    entries = {name: {"tool": "mcp", **where, **told} for name, told in tools.items()}
+    print(yaml.safe_dump({"rag_r1": {"tools": entries}}, sort_keys=False, allow_unicode=True, width=110))
+    return 0
+
+
+async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
+    from rag_r1.tools.mcp_connections import connection
+
+    server = connection(options)
+    try:
+        async with server.link() as link:
+            return named(await link.listed())
+    finally:
+        await server.close()
+
+
+def _error(what: str) -> int:
+    print(f"error: {what}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""The MCP server of `rag-r1 mcp`: our search, and the agent, as tools of any MCP client.
+
+    search(query)    passages of the retrieval server
+    ask(question)    the agent's answer, what it searched for, and the passages that it was shown
+
+The agent plays each question as `rag-r1 eval` does: the same core, protocol, search, limits and sampling,
+against a model behind an OpenAI-compatible address. A failure of the infrastructure is an error of the call;
+an episode without an answer is a result that says how it ended. Beyond `concurrency` questions at a time and
+as many that wait, a question is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from pydantic import BaseModel, Field
+
+from rag_r1.agent import Trajectory
+from rag_r1.evaluation.asks import Ask
+from rag_r1.evaluation.endpoint import Endpoint, EndpointOptions
+from rag_r1.evaluation.engines import engine_maker
+from rag_r1.evaluation.evaluate import EvalArguments, validation_limits
+from rag_r1.evaluation.pacing import Stop
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.session import prepare_agent, sampling_of, unless_stopped
+from rag_r1.evaluation.tape import Tape
+from rag_r1.protocols import Document, Failure
+from rag_r1.tools import Searcher
+
+#: Sources of an answer, at most.
+_MOST_SOURCES = 20
+#: Failures of the infrastructure, after which there is nothing to tell but that.
+_FAILED = ("engine_failure", "tool_failure", "bad_row", "error")
+_Words = Annotated[str, Field(min_length=1, max_length=4000)]
+
+#: Plays a question. Raises RunError if the endpoint refuses all requests.
+Play = Callable[[str], Awaitable[Trajectory]]
+
+
+class Passage(BaseModel):
+    """A passage of the corpus."""
+
+    id: str
+    title: str
+    text: str
+    score: float | None = None
+
+    @classmethod
+    def of(cls, document: Document) -> Passage:
+        """FlashRAG's corpora have the title in double quotes."""
+        title, text = (document.title.strip('"'), document.text) if document.text else ("", document.contents)
+        return cls(id=document.id, title=title, text=text, score=document.score)
+
+
+class Passages(BaseModel):
+    """What a search has found, best first."""
+
+    passages: list[Passage]
+
+
+class Answered(BaseModel):
+    """An answer, or null if the episode ended without one; `status` says how it ended."""
+
+    answer: str | None
+    status: str
+    searches: list[str]
+    sources: list[Passage]
+
+
+def make_server(searcher: Searcher, play: Play | None = None, *, concurrency: int = 8) -> MCPServer:
+    """The server; without `play` it only searches."""
+    server = MCPServer("rag-r1", instructions="Searches a collection of passages, and answers from it.")
+
+    @server.tool()
+    async def search(query: _Words) -> Passages:
+        """Search the collection for a query; returns the best passages with their ids."""
+        [found] = await searcher.search([query])
+        if isinstance(found, Failure):
+            raise ToolError(found.reason)
+        return Passages(passages=[Passage.of(document) for document in found])
+
+    if play is not None:
+        _add_ask(server, play, concurrency)
+    return server
+
+
+def _add_ask(server: MCPServer, play: Play, concurrency: int) -> None:
+    seats, present = asyncio.Semaphore(concurrency), [0]
+
+    @server.tool()
+    async def ask(question: _Words) -> Answered:
+        """Ask the search agent a question. It searches the collection, several times if it has to, and
+        returns a short answer with the passages that it was shown. Takes seconds to minutes."""
+        if present[0] >= 2 * concurrency:
+            raise ToolError("Too many questions are being answered. Try again in a minute.")
+        present[0] += 1
+        try:
+            async with seats:
+                record = await play(question)
+        except RunError as error:
+            raise ToolError(f"The model cannot be asked: {error}") from error
+        finally:
+            present[0] -= 1
+        if record.answer is None and record.status in _FAILED:
+            why = record.failures[-1].detail if record.failures else ""
+            raise ToolError(f"The question could not be answered: {record.status} {why}".strip())
+        return _told(record)
+
+
+def _told(record: Trajectory) -> Answered:
+    calls = [call for turn in record.turns for call in turn.calls]
+    shown = {document.id: document for call in calls for document in call.documents or () if document.text}
+    return Answered(
+        answer=record.answer,
+        status=record.status,
+        searches=[call.query for call in calls if call.query is not None],
+        sources=[Passage.of(document) for document in list(shown.values())[:_MOST_SOURCES]],
+    )
+
+
+async def player(given: EvalArguments) -> Play:
+    """What plays questions as these arguments of `rag-r1 eval` say; `given.base_url` is set. If it is to be
+    asked with token ids, the endpoint is asked for one, to see whether it can. Raises RunError."""
+    try:
+        _, tokens, setup = prepare_agent(given, validation_limits(given.protocol), validation=True)
+    except ValueError as error:  # of a key, of a file
+        raise RunError(str(error)) from error
+    assert given.base_url is not None
+    options = EndpointOptions(
+        url=given.base_url,
+        key_variable=given.api_key_env,
+        timeout_s=given.timeout_s,
+        retries=given.retries,
+    )
+    sampling, body = {"model": given.model, **sampling_of(given)}, json.loads(given.body)
+
+    async def with_endpoint(work: Callable[[Endpoint], Awaitable[Any]]) -> Any:
+        """An endpoint of its own: one that refuses a question does not end the server."""
+        endpoint = Endpoint(options, Stop())
+        try:
+            return await unless_stopped(endpoint.stop, work(endpoint))
+        finally:
+            await endpoint.close()
+
+    answers = await with_endpoint(
+        lambda endpoint: tokens.answers(given.engine, endpoint, given.model, body, setup)
+    )
+
+    async def play(question: str) -> Trajectory:
+        ask = Ask(uuid.uuid4().hex, question, (), temperature=given.temperature)
+
+        async def episode(endpoint: Endpoint) -> Trajectory:
+            engine = engine_maker(answers, setup, endpoint, Tape(), sampling, body)(ask)
+            return await setup.episode(engine).run(ask.id, question, prompt_ids())
+
+        async def prompt_ids() -> Sequence[int]:
+            return setup.prompt_ids(question)
+
+        return await with_endpoint(episode)
+
+    return play
+
+
+def http_app(server: MCPServer, token: str | None) -> Any:
+    """The server as an ASGI app with MCP's streamable HTTP at `/mcp`, for an address on this machine:
+    requests with another Host or Origin are refused. With a token, requests must have it as their bearer
+    token."""
+    app = server.streamable_http_app(host="127.0.0.1")
+    if token is None:
+        return app
+    wanted = f"Bearer {token}".encode()
+
+    async def guarded(scope: Any, receive: Any, send: Any) -> None:
+        given = [value for name, value in scope.get("headers", ()) if name == b"authorization"]
+        if scope["type"] != "lifespan" and not (len(given) == 1 and hmac.compare_digest(given[0], wanted)):
+            headers = [(b"www-authenticate", b"Bearer"), (b"content-length", b"0")]
+            await send({"type": "http.response.start", "status": 401, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        await app(scope, receive, send)
+
+    return guarded

@@ -1,0 +1,23 @@
+"""The limits of one tool, which the guard around all tools applies (agent/guard.py).
+
+They are declared where tools are made (tools/registry.py) and applied where they are called; so this module
+stands below both.
+"""
+
+from __future__ import annotations
+
+from rag_r1.options import Count, PositiveCount, PositiveSeconds, options
+
+
+@options("rag_r1.tools.NAME.limits")
+class ToolLimits:
+    """The keys under `rag_r1.tools.NAME.limits`. null: as for all tools (`rag_r1.failures`), or no limit."""
+
+    #: Seconds that a call may take, its retries inside the tool included, before it counts as failed.
+    timeout_s: PositiveSeconds | None = None
+    #: How often a call that failed is repeated.
+    retries: Count | None = None
+    #: Calls of an episode; those that the tool did not accept do not count.
+    max_calls: PositiveCount | None = None
+    #: Results that a process remembers: calls with the same arguments get the same result. 0: none.
+    cache_size: Count = 0

@@ -1,0 +1,119 @@
+"""The tool `documents`: searches a folder of the user's own documents.
+
+    rag_r1:
+      tools:
+        documents: {tool: documents, folder: my/notes, topk: 3}
+
+The folder is made into passages by the first call (documents.py), and these are searched with BM25 in this
+process: nothing else has to run, and no text leaves it. Each process of a training holds its own copy of the
+index, which suits some hundred thousand passages. A larger folder, or one that is to be searched by meaning,
+belongs into the retrieval server: write its passages with `index_folder`, build an index of them, and use the
+tool `retrieval`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+from rag_r1.options import Flag, Must, PositiveCount, Text, options, options_from
+from rag_r1.protocols import Document
+from rag_r1.tools.documents import index_folder
+from rag_r1.tools.loading import LoadedOnce
+
+#: In the folder, unless `index` names another place. Hidden, so that it is not read as a document.
+INDEX = ".rag_r1_index"
+#: A word; of Chinese and Japanese, which do not separate words, a character.
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
+#: Words that are in every text.
+_COMMON = frozenset(
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these "
+    "they this to was will with".split()
+)
+
+
+@options("rag_r1.tools.NAME")
+class DocumentsOptions:
+    """The keys of the tool `documents`."""
+
+    #: The documents: .txt, .md, .html, .pdf, in subfolders too.
+    folder: Annotated[Text, Must("a folder with documents")]
+    #: Where the passages are kept; null: in the folder itself.
+    index: Annotated[Text | None, Must("a folder or null")] = None
+    #: Passages for a query.
+    topk: PositiveCount = 3
+    #: Leave out files that cannot be read; otherwise every search fails and the log names them.
+    skip_bad_files: Flag = False
+
+
+def make_documents(options: Mapping[str, Any], key: str) -> DocumentSearch:
+    """The searcher. Raises OptionsError for a wrong option, and ValueError if the folder or a package is
+    missing."""
+    given = options_from(DocumentsOptions, options, key)
+    if not Path(given.folder).is_dir():
+        raise ValueError(f"{key}.folder: there is no folder {given.folder!r}")
+    try:
+        import bm25s  # noqa: F401
+    except ImportError:
+        raise ValueError(f"{key} needs the package bm25s: pip install 'rag-r1[documents]'") from None
+    return DocumentSearch(given)
+
+
+class DocumentSearch:
+    """Searches the passages of a folder."""
+
+    def __init__(self, options: DocumentsOptions):
+        self.options = options
+        self._index = LoadedOnce(self._load)
+
+    async def search(self, queries: Sequence[str]) -> list[list[Document]]:
+        """For each query its best passages. Raises DocumentsError, or OSError, if the folder cannot be
+        read."""
+        index = await self._index.get()
+        return await asyncio.to_thread(lambda: [index.search(query, self.options.topk) for query in queries])
+
+    def _load(self) -> PassageIndex:
+        folder = Path(self.options.folder)
+        out = folder / INDEX if self.options.index is None else Path(self.options.index)
+        corpus = index_folder(folder, out, skip_bad_files=self.options.skip_bad_files)
+        with corpus.open(encoding="utf-8") as lines:
+            return PassageIndex([json.loads(line) for line in lines])
+
+
+class PassageIndex:
+    """A BM25 index in memory. `rows`: those of documents.py; may be used by several threads."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]):
+        import bm25s
+
+        self._documents = [Document(row["id"], f'"{row["title"]}"\n{row["text"]}') for row in rows]
+        self._bm25 = bm25s.BM25(method="lucene", backend="numpy")
+        self._words: dict[str, int] = {}
+        known = [
+            [self._words.setdefault(word, len(self._words)) for word in words_of(document.contents)]
+            for document in self._documents
+        ]
+        self._empty = not self._words
+        if not self._empty:
+            self._bm25.index((known, self._words), show_progress=False)
+
+    def search(self, query: str, topk: int) -> list[Document]:
+        """The passages that share a word with the query, best first; at most `topk`."""
+        ids = [self._words[word] for word in words_of(query) if word in self._words]
+        if not ids:
+            return []
+        scores = self._bm25.get_scores_from_ids(ids)
+        best = np.argsort(-scores, kind="stable")[:topk]
+        found = ((self._documents[row], float(scores[row])) for row in best if scores[row] > 0)
+        return [Document(document.id, document.contents, score) for document, score in found]
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text that are searched for."""
+    return [word for word in _WORD.findall(text.casefold()) if word not in _COMMON]

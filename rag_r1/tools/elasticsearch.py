@@ -1,0 +1,103 @@
+"""The tool `elasticsearch`: searches an index of Elasticsearch or OpenSearch by title and text.
+
+    rag_r1:
+      tools:
+        wiki: {tool: elasticsearch, url: "http://127.0.0.1:9200", index: wiki, topk: 5}
+
+The index and the search are those of ArtSearch, which Agentic RAG-R1 uses: documents with `title`, `text` and
+`url`, a `multi_match` on title and text, and `WikiSearcher(index, url).search(query, size)` with results
+{id, url, title, text}. The key of a server that requires one is read from the environment variable that
+`key_env` names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from rag_r1.options import Must, PositiveCount, PositiveSeconds, Text, options, options_from
+from rag_r1.protocols import Document, Failure
+from rag_r1.tools.http_json import Address, HttpFailure, HttpRefusal, JsonServer, Variable, secret
+from rag_r1.tools.retrieval import failure
+from rag_r1.tools.wire import MAX_DOCUMENT_CHARS, MAX_ID_CHARS
+
+_FIELDS = ("title", "text")
+
+
+@options("rag_r1.tools.NAME")
+class ElasticsearchOptions:
+    """The keys of the tool `elasticsearch`."""
+
+    #: Name of the index, or several with commas between them.
+    index: Annotated[Text, Must("the name of an index")]
+    #: Address of the server.
+    url: Address = "http://127.0.0.1:9200"
+    #: Documents for a query.
+    topk: PositiveCount = 5
+    #: Seconds for an answer.
+    timeout_s: PositiveSeconds = 30.0
+    #: Environment variable with an API key, as Elasticsearch gives it (base64).
+    key_env: Variable = None
+
+
+def make_elasticsearch(options: Mapping[str, Any], key: str) -> ElasticSearch:
+    """The searcher. Raises OptionsError."""
+    given = options_from(ElasticsearchOptions, options, key)
+    searcher = WikiSearcher(given.index, given.url, key=secret(given.key_env), timeout_s=given.timeout_s)
+    return ElasticSearch(searcher, given.topk)
+
+
+class WikiSearcher:
+    """Searches one index. `key`: an API key; it is sent to `url` only."""
+
+    def __init__(self, index: str, url: str, *, key: str | None = None, timeout_s: float = 30.0):
+        self._url = f"{url.rstrip('/')}/{quote(index, safe=',*')}/_search"
+        self._server = JsonServer({"Authorization": f"ApiKey {key}"} if key else {}, timeout_s)
+
+    async def search(self, query: str, size: int = 5) -> list[dict[str, str]]:
+        """At most `size` results, best first: {id, url, title, text}. Raises
+        HttpFailure, and HttpRefusal if the server does not accept the query or has no such index."""
+        body = {"query": {"multi_match": {"query": query, "fields": list(_FIELDS)}}, "size": size}
+        answer = await self._server.ask("POST", self._url, json=body)
+        hits = answer.get("hits") if isinstance(answer, dict) else None
+        hits = hits.get("hits") if isinstance(hits, dict) else None
+        if not isinstance(hits, list):
+            raise HttpFailure("its answer has no hits")
+        return [_result(hit) for hit in hits[:size]]
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._server.close()
+
+
+def _result(hit: Any) -> dict[str, str]:
+    source = hit.get("_source") if isinstance(hit, dict) else None
+    if not isinstance(source, dict):
+        raise HttpFailure("a hit has no _source")
+    texts = {name: source.get(name) for name in ("url", *_FIELDS)}
+    known = {name: value if isinstance(value, str) else "" for name, value in texts.items()}
+    return {"id": str(hit.get("_id", ""))[:MAX_ID_CHARS], **known}
+
+
+class ElasticSearch:
+    """The searcher of the tool: all queries of a turn at once."""
+
+    def __init__(self, searcher: WikiSearcher, topk: int):
+        self.searcher, self.topk = searcher, topk
+
+    async def search(self, queries: Sequence[str]) -> list[list[Document] | Failure]:
+        """For each query its documents; a search that failed is a Failure."""
+        return list(await asyncio.gather(*map(self._one, queries)))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.searcher.close()
+
+    async def _one(self, query: str) -> list[Document] | Failure:
+        try:
+            found = await self.searcher.search(query, self.topk)
+        except (HttpFailure, HttpRefusal) as error:
+            return failure(f"{type(error).__name__}: {error}")
+        return [Document(one["id"], f'"{one["title"]}"\n{one["text"]}'[:MAX_DOCUMENT_CHARS]) for one in found]

@@ -1,0 +1,205 @@
+"""The entries under `rag_r1.tools`: one tool each, by the name with which the policy calls it.
+
+    rag_r1:
+      tools:
+        calculator: calculator                                       # a shipped tool
+        notes: {tool: documents, folder: my/notes, topk: 5}          # a shipped tool with options
+        ratio: my_package.my_tools:ratio                             # your own, made with `@tool`
+        wiki: {tool: "my_package.my_tools:make_wiki", language: fr}  # a factory, given the other keys
+        weather:                                                     # any async function
+          tool: my_package.my_tools:weather
+          description: Says what the weather is in a town.
+          parameters: {town: {type: string}}
+
+`tool` is one of SHIPPED or an import path, which names a tool (function_tool.py), an async function, or a
+factory that returns a tool or a Searcher. These keys are read here, for every tool; all others are its own:
+
+    description   what the policy reads about the tool, in place of the tool's own words
+    parameters    the JSON schema of its arguments, or the properties of one; checked before the tool's own
+    required      of the properties, those that must be given (all, if it is missing)
+    limits        time, retries, calls per episode, cache (rag_r1/tool_limits.py)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from inspect import iscoroutinefunction
+from typing import Annotated, Any
+
+from cachetools import LRUCache
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+from pydantic import AfterValidator, BeforeValidator
+
+from rag_r1.import_path import ImportPathError, imported
+from rag_r1.options import Must, OptionFault, OptionsError, Text, option_names, options, options_from
+from rag_r1.protocols import SEARCH, Document, Failure, Refusal
+from rag_r1.tool_limits import ToolLimits
+from rag_r1.tools.function_tool import FunctionTool, SearcherTool, fault_of, schema_of
+
+#: The shipped tools, imported when an entry names them: factories of (options, key of the entry).
+SHIPPED = {
+    "retrieval": "rag_r1.tools.retrieval:make_retrieval",
+    "documents": "rag_r1.tools.document_search:make_documents",
+    "graph": "rag_r1.tools.graph:make_graph",
+    "sparql": "rag_r1.tools.sparql:make_sparql",
+    "elasticsearch": "rag_r1.tools.elasticsearch:make_elasticsearch",
+    "page": "rag_r1.tools.page:make_page",
+    "calculator": "rag_r1.tools.calculator:make_calculator",
+    "mcp": "rag_r1.tools.mcp_client:make_mcp",
+}
+
+#: An import path or the name of a shipped tool; or a mapping with `tool`, its options, and the keys above.
+ToolEntry = str | Mapping[str, Any]
+
+
+def _limits(value: Any) -> Any:
+    return options_from(ToolLimits, value) if isinstance(value, Mapping) else value
+
+
+def _known(tool: str) -> str:
+    if tool not in SHIPPED and ":" not in tool:
+        raise ValueError("neither shipped nor an import path")
+    return tool
+
+
+@options("rag_r1.tools.NAME")
+class EntryKeys:
+    """The keys of an entry that do not belong to the tool; see the top of the module."""
+
+    tool: Annotated[
+        Text,
+        AfterValidator(_known),
+        Must(f"one of {', '.join(SHIPPED)}, or an import path, `package.module:name`"),
+    ]
+    description: Text | None = None
+    parameters: Annotated[dict | None, Must("a JSON schema, its properties, or null")] = None
+    required: Annotated[list | None, Must("a list of names of parameters, or null")] = None
+    limits: Annotated[ToolLimits | None, BeforeValidator(_limits), Must("a mapping of limits")] = None
+
+
+def make_tool(name: str, entry: ToolEntry) -> Any:
+    """A new tool from an entry of `rag_r1.tools`. Raises ValueError naming the key, and whatever the
+    factory raises."""
+    key = f"rag_r1.tools.{name}"
+    if name == SEARCH:
+        raise ValueError(f"{key}: the name is used by the search engine; its options are rag_r1.retriever")
+    if not isinstance(entry, str | Mapping):
+        what = "a tool's name, an import path or {tool, ...options}"
+        raise ValueError(f"{key} must be {what}, not {entry!r}")
+    given = {"tool": entry} if isinstance(entry, str) else dict(entry)
+    own = {option: given.pop(option) for option in option_names(EntryKeys) if option in given}
+    try:
+        keys = options_from(EntryKeys, own, key)
+    except OptionsError as error:
+        raise OptionsError([*error.faults, *_faults(own.get("tool"), given, key)]) from None
+    schema = _schema(keys, key)
+    made = _made(keys.tool, given, key)
+    if iscoroutinefunction(made):
+        if schema is None or keys.description is None:
+            what = "is a plain async function: give its description and parameters"
+            raise ValueError(f"{key}: {keys.tool!r} {what}")
+        made = FunctionTool(name, keys.description, schema, made)
+    elif hasattr(made, "search") and not is_tool(made):
+        made = SearcherTool(name, made)
+    if not is_tool(made):
+        what = f"gives neither a tool nor a searcher, but {type(made).__name__}"
+        raise ValueError(f"{key}: {keys.tool!r} {what}")
+    limits = keys.limits or getattr(made, "limits", None)
+    if keys.description is None and schema is None and limits is None:
+        return made
+    return Declared(name, made, keys.description, schema, limits)
+
+
+def _faults(tool: Any, options: dict[str, Any], key: str) -> list[OptionFault]:
+    """The faults of a shipped tool's own options, to be told together with those of the other keys."""
+    try:
+        if isinstance(tool, str) and tool in SHIPPED:
+            _made(tool, options, key)
+    except OptionsError as error:
+        return error.faults
+    except ValueError:  # told once the options are right
+        pass
+    return []
+
+
+def _schema(keys: EntryKeys, key: str) -> dict[str, Any] | None:
+    if keys.parameters is None:
+        return None
+    try:
+        return schema_of(keys.parameters, keys.required)
+    except SchemaError as error:
+        raise ValueError(f"{key}.parameters must be a JSON schema: {error.message}") from error
+
+
+def _made(tool: str, options: dict[str, Any], key: str) -> Any:
+    """What `tool` names: a tool or an async function, or what its factory makes of the options."""
+    if tool in SHIPPED:
+        return imported(SHIPPED[tool])(options, key)
+    try:
+        found = imported(tool)
+    except ImportPathError as error:
+        raise ImportPathError(f"{key}: {error}", error.remedy) from error
+    if not (is_tool(found) or iscoroutinefunction(found)):
+        return found(options)
+    if options:
+        raise ValueError(f"{key}: {tool!r} is a tool and takes no options; found {', '.join(options)}")
+    return found
+
+
+def is_tool(thing: Any) -> bool:
+    """Does it have what the agent core's `Tool` has?"""
+    return all(hasattr(thing, name) for name in ("call", "fault", "parameters")) and not isinstance(
+        thing, type
+    )
+
+
+class Declared:
+    """A tool with what its entry declares about it, and with a cache if `limits` asks for one.
+
+    The cache belongs to a process and holds answers; failures and refusals are asked for again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tool: Any,
+        description: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        limits: ToolLimits | None = None,
+    ):
+        self.name, self.tool, self.limits = name, tool, limits
+        self.description = tool.description if description is None else description
+        self.parameters = tool.parameters if parameters is None else parameters
+        self.together = getattr(tool, "together", True)
+        self._validator = None if parameters is None else Draft202012Validator(dict(parameters))
+        size = limits.cache_size if limits else 0
+        self._cache: LRUCache[str, tuple[Document, ...]] | None = LRUCache(size) if size else None
+
+    def fault(self, arguments: Mapping[str, Any]) -> str | None:
+        """What is wrong with the arguments, or None."""
+        declared = None if self._validator is None else fault_of(self._validator, arguments)
+        return declared or self.tool.fault(arguments)
+
+    async def call(
+        self, arguments: Sequence[Mapping[str, Any]]
+    ) -> Sequence[Sequence[Document] | Failure | Refusal]:
+        """The answers, of which those that are known are not asked for again. Raises what the tool raises."""
+        if self._cache is None:
+            return await self.tool.call(arguments)
+        keys = [json.dumps(dict(one), sort_keys=True, default=str) for one in arguments]
+        known = [self._cache.get(key) for key in keys]
+        new = [i for i, one in enumerate(known) if one is None]
+        found = await self.tool.call([arguments[i] for i in new]) if new else []
+        answers: list[Any] = list(known)
+        for i, answer in zip(new, found, strict=True):
+            answers[i] = answer
+            if isinstance(answer, list | tuple) and all(isinstance(one, Document) for one in answer):
+                self._cache[keys[i]] = tuple(answer)
+        return answers
+
+    async def close(self) -> None:
+        """Close the tool's connections."""
+        if callable(close := getattr(self.tool, "close", None)):
+            await close()

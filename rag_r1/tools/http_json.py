@@ -1,0 +1,97 @@
+"""Requests with JSON answers, for tools that ask a server of another kind than ours.
+
+What comes back is hostile data: it is limited in size, not decompressed, and redirects are errors. A tool
+asks once; the guard around all tools repeats what failed (agent/guard.py). Tokens are read from the
+environment variable that an option names, are sent in a header to this address only, and stand in no message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from pydantic import AfterValidator
+
+from rag_r1.options import Must, Text
+
+#: A larger answer than this many bytes is none.
+MAX_ANSWER_BYTES = 16 << 20
+
+
+def _http_address(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("not an http(s) address")
+    if "@" in parts.netloc:
+        raise ValueError("a password in an address would be logged")
+    return url
+
+
+Address = Annotated[Text, AfterValidator(_http_address), Must("an http(s) address without a password")]
+#: Of an option that names an environment variable.
+Variable = Annotated[Text | None, Must("the name of an environment variable, or null")]
+
+
+class HttpFailure(Exception):
+    """No usable answer; the message does not contain the request."""
+
+
+class HttpRefusal(Exception):
+    """The server did not accept the request (400 or 422); its words are in the message, on one line."""
+
+
+def secret(variable: str | None) -> str | None:
+    """The value of an environment variable; None if it is not set. It must not be logged."""
+    return os.environ.get(variable, "").strip() or None if variable else None
+
+
+class JsonServer:
+    """A server that answers with JSON; bound to the event loop in which it is first asked. `headers` may hold
+    secrets."""
+
+    def __init__(self, headers: Mapping[str, str] | None = None, timeout_s: float = 60.0):
+        self._headers, self._timeout_s = dict(headers or {}), timeout_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def ask(self, method: str, url: str, **request: Any) -> Any:
+        """The answer to a request (aiohttp's `json`, `data`, `params`, `headers`). Raises HttpFailure and
+        HttpRefusal."""
+        if self._session is None or self._session.closed:
+            self._session = aiohttp.ClientSession(
+                headers={"Accept-Encoding": "identity", "Accept": "application/json", **self._headers},
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=self._timeout_s),
+            )
+        try:
+            async with self._session.request(method, url, allow_redirects=False, **request) as response:
+                status, body = response.status, await _read(response)
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
+            raise HttpFailure(f"no answer ({type(error).__name__})") from None
+        if status in (400, 422):
+            raise HttpRefusal(" ".join(body[:2000].decode("utf-8", "replace").split())[:300])
+        if status != 200:
+            raise HttpFailure(f"HTTP {status}")
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            raise HttpFailure("its answer is not JSON") from None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(1 << 16):
+        body += chunk
+        if len(body) > MAX_ANSWER_BYTES:
+            raise ValueError("too long")
+    return bytes(body)

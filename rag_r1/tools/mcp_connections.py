@@ -1,0 +1,218 @@
+"""Connections to MCP servers, shared by all tools of an event loop that use the same server.
+
+A connection lives in a task of its own, which opens it and closes it again: the package mcp wants both in one
+task, while calls come from any. A connection that has failed, or on which a call was given up, is not used
+for new calls; the next call opens another one, and the old one is closed when its last call has ended. So a
+server that dies or hangs costs the calls that it had, and no others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import anyio
+import httpx2
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+from referencing import Registry
+
+from rag_r1.tools.mcp_client import McpFailure, McpOptions, environment_of, token_of
+
+logger = logging.getLogger(__name__)
+
+#: Most pages of a server's list of tools.
+_MOST_PAGES = 50
+#: Seconds for closing a connection; a server that does not end by then is killed by the package mcp.
+_CLOSING_S = 15.0
+#: Seconds for which a server may be silent on a stream.
+_STREAM_S = 300.0
+#: Errors that say that the connection is of no more use; others are answers.
+_BROKEN = {CONNECTION_CLOSED, REQUEST_TIMEOUT}
+
+_servers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Server]] = WeakKeyDictionary()
+
+
+def connection(options: McpOptions) -> Server:
+    """The server with these options, of the running event loop. Connects to nothing yet."""
+    servers = _servers.setdefault(asyncio.get_running_loop(), {})
+    key = json.dumps([options.command, options.url, options.env, options.cwd, options.token_env])
+    if key not in servers:
+        servers[key] = Server(options)
+    return servers[key]
+
+
+class Server:
+    """A server, and the connection that new calls use."""
+
+    def __init__(self, options: McpOptions):
+        self.options = options
+        self._link: Link | None = None
+        self._retired: set[Link] = set()
+
+    @asynccontextmanager
+    async def link(self) -> AsyncIterator[Link]:
+        """An open connection, for one call. Raises McpFailure if the server cannot be reached, and what the
+        block raises."""
+        link = self._link
+        if link is None or link.is_closed:
+            link = self._link = Link(self.options)
+        link.calls += 1
+        try:
+            await link.opened(self.options.timeout_s)
+            yield link
+        except MCPError as error:
+            if error.code in _BROKEN:
+                self._retire(link)
+            raise
+        except (McpFailure, SchemaError):
+            raise
+        except BaseException:  # also a call that was given up: the server may hang
+            self._retire(link)
+            raise
+        finally:
+            link.calls -= 1
+            if not link.calls and link is not self._link:
+                link.leave()
+
+    async def close(self) -> None:
+        """Close all connections, and wait until they are closed; a later call opens another one."""
+        if self._link is not None:
+            self._retire(self._link)
+        await asyncio.gather(*(link.close() for link in self._retired))
+
+    def _retire(self, link: Link) -> None:
+        if self._link is link:
+            self._link = None
+            self._retired.add(link)
+            link.when_closed(self._retired.discard)
+
+
+class Link:
+    """One connection. `calls`: those that are using it."""
+
+    def __init__(self, options: McpOptions):
+        self.calls = 0
+        self._options = options
+        self._leaving = asyncio.Event()
+        # Not the task's own `cancel`, which would also cut off the end of a server's process.
+        self._opening = anyio.CancelScope()
+        self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
+        self._validators: dict[str, Draft202012Validator] | None = None
+        self._task = asyncio.ensure_future(self._live())
+
+    @property
+    def client(self) -> Client:
+        """The client, once it is `opened`."""
+        return self._ready.result()
+
+    @property
+    def is_closed(self) -> bool:
+        """Can no call be made?"""
+        return self._task.done() or self._leaving.is_set()
+
+    async def opened(self, limit_s: float) -> None:
+        """Wait until it is open. Raises McpFailure."""
+        try:
+            await asyncio.wait_for(asyncio.shield(self._ready), limit_s)
+        except asyncio.TimeoutError:
+            self.leave()
+            raise McpFailure(f"the server did not open a connection within {limit_s:g} s") from None
+
+    async def listed(self) -> list[Any]:
+        """The server's tools, as the package mcp describes them. Raises McpFailure for too many."""
+        found, cursor = [], None
+        for _ in range(_MOST_PAGES):
+            page = await self.client.list_tools(cursor=cursor)
+            found += page.tools
+            cursor = page.next_cursor
+            if not cursor:
+                return found
+        raise McpFailure(f"its list of tools has more than {_MOST_PAGES} pages")
+
+    async def validators(self) -> dict[str, Draft202012Validator]:
+        """For each tool, what checks its arguments. Raises SchemaError for a schema that is none."""
+        if self._validators is None:
+            made = {}
+            for tool in await self.listed():
+                Draft202012Validator.check_schema(tool.input_schema)
+                # An empty registry: a schema's references must not be fetched from the web.
+                made[tool.name] = Draft202012Validator(tool.input_schema, registry=Registry())
+            self._validators = made
+        return self._validators
+
+    def when_closed(self, tell: Callable[[Link], object]) -> None:
+        """Call `tell` with this connection once it is closed."""
+        self._task.add_done_callback(lambda _: tell(self))
+
+    def leave(self) -> None:
+        """Begin to close it; if it is not open yet, give it up."""
+        self._leaving.set()
+        if not self._ready.done():
+            self._opening.cancel()
+
+    async def close(self) -> None:
+        """Close it, and wait until it is closed."""
+        self.leave()
+        await asyncio.wait({self._task}, timeout=_CLOSING_S)
+
+    async def _live(self) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                stack.enter_context(self._opening)
+                client = await stack.enter_async_context(await self._client(stack))
+                if not self._ready.done():
+                    self._ready.set_result(client)
+                await self._leaving.wait()
+        except BaseException as error:  # the package mcp raises many kinds, also groups of them
+            self._gone(_first_line(error))
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._gone("the connection was given up")
+        finally:
+            self._leaving.set()
+
+    async def _client(self, stack: AsyncExitStack) -> Client:
+        options = self._options
+        if options.command is not None:
+            command, *arguments = options.command
+            return Client(
+                StdioServerParameters(
+                    command=command, args=arguments, env=environment_of(options), cwd=options.cwd
+                )
+            )
+        assert options.url is not None
+        token = token_of(options)
+        # No proxy of the environment: it would be told the token.
+        http = httpx2.AsyncClient(
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=httpx2.Timeout(options.timeout_s, read=max(options.timeout_s, _STREAM_S)),
+            trust_env=False,
+        )
+        await stack.enter_async_context(http)
+        return Client(streamable_http_client(options.url, http_client=http))
+
+    def _gone(self, why: str) -> None:
+        if not self._ready.done():
+            self._ready.set_exception(McpFailure(f"the server cannot be reached: {why}"))
+        elif not self._leaving.is_set():
+            logger.warning("an MCP server's connection ended: %s", why)
+
+
+def _first_line(error: BaseException) -> str:
+    """The first cause in a group of exceptions, on one line."""
+    while getattr(error, "exceptions", None):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]

@@ -1,0 +1,75 @@
+"""The tool `page`: opens a page that a search has shown, by its address.
+
+    rag_r1:
+      tools:
+        page: {tool: page, url: "http://127.0.0.1:8000"}
+
+The pages are those that the retrieval server was started with (`--pages FILE.jsonl`, its route `/access`, as
+in ASearcher); nothing is fetched from the web. A long page is read in parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rag_r1.options import PositiveCount, PositiveSeconds, options, options_from
+from rag_r1.protocols import Refusal
+from rag_r1.tools.function_tool import FunctionTool, schema_of
+from rag_r1.tools.http_json import Address, HttpFailure, JsonServer
+from rag_r1.tools.retrieval import token_header
+
+_PARAMETERS = schema_of(
+    {
+        "url": {"type": "string", "maxLength": 2000, "description": "the address of the page"},
+        "part": {"type": "integer", "minimum": 1, "description": "of a long page, which part (1 first)"},
+    },
+    required=["url"],
+)
+
+
+@options("rag_r1.tools.NAME")
+class PageOptions:
+    """The keys of the tool `page`."""
+
+    #: Address of the retrieval server.
+    url: Address = "http://127.0.0.1:8000"
+    #: Characters that are shown at a time.
+    part_chars: PositiveCount = 4000
+    #: Seconds for an answer.
+    timeout_s: PositiveSeconds = 30.0
+
+
+def make_page(options: Mapping[str, Any], key: str) -> FunctionTool:
+    """The tool. Raises OptionsError."""
+    given = options_from(PageOptions, options, key)
+    return PageTool(given, JsonServer(token_header(), given.timeout_s))
+
+
+class PageTool(FunctionTool):
+    """Reads pages from a retrieval server."""
+
+    def __init__(self, options: PageOptions, server: JsonServer):
+        words = "Opens a page by its address and shows its text; a long page in parts."
+        super().__init__("page", words, _PARAMETERS, self.read)
+        self.options, self.server = options, server
+
+    async def read(self, url: str, part: int = 1) -> str | Refusal:
+        """The text of a part of a page. Raises HttpFailure."""
+        answer = await self.server.ask("POST", f"{self.options.url.rstrip('/')}/access", json={"urls": [url]})
+        pages = answer.get("result") if isinstance(answer, dict) else None
+        if not isinstance(pages, list) or len(pages) != 1:
+            raise HttpFailure("its answer has not one page")
+        contents = pages[0].get("contents") if isinstance(pages[0], dict) else None
+        if not isinstance(contents, str):
+            return Refusal(f"There is no page {url[:100]!r}. Open an address that a search has shown.")
+        size = self.options.part_chars
+        parts = max(1, -(-len(contents) // size))
+        if part > parts:
+            return Refusal(f"The page has {parts} parts.")
+        text = contents[(part - 1) * size : part * size]
+        return text if parts == 1 else f"(part {part} of {parts})\n{text}"
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.server.close()

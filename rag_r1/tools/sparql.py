@@ -1,0 +1,110 @@
+"""The tool `sparql`: asks a SPARQL endpoint, such as Wikidata's or a store of your own.
+
+    rag_r1:
+      tools:
+        wikidata: {tool: sparql, url: "https://query.wikidata.org/sparql", limits: {timeout_s: 60}}
+
+The policy writes a query (SELECT or ASK), or, with `template`, only words: these take the place of {words} in
+the template, as a string literal. The answer is a row a line, `name: value; name: value`. A query that the
+endpoint refuses is the policy's mistake, and it reads the endpoint's reason. Only the query operation of the
+protocol is used, never update; how long a query may run, and what it may reach, is the endpoint's to bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+
+from rag_r1.options import Must, PositiveCount, PositiveSeconds, Text, options, options_from
+from rag_r1.protocols import Refusal
+from rag_r1.tools.function_tool import FunctionTool, schema_of
+from rag_r1.tools.http_json import Address, HttpFailure, HttpRefusal, JsonServer, Variable, secret
+
+#: Longest value that is shown, in characters.
+_SHOWN = 300
+
+
+def _with_words(template: str) -> str:
+    if "{words}" not in template:
+        raise ValueError("no {words}")
+    return template
+
+
+@options("rag_r1.tools.NAME")
+class SparqlOptions:
+    """The keys of the tool `sparql`."""
+
+    #: Address of the endpoint.
+    url: Address
+    #: A query with {words}, for policies that write words; null: the policy writes queries.
+    template: Annotated[
+        Annotated[Text, AfterValidator(_with_words)] | None, Must("a query with {words} in it, or null")
+    ] = None
+    #: Rows that are shown.
+    rows: PositiveCount = 20
+    #: Seconds for an answer.
+    timeout_s: PositiveSeconds = 60.0
+    #: Environment variable with a bearer token.
+    token_env: Variable = None
+
+
+def make_sparql(options: Mapping[str, Any], key: str) -> SparqlTool:
+    """The tool. Raises OptionsError."""
+    return SparqlTool(options_from(SparqlOptions, options, key))
+
+
+class SparqlTool(FunctionTool):
+    """Asks one endpoint."""
+
+    def __init__(self, options: SparqlOptions):
+        if options.template is None:
+            words, what = "Asks a knowledge graph in SPARQL.", "a SPARQL query, SELECT or ASK"
+        else:
+            words, what = "Looks words up in a knowledge graph.", "the words to look up"
+        parameters = schema_of({"query": {"type": "string", "maxLength": 4000, "description": what}})
+        super().__init__("sparql", words, parameters, self.ask)
+        self.options = options
+        token = secret(options.token_env)
+        headers = {"User-Agent": "rag-r1", "Accept": "application/sparql-results+json"}
+        self._server = JsonServer(
+            {**headers, **({"Authorization": f"Bearer {token}"} if token else {})}, options.timeout_s
+        )
+
+    async def ask(self, query: str) -> str | Refusal:
+        """The rows that the endpoint finds. Raises HttpFailure."""
+        if self.options.template is not None:
+            query = self.options.template.replace("{words}", literal(query))
+        try:
+            answer = await self._server.ask("POST", self.options.url, data={"query": query})
+        except HttpRefusal as error:
+            return Refusal(f"The endpoint does not accept the query: {error}")
+        return self._in_words(answer)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._server.close()
+
+    def _in_words(self, answer: Any) -> str:
+        if isinstance(answer, dict) and isinstance(answer.get("boolean"), bool):
+            return "yes" if answer["boolean"] else "no"
+        results = answer.get("results") if isinstance(answer, dict) else None
+        rows = results.get("bindings") if isinstance(results, dict) else None
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise HttpFailure("its answer has no bindings")
+        lines = [_row(row) for row in rows[: self.options.rows]]
+        if len(rows) > len(lines):
+            lines.append(f"({len(rows) - len(lines)} more rows)")
+        return "\n".join(lines) or "Nothing was found."
+
+
+def _row(row: Mapping[str, Any]) -> str:
+    values = {name: cell.get("value") for name, cell in row.items() if isinstance(cell, dict)}
+    return "; ".join(f"{name}: {' '.join(str(value).split())[:_SHOWN]}" for name, value in values.items())
+
+
+def literal(words: str) -> str:
+    """A text as a SPARQL string literal, whatever is in it."""
+    escaped = words.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return f'"{escaped}"'

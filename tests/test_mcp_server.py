@@ -1,0 +1,172 @@
+"""`rag-r1 mcp`: the search and the agent as tools of any MCP client, and what other servers offer."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from json_server import JsonStub
+
+from rag_r1 import mcp_command
+from rag_r1.tools import make_tool
+from rag_r1.tools.mcp_client import has_mcp
+
+pytestmark = [
+    pytest.mark.slow,  # importing mcp takes seconds
+    pytest.mark.skipif(not has_mcp(), reason="mcp 2 is not installed: pip install 'rag-r1[mcp]'"),
+]
+SMALL = Path(__file__).parent / "tools" / "small_mcp_server.py"
+PASSAGE = {"document": {"id": "7", "contents": '"Ulm"\nUlm lies on the Danube.'}, "score": 2.5}
+TURNS = ["<think>a</think><search>Ulm river</search>", "<think>b</think><answer>the Danube</answer>"]
+
+
+def answer(asked):
+    """A retrieval server and a model behind one address."""
+    if asked.path == "/retrieve":
+        if asked.body["queries"] == ["broken"]:
+            return 500, "{}"
+        return {"result": [[PASSAGE] for _ in asked.body["queries"]]}
+    messages = asked.body["messages"]
+    if "refused" in messages[0]["content"]:
+        return 401, '{"error": {"message": "no such key"}}'
+    said = TURNS[sum(message["role"] == "assistant" for message in messages)]
+    return {"choices": [{"message": {"content": said}, "finish_reason": "stop"}]}
+
+
+@pytest.fixture(scope="module")
+def stub():
+    with JsonStub(answer) as server:
+        yield server
+
+
+def arguments(stub, *more):
+    where = ["--retriever-url", stub.url, "--base-url", f"{stub.url}/v1", "--model", "m", "--engine", "chat"]
+    quick = ["rag_r1.retriever.retries=0", "rag_r1.retriever.topk=1"]
+    return mcp_command.read_arguments(mcp_command.McpArguments, [*where, *more, *quick], description="")
+
+
+async def made(stub):
+    """The server, as the command makes it, and its searcher."""
+    from rag_r1.mcp_server import make_server, player
+    from rag_r1.tools import RetrievalClient, RetrieverConfig
+
+    searcher = RetrievalClient(RetrieverConfig(url=stub.url, retries=0))
+    return make_server(searcher, await player(mcp_command._as_evaluated(arguments(stub)))), searcher
+
+
+async def test_a_client_searches_and_asks_the_agent(stub):
+    from mcp.client import Client
+
+    server, searcher = await made(stub)
+    async with Client(server) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        found = await client.call_tool("search", {"query": "Ulm"})
+        asked = await client.call_tool("ask", {"question": "On which river does Ulm lie?"})
+    await searcher.close()
+    assert set(tools) == {"search", "ask"} and tools["ask"].input_schema["required"] == ["question"]
+    passage = {"id": "7", "title": "Ulm", "text": "Ulm lies on the Danube.", "score": 2.5}
+    assert found.structured_content == {"passages": [passage]}
+    assert asked.structured_content == {
+        "answer": "the Danube",
+        "status": "answered",
+        "searches": ["Ulm river"],
+        "sources": [passage],
+    }
+
+
+async def test_a_failure_is_an_error_of_its_call_and_the_server_goes_on(stub):
+    from mcp.client import Client
+
+    server, searcher = await made(stub)
+    async with Client(server) as client:
+        broken = await client.call_tool("search", {"query": "broken"})
+        refused = await client.call_tool("ask", {"question": "refused?"})
+        long = await client.call_tool("ask", {"question": "x" * 5000})
+        again = await client.call_tool("ask", {"question": "Ulm?"})
+    await searcher.close()
+    assert broken.is_error and "The search engine did not answer" in broken.content[0].text
+    assert refused.is_error and "The model cannot be asked" in refused.content[0].text
+    assert long.is_error and not again.is_error
+
+
+async def test_beyond_the_questions_that_may_wait_a_question_is_refused():
+    from mcp.client import Client
+
+    from rag_r1.agent import Trajectory
+    from rag_r1.mcp_server import make_server
+
+    gate, begun = asyncio.Event(), []
+
+    async def play(question):
+        begun.append(question)
+        await gate.wait()
+        return Trajectory("1", question, "p", answer="yes", status="answered")
+
+    async with Client(make_server(None, play, concurrency=2)) as client:
+        calls = [asyncio.ensure_future(client.call_tool("ask", {"question": f"{n}"})) for n in range(5)]
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        assert len(begun) == 2
+        gate.set()
+        results = await asyncio.gather(*calls)
+    assert sorted(result.is_error for result in results) == [False] * 4 + [True]
+
+
+async def test_over_http_it_wants_the_token_and_a_host_of_this_machine(stub, monkeypatch):
+    import aiohttp
+    import uvicorn
+
+    from rag_r1.mcp_server import http_app
+
+    monkeypatch.setenv("RIGHT", "SECRET")
+    monkeypatch.setenv("WRONG", "SECRETS")
+    server, searcher = await made(stub)
+    http = uvicorn.Server(uvicorn.Config(http_app(server, "SECRET"), port=0, log_level="error"))
+    serving = asyncio.ensure_future(http.serve())
+    while not http.started:
+        await asyncio.sleep(0.01)
+    url = f"http://127.0.0.1:{http.servers[0].sockets[0].getsockname()[1]}/mcp"
+    told = {}
+    for name in ("RIGHT", "WRONG"):
+        entry = {"tool": "mcp", "url": url, "call": "search", "token_env": name, "timeout_s": 10}
+        tool = make_tool("search_it", entry)
+        (told[name],) = await tool.call([{"query": "Ulm"}])
+        await tool.close()
+    async with aiohttp.ClientSession(
+        headers={"Authorization": "Bearer SECRET", "Host": "evil.org"}
+    ) as client:
+        async with client.post(
+            url, json={}, headers={"Accept": "application/json, text/event-stream"}
+        ) as response:
+            status = response.status
+    http.should_exit = True
+    await serving
+    await searcher.close()
+    assert "Ulm lies on the Danube." in told["RIGHT"][0].contents
+    assert "cannot be reached" in told["WRONG"].detail and "SECRET" not in told["WRONG"].detail
+    assert status == 421
+
+
+@pytest.mark.full  # starts the command, which imports everything anew
+async def test_the_command_serves_over_stdio_what_our_own_client_can_use(stub):
+    command = [sys.executable, "-m", "rag_r1.cli", "mcp", "--retriever-url", stub.url]
+    tool = make_tool("wiki", {"tool": "mcp", "command": command, "call": "search", "env": ["PYTHONPATH"]})
+    ((found,),) = await tool.call([{"query": "Ulm"}])
+    await tool.close()
+    assert "Ulm lies on the Danube." in found.contents
+
+
+def test_what_a_server_offers_is_printed_as_entries_that_can_be_used(capsys):
+    assert mcp_command.main(["--tools", sys.executable, "-S", str(SMALL)]) == 0
+    entries = yaml.safe_load(capsys.readouterr().out)["rag_r1"]["tools"]
+    assert entries["echo"]["description"] == "Says the text again."
+    echo = make_tool("echo", entries["echo"])
+    assert echo.fault({"txt": "a"}) and not echo.fault({"text": "a"})
+
+
+def test_what_is_missing_is_said(capsys):
+    assert mcp_command.main(["--tools", "no-such-command"]) == 1
+    assert "cannot be reached: FileNotFoundError" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        mcp_command.main(["--base-url", "http://127.0.0.1:1/v1"])
+    assert "--base-url and --model belong together" in capsys.readouterr().err
