@@ -55,7 +55,10 @@ def retrieval_server(index: Path, log: Path, *options: str, wait_s: float = 300)
     ]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
-        process = subprocess.Popen([*command, *options], stdout=output, stderr=subprocess.STDOUT)
+        # A session of its own: Ctrl-C is for the caller, who may have searches to finish.
+        process = subprocess.Popen(
+            [*command, *options], stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
             _wait_until_ready(process, url, log, wait_s)
             yield url

@@ -73,11 +73,18 @@ def prepare(given: AskingArguments, defaults: Mapping[str, Any], *, validation: 
         raise RunError(str(error)) from error
 
 
-def _prepared(given: AskingArguments, defaults: Mapping[str, Any], validation: bool) -> Prepared:
+def prepare_agent(
+    given: AskingArguments, defaults: Mapping[str, Any], *, validation: bool
+) -> tuple[RagR1Config, Tokens, AgentSetup]:
+    """The agent by the arguments; see `prepare`. Raises ValueError."""
     config = RagR1Config.from_config(block_of(given, defaults))
     tokens = Tokens.of(given.tokenizer)
     limits = RowLimits(given.max_prompt_tokens, given.max_response_tokens, given.max_context_tokens)
-    setup = agent_setup(config, tokens, limits, validation=validation)
+    return config, tokens, agent_setup(config, tokens, limits, validation=validation)
+
+
+def _prepared(given: AskingArguments, defaults: Mapping[str, Any], validation: bool) -> Prepared:
+    config, tokens, setup = prepare_agent(given, defaults, validation=validation)
     retriever = config.validation_retriever if validation else config.retriever
     entries = [dict(entry) for entry in config.reward]
     if "rag_r1.reward" not in keys_of(given):
@@ -161,9 +168,9 @@ async def session(
     endpoint = Endpoint(options, stop, spending, Pace(given.rpm, given.tpm))
     try:
         if searches:
-            await _try_search(ready.setup)
-        sampling = {"model": model, **_sampling(given)}
-        answers = await _unless_stopped(
+            await try_search(ready.setup)
+        sampling = {"model": model, **sampling_of(given)}
+        answers = await unless_stopped(
             stop, ready.tokens.answers(given.engine, endpoint, model, body, ready.setup)
         )
         notes = {"endpoint": base_address(url), "retriever": given.retriever_url}
@@ -202,7 +209,7 @@ def run_command(work: Callable[[], Awaitable[int]]) -> int:
         return 130
 
 
-def _sampling(given: AskingArguments) -> dict[str, Any]:
+def sampling_of(given: AskingArguments) -> dict[str, Any]:
     """Keys of every request, besides the temperature. vLLM takes what a request leaves out from the model's
     generation_config.json (Qwen's has a repetition penalty, and top-p and top-k of its own), so a policy is
     asked with all of them, as in training."""
@@ -211,18 +218,21 @@ def _sampling(given: AskingArguments) -> dict[str, Any]:
     return {"top_p": given.top_p, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
-async def _unless_stopped(stop: Stop, work: Awaitable[Any]) -> Any:
-    """The result of what is done before the runner watches `stop`. Raises RunError if that ends the run."""
+async def unless_stopped(stop: Stop, work: Awaitable[Any]) -> Any:
+    """The result of what is done while nothing else watches `stop`. Raises RunError if that ends the run;
+    the work is then cancelled, as it is when this is."""
     task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-    await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    if not task.done():
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise RunError(str(stop.reason))
+        return task.result()
+    finally:
         task.cancel()
-        raise RunError(str(stop.reason))
-    return task.result()
+        stopped.cancel()
 
 
-async def _try_search(setup: AgentSetup) -> None:
+async def try_search(setup: AgentSetup) -> None:
     """One search, before anything has to be paid for. Raises RunError if it fails."""
     tool = setup.tools()["search"]
     try:
