@@ -1,0 +1,186 @@
+"""A folder of documents as a corpus of passages that can be indexed.
+
+`index_folder` reads every text, Markdown, HTML and PDF file of a folder and its subfolders
+(document_files.py) and writes `corpus.jsonl`, a passage of about 100 words a line:
+
+    {"id": "guides/setup.pdf#p3.1", "title": "Setup (page 3)", "text": "...",
+     "url": "guides/setup.pdf#page=3", "file": "guides/setup.pdf", "page": 3}
+
+That is a corpus for `retrieval_server/build_index.py`, and what the tool `documents` searches
+(document_search.py). A passage never crosses a page or a heading. Next to the corpus, `corpus.json` says from
+which files it was made: as long as these have the same names, sizes and times, the corpus is not made again.
+
+Files that cannot be read are named, up to twenty of them, and then either nothing is written or, with
+`skip_bad_files`, the others are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from tqdm import tqdm
+
+from rag_r1.protocols.actions import well_formed
+from rag_r1.tools.document_files import READERS, Section, UnreadableFile, read_document
+
+logger = logging.getLogger(__name__)
+
+#: Words of a passage; of Chinese and Japanese, characters.
+PASSAGE_WORDS = 100
+CORPUS, MADE_FROM = "corpus.jsonl", "corpus.json"
+#: Changes when the same files give other passages.
+_VERSION = 1
+#: Files that are named in an error.
+_NAMED = 20
+
+#: A Chinese or Japanese character, or a run of anything else; a run is cut where no word is that long.
+_WORD = re.compile(
+    r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]|[^\s\u3040-\u30ff\u3400-\u9fff]{1,80}|\S"
+)
+
+
+class DocumentsError(ValueError):
+    """The folder cannot be made into a corpus; the message names the files and the remedy."""
+
+
+def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_files: bool = False) -> Path:
+    """Write the passages of the documents in `folder` to `out`/corpus.jsonl, and return that path.
+
+    `out` is made if it is not there. If the folder has not changed since the corpus was written, the corpus
+    is left as it is. `progress`: show a bar on stderr, counted in files. Processes that do the same at the
+    same time wait for one another.
+
+    Raises DocumentsError if there is nothing to read, or if files cannot be read (with `skip_bad_files` these
+    are logged and left out).
+    """
+    folder, out = Path(folder), Path(out)
+    files = document_files(folder)
+    made_from = {"version": _VERSION, "skip_bad_files": skip_bad_files, "files": _fingerprint(folder, files)}
+    out.mkdir(parents=True, exist_ok=True)
+    corpus, note = out / CORPUS, out / MADE_FROM
+    with FileLock(out / ".lock"):
+        if corpus.is_file() and _read_note(note) == made_from:
+            return corpus
+        note.unlink(missing_ok=True)
+        _write(folder, files, corpus, progress, skip_bad_files)
+        note.write_text(json.dumps(made_from), encoding="utf-8")
+    return corpus
+
+
+def document_files(folder: Path) -> list[Path]:
+    """The files that can be read, sorted by name. Hidden ones are left out, and so are links that lead out of
+    the folder. Raises DocumentsError if there are none."""
+    if not folder.is_dir():
+        raise DocumentsError(f"{folder}: there is no such folder")
+    inside = folder.resolve()
+    found = [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.suffix.lower() in READERS
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        and path.is_file()
+        and path.resolve().is_relative_to(inside)
+    ]
+    if not found:
+        raise DocumentsError(f"{folder}: no file in it ends in one of {', '.join(READERS)}")
+    return found
+
+
+def passages_of(name: str, path: Path) -> Iterator[dict[str, Any]]:
+    """The passages of a file that is called `name`. Raises UnreadableFile, or OSError."""
+    document = read_document(path)
+    title = document.title or path.stem
+    numbers: dict[int | None, int] = {}
+    for section in document.sections:
+        for text in split_words(section.text):
+            numbers[section.page] = number = numbers.get(section.page, 0) + 1
+            page = "" if section.page is None else f"p{section.page}."
+            row = {
+                "id": f"{name}#{page}{number}",
+                "title": _titled(title, section),
+                "text": text,
+                "url": name if section.page is None else f"{name}#page={section.page}",
+                "file": name,
+            }
+            yield row if section.page is None else {**row, "page": section.page}
+
+
+def split_words(text: str, words: int = PASSAGE_WORDS) -> list[str]:
+    """A text in pieces of about `words` words each, equally long; [] for a text without any. White space
+    becomes single spaces; nothing else is lost."""
+    found = [match.span() for match in _WORD.finditer(text)]
+    pieces = max(1, round(len(found) / words))
+    ends = [len(found) * (i + 1) // pieces for i in range(pieces)] if found else []
+    starts = [0, *ends]
+    return [
+        " ".join(text[found[start][0] : found[end - 1][1]].split())
+        for start, end in zip(starts, ends, strict=False)
+    ]
+
+
+def _titled(title: str, section: Section) -> str:
+    if section.page is not None:
+        return f"{title} (page {section.page})"
+    return f"{title}: {section.heading}" if section.heading not in ("", title) else title
+
+
+def _write(folder: Path, files: list[Path], corpus: Path, progress: bool, skip_bad_files: bool) -> None:
+    """Write the corpus in one step, so that a kill leaves no half of it."""
+    bad: list[str] = []
+    passages = 0
+    part = corpus.with_suffix(".part")
+    with part.open("w", encoding="utf-8") as stream:
+        for path in tqdm(files, desc="reading documents", unit="file", disable=not progress):
+            name = _name(path.relative_to(folder))
+            try:
+                rows = list(passages_of(name, path))
+            except (UnreadableFile, OSError) as error:
+                bad.append(f"{name}: {error}")
+                continue
+            passages += len(rows)
+            for row in rows:
+                stream.write(well_formed(json.dumps(row, ensure_ascii=False)) + "\n")
+    try:
+        if bad and not skip_bad_files:
+            more = f"\n  and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
+            listed = "".join(f"\n  {one}" for one in bad[:_NAMED])
+            raise DocumentsError(
+                f"{folder}: {len(bad)} of {len(files)} files cannot be read; repair or remove them, or "
+                f"leave them out with skip_bad_files:{listed}{more}"
+            )
+        if not passages:
+            raise DocumentsError(f"{folder}: its {len(files)} files hold no text")
+        part.replace(corpus)
+    finally:
+        part.unlink(missing_ok=True)
+    for one in bad:
+        logger.warning("left out: %s", one)
+
+
+def _fingerprint(folder: Path, files: list[Path]) -> str:
+    """A hash of the names, sizes and times of the files."""
+    told = hashlib.sha256()
+    for path in files:
+        status = path.stat()
+        told.update(f"{_name(path.relative_to(folder))}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return told.hexdigest()
+
+
+def _name(path: Path) -> str:
+    """A relative path as text; bytes that are not UTF-8 are written as escapes."""
+    return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
+
+
+def _read_note(note: Path) -> Any:
+    try:
+        return json.loads(note.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,123 @@
+"""A folder of documents becomes a corpus of passages."""
+
+import importlib.util
+import json
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_documents import folder_of_documents, pdf
+
+from rag_r1.tools.document_files import UnreadableFile, read_document
+from rag_r1.tools.documents import DocumentsError, index_folder, split_words
+from retrieval_server.folder.corpus import CorpusReader
+
+needs_pypdf = pytest.mark.skipif(
+    importlib.util.find_spec("pypdf") is None,
+    reason="pypdf is not installed: pip install 'rag-r1[documents]'",
+)
+
+
+def rows(corpus):
+    return [json.loads(line) for line in corpus.read_text("utf-8").splitlines()]
+
+
+def test_every_document_becomes_passages_with_its_title_and_file(tmp_path):
+    found = rows(index_folder(folder_of_documents(tmp_path / "docs"), tmp_path / "out", False))
+    assert [(row["id"], row["title"], row["text"]) for row in found] == [
+        (
+            "lighthouse.html#1",
+            "Lighthouse & keeper: The lighthouse",
+            "It was built in 1873. Its keeper is Ada.",
+        ),
+        ("sub/notes.txt#1", "notes", "The ferry leaves at nine."),
+        ("tides.md#1", "Tides of Brunn", "The tide at Brunn turns twice a day."),
+        (
+            "tides.md#2",
+            "Tides of Brunn: Spring tides",
+            "Spring tides rise nine metres. ``` # not a heading ```",
+        ),
+    ]
+    assert all(row["url"] == row["file"] == row["id"].partition("#")[0] for row in found)
+
+
+def test_the_retrieval_server_reads_the_corpus(tmp_path):
+    corpus = index_folder(folder_of_documents(tmp_path / "docs"), tmp_path / "out", False)
+    passages = [passage for _, passage in CorpusReader(corpus, progress=False)]
+    assert [p.contents for p in passages if p.url == "sub/notes.txt"] == [
+        '"notes"\nThe ferry leaves at nine.'
+    ]
+
+
+@needs_pypdf
+def test_passages_of_a_pdf_keep_their_page(tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "report.PDF").write_bytes(pdf(["Sales rose.", "", "Costs fell."], "Annual report"))
+    found = rows(index_folder(docs, tmp_path / "out", False))
+    assert [(row["id"], row["title"], row["text"], row["url"], row["page"]) for row in found] == [
+        ("report.PDF#p1.1", "Annual report (page 1)", "Sales rose.", "report.PDF#page=1", 1),
+        ("report.PDF#p3.1", "Annual report (page 3)", "Costs fell.", "report.PDF#page=3", 3),
+    ]
+
+
+@needs_pypdf
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [(b"%PDF-1.4 broken", "no PDF that pypdf can read"), (pdf(["", ""]), "run OCR")],
+)
+def test_a_pdf_without_text_is_named_with_the_reason(tmp_path, data, fault):
+    (tmp_path / "x.pdf").write_bytes(data)
+    with pytest.raises(UnreadableFile, match=fault):
+        read_document(tmp_path / "x.pdf")
+
+
+def test_files_that_cannot_be_read_are_named_and_then_refused_or_left_out(tmp_path, caplog):
+    docs = folder_of_documents(tmp_path / "docs")
+    (docs / "latin.txt").write_bytes("Käse".encode("latin-1"))
+    with pytest.raises(DocumentsError, match=r"1 of 4 files.*\n  latin.txt: it is not UTF-8 text"):
+        index_folder(docs, tmp_path / "out", False)
+    assert not list((tmp_path / "out").glob("corpus*"))
+    assert len(rows(index_folder(docs, tmp_path / "out", False, skip_bad_files=True))) == 4
+    assert "left out: latin.txt" in caplog.text
+
+
+def test_an_unchanged_folder_is_not_read_again_and_a_changed_one_is(tmp_path):
+    docs = folder_of_documents(tmp_path / "docs")
+    corpus = index_folder(docs, tmp_path / "out", False)
+    corpus.write_text("kept")
+    assert index_folder(docs, tmp_path / "out", False).read_text() == "kept"
+    (docs / "sub" / "notes.txt").write_text("The ferry leaves at ten o'clock.")
+    assert "ten o'clock" in index_folder(docs, tmp_path / "out", False).read_text()
+
+
+@pytest.mark.parametrize("files", [[], ["a.doc"], ["empty.txt"]])
+def test_a_folder_without_text_is_refused(tmp_path, files):
+    for name in files:
+        (tmp_path / name).write_text("")
+    with pytest.raises(DocumentsError, match="no file in it ends in|hold no text"):
+        index_folder(tmp_path, tmp_path / "out", False)
+
+
+def test_links_that_lead_out_of_the_folder_are_not_followed(tmp_path):
+    docs = folder_of_documents(tmp_path / "docs")
+    (tmp_path / "private.txt").write_text("a private matter")
+    os.symlink(tmp_path / "private.txt", docs / "link.txt")
+    assert "private" not in index_folder(docs, tmp_path / "out", False).read_text()
+
+
+def test_a_page_says_its_encoding(tmp_path):
+    (tmp_path / "x.html").write_bytes('<meta charset="iso-8859-1"><p>Käse'.encode("latin-1"))
+    assert read_document(tmp_path / "x.html").sections[0].text.strip() == "Käse"
+    (tmp_path / "x.txt").write_bytes("Käse".encode("utf-16"))
+    assert read_document(tmp_path / "x.txt").sections[0].text == "Käse"
+
+
+@settings(max_examples=60)
+@given(st.text(st.sampled_from("ab 北京\n\u3000\u3105é"), max_size=900))
+def test_splitting_loses_nothing_and_pieces_are_about_as_long(text):
+    pieces = split_words(text, 10)
+    assert "".join("".join(pieces).split()) == "".join(text.split())
+    lengths = [len(split_words(piece, 1)) for piece in pieces]
+    assert not pieces or max(lengths) <= 15 and max(lengths) - min(lengths) <= 1
