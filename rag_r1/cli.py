@@ -39,6 +39,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "rag_r1.evaluation.evaluate",
         "ask a model or a checkpoint questions and report; eval report, eval compare; resumable",
     ),
+    "serve": ("rag_r1.serving.command", "chat with a search agent: an OpenAI-compatible server with a page"),
+    "chat": ("rag_r1.serving.terminal", "the same chat in the terminal"),
 }
 """Command -> the module with its `main`, and what it does."""
 
