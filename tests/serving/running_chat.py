@@ -77,6 +77,14 @@ class Asked:
 @contextmanager
 def chat_server(given: ServeArguments, about: About | None = None, **options: Any) -> Iterator[Asked]:
     """The server of these arguments; `options` are those of `serve`."""
+    place = Place(evaluation_of(given), about or About("some passages", protocol=given.protocol))
+    with chat_server_at(given, place, **options) as asked:
+        yield asked
+
+
+@contextmanager
+def chat_server_at(given: ServeArguments, place: Place, **options: Any) -> Iterator[Asked]:
+    """The same for what has been started."""
     found: list[Running] = []
     failed: list[BaseException] = []
     ready = threading.Event()
@@ -86,7 +94,6 @@ def chat_server(given: ServeArguments, about: About | None = None, **options: An
         ready.set()
 
     def run(listener: Any) -> None:
-        place = Place(evaluation_of(given), about or About("some passages", protocol=given.protocol))
         try:
             asyncio.run(serve(given, place, listener, note, **options))
         except BaseException as error:
