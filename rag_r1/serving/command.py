@@ -27,6 +27,7 @@ from rag_r1.evaluation.run_folder import RunError
 from rag_r1.serving.app import create_app
 from rag_r1.serving.arguments import AgentArguments, ServeArguments
 from rag_r1.serving.chats import Chats
+from rag_r1.serving.connections import WatchedHttp
 from rag_r1.serving.metrics import Metrics
 from rag_r1.serving.places import Place, started
 from rag_r1.serving.player import opened
@@ -147,7 +148,7 @@ def _configuration(app: object, drain_s: int) -> uvicorn.Config:
         app,  # type: ignore[arg-type]
         log_config=None,
         access_log=False,
-        http="h11",  # which limits the size of a request's headers
+        http=WatchedHttp,
         h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
         ws="none",
         lifespan="off",

@@ -28,7 +28,7 @@ from rag_r1.serving.conversation import Said
 from rag_r1.serving.showing import citations, searches
 
 #: A request's limits: its messages, and the characters of one.
-MOST_MESSAGES, MOST_CHARACTERS = 200, 100_000
+MOST_MESSAGES, MOST_CHARACTERS = 200, 32_000
 DONE = b"data: [DONE]\n\n"
 #: A comment, which clients skip: shows that the connection is alive.
 STILL_HERE = b": still here\n\n"

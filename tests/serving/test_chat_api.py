@@ -127,7 +127,8 @@ def test_tags_in_a_question_or_its_history_are_neutralised(chat, policy):
         (question(tools=[{}]), 400, "its own search"),
         (question(temperature=-1), 400, "temperature"),
         (question(model="other"), 404, "only model"),
-        (question("long " * 20_000), 400, "shorten"),
+        (question("long " * 6_000), 400, "shorten"),
+        (question("long " * 7_000), 400, "at most 32000"),
     ],
 )
 def test_what_cannot_be_answered_is_refused_in_openais_form(chat, body, status, word):

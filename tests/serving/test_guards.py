@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 
 import httpx
 import pytest
 from running_chat import GOLD, arguments, chat_server, policy_of, question
 
+from rag_r1.serving.connections import WatchedHttp
 from rag_r1.serving.guards import HEADERS, MAX_BODY_BYTES
 
 TOKEN = "s3cret"
@@ -115,6 +117,18 @@ def test_headers_that_are_too_large_are_refused(chat):
     except httpx.TransportError:
         return  # closed while the client was still sending
     assert response.status_code == 400
+
+
+def test_a_connection_that_never_asks_is_closed_and_a_chat_under_way_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(WatchedHttp, "check_s", 0.1)
+    with policy_of() as policy, chat_server(arguments(policy.url, tmp_path)) as chat:
+        address = ("127.0.0.1", int(chat.url.rpartition(":")[2]))
+        for sent in (b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n"):
+            with socket.create_connection(address, timeout=10) as silent:
+                silent.sendall(sent)
+                assert silent.recv(100) == b""
+        policy.latency_s = 0.4
+        assert GOLD in chat.post(question()).text
 
 
 def test_no_answer_may_run_anything_that_is_not_the_servers_own_file(chat):
