@@ -90,7 +90,11 @@ class Chats:
         question, chat.history = fitted(wanted.asked, self.most_history, self.player.prompt_fits)
         shower = Shower(self.player.setup.protocol, chat.shown.put_nowait)
         return await self.player.play(
-            question, temperature=wanted.temperature, seed=wanted.seed, observer=shower
+            question,
+            temperature=wanted.temperature,
+            seed=wanted.seed,
+            observer=shower,
+            on_text=shower.grown,
         )
 
     def _ended(self, chat: Chat, task: asyncio.Task[Trajectory]) -> None:
@@ -128,7 +132,8 @@ class Chats:
             if shown is None:
                 break
             if shown.kind == "reasoning":
-                yield chunks.delta(reasoning_content=shown.text if is_first else _BREAK + shown.text)
+                apart = shown.begins and not is_first
+                yield chunks.delta(reasoning_content=_BREAK + shown.text if apart else shown.text)
                 is_first = False
             else:
                 yield chunks.event(shown.kind, shown.data)
@@ -153,8 +158,8 @@ class Chats:
 
 def thought(chat: Chat) -> str:
     """The reasoning of a chat that has ended, as its stream would have told it. Empties `shown`."""
-    texts = []
+    text = ""
     while not chat.shown.empty():
         if (shown := chat.shown.get_nowait()) is not None and shown.kind == "reasoning":
-            texts.append(shown.text)
-    return _BREAK.join(texts)
+            text += _BREAK + shown.text if shown.begins and text else shown.text
+    return text

@@ -14,16 +14,18 @@ import logging
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from rag_r1.agent import Observer, Trajectory
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.evaluation.asks import Ask
 from rag_r1.evaluation.endpoint import Endpoint, EndpointOptions
-from rag_r1.evaluation.engines import Tokens, engine_maker
+from rag_r1.evaluation.engines import IDS, Tokens, engine_maker
 from rag_r1.evaluation.evaluate import EvalArguments, validation_limits
 from rag_r1.evaluation.pacing import Stop
 from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.session import prepare_agent, sampling_of, try_search, unless_stopped
+from rag_r1.evaluation.streamed import Growing, OnText
 from rag_r1.evaluation.tape import Tape
 from rag_r1.import_path import find_beside_the_caller
 from rag_r1.tools import shared_searcher
@@ -51,12 +53,20 @@ class Player:
             return False
 
     async def play(
-        self, question: str, *, temperature: float = 0.0, seed: int = 0, observer: Observer | None = None
+        self,
+        question: str,
+        *,
+        temperature: float = 0.0,
+        seed: int = 0,
+        observer: Observer | None = None,
+        on_text: OnText | None = None,
     ) -> Trajectory:
-        """The record of the episode, which raises nothing but its own cancellation."""
+        """The record of the episode; raises nothing but its own cancellation. `on_text` sees each turn grow,
+        if the endpoint returns token ids; others are asked for whole turns."""
         endpoint = await self._current()
         ask = Ask(uuid.uuid4().hex, question, (), seed=seed, temperature=temperature)
-        engine = engine_maker(self.answers, self.setup, endpoint, Tape(), self.sampling, self.body)(ask)
+        asked: Any = endpoint if on_text is None or self.answers != IDS else Growing(endpoint, on_text)
+        engine = engine_maker(self.answers, self.setup, asked, Tape(), self.sampling, self.body)(ask)
         episode = self.setup.episode(engine, observer)
         try:
             return await unless_stopped(

@@ -1,7 +1,7 @@
 """What a client sees of an episode: its events (rag_r1/agent/events.py) as reasoning, searches, passages and
 citations.
 
-    reasoning   what the policy wrote in a turn, without tags, calls and the answer
+    reasoning   what the policy writes in a turn, without tags, calls and the answer, in pieces as it grows
     searching   {turn, calls: [{tool, arguments}]}
     passages    {turn, calls: [{tool, arguments, status, seconds, documents: [{id, title, text, score}]}]}
     rewrite     {turn, removed}: turns that were taken out of the context
@@ -33,24 +33,29 @@ _ACTIONS = ("call", "answer")
 
 @dataclass(frozen=True)
 class Shown:
-    """One thing to show: reasoning has `text`, everything else `data`."""
+    """One thing to show: reasoning has `text`, and whether a turn `begins` with it; everything else has
+    `data`."""
 
     kind: str
     text: str = ""
+    begins: bool = False
     data: dict[str, Any] = field(default_factory=dict)
 
 
 class Shower:
-    """An observer of one episode that passes on what is to be shown."""
+    """An observer of one episode that passes on what is to be shown. `grown` is called with the text of the
+    turn so far, if the engine tells it; whatever it does not, the end of the turn shows."""
 
     def __init__(self, protocol: Protocol, show: Callable[[Shown], None]):
         self.protocol, self.show = protocol, show
+        self._told = ""  # of this turn's reasoning
 
     def __call__(self, event: Event) -> None:
         turn, data = event.turn, event.data
-        if event.kind == "tokens":
-            if text := reasoning(data["text"], self.protocol):
-                self.show(Shown("reasoning", text))
+        if event.kind == "turn":
+            self._told = ""
+        elif event.kind == "tokens":
+            self._tell(reasoning(data["text"], self.protocol))
         elif event.kind == "calls":
             self.show(Shown("searching", data={"turn": turn, "calls": data["calls"]}))
         elif event.kind == "documents":
@@ -58,6 +63,16 @@ class Shower:
             self.show(Shown("passages", data={"turn": turn, "calls": calls}))
         elif event.kind == "rewrite":
             self.show(Shown("rewrite", data={"turn": turn, "removed": data["removed"]}))
+
+    def grown(self, text: str) -> None:
+        """The turn's text so far."""
+        self._tell(growing_reasoning(text, self.protocol))
+
+    def _tell(self, text: str) -> None:
+        """Show what is new. What was shown stays, also if the engine has begun the turn anew."""
+        if text.startswith(self._told) and len(text) > len(self._told):
+            self.show(Shown("reasoning", text[len(self._told) :], begins=not self._told))
+            self._told = text
 
 
 def reasoning(text: str, protocol: Protocol) -> str:
@@ -68,8 +83,28 @@ def reasoning(text: str, protocol: Protocol) -> str:
         block = protocol.acting[i]
         start = text.rfind(block.open, 0, end)
         text = text[: start if block.role in _ACTIONS and start >= 0 else end]
-    tags = (re.escape(tag) for block in protocol.blocks for tag in (block.open, block.close) if tag)
-    return re.sub("|".join(tags), "", text).strip()
+    return _without_tags(text, protocol)
+
+
+def growing_reasoning(text: str, protocol: Protocol) -> str:
+    """The same of a turn that is not complete: up to its call or answer, and without an end that may become
+    a tag."""
+    opened = (text.find(block.open) for block in protocol.acting if block.role in _ACTIONS)
+    text = text[: min((at for at in opened if at >= 0), default=len(text))]
+    tags = _tags(protocol)
+    for length in range(min(len(text), max(map(len, tags)) - 1), 0, -1):
+        if any(tag.startswith(text[-length:]) for tag in tags):
+            text = text[:-length]
+            break
+    return _without_tags(text, protocol)
+
+
+def _tags(protocol: Protocol) -> list[str]:
+    return [tag for block in protocol.blocks for tag in (block.open, block.close) if tag]
+
+
+def _without_tags(text: str, protocol: Protocol) -> str:
+    return re.sub("|".join(map(re.escape, _tags(protocol))), "", text).strip()
 
 
 def shown_call(call: dict[str, Any]) -> dict[str, Any]:

@@ -130,6 +130,7 @@ class Terminal:
         self.read = read or (lambda: input("\n> " if sys.stdin.isatty() else ""))
         self.messages: list[dict[str, str]] = []
         self._colours = self.out.isatty()
+        self._in_line = False  # reasoning arrives in pieces
 
     def chat(self, questions: Sequence[str] = ()) -> int:
         """Ask what is given, or else what is typed; the exit status."""
@@ -168,7 +169,8 @@ class Terminal:
 
     def _show(self, kind: str, data: Any) -> None:
         if kind == "reasoning":
-            self._line(data.strip(), _DIM)
+            self._write(data, _DIM)
+            self._in_line = True
         elif kind == "answer":
             self._line(data, _BOLD)
         elif kind == "queued":
@@ -193,8 +195,14 @@ class Terminal:
             self._line("    nothing found" if call["status"] == "ok" else f"    {call['status']}", _DIM)
 
     def _line(self, text: object, style: str = "") -> None:
+        before = "\n" if self._in_line else ""
+        self._in_line = False
+        self._write(text, style, before, "\n")
+
+    def _write(self, text: object, style: str, before: str = "", after: str = "") -> None:
         shown = plain_text(str(text))
-        self.out.write(f"{style}{shown}{_PLAIN}\n" if style and self._colours else f"{shown}\n")
+        shown = f"{style}{shown}{_PLAIN}" if style and self._colours else shown
+        self.out.write(f"{before}{shown}{after}")
         self.out.flush()
 
 

@@ -71,6 +71,19 @@ def test_a_stream_shows_everything_in_order_and_ends_with_the_answer(chat):
     assert len({chunk["id"] for chunk in chunks}) == 1
 
 
+def test_reasoning_streams_as_it_is_generated(tmp_path):
+    with (
+        policy_of(thought="I need to search") as policy,
+        chat_server(arguments(policy.url, tmp_path)) as chat,
+    ):
+        chunks = events(chat.post(question(stream=True)).text)
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+        pieces = [delta["reasoning_content"] for delta in deltas if "reasoning_content" in delta]
+        assert len(pieces) == 8 and "".join(pieces) == "I need to search\n\nI need to search"
+        whole = chat.post(question()).json()["choices"][0]["message"]
+        assert whole["reasoning_content"] == "".join(pieces) and whole["content"] == GOLD
+
+
 def test_the_openai_client_gets_answers_and_streams(chat):
     openai = pytest.importorskip("openai")
     with openai.OpenAI(base_url=f"{chat.url}/v1", api_key="none") as client:
@@ -173,7 +186,7 @@ def test_an_evaluation_asks_the_model_the_same_token_by_token(chat, policy, tmp_
     evaluated = policy.bodies[before:]
     assert len(served) == len(evaluated) == 2
     for ours, theirs in zip(served, evaluated, strict=True):
-        assert ours["temperature"] == 0
+        assert ours["temperature"] == 0 and ours.pop("stream") and ours.pop("stream_options")
         assert {**ours, "seed": 0} == {**theirs, "seed": 0}  # without effect at temperature 0
 
 

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from scripted import Characters, Engine, Searcher
 
-from rag_r1.agent import Budget, Episode, Trajectory, Turn
+from rag_r1.agent import Budget, Episode, Event, Trajectory, Turn
 from rag_r1.protocols import Document, load_protocol
-from rag_r1.serving.showing import Shower, citations, reasoning, searches
+from rag_r1.serving.showing import Shower, citations, growing_reasoning, reasoning, searches
 from rag_r1.tools import searching
 
 MQ = load_protocol("rag_r1_mq")
@@ -31,6 +31,40 @@ OTHER = Document("2", '"Tiber"\nThe Tiber is a river.', 0.25)
 )
 def test_reasoning_is_what_stands_beside_calls_and_answers(text: str, shown: str):
     assert reasoning(text, MQ).split() == shown.split()
+
+
+TURNS = (
+    "<think> first this, then that </think> <search> q </search>",
+    "<think> 1 < 2 and <b> </think> so <answer> Rome </answer>",
+    "no action at all",
+)
+
+
+@pytest.mark.parametrize("text", TURNS)
+def test_reasoning_that_grows_shows_no_tag_and_takes_nothing_back(text: str):
+    shown = []
+    shower = Shower(MQ, shown.append)
+    for length in range(len(text) + 1):
+        shower.grown(text[:length])
+    shower(Event("id", "tokens", 0, {"text": text}))
+    assert "".join(one.text for one in shown) == reasoning(text, MQ)
+    assert [one.begins for one in shown] == [True] + [False] * (len(shown) - 1)
+    assert len(shown) > 5
+
+
+def test_a_turn_that_the_engine_begins_anew_is_not_shown_twice():
+    shown = []
+    shower = Shower(MQ, shown.append)
+    for text in ("<think> I need", "<think> I", "<think> I need to", "<think> no"):
+        shower.grown(text)
+    assert "".join(one.text for one in shown) == "I need to"
+    shower(Event("id", "turn", 1, {"room": 1}))
+    shower.grown("<think> no")
+    assert shown[-1].text == "no" and shown[-1].begins
+
+
+def test_a_call_is_no_reasoning_before_it_is_complete():
+    assert growing_reasoning("<think> a </think> <search> q", MQ) == "a"
 
 
 def test_a_thought_that_is_a_turn_of_its_own_is_reasoning():

@@ -63,13 +63,20 @@ class Turn {
     return this.steps.appendChild(element("li", `step ${kind}`));
   }
 
+  // Reasoning arrives in pieces; a blank line begins that of another turn.
   thought(text) {
-    if (text.trim()) this.step("thought").append(element("p", "", text.trim()));
+    if (!this.thinking || text.startsWith("\n\n")) {
+      if (!text.trim()) return;
+      this.thinking = this.step("thought").appendChild(element("p"));
+      text = text.trimStart();
+    }
+    this.thinking.append(text);
   }
 
   // Searches stand here from the moment they are made, and get their passages when these arrive.
   searching({ turn, calls }) {
     this.status.textContent = "Searching";
+    this.thinking = null;
     calls.forEach((call, number) => {
       const step = this.step("search");
       const line = step.appendChild(element("p", "query"));
@@ -108,7 +115,9 @@ class Turn {
   }
 
   rewrite({ removed }) {
+    this.thinking = null;
     this.thought(`(took ${removed.length} earlier steps out of its context)`);
+    this.thinking = null;
   }
 
   queued({ ahead }) {
