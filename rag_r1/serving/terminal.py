@@ -169,7 +169,7 @@ class Terminal:
 
     def _show(self, kind: str, data: Any) -> None:
         if kind == "reasoning":
-            self._write(data, _DIM)
+            self._write(data if self._in_line else data.lstrip(), _DIM)
             self._in_line = True
         elif kind == "answer":
             self._line(data, _BOLD)

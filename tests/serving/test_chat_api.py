@@ -84,6 +84,7 @@ def test_reasoning_streams_as_it_is_generated(tmp_path):
         assert whole["reasoning_content"] == "".join(pieces) and whole["content"] == GOLD
 
 
+@pytest.mark.slow
 def test_the_openai_client_gets_answers_and_streams(chat):
     openai = pytest.importorskip("openai")
     with openai.OpenAI(base_url=f"{chat.url}/v1", api_key="none") as client:
@@ -168,6 +169,7 @@ def test_metrics_count_chats_searches_and_tokens(chat):
     assert chat.metric('chat_tokens_total{kind="generated"}') > 1
 
 
+@pytest.mark.slow
 def test_an_evaluation_asks_the_model_the_same_token_by_token(chat, policy, tmp_path):
     policy.bodies.clear()
     chat.post(question())
@@ -202,6 +204,7 @@ class Refusing(Policy):
         return web.json_response({"error": {"message": "a secret reason"}}, status=self.status)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [400, 401])
 def test_a_model_that_refuses_is_an_error_without_details_and_the_next_chat_is_answered(tmp_path, status):
     refusing = Refusing(tokenizer(), {QUESTION: GOLD}, always_right, searches=True, passages=PASSAGES)
@@ -216,6 +219,7 @@ def test_a_model_that_refuses_is_an_error_without_details_and_the_next_chat_is_a
         assert chat.post(question()).status_code == 200
 
 
+@pytest.mark.slow
 def test_of_32_chats_at_once_each_is_answered_or_told_when_to_come_back(tmp_path):
     with (
         policy_of(latency_s=0.05) as policy,
@@ -232,6 +236,7 @@ def test_of_32_chats_at_once_each_is_answered_or_told_when_to_come_back(tmp_path
         assert chat.metric('chat_refused_total{reason="full"}') == len(refused)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_abandoned_chat_frees_its_seat_within_a_second(tmp_path, stream):
     with (
@@ -252,6 +257,7 @@ def test_an_abandoned_chat_frees_its_seat_within_a_second(tmp_path, stream):
         assert chat.metric("chat_abandoned_total") == 1
 
 
+@pytest.mark.slow
 def test_a_stopping_server_finishes_what_has_begun(tmp_path):
     answers = []
     with policy_of(latency_s=0.3) as policy:

@@ -17,7 +17,7 @@ CONTROLS = "\x1b[2J\x07\x9b31m"
 @pytest.fixture(scope="module")
 def policy():
     hostile = ("p3", f'"Hostile {CONTROLS}"\nNot born{CONTROLS}.')
-    with policy_of(passages=(*PASSAGES, hostile)) as policy:
+    with policy_of(passages=(*PASSAGES, hostile), thought="I need to search.") as policy:
         yield policy
 
 
@@ -44,9 +44,9 @@ def test_a_question_shows_its_search_its_passages_and_the_answer(chat):
     asking, out = terminal(chat.url)
     assert asking.chat([QUESTION]) == 0
     shown = out.getvalue().splitlines()
-    assert shown[0].startswith(f"search: {QUESTION}")
-    assert "Mara Torval: The painter Mara Torval was born in Karlen Ford in 1907." in shown[1]
-    assert shown[-3:] == [GOLD, "the answer is in:", "  * Mara Torval"]
+    assert shown[0] == "I need to search." and shown[1].startswith(f"search: {QUESTION}")
+    assert "Mara Torval: The painter Mara Torval was born in Karlen Ford in 1907." in shown[2]
+    assert shown[-4:] == ["I need to search.", GOLD, "the answer is in:", "  * Mara Torval"]
 
 
 def test_what_comes_from_documents_cannot_control_the_terminal(chat):
