@@ -41,6 +41,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "ask a model or a checkpoint questions and report; eval report, eval compare; resumable",
     ),
     "mcp": ("rag_r1.mcp_command", "offer the search and a trained agent to MCP clients"),
+    "serve": ("rag_r1.serving.command", "chat with a search agent: an OpenAI-compatible server with a page"),
+    "chat": ("rag_r1.serving.terminal", "the same chat in the terminal"),
 }
 """Command -> the module with its `main`, and what it does."""
 

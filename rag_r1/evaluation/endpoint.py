@@ -29,6 +29,7 @@ import aiohttp
 from rag_r1.evaluation.characters import tokens_of
 from rag_r1.evaluation.pacing import Pace, Spending, Stop
 from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.streamed import CONTENT_TYPE, Folded, OnText
 from rag_r1.evaluation.tape import Usage
 
 Answer = TypeVar("Answer")
@@ -101,10 +102,12 @@ class Endpoint:
         read: Callable[[Any], Answer],
         useless: Callable[[Usage], None] = lambda usage: None,
         most_tokens: int = 0,
+        on_text: OnText | None = None,
     ) -> tuple[Answer, Usage]:
         """What `read` makes of the endpoint's answer, and the tokens. `read` raises ValueError for an answer
         that is not what was asked for; if its tokens have to be paid for, they are passed to `useless`.
-        `most_tokens`: what may be generated. Raises EngineFailure after the last attempt."""
+        `most_tokens`: what may be generated; `on_text`: sees the text of a streamed answer grow. Raises
+        EngineFailure after the last attempt."""
         content = request_bytes(body)
         problem = "no attempt"
         for attempt in range(self.options.retries + 1):
@@ -112,7 +115,7 @@ class Endpoint:
             prompt_tokens = _prompt_tokens(body)
             try:
                 async with self.spending.reserved(prompt_tokens, most_tokens):
-                    return await self._attempt(path, content, read, prompt_tokens, most_tokens)
+                    return await self._attempt(path, content, read, prompt_tokens, most_tokens, on_text)
             except _Again as again:
                 problem = self._scrub(str(again))
                 if again.usage is not None:
@@ -133,7 +136,13 @@ class Endpoint:
             self._session = None
 
     async def _attempt(
-        self, path: str, content: bytes, read: Callable[[Any], Answer], prompt_tokens: int, most_tokens: int
+        self,
+        path: str,
+        content: bytes,
+        read: Callable[[Any], Answer],
+        prompt_tokens: int,
+        most_tokens: int,
+        on_text: OnText | None,
     ) -> tuple[Answer, Usage]:
         estimated = prompt_tokens + most_tokens
         await self.pace.turn(estimated)
@@ -142,7 +151,7 @@ class Endpoint:
             self._under_way += 1
             try:
                 status, headers, raw = await asyncio.wait_for(
-                    self._send(path, content), self.options.timeout_s
+                    self._send(path, content, on_text), self.options.timeout_s
                 )
             # The first, because from Python 3.11 on a TimeoutError is an OSError.
             except (asyncio.TimeoutError, TimeoutError) as error:
@@ -170,7 +179,9 @@ class Endpoint:
         self.pace.correct(estimated, usage.prompt_tokens + usage.completion_tokens)
         return answer, usage
 
-    async def _send(self, path: str, content: bytes) -> tuple[int, Mapping[str, str], bytes]:
+    async def _send(
+        self, path: str, content: bytes, on_text: OnText | None
+    ) -> tuple[int, Mapping[str, str], bytes]:
         """Status, headers and body. With aiohttp, since the pool of httpx looks through all its connections
         for each request: with 250 in flight that took longer than vLLM's work for them."""
         if self._session is None:
@@ -187,12 +198,20 @@ class Endpoint:
         raw = bytearray()
         # A redirect would carry texts and key to an address that nobody has given.
         async with self._session.post(self.base + path, data=content, allow_redirects=False) as response:
-            async for part in response.content.iter_any():
-                raw += part
-                if len(raw) > MAX_ANSWER_BYTES:
-                    response.close()
-                    raise _Again(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-            return response.status, response.headers, bytes(raw)
+            kind = response.headers.get("Content-Type", "")
+            folded = Folded(on_text) if on_text is not None and kind.startswith(CONTENT_TYPE) else None
+            try:
+                async for part in response.content.iter_any():
+                    raw += part
+                    if len(raw) > MAX_ANSWER_BYTES:
+                        response.close()
+                        raise _Again(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+                    if folded is not None:
+                        folded.feed(part)
+                whole = bytes(raw) if folded is None else folded.whole()
+            except (ValueError, RecursionError) as error:
+                raise _Again(f"a useless stream: {error}") from error
+            return response.status, response.headers, whole
 
     async def _refused(self, status: int, headers: Mapping[str, str], raw: bytes) -> None:
         """Raise what a status other than 200 means, or end the run."""

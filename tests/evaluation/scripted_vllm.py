@@ -8,6 +8,7 @@ has not been searched for yet.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,8 @@ from rag_r1.demo.loopback import LoopbackServer
 class Policy(LoopbackServer):
     """A context manager. `golds`: right answers by question; `passages`: what the retrieval server finds,
     (id, contents); `corpus`: the hash that it names, if it describes itself; `ids`: whether token ids are
-    returned; `context`: its length, if the server names it; `latency_s`: of a completion."""
+    returned; `context`: its length, if the server names it; `latency_s`: of a completion; `thought`: before
+    each action."""
 
     tokenizer: Any
     golds: Mapping[str, str]
@@ -32,6 +34,7 @@ class Policy(LoopbackServer):
     ids: bool = True
     context: int | None = None
     latency_s: float = 0.0
+    thought: str = ""
     bodies: list[dict] = field(default_factory=list)
 
     def add_routes(self, app: web.Application) -> None:
@@ -70,10 +73,26 @@ class Policy(LoopbackServer):
         turns = prompt.rpartition("<|im_start|>assistant")[2]
         if self.searches and "</information>" not in turns:
             text = f"<search> {question} </search>"
+        if self.thought:
+            text = f"<think> {self.thought} </think> {text}"
         await asyncio.sleep(self.latency_s)
         ids = self.tokenizer(text, add_special_tokens=False).input_ids[: body["max_tokens"]]
         choice = {"text": text, "finish_reason": "stop", "stop_reason": text.split()[-1]}
         if self.ids:
             choice["token_ids"] = ids
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
+        if body.get("stream"):
+            return await self._stream(request, ids, choice, usage)
         return web.json_response({"choices": [choice], "usage": usage})
+
+    async def _stream(self, request: web.Request, ids: list[int], choice: dict, usage: dict):
+        """The same, a token at a time."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for number, one in enumerate(ids):
+            last = number == len(ids) - 1
+            piece = {**(choice if last else {}), "text": self.tokenizer.decode([one]), "token_ids": [one]}
+            await response.write(f"data: {json.dumps({'choices': [piece]})}\n\n".encode())
+        await response.write(f"data: {json.dumps({'choices': [], 'usage': usage})}\n\n".encode())
+        await response.write(b"data: [DONE]\n\n")
+        return response

@@ -1,0 +1,228 @@
+"""The HTTP app: OpenAI's chat API, the seed's `/chat/`, the page, health and metrics.
+
+    POST /v1/chat/completions   a question with its conversation; an answer, or a stream of events (wire.py)
+    GET  /v1/models             the one model
+    POST /chat/                 {"text"} -> {"result"}: Agentic RAG-R1's API, one question, no history
+    GET  /                      the chat page (page/)
+    GET  /about                 what the page tells about the server
+    GET  /health, /metrics
+
+A full server answers 503 with Retry-After. Every error is JSON in OpenAI's form, without internal details.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
+
+from rag_r1.agent import Trajectory
+from rag_r1.serving.chats import FAILURES, Chat, Chats, Wanted, thought
+from rag_r1.serving.conversation import Said, read_conversation
+from rag_r1.serving.guards import Guard
+from rag_r1.serving.metrics import CONTENT_TYPE
+from rag_r1.serving.seats import Full
+from rag_r1.serving.wire import ChatRequest, TextRequest, completion, error_body
+
+_PAGE = Path(__file__).with_name("page")
+#: What is served of the page: address, file, content type.
+_FILES = (
+    ("/", "chat.html", "text/html; charset=utf-8"),
+    ("/chat.css", "chat.css", "text/css; charset=utf-8"),
+    ("/chat.js", "chat.js", "text/javascript; charset=utf-8"),
+    ("/icon.svg", "icon.svg", "image/svg+xml"),
+)
+_WORDS = {404: "not_found", 405: "method_not_allowed"}
+
+
+@dataclass(frozen=True)
+class About:
+    """What the page tells: `what` is searched, `note` is a remark, `examples` are questions to begin with."""
+
+    what: str = ""
+    note: str = ""
+    examples: tuple[str, ...] = ()
+    protocol: str = ""
+    history: int = field(default=0)
+
+
+class Refused(Exception):
+    """A request that gets an error."""
+
+    def __init__(self, status: int, code: str, reason: str, headers: dict[str, str] | None = None):
+        super().__init__(reason)
+        self.status, self.code, self.reason, self.headers = status, code, reason, headers
+
+
+def create_app(
+    chats: Chats,
+    about: About,
+    *,
+    own: Iterable[str] = (),
+    allowed: Iterable[str] = (),
+    token: str | None = None,
+) -> FastAPI:
+    """The app. `own`, `allowed`, `token`: see Guard."""
+    app = FastAPI(title="RAG-R1 chat", docs_url=None, redoc_url=None)  # those pages load scripts from a CDN
+    _add_error_handlers(app, chats)
+    _add_chat(app, chats)
+    _add_page(app, about)
+    _add_operations(app, chats)
+
+    def count(reason: str) -> None:
+        chats.metrics.refused.labels(reason).inc()
+
+    app.add_middleware(Guard, own=own, allowed=allowed, token=token, on_refusal=count)
+    return app
+
+
+def _add_chat(app: FastAPI, chats: Chats) -> None:
+    @app.post("/v1/chat/completions", response_model=None)
+    async def chat_completions(request: Request, body: ChatRequest) -> Response:
+        chat = _begin(chats, _wanted(chats, body))
+        if body.stream:
+            return _Streamed(chats, chat)
+        record = await _until_gone(request, chat)
+        if record is None:
+            return Response(status_code=499)  # nobody reads it
+        return JSONResponse(completion(chat.id, chats.name, _answered(record), thought(chat), chat.more))
+
+    @app.post("/chat/", response_model=None)
+    @app.post("/chat", response_model=None, include_in_schema=False)
+    async def chat_text(request: Request, body: TextRequest) -> Response:
+        try:
+            asked = read_conversation([Said("user", body.text)])
+        except ValueError as error:
+            raise Refused(400, "bad_input", f"text: {error}") from error
+        record = await _until_gone(request, _begin(chats, Wanted(asked)))
+        if record is None:
+            return Response(status_code=499)
+        return JSONResponse({"result": _answered(record).answer or ""})
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {
+            "object": "list",
+            "data": [{"id": chats.name, "object": "model", "created": 0, "owned_by": "rag-r1"}],
+        }
+
+
+def _wanted(chats: Chats, body: ChatRequest) -> Wanted:
+    if body.model is not None and body.model != chats.name:
+        raise Refused(404, "model_not_found", f"the only model is {chats.name!r}")
+    if reason := body.refused():
+        raise Refused(400, "unsupported", reason)
+    try:
+        asked = read_conversation([message.said() for message in body.messages])
+    except ValueError as error:
+        raise Refused(400, "bad_input", f"messages: {error}") from error
+    usage = body.stream_options is not None and body.stream_options.include_usage
+    return Wanted(asked, body.temperature or 0.0, body.seed or 0, usage, tuple(body.ignored))
+
+
+def _begin(chats: Chats, wanted: Wanted) -> Chat:
+    try:
+        return chats.begin(wanted)
+    except Full as full:
+        chats.metrics.refused.labels("full").inc()
+        headers = {"Retry-After": str(full.retry_after)}
+        raise Refused(503, "overloaded", f"{full}: come back in {full.retry_after} s", headers) from full
+
+
+async def _until_gone(request: Request, chat: Chat) -> Trajectory | None:
+    """The record of the chat; None if the client goes away before, which ends the chat."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    waiting = asyncio.create_task(gone())
+    try:
+        await asyncio.wait({chat.task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        return chat.task.result() if chat.task.done() else None
+    finally:
+        waiting.cancel()
+        chat.task.cancel()
+
+
+def _answered(record: Trajectory) -> Trajectory:
+    """The record. Raises Refused if the episode failed."""
+    if record.status in FAILURES:
+        raise Refused(*FAILURES[record.status])
+    return record
+
+
+class _Streamed(StreamingResponse):
+    """A chat's stream; the chat ends with it."""
+
+    def __init__(self, chats: Chats, chat: Chat):
+        headers = {"X-Accel-Buffering": "no"}  # nginx: pass each event on at once
+        super().__init__(chats.stream(chat), headers=headers, media_type="text/event-stream")
+        self._chat = chat
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._chat.task.cancel()
+
+
+def _add_page(app: FastAPI, about: About) -> None:
+    @app.get("/about")
+    async def tell() -> dict[str, Any]:
+        return asdict(about)
+
+    for address, name, media_type in _FILES:
+        app.get(address, include_in_schema=False)(_file((_PAGE / name).read_bytes(), media_type))
+
+
+def _file(content: bytes, media_type: str) -> Callable[[], Any]:
+    async def serve() -> Response:
+        return Response(content, media_type=media_type)
+
+    return serve
+
+
+def _add_operations(app: FastAPI, chats: Chats) -> None:
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        return {"status": "ok", "running": chats.seats.running, "waiting": chats.seats.waiting}
+
+    @app.get("/metrics", response_class=Response)
+    async def metrics() -> Response:
+        return Response(chats.metrics.page(), media_type=CONTENT_TYPE)
+
+
+def _add_error_handlers(app: FastAPI, chats: Chats) -> None:
+    def answer(status: int, code: str, reason: str, headers: dict[str, str] | None = None) -> JSONResponse:
+        return JSONResponse(error_body(code, reason), status, headers)
+
+    @app.exception_handler(Refused)
+    async def refused(_: Request, error: Refused) -> JSONResponse:
+        return answer(error.status, error.code, error.reason, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def bad_input(_: Request, error: RequestValidationError) -> JSONResponse:
+        chats.metrics.refused.labels("bad_input").inc()
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            return answer(400, "bad_input", "the body is not JSON")
+        where = ".".join(str(part)[:50] for part in first["loc"] if part != "body") or "body"
+        return answer(400, "bad_input", f"{where}: {first['msg']}")
+
+    @app.exception_handler(HTTPException)
+    async def http_error(_: Request, error: HTTPException) -> JSONResponse:
+        code = getattr(error, "code", None) or _WORDS.get(error.status_code, "bad_input")
+        return answer(error.status_code, code, str(error.detail), dict(error.headers or {}))
+
+    @app.exception_handler(Exception)
+    async def unexpected(_: Request, error: Exception) -> JSONResponse:
+        return answer(*FAILURES["error"])

@@ -1,0 +1,168 @@
+"""The arguments of `rag-r1 serve` and `rag-r1 chat`, and those of `rag-r1 eval` that they stand for."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument
+from rag_r1.evaluation.arguments import Above0
+from rag_r1.evaluation.evaluate import EvalArguments
+from rag_r1.options import Must
+from rag_r1.protocols import protocol_names
+
+From0 = Annotated[int, Field(ge=0), Must("a whole number of at least 0")]
+Port = Annotated[int, Field(ge=0, le=65535), Must("a port, 0 to 65535")]
+#: What `given` and EvalArguments have in common, by the same names.
+_SHARED = (
+    "base_url",
+    "protocol",
+    "prompt",
+    "engine",
+    "tokenizer",
+    "api_key_env",
+    "retriever_url",
+    "max_response_tokens",
+    "max_prompt_tokens",
+    "max_context_tokens",
+    "timeout_s",
+    "vllm_options",
+    "overrides",
+)
+#: Attempts after the first: a person waits, so fewer than an evaluation's.
+_RETRIES = 2
+
+
+class AgentArguments(Arguments):
+    """Which agent answers: a model and a search."""
+
+    model: str | None = argument(
+        "a folder: Hugging Face's, or a checkpoint of veRL, which is served here with vLLM; with --base-url, "
+        "the model's name there",
+        "MODEL",
+        default=None,
+    )
+    base_url: str | None = argument(
+        "a server with the model, up to and with /v1 (default: vLLM is started here)", "URL", default=None
+    )
+    demo: bool = argument(
+        "the demo's policy in its invented world, with everything that it needs: that of the last "
+        "`rag-r1 demo`, or else the embedded one, which has not learned to search yet",
+        default=False,
+    )
+    documents: Path | None = argument(
+        "search a folder of your own: its documents are cut into passages and indexed with BM25 at start",
+        "DIR",
+        default=None,
+    )
+    retriever_url: str = argument("the retrieval server", "URL", default="http://127.0.0.1:8000")
+    protocol: str = argument(
+        f"the one that the model was trained with ({', '.join(protocol_names())}), or your own .yaml",
+        "NAME",
+        default="rag_r1_mq",
+    )
+    prompt: str | None = argument("your own prompt: a text file with {question} in it", "FILE", default=None)
+    engine: Literal["chat", "completions"] = argument(
+        "which API of the model's server is used: completions with token ids (vLLM), as in training, or chat",
+        default="completions",
+    )
+    tokenizer: str | None = argument(
+        "folder or Hub name of the model's tokenizer (default: the model's own)", "DIR", default=None
+    )
+    api_key_env: str = argument(
+        "environment variable with the key of --base-url", "NAME", default="OPENAI_API_KEY"
+    )
+    max_response_tokens: Positive = argument("tokens of an answer after its prompt", default=8192)
+    max_prompt_tokens: Positive = argument("tokens of a prompt, earlier questions included", default=4096)
+    max_context_tokens: Positive | None = argument(
+        "tokens that the model's context holds (default: the sum of both)", "N", default=None
+    )
+    timeout_s: Above0 = argument("seconds for one turn of the model", default=300.0)
+    history: From0 | None = argument(
+        "earlier questions and answers that a follow-up question is asked with (default: 4; --demo: 0, "
+        "since its policy knows single questions only)",
+        "N",
+        default=None,
+    )
+    vllm_options: str = argument(
+        'further flags of the vLLM that is started here, "--tensor-parallel-size 2"', "FLAGS", default=""
+    )
+    out: Path = argument(
+        "folder for logs, and for the index of --documents", "DIR", default=Path("outputs/serve")
+    )
+    name: str = argument("the model's name in the API", default="rag-r1")
+    concurrency: Positive = argument("chats at a time", "N", default=32)
+    queue: From0 = argument(
+        "chats that wait for their turn; the next is refused with Retry-After", "N", default=64
+    )
+    overrides: CheckedOverrides = argument(
+        "keys of the block rag_r1, for example rag_r1.agent.max_turns=6", "key=value", default=[]
+    )
+
+    @property
+    def earlier(self) -> int:
+        """Earlier questions that the policy is shown."""
+        return self.history if self.history is not None else 0 if self.demo else 4
+
+
+class ServeArguments(AgentArguments):
+    """`rag-r1 serve`: also where it listens."""
+
+    host: str = argument(
+        "address to listen on; 127.0.0.1: this machine only; 0.0.0.0: the whole network", default="127.0.0.1"
+    )
+    port: Port = argument("port to listen on; 0: a free one", default=8080)
+    allowed_host: list[str] = argument(
+        "a name under which browsers reach this server, beside addresses, localhost and the machine's own "
+        "name: that of a proxy; may be repeated",
+        "NAME",
+        default=[],
+    )
+    drain_s: Annotated[int, Field(ge=1), Must("a number of seconds of at least 1")] = argument(
+        "seconds that chats get to finish after SIGTERM or Ctrl-C", default=120
+    )
+
+    @model_validator(mode="after")
+    def _somebody_answers(self) -> ServeArguments:
+        check_agent(self)
+        return self
+
+
+def check_agent(given: AgentArguments) -> None:
+    """Raises ValueError, naming the flags, unless the arguments choose one agent."""
+    if given.demo:
+        for flag in ("model", "base_url", "documents", "prompt"):
+            if getattr(given, flag) is not None:
+                raise ValueError(f"--demo brings its own: leave out --{flag.replace('_', '-')}")
+    elif given.model is None:
+        raise ValueError("give --model (a folder, or with --base-url the name of a model), or try --demo")
+    if given.documents is not None and not given.documents.is_dir():
+        raise ValueError(f"--documents {given.documents} is no folder")
+
+
+def evaluation_of(given: AgentArguments) -> EvalArguments:
+    """The arguments with which `rag-r1 eval` plays a question as this server does."""
+    shared = {name: getattr(given, name) for name in _SHARED}
+    return EvalArguments(
+        data=[], model=given.model, out=given.out, retries=_RETRIES, in_flight=given.concurrency, **shared
+    )
+
+
+def with_demo_limits(given: AgentArguments, words: list[str], vllm: tuple[str, ...]) -> EvalArguments:
+    """The same for the demo: `words` are those of `rag-r1 eval` (rag_r1/demo/evaluation.py), `vllm` the flags
+    of its server; the user's own overrides come last."""
+    from rag_r1.command_line import read_arguments
+
+    found = read_arguments(EvalArguments, words, prog="rag-r1 eval", description="")
+    return found.model_copy(
+        update={
+            "overrides": [*found.overrides, *given.overrides],
+            "vllm_options": shlex.join([*vllm, *shlex.split(given.vllm_options)]),
+            "in_flight": given.concurrency,
+            "retries": _RETRIES,
+            "timeout_s": given.timeout_s,
+        }
+    )

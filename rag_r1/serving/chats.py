@@ -1,0 +1,165 @@
+"""Chats under way: each is a task that waits for its seat, plays its episode and passes on what is shown.
+
+The task belongs to its request: it is cancelled when the client has gone, which cancels the episode and with
+it the requests to the model, and when it ends, however it ends, its seat is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from rag_r1.agent import Trajectory
+from rag_r1.evaluation.markdown import plain
+from rag_r1.serving.conversation import Asked, fitted
+from rag_r1.serving.metrics import Metrics
+from rag_r1.serving.player import Player
+from rag_r1.serving.seats import Seats, Ticket
+from rag_r1.serving.showing import Shower, Shown, citations
+from rag_r1.serving.wire import DONE, STILL_HERE, Chunks, ending, error_body, finish_reason, sse
+
+logger = logging.getLogger(__name__)
+
+#: Seconds without anything to show after which a comment is sent: proxies close silent connections.
+SILENT_S = 15.0
+#: Between the reasoning of two turns.
+_BREAK = "\n\n"
+#: Endings that are no answer of the policy: the status, the word and the sentence of the error.
+FAILURES = {
+    "bad_row": (400, "too_long", "the question is longer than the model's prompt may be: shorten it"),
+    "tool_failure": (502, "search_failed", "the search did not answer: try again"),
+    "engine_failure": (502, "model_failed", "the model did not answer: try again"),
+    "error": (500, "internal", "the chat failed; the server's log says why"),
+}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a request asks for."""
+
+    asked: Asked
+    temperature: float = 0.0
+    seed: int = 0
+    include_usage: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass
+class Chat:
+    """One chat. `task` gives the record; `shown` ends with None when it is done; `history`: the earlier
+    questions that the policy was shown."""
+
+    wanted: Wanted
+    ticket: Ticket
+    task: asyncio.Task[Trajectory] = field(init=False)
+    id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
+    shown: asyncio.Queue[Shown | None] = field(default_factory=asyncio.Queue)
+    history: int = 0
+
+    @property
+    def more(self) -> dict[str, object]:
+        """What was made of the request."""
+        return {"history": self.history, "ignored": [*self.wanted.asked.ignored, *self.wanted.ignored]}
+
+
+class Chats:
+    """Begins chats, and tells them to clients. `name`: of the model; `most_history`: earlier questions that
+    the policy is shown."""
+
+    def __init__(self, player: Player, seats: Seats, metrics: Metrics, name: str, most_history: int):
+        self.player, self.seats, self.metrics = player, seats, metrics
+        self.name, self.most_history = name, most_history
+
+    def begin(self, wanted: Wanted) -> Chat:
+        """Begin a chat, or put it into the queue. Raises Full."""
+        chat = Chat(wanted, self.seats.enter())
+        chat.task = asyncio.create_task(self._play(chat))
+        chat.task.add_done_callback(partial(self._ended, chat))
+        return chat
+
+    async def _play(self, chat: Chat) -> Trajectory:
+        entered = time.monotonic()
+        await chat.ticket.seat()
+        self.metrics.wait.observe(time.monotonic() - entered)
+        wanted = chat.wanted
+        question, chat.history = fitted(wanted.asked, self.most_history, self.player.prompt_fits)
+        shower = Shower(self.player.setup.protocol, chat.shown.put_nowait)
+        return await self.player.play(
+            question,
+            temperature=wanted.temperature,
+            seed=wanted.seed,
+            observer=shower,
+            on_text=shower.grown,
+        )
+
+    def _ended(self, chat: Chat, task: asyncio.Task[Trajectory]) -> None:
+        """Free the seat, count, log; the text of questions is private and not logged."""
+        finished = not task.cancelled() and task.exception() is None
+        chat.ticket.leave(finished=finished)
+        chat.shown.put_nowait(None)
+        if finished:
+            record = task.result()
+            self.metrics.has_ended(record)
+            told = (chat.id, record.status, record.n_searches, record.seconds)
+            logger.info("%s: %s, %d searches, %.1f s", *told)
+            if record.status in FAILURES:
+                details = "; ".join(plain(note.detail) for note in record.failures)
+                logger.warning("%s: %s: %s", chat.id, record.status, details)
+        elif task.cancelled():
+            self.metrics.abandoned.inc()
+            logger.info("%s: abandoned", chat.id)
+        else:
+            logger.error("%s failed", chat.id, exc_info=task.exception())
+
+    async def stream(self, chat: Chat) -> AsyncIterator[bytes]:
+        """The answer as server-sent events."""
+        chunks = Chunks(chat.id, self.name)
+        yield chunks.delta(role="assistant", content="")
+        if not chat.ticket.is_seated:
+            yield chunks.event("queued", {"ahead": chat.ticket.ahead})
+        is_first = True
+        while True:
+            try:
+                shown = await asyncio.wait_for(chat.shown.get(), SILENT_S)
+            except (asyncio.TimeoutError, TimeoutError):
+                yield STILL_HERE
+                continue
+            if shown is None:
+                break
+            if shown.kind == "reasoning":
+                apart = shown.begins and not is_first
+                yield chunks.delta(reasoning_content=_BREAK + shown.text if apart else shown.text)
+                is_first = False
+            else:
+                yield chunks.event(shown.kind, shown.data)
+        for piece in self._last(chat, chunks):
+            yield piece
+        yield DONE
+
+    def _last(self, chat: Chat, chunks: Chunks) -> list[bytes]:
+        if chat.task.cancelled() or chat.task.exception() is not None:
+            return [sse(error_body(*FAILURES["error"][1:]))]
+        record = chat.task.result()
+        if record.status in FAILURES:
+            return [sse(error_body(*FAILURES[record.status][1:]))]
+        pieces = [chunks.delta(content=record.answer)] if record.answer else []
+        pieces += [
+            chunks.event("citations", citations(record)),
+            chunks.event("ended", {**ending(record), **chat.more}),
+            chunks.delta(finish=finish_reason(record)),
+        ]
+        return [*pieces, chunks.usage(record)] if chat.wanted.include_usage else pieces
+
+
+def thought(chat: Chat) -> str:
+    """The reasoning of a chat that has ended, as its stream would have told it. Empties `shown`."""
+    text = ""
+    while not chat.shown.empty():
+        if (shown := chat.shown.get_nowait()) is not None and shown.kind == "reasoning":
+            text += _BREAK + shown.text if shown.begins and text else shown.text
+    return text

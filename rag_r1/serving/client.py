@@ -1,0 +1,86 @@
+"""A client of the chat API that passes on what a stream shows, as it arrives.
+
+The server's texts come from documents and models, so nothing here trusts them: lines and their number are
+limited, and what is not of the API's shape is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import httpx
+
+#: A longer line, in characters, is none of this API's; nor is an answer of more lines.
+_LONGEST_LINE, _MOST_LINES = 4 << 20, 100_000
+#: Seconds until the server is reached, and between two pieces (it sends one at least every 15 s).
+_CONNECT_S, _PIECE_S = 10.0, 120.0
+
+
+class ChatError(Exception):
+    """No answer, for the reason in the message; `retry_after` in seconds if the server is full."""
+
+    def __init__(self, reason: str, retry_after: float | None = None):
+        super().__init__(reason)
+        self.retry_after = retry_after
+
+
+def ask(url: str, messages: Sequence[dict[str, str]], token: str | None = None) -> Iterator[tuple[str, Any]]:
+    """What a question streams, in order: ("reasoning", text), ("answer", text) or (event, its data).
+
+    `url`: the server's, without a path. Raises ChatError. To stop an answer, close the iterator.
+    """
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    timeout = httpx.Timeout(_PIECE_S, connect=_CONNECT_S)
+    body = {"messages": list(messages), "stream": True}
+    try:
+        with (
+            httpx.Client(headers=headers, timeout=timeout, trust_env=False) as client,
+            client.stream("POST", f"{url}/v1/chat/completions", json=body) as response,
+        ):
+            if response.status_code != 200:
+                raise _refused(response)
+            yield from _pieces(response.iter_lines())
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        raise ChatError(f"no answer from {url}: {type(error).__name__}: {error}") from error
+
+
+def _pieces(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(lines):
+        if number >= _MOST_LINES or len(line) > _LONGEST_LINE:
+            raise ChatError("the answer is longer than an answer of this API can be")
+        if line == "data: [DONE]":
+            return
+        if not line.startswith("data: "):
+            continue  # a comment, or the end of an event
+        try:
+            chunk = json.loads(line.removeprefix("data: "))
+            yield from _of_chunk(chunk)
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+            raise ChatError("the answer is not of the chat API's form") from error
+    raise ChatError("the connection ended before the answer")
+
+
+def _of_chunk(chunk: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    if "error" in chunk:
+        raise ChatError(str(chunk["error"]["message"]))
+    if "rag_r1" in chunk:
+        yield str(chunk["rag_r1"]["event"]), chunk["rag_r1"]
+    for choice in chunk["choices"]:
+        delta = choice["delta"]
+        if text := delta.get("reasoning_content"):
+            yield "reasoning", str(text)
+        if text := delta.get("content"):
+            yield "answer", str(text)
+
+
+def _refused(response: httpx.Response) -> ChatError:
+    try:
+        said = str(json.loads(response.read())["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        said = "no reason given"
+    wait = response.headers.get("Retry-After", "")
+    return ChatError(
+        f"HTTP {response.status_code}: {said}", float(wait) if wait.isascii() and wait.isdigit() else None
+    )

@@ -1,0 +1,84 @@
+"""What is asked: the question of a chat request, and the conversation before it.
+
+A policy was trained on one question in its protocol's prompt, so a follow-up question is asked in the same
+form: the earlier questions and answers stand before the question, in its place of the prompt. The first
+question of a conversation is asked with exactly the prompt of training and evaluation. Reasoning, searches
+and passages of earlier questions are not repeated.
+
+Sessions are the client's: each request has the conversation in its `messages`, as with every
+OpenAI-compatible server, and nothing is kept here between two requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rag_r1.protocols.actions import well_formed
+
+_BEFORE = "Earlier in this conversation:"
+_NOW = "Now answer this question:"
+
+
+@dataclass(frozen=True)
+class Said:
+    """One message: `role` is system, developer, user or assistant."""
+
+    role: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A question of the conversation and what was answered."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The last question and the answered ones before it, oldest first. `ignored`: the kinds of messages that
+    have no place in the protocol's prompt."""
+
+    question: str
+    earlier: tuple[Earlier, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+
+def read_conversation(messages: Sequence[Said]) -> Asked:
+    """The question and the history in the messages of a request. A question without an answer (stopped, or
+    failed) is left out. Raises ValueError unless the last message is a question."""
+    if not messages or messages[-1].role != "user" or not messages[-1].text.strip():
+        raise ValueError("the last of the messages must be the user's question")
+    earlier: list[Earlier] = []
+    open_question: str | None = None
+    for message in messages[:-1]:
+        text = well_formed(message.text).strip()
+        if message.role == "user":
+            open_question = text
+        elif message.role == "assistant":
+            if open_question and text:
+                earlier.append(Earlier(open_question, text))
+            open_question = None
+    others = {m.role for m in messages} - {"user", "assistant"}
+    ignored = tuple(f"messages of the role {role}" for role in sorted(others))
+    return Asked(well_formed(messages[-1].text).strip(), tuple(earlier), ignored)
+
+
+def with_history(asked: Asked) -> str:
+    """The text in the question's place of the prompt: the question itself if nothing was said before it."""
+    if not asked.earlier:
+        return asked.question
+    said = (f"Question: {one.question}\nAnswer: {one.answer}" for one in asked.earlier)
+    return "\n".join([_BEFORE, *said, _NOW, asked.question])
+
+
+def fitted(asked: Asked, most: int, fits: Callable[[str], bool]) -> tuple[str, int]:
+    """The text with as many of the last questions and answers, at most `most`, as fit; and their number.
+    Without room for any it is the question alone, whether that fits or not."""
+    for count in range(min(most, len(asked.earlier)), 0, -1):
+        text = with_history(Asked(asked.question, asked.earlier[-count:]))
+        if fits(text):
+            return text, count
+    return asked.question, 0

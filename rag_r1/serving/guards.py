@@ -1,0 +1,172 @@
+"""What every request passes before it is read, and the headers that every answer gets.
+
+Every page that is open in the user's browser can reach a server on 127.0.0.1. A page is kept out in three
+ways: `Host` must be a name of this server, since a page's own name may be made to resolve to this machine
+(DNS rebinding); a request that a page of another origin sends is refused; and a POST must say that it is
+JSON, which a form cannot. Numeric addresses are always accepted as `Host`, since a page's name is never one.
+
+The answers' Content-Security-Policy lets the chat page load its own script and style and nothing else: no
+inline script, no other origin, no frame around it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import re
+from collections.abc import Callable, Iterable
+from functools import partial
+from urllib.parse import urlsplit
+
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rag_r1.serving.wire import error_body
+
+#: A larger body, in bytes, is refused; a conversation of 200 long answers is smaller.
+MAX_BODY_BYTES = 2 << 20
+#: Seconds within which a body must arrive.
+BODY_TIMEOUT_S = 30.0
+#: Answered without the token: the page, which holds no data, and the probe.
+OPEN_PATHS = frozenset({"/", "/chat.css", "/chat.js", "/icon.svg", "/health"})
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_RAW = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]*)?")
+_JSON = re.compile(r"application/(?:[\w.+-]+\+)?json")
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+Refusal = tuple[int, str, str]
+
+
+class Guard:
+    """One ASGI layer around the app; see the top of the module. `own`: the names of the server beside
+    localhost and addresses; `allowed`: those under which a proxy shows it; `token`: required of all but
+    OPEN_PATHS; `on_refusal`: told each reason."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        own: Iterable[str],
+        allowed: Iterable[str],
+        token: str | None,
+        on_refusal: Callable[[str], None],
+    ):
+        self._app, self._token, self._on_refusal = app, token, on_refusal
+        self._allowed = {name.lower().rstrip(".") for name in allowed}
+        self._hosts = {name.lower().rstrip(".") for name in own} | {"localhost"} | self._allowed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_RAW]
+            await send(message)
+
+        if refusal := self._refusal(scope):
+            status, code, reason = refusal
+            self._on_refusal(code)
+            headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+            return await JSONResponse(error_body(code, reason), status, headers)(scope, receive, with_headers)
+        await self._app(scope, self._limited(receive), with_headers)
+
+    def _refusal(self, scope: Scope) -> Refusal | None:
+        hosts = _values(scope, b"host")
+        if len(hosts) != 1 or not self._serves(hosts[0]):
+            reason = "the Host header is not a name of this server; if it should be: --allowed-host NAME"
+            return 421, "unknown_host", reason
+        if scope["method"] not in _READING:
+            if self._is_foreign(scope, hosts[0]):
+                return 403, "cross_origin", "sent by a web page of another origin"
+            given = _values(scope, b"content-type")
+            if len(given) != 1 or not _JSON.fullmatch(given[0].partition(";")[0].strip()):
+                return 415, "unsupported_media_type", "send JSON, with 'Content-Type: application/json'"
+        if self._token and scope["path"] not in OPEN_PATHS and not self._is_known(scope):
+            return 401, "unauthorized", "send the server's token: 'Authorization: Bearer TOKEN'"
+        return None
+
+    def _serves(self, host: str) -> bool:
+        name = _name_of(host)
+        return name is not None and (name in self._hosts or _is_address(name))
+
+    def _is_foreign(self, scope: Scope, host: str) -> bool:
+        """Was it sent by a page of another origin? Clients other than browsers send neither header. A proxy
+        may have replaced the browser's Host, so the allowed names are origins of this server, too."""
+        if origins := _values(scope, b"origin"):
+            return not all(map(partial(self._is_own, host), origins))
+        return any(site not in ("same-origin", "none") for site in _values(scope, b"sec-fetch-site"))
+
+    def _is_own(self, host: str, origin: str) -> bool:
+        try:
+            there = urlsplit(origin).netloc
+        except ValueError:
+            return False
+        return bool(there) and (there == host or _name_of(there) in self._allowed)
+
+    def _is_known(self, scope: Scope) -> bool:
+        sent = [value for key, value in scope["headers"] if key == b"authorization"]
+        scheme, _, token = (sent[0] if len(sent) == 1 else b"").partition(b" ")
+        # Compared in constant time, so that the time does not tell how much of a guess was right.
+        assert self._token is not None
+        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token.encode())
+
+    def _limited(self, receive: Receive) -> Receive:
+        """`receive` that refuses a body which is too large or too slow, before it is in memory."""
+        deadline = asyncio.get_running_loop().time() + BODY_TIMEOUT_S
+        seen, whole = 0, False
+
+        async def limited() -> Message:
+            nonlocal seen, whole
+            if whole:  # what follows a body is the end of the connection, which has time
+                return await receive()
+            left = deadline - asyncio.get_running_loop().time()
+            try:
+                message = await asyncio.wait_for(receive(), max(left, 0.001))
+            except (asyncio.TimeoutError, TimeoutError):
+                raise BodyRefused(408, "timeout", f"no whole body within {BODY_TIMEOUT_S:g} s") from None
+            seen += len(message.get("body", b""))
+            whole = not message.get("more_body", False)
+            if seen > MAX_BODY_BYTES:
+                raise BodyRefused(413, "too_large", f"the body is larger than {MAX_BODY_BYTES} bytes")
+            return message
+
+        return limited
+
+
+class BodyRefused(HTTPException):
+    """A body that is not read to its end."""
+
+    def __init__(self, status: int, code: str, reason: str):
+        super().__init__(status, reason)
+        self.code = code
+
+
+def _values(scope: Scope, name: bytes) -> list[str]:
+    return [value.decode("latin-1").strip().lower() for key, value in scope["headers"] if key == name]
+
+
+def _name_of(host: str) -> str | None:
+    """The name or address without the port; None if it is neither."""
+    found = _HOST.fullmatch(host)
+    return found[1].strip("[]").rstrip(".") if found else None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

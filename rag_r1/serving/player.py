@@ -1,0 +1,135 @@
+"""The agent behind the server: plays each question as `rag-r1 eval` does, over one endpoint.
+
+Everything comes from the arguments of `rag-r1 eval` (EvalArguments): the agent with the limits and the search
+of a validation, the engine, the sampling. Greedy, an episode has the tokens that it has in an evaluation.
+
+An endpoint whose refusal concerns all requests (a wrong key, an empty account) ends an evaluation. Here it
+fails the chats that are under way, and the next chat tries a new connection.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from rag_r1.agent import Observer, Trajectory
+from rag_r1.agent_setup import AgentSetup
+from rag_r1.evaluation.asks import Ask
+from rag_r1.evaluation.endpoint import Endpoint, EndpointOptions
+from rag_r1.evaluation.engines import IDS, Tokens, engine_maker
+from rag_r1.evaluation.evaluate import EvalArguments, validation_limits
+from rag_r1.evaluation.pacing import Stop
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.session import prepare_agent, sampling_of, try_search, unless_stopped
+from rag_r1.evaluation.streamed import Growing, OnText
+from rag_r1.evaluation.tape import Tape
+from rag_r1.import_path import find_beside_the_caller
+from rag_r1.tools import shared_searcher
+
+logger = logging.getLogger(__name__)
+
+
+class Player:
+    """Plays one episode for each question, any number at a time. `given`: as `resolved` and `served` return
+    it (evaluated_model.py); `answers`: what the endpoint returns (engines.py). See `opened`."""
+
+    def __init__(self, given: EvalArguments, setup: AgentSetup, tokens: Tokens):
+        self.given, self.setup, self.tokens = given, setup, tokens
+        self.sampling = {"model": given.model, **sampling_of(given)}
+        self.body = json.loads(given.body)
+        self.answers = ""
+        self._endpoint = self._connected()
+
+    def prompt_fits(self, question: str) -> bool:
+        """Is there room for the prompt with this question, and a token after it?"""
+        most = self.setup.budget.most_prompt_tokens
+        try:
+            return most is None or len(self.setup.prompt_ids(question)) <= most
+        except ValueError:
+            return False
+
+    async def play(
+        self,
+        question: str,
+        *,
+        temperature: float = 0.0,
+        seed: int = 0,
+        observer: Observer | None = None,
+        on_text: OnText | None = None,
+    ) -> Trajectory:
+        """The record of the episode; raises nothing but its own cancellation. `on_text` sees each turn grow,
+        if the endpoint returns token ids; others are asked for whole turns."""
+        endpoint = await self._current()
+        ask = Ask(uuid.uuid4().hex, question, (), seed=seed, temperature=temperature)
+        asked: Any = endpoint if on_text is None or self.answers != IDS else Growing(endpoint, on_text)
+        engine = engine_maker(self.answers, self.setup, asked, Tape(), self.sampling, self.body)(ask)
+        episode = self.setup.episode(engine, observer)
+        try:
+            return await unless_stopped(
+                endpoint.stop, episode.run(ask.id, question, _prompt_ids(self.setup, question))
+            )
+        except RunError as error:
+            logger.error("the endpoint refuses requests: %s", error)
+            record = Trajectory(ask.id, question, self.setup.protocol.name, status="engine_failure")
+            record.failed("engine", str(error))
+            return record
+
+    async def try_out(self) -> None:
+        """One search and one token, so that what does not work is known at start. Raises RunError."""
+        await try_search(self.setup)
+        probing = self.tokens.answers(
+            self.given.engine, self._endpoint, self.given.model, self.body, self.setup
+        )
+        self.answers = await unless_stopped(self._endpoint.stop, probing)
+
+    async def close(self) -> None:
+        """Close the connections to the endpoint."""
+        await self._endpoint.close()
+
+    async def _current(self) -> Endpoint:
+        if (old := self._endpoint).stop.reason is not None:
+            self._endpoint = self._connected()
+            await old.close()
+        return self._endpoint
+
+    def _connected(self) -> Endpoint:
+        given = self.given
+        assert given.base_url is not None
+        options = EndpointOptions(
+            url=given.base_url,
+            key_variable=given.api_key_env,
+            timeout_s=given.timeout_s,
+            retries=given.retries,
+            backoff_s=given.backoff_s,
+            in_flight=given.in_flight,
+            trust_env=given.trust_env,
+        )
+        return Endpoint(options, Stop())
+
+
+@asynccontextmanager
+async def opened(given: EvalArguments) -> AsyncIterator[Player]:
+    """A player that has been tried out, until the block ends. Raises RunError."""
+    find_beside_the_caller()
+    try:
+        config, tokens, setup = prepare_agent(given, validation_limits(given.protocol), validation=True)
+    except ValueError as error:  # of a key, of a file
+        raise RunError(str(error)) from error
+    player = Player(given, setup, tokens)
+    try:
+        await player.try_out()
+        yield player
+    finally:
+        await player.close()
+        searcher = getattr(shared_searcher(dict(config.validation_retriever)), "searcher", None)
+        if hasattr(searcher, "close"):
+            await searcher.close()
+
+
+async def _prompt_ids(setup: AgentSetup, question: str) -> list[int]:
+    """Awaited within the episode, so that a prompt that cannot be made is the question's failure."""
+    return setup.prompt_ids(question)

@@ -1,0 +1,215 @@
+"""`rag-r1 chat`: the chat in a terminal, with a running server or one of its own.
+
+    rag-r1 chat --demo
+    rag-r1 chat --url http://127.0.0.1:8080
+
+Ctrl-C stops an answer, Ctrl-D ends the chat. Whatever the server sends is shown without control characters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, TextIO
+
+from pydantic import model_validator
+
+from rag_r1.command_line import argument, read_arguments
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.serving.arguments import AgentArguments, check_agent
+from rag_r1.serving.client import ChatError, ask
+from rag_r1.serving.command import TOKEN_VARIABLE, Running, bound, serve, set_up_logs
+from rag_r1.serving.places import started
+
+_DESCRIPTION = """\
+Chat with a search agent in the terminal. Each search is shown as it happens, with the passages that it found;
+those that contain the answer are named at the end. Ctrl-C stops an answer; /new begins a new conversation;
+Ctrl-D ends the chat.
+
+examples:
+  rag-r1 chat --demo
+  rag-r1 chat --url http://127.0.0.1:8080
+  rag-r1 chat --demo --ask "Where was Mara Torval born?"
+"""
+#: Characters of a passage that are shown.
+_SHOWN = 160
+_DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
+
+
+class ChatArguments(AgentArguments):
+    """`rag-r1 chat`: a server that runs, or an agent."""
+
+    url: str | None = argument(
+        "a running `rag-r1 serve`; its token, if it needs one, is taken from CHAT_TOKEN", "URL", default=None
+    )
+    ask: list[str] = argument(
+        "ask this instead of what is typed, then end; may be repeated, as one conversation",
+        "TEXT",
+        default=[],
+    )
+
+    @model_validator(mode="after")
+    def _somebody_answers(self) -> ChatArguments:
+        if self.url is None:
+            check_agent(self)
+        elif self.demo or self.model is not None or self.documents is not None:
+            raise ValueError(
+                "--url names a server that has its agent: leave out --demo, --model, --documents"
+            )
+        return self
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 at the end of the chat; 1 with a message if it could not begin, or if a question of --ask got
+    no answer."""
+    given = read_arguments(ChatArguments, arguments, prog="rag-r1 chat", description=_DESCRIPTION)
+    set_up_logs(logging.WARNING)
+    token = os.environ.pop(TOKEN_VARIABLE, "").strip() or None
+    try:
+        if given.url is not None:
+            return Terminal(given.url.rstrip("/"), token).chat(given.ask)
+        with _own_server(given) as running:
+            return Terminal(running.url, None).chat(given.ask)
+    except (RunError, OSError) as error:
+        print(f"error: {plain_text(str(error))}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+@contextmanager
+def _own_server(given: ChatArguments) -> Iterator[Running]:
+    """A server on a free loopback port, in a thread, for as long as the block runs. Raises RunError."""
+    found: list[Running] = []
+    failures: list[BaseException] = []
+    ready = threading.Event()
+
+    def note(running: Running) -> None:
+        found.append(running)
+        ready.set()
+
+    with bound("127.0.0.1", 0) as listener, started(given) as place:
+
+        def run() -> None:
+            try:
+                asyncio.run(serve(given, place, listener, note, drain_s=1))
+            except BaseException as error:
+                failures.append(error)
+            finally:
+                ready.set()
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        ready.wait()
+        if not found:
+            raise RunError(f"the chat could not begin: {failures[0] if failures else 'it ended'}")
+        try:
+            yield found[0]
+        finally:
+            found[0].stop()
+            thread.join(10)
+
+
+class Terminal:
+    """A conversation. `read` gives the next line of the user, and raises EOFError at the end."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        out: TextIO | None = None,
+        read: Callable[[], str] | None = None,
+    ):
+        self.url, self.token = url, token
+        self.out = out or sys.stdout
+        self.read = read or (lambda: input("\n> " if sys.stdin.isatty() else ""))
+        self.messages: list[dict[str, str]] = []
+        self._colours = self.out.isatty()
+        self._in_line = False  # reasoning arrives in pieces
+
+    def chat(self, questions: Sequence[str] = ()) -> int:
+        """Ask what is given, or else what is typed; the exit status."""
+        if questions:
+            return 0 if all([self.answer(question) for question in questions]) else 1
+        while True:
+            try:
+                line = self.read().strip()
+            except (EOFError, KeyboardInterrupt):
+                self._line("")
+                return 0
+            if line == "/new":
+                self.messages = []
+            elif line:
+                self.answer(line)
+
+    def answer(self, question: str) -> bool:
+        """Ask, and show what comes; whether there was an answer. The conversation goes on with it."""
+        asked = [*self.messages, {"role": "user", "content": question}]
+        text = ""
+        try:
+            with closing(ask(self.url, asked, self.token)) as pieces:
+                for kind, data in pieces:
+                    text = data if kind == "answer" else text
+                    self._show(kind, data)
+        except KeyboardInterrupt:
+            self._line("stopped", _DIM)
+            return False
+        except ChatError as error:
+            wait = "" if error.retry_after is None else f" (try again in {error.retry_after:g} s)"
+            self._line(f"error: {error}{wait}", _BOLD)
+            return False
+        if text:
+            self.messages = [*asked, {"role": "assistant", "content": text}]
+        return bool(text)
+
+    def _show(self, kind: str, data: Any) -> None:
+        if kind == "reasoning":
+            self._write(data if self._in_line else data.lstrip(), _DIM)
+            self._in_line = True
+        elif kind == "answer":
+            self._line(data, _BOLD)
+        elif kind == "queued":
+            self._line(f"waiting; {data['ahead']} before this one", _DIM)
+        elif kind == "passages":
+            for call in data["calls"]:
+                self._call(call)
+        elif kind == "citations" and data["passages"]:
+            self._line("the answer is in:", _DIM)
+            for title in dict.fromkeys(str(passage["title"]) for passage in data["passages"]):
+                self._line(f"  * {title}")
+        elif kind == "ended" and data["status"] != "answered":
+            self._line(f"no answer ({data['status']})", _BOLD)
+
+    def _call(self, call: dict[str, Any]) -> None:
+        arguments = call["arguments"]
+        self._line(f"{call['tool']}: {arguments.get('query', arguments)}  ({call['seconds']:.2f} s)")
+        for document in call["documents"]:
+            text = " ".join(str(document["text"]).split())
+            self._line(f"    {document['title']}: {text[:_SHOWN]}", _DIM)
+        if not call["documents"]:
+            self._line("    nothing found" if call["status"] == "ok" else f"    {call['status']}", _DIM)
+
+    def _line(self, text: object, style: str = "") -> None:
+        before = "\n" if self._in_line else ""
+        self._in_line = False
+        self._write(text, style, before, "\n")
+
+    def _write(self, text: object, style: str, before: str = "", after: str = "") -> None:
+        shown = plain_text(str(text))
+        shown = f"{style}{shown}{_PLAIN}" if style and self._colours else shown
+        self.out.write(f"{before}{shown}{after}")
+        self.out.flush()
+
+
+def plain_text(text: str) -> str:
+    """A text whose only control characters are line breaks: what it holds cannot control the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else " " if c == "\t" else "?" for c in text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""The chat API's messages: OpenAI's, and in the key `rag_r1` what they have no place for.
+
+A request is read as OpenAI's. `temperature` (0 unless it is given: greedy, as in an evaluation) and `seed`
+are used. What cannot be done (several choices, tools of the client) is refused; other keys that a client may
+send are ignored, and named in `rag_r1.ignored`.
+
+An answer streams as chunks. Their `delta` has `reasoning_content`, then `content`, which is the answer and
+nothing else; a chunk with an event has an empty `delta` and
+
+    "rag_r1": {"event": "queued" | "searching" | "passages" | "rewrite" | "citations" | "ended", ...}
+
+(showing.py describes them). An answer in one piece has the same in `message` and
+
+    "rag_r1": {"status", "searches", "citations", "history", "ignored", "turns", "seconds"}
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rag_r1.agent import Trajectory
+from rag_r1.serving.conversation import Said
+from rag_r1.serving.showing import citations, searches
+
+#: A request's limits: its messages, and the characters of one.
+MOST_MESSAGES, MOST_CHARACTERS = 200, 32_000
+DONE = b"data: [DONE]\n\n"
+#: A comment, which clients skip: shows that the connection is alive.
+STILL_HERE = b": still here\n\n"
+
+
+class Part(BaseModel):
+    """A piece of a message's content; only text is read."""
+
+    type: str
+    text: str = Field("", max_length=MOST_CHARACTERS)
+
+
+class Message(BaseModel):
+    """One message of a conversation. Of an assistant's only `content` is read."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[str, Field(max_length=MOST_CHARACTERS)] | list[Part] | None = None
+
+    def said(self) -> Said:
+        """As the conversation is read. Raises ValueError for content that is no text."""
+        if isinstance(self.content, list):
+            if any(part.type != "text" for part in self.content):
+                raise ValueError("messages may contain text only")
+            return Said(self.role, "\n".join(part.text for part in self.content))
+        return Said(self.role, self.content or "")
+
+
+class StreamOptions(BaseModel):
+    """Of a streamed answer."""
+
+    include_usage: bool = False
+
+
+class ChatRequest(BaseModel):
+    """The body of POST /v1/chat/completions."""
+
+    model_config = ConfigDict(extra="allow")
+
+    messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
+    model: str | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
+    seed: int | None = Field(None, ge=0, lt=1 << 31)
+    n: int | None = None
+    tools: list[Any] | None = None
+
+    def refused(self) -> str | None:
+        """What cannot be done; None if all can."""
+        if self.n not in (None, 1):
+            return "n: there is one answer to a question; leave it out"
+        if self.tools:
+            return "tools: the agent has its own search; leave them out"
+        return None
+
+    @property
+    def ignored(self) -> list[str]:
+        """Keys that change nothing here."""
+        return sorted(str(key)[:50] for key in self.model_extra or {})[:20]
+
+
+class TextRequest(BaseModel):
+    """The body of POST /chat/, as of Agentic RAG-R1's server."""
+
+    text: str = Field(max_length=MOST_CHARACTERS)
+
+
+def error_body(code: str, message: str) -> dict[str, Any]:
+    """An error in OpenAI's form."""
+    return {"error": {"message": message, "type": code, "code": code, "param": None}}
+
+
+def sse(data: Mapping[str, Any]) -> bytes:
+    """One server-sent event. JSON has no line breaks of its own, so a text cannot end the event."""
+    return b"data: " + json.dumps(data, ensure_ascii=True, separators=(",", ":")).encode() + b"\n\n"
+
+
+class Chunks:
+    """The chunks of one streamed answer."""
+
+    def __init__(self, chat_id: str, model: str):
+        self._head = {
+            "id": chat_id,
+            "object": "chat.completion.chunk",
+            "created": int(time.time()),
+            "model": model,
+        }
+
+    def delta(self, finish: str | None = None, **delta: str) -> bytes:
+        """Text, or the end."""
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        return sse({**self._head, "choices": [choice]})
+
+    def event(self, name: str, data: Mapping[str, Any]) -> bytes:
+        """An event of the episode."""
+        choice = {"index": 0, "delta": {}, "finish_reason": None}
+        return sse({**self._head, "choices": [choice], "rag_r1": {"event": name, **data}})
+
+    def usage(self, record: Trajectory) -> bytes:
+        """The tokens, as the last chunk of a client that has asked for them."""
+        return sse({**self._head, "choices": [], "usage": usage_of(record)})
+
+
+def completion(
+    chat_id: str, model: str, record: Trajectory, thought: str, more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """An answer in one piece."""
+    message: dict[str, Any] = {"role": "assistant", "content": record.answer or ""}
+    if thought:
+        message["reasoning_content"] = thought
+    return {
+        "id": chat_id,
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": finish_reason(record)}],
+        "usage": usage_of(record),
+        "rag_r1": {
+            **ending(record),
+            "searches": searches(record),
+            "citations": citations(record)["passages"],
+            **more,
+        },
+    }
+
+
+def ending(record: Trajectory) -> dict[str, Any]:
+    """How an episode ended. `status`: see rag_r1/agent/trajectory.py."""
+    return {"status": record.status, "turns": len(record.turns), "seconds": round(record.seconds, 3)}
+
+
+def finish_reason(record: Trajectory) -> str:
+    """`stop` with an answer; `length` if turns or tokens were used up before, or a turn had no action."""
+    return "stop" if record.status == "answered" else "length"
+
+
+def usage_of(record: Trajectory) -> dict[str, int]:
+    """Tokens in OpenAI's words: those that the policy read (prompt and observations), and wrote."""
+    read, written = record.prompt_tokens + record.observed_tokens, record.generated_tokens
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}

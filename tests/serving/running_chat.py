@@ -1,0 +1,125 @@
+"""A chat server as `rag-r1 serve` runs it, in a thread, over a scripted policy behind real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from scripted_vllm import Policy
+
+from rag_r1.demo.policy import policy_path
+from rag_r1.serving.app import About
+from rag_r1.serving.arguments import ServeArguments, evaluation_of
+from rag_r1.serving.command import Running, bound, serve
+from rag_r1.serving.places import Place
+
+QUESTION, GOLD = "Where was Mara Torval born?", "Karlen Ford"
+PASSAGES = (
+    ("p1", '"Mara Torval"\nThe painter Mara Torval was born in Karlen Ford in 1907.'),
+    ("p2", '"Tito Vesmer"\nThe doctor Tito Vesmer was born in Zantis Mill in 1911.'),
+)
+
+
+def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(policy_path("rag_r1_mq"))
+
+
+def always_right(*unused: object) -> bool:
+    return True
+
+
+def policy_of(golds: dict[str, str] | None = None, **given: Any) -> Policy:
+    """A policy that searches once and then gives the gold answer."""
+    given = {"searches": True, "passages": PASSAGES, **given}
+    return Policy(tokenizer(), golds or {QUESTION: GOLD}, always_right, **given)
+
+
+def arguments(url: str, out: Path, **given: Any) -> ServeArguments:
+    """Those of `rag-r1 serve` for a policy at an address, which also searches."""
+    shared = {"tokenizer": str(policy_path("rag_r1_mq")), "retriever_url": url, "out": out}
+    return ServeArguments(model="policy", base_url=f"{url}/v1", **{**shared, **given})
+
+
+@dataclass
+class Asked:
+    """A running chat server and how to ask it."""
+
+    url: str
+
+    def __post_init__(self) -> None:
+        # No certificates are needed, and to load them takes long.
+        self.client = httpx.Client(base_url=self.url, timeout=30, trust_env=False, verify=False)
+
+    def post(self, body: dict, **given: Any) -> httpx.Response:
+        return self.client.post("/v1/chat/completions", json=body, **given)
+
+    def get(self, path: str, **given: Any) -> httpx.Response:
+        return self.client.get(path, **given)
+
+    def health(self) -> dict:
+        return self.get("/health").json()
+
+    def metric(self, line: str) -> float:
+        """The value of a line of /metrics that begins so; 0 if there is none."""
+        lines = self.get("/metrics").text.splitlines()
+        return next((float(one.rpartition(" ")[2]) for one in lines if one.startswith(f"{line} ")), 0.0)
+
+
+@contextmanager
+def chat_server(given: ServeArguments, about: About | None = None, **options: Any) -> Iterator[Asked]:
+    """The server of these arguments; `options` are those of `serve`."""
+    place = Place(evaluation_of(given), about or About("some passages", protocol=given.protocol))
+    with chat_server_at(given, place, **options) as asked:
+        yield asked
+
+
+@contextmanager
+def chat_server_at(given: ServeArguments, place: Place, **options: Any) -> Iterator[Asked]:
+    """The same for what has been started."""
+    found: list[Running] = []
+    failed: list[BaseException] = []
+    ready = threading.Event()
+
+    def note(running: Running) -> None:
+        found.append(running)
+        ready.set()
+
+    def run(listener: Any) -> None:
+        try:
+            asyncio.run(serve(given, place, listener, note, **options))
+        except BaseException as error:
+            failed.append(error)
+        ready.set()
+
+    with bound("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=run, args=(listener,), daemon=True)
+        thread.start()
+        assert ready.wait(60)
+        if failed:
+            raise failed[0]
+        try:
+            yield Asked(found[0].url)
+        finally:
+            found[0].stop()
+            thread.join(30)
+            assert not thread.is_alive() and not failed
+
+
+def question(text: str = QUESTION, **more: Any) -> dict:
+    return {"messages": [{"role": "user", "content": text}], **more}
+
+
+def events(text: str) -> list[dict]:
+    """The chunks of a stream, which must end with [DONE]."""
+    lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]

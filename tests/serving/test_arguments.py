@@ -1,0 +1,74 @@
+"""The arguments of `rag-r1 serve` and `rag-r1 chat`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rag_r1.demo.evaluation import evaluation
+from rag_r1.serving import command, terminal
+from rag_r1.serving.arguments import ServeArguments, evaluation_of, with_demo_limits
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "give --model"),
+        (["--demo", "--model", "m"], "leave out --model"),
+        (["--demo", "--documents", "."], "leave out --documents"),
+        (["--model", "m", "--documents", "no/such"], "--documents no/such is no folder"),
+        (["--model", "m", "--port", "99999"], "--port"),
+        (["--model", "m", "--concurrency", "0"], "--concurrency"),
+        (["--model", "m", "rag_r1.agent"], "is not key=value"),
+    ],
+)
+def test_wrong_arguments_are_named(words, said, capsys):
+    with pytest.raises(SystemExit) as ended:
+        command.main(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_terminal_takes_a_server_or_an_agent(capsys):
+    for words in ([], ["--url", "http://x", "--demo"]):
+        with pytest.raises(SystemExit):
+            terminal.main(words)
+    assert "--url names a server" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("main", [command.main, terminal.main])
+def test_the_help_teaches_with_examples(main, capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = capsys.readouterr().out
+    assert "examples:" in told and "--demo" in told and "--documents" in told
+
+
+def test_a_question_is_played_with_the_arguments_of_an_evaluation():
+    given = ServeArguments(
+        model="m", base_url="http://x/v1", protocol="search_r1", overrides=["rag_r1.retriever.topk=5"]
+    )
+    asked = evaluation_of(given)
+    assert (asked.model, asked.base_url, asked.protocol) == ("m", "http://x/v1", "search_r1")
+    assert asked.temperature == 0 and asked.overrides == ["rag_r1.retriever.topk=5"]
+
+
+def test_the_demo_is_asked_within_the_limits_of_its_training_and_takes_overrides():
+    given = ServeArguments(
+        demo=True, overrides=["rag_r1.agent.max_turns=2"], vllm_options="--seed 1", concurrency=3
+    )
+    words = evaluation(Path("model"), Path("-"), "rag_r1_mq", "http://127.0.0.1:1", Path("out"))
+    asked = with_demo_limits(given, words, ("--max-num-seqs", "32"))
+    assert asked.overrides[-1] == "rag_r1.agent.max_turns=2"
+    assert "rag_r1.agent.max_turn_tokens=48" in asked.overrides
+    assert asked.vllm_options == "--max-num-seqs 32 --seed 1" and asked.in_flight == 3
+    assert given.earlier == 0 and ServeArguments(model="m").earlier == 4
+    assert ServeArguments(demo=True, history=2).earlier == 2
+
+
+def test_a_port_that_is_taken_is_known_before_anything_is_started(capsys):
+    with command.bound("127.0.0.1", 0) as taken:
+        port = str(taken.getsockname()[1])
+        assert command.main(["--demo", "--port", port]) == 1
+    assert f"cannot listen on 127.0.0.1, port {port}" in capsys.readouterr().err

@@ -1,0 +1,148 @@
+"""Who may reach the chat server, and what its answers let a browser do."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+
+import httpx
+import pytest
+from running_chat import GOLD, arguments, chat_server, policy_of, question
+
+from rag_r1.serving.connections import WatchedHttp
+from rag_r1.serving.guards import HEADERS, MAX_BODY_BYTES
+
+TOKEN = "s3cret"
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory):
+    given = {"allowed": ["chat.example.org"], "token": TOKEN}
+    with policy_of() as policy:
+        with chat_server(arguments(policy.url, tmp_path_factory.mktemp("serve")), **given) as chat:
+            yield chat
+
+
+KNOWN = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.mark.parametrize("sent", [{}, {"Authorization": "Bearer s3cre"}, {"Authorization": TOKEN}])
+def test_without_the_token_there_is_only_the_page_and_the_probe(chat, sent):
+    for path in ("/v1/models", "/about", "/metrics", "/openapi.json"):
+        assert chat.get(path, headers=sent).status_code == 401
+    refused = chat.post(question(), headers=sent)
+    assert refused.status_code == 401 and refused.headers["www-authenticate"] == "Bearer"
+    for path in ("/", "/chat.js", "/chat.css", "/icon.svg", "/health"):
+        assert chat.get(path, headers=sent).status_code == 200
+
+
+def test_with_the_token_there_is_an_answer(chat):
+    assert GOLD in chat.post(question(), headers=KNOWN).text
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:1", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:8080", 200),
+        ("192.168.1.5:8080", 200),
+        ("CHAT.example.org", 200),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("localhost@evil.example", 421),
+        ("", 421),
+    ],
+)
+def test_a_name_that_is_not_the_servers_is_refused(chat, host, status):
+    assert chat.get("/v1/models", headers={**KNOWN, "Host": host}).status_code == status
+
+
+def test_a_request_with_two_hosts_or_none_is_refused(chat):
+    for hosts in ([], ["localhost", "localhost"]):
+        connection = http.client.HTTPConnection(chat.url.removeprefix("http://"), timeout=10)
+        connection.putrequest("GET", "/health", skip_host=True)
+        for host in hosts:
+            connection.putheader("Host", host)
+        connection.endheaders()
+        assert connection.getresponse().status in (400, 421)  # h11 refuses both itself
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Origin": "https://chat.example.org"}, 200),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+    ],
+)
+def test_a_page_of_another_origin_cannot_ask(chat, sent, status):
+    assert chat.post(question(), headers={**KNOWN, **sent}).status_code == status
+
+
+def test_the_servers_own_page_can_ask(chat):
+    assert chat.post(question(), headers={**KNOWN, "Origin": chat.url}).status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_a_form_cannot_ask(chat, kind):
+    body = json.dumps(question())
+    sent = {**KNOWN, "Content-Type": kind}
+    response = chat.client.post("/v1/chat/completions", content=body, headers=sent)
+    assert response.status_code == 415
+
+
+def test_a_body_that_is_too_large_is_refused_while_it_arrives(chat):
+    def endless():
+        for _ in range(2 * MAX_BODY_BYTES // (1 << 16)):
+            yield b" " * (1 << 16)
+
+    sent = {**KNOWN, "Content-Type": "application/json"}
+    try:
+        response = chat.client.post("/v1/chat/completions", content=endless(), headers=sent)
+    except httpx.TransportError:
+        return  # the server closed the connection while the client was still sending
+    assert response.status_code == 413
+
+
+def test_headers_that_are_too_large_are_refused(chat):
+    try:
+        response = chat.get("/health", headers={"X-Much": "x" * (1 << 20)})
+    except httpx.TransportError:
+        return  # closed while the client was still sending
+    assert response.status_code == 400
+
+
+def test_a_connection_that_never_asks_is_closed_and_a_chat_under_way_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(WatchedHttp, "check_s", 0.1)
+    with policy_of() as policy, chat_server(arguments(policy.url, tmp_path)) as chat:
+        address = ("127.0.0.1", int(chat.url.rpartition(":")[2]))
+        for sent in (b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n"):
+            with socket.create_connection(address, timeout=10) as silent:
+                silent.sendall(sent)
+                assert silent.recv(100) == b""
+        policy.latency_s = 0.4
+        assert GOLD in chat.post(question()).text
+
+
+def test_no_answer_may_run_anything_that_is_not_the_servers_own_file(chat):
+    for answer in (chat.get("/"), chat.get("/nothing"), chat.get("/health", headers={"Host": "evil"})):
+        assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+    policy = HEADERS["content-security-policy"]
+    assert "unsafe" not in policy and "default-src 'none'" in policy
+
+
+def test_the_page_has_nothing_inline_and_nothing_of_other_servers(chat):
+    page = chat.get("/").text
+    assert "<style" not in page and "style=" not in page and " on" not in page.replace(" one", "")
+    for mark in ("<script>", "//cdn", "http://", "https://"):
+        assert mark not in page
+    script = chat.get("/chat.js").text
+    for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "srcdoc"):
+        assert way not in script

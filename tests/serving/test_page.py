@@ -1,0 +1,141 @@
+"""The chat page in a real browser: what it shows, stop and retry, and that no text can run a script in it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+from browser import CHROMIUM, Tab, chromium, tab
+from running_chat import GOLD, QUESTION, arguments, chat_server, policy_of
+
+from rag_r1.serving.app import About
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium"),
+]
+
+ATTACK = "<img src=x onerror=\"window.ran='{0}'\"><script>window.ran='{0}'</script>"
+HOSTILE = f"Who? {ATTACK.format('question')}"
+HOSTILE_GOLD = f"It is {ATTACK.format('answer')}"
+HOSTILE_PASSAGES = (
+    (ATTACK.format("id"), f'"{ATTACK.format("title")}"\n{HOSTILE_GOLD} {ATTACK.format("text")}'),
+    ("p2", "javascript:window.ran='link'\n</details></body><svg onload=\"window.ran='svg'\">"),
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory) -> Iterator[int]:
+    with chromium(tmp_path_factory.mktemp("profile")) as port:
+        yield port
+
+
+def in_page(browser: int, url: str, play, problems: bool = False) -> None:
+    """Play in a new page at this address; whether the browser reports problems is checked at the end."""
+
+    async def main() -> None:
+        async with tab(browser) as page:
+            await page.go(url)
+            await play(page)
+            assert bool(page.problems) == problems, page.problems
+
+    asyncio.run(main())
+
+
+async def texts(page: Tab, selector: str) -> list[str]:
+    found = f"[...document.querySelectorAll({json.dumps(selector)})].map((one) => one.textContent)"
+    return await page.run(found)
+
+
+async def answered(page: Tab, number: int = 1) -> None:
+    await page.until(f"document.querySelectorAll('.answer').length === {number}")
+
+
+def test_each_search_its_passages_and_those_with_the_answer_are_shown_and_can_be_stopped(tmp_path, browser):
+    about = About("an invented world", "A remark.", (QUESTION,), history=4)
+    with policy_of() as policy, chat_server(arguments(policy.url, tmp_path / "out"), about) as chat:
+
+        async def play(page: Tab) -> None:
+            await page.until("document.querySelector('#examples button') !== null")
+            assert await texts(page, "#what, #note") == ["searches an invented world", "A remark."]
+            await page.click("#examples button")
+            await answered(page)
+            assert await texts(page, ".query .said") == [QUESTION]
+            assert await texts(page, ".passage .title") == ["Mara Torval", "Tito Vesmer"]
+            assert await texts(page, ".found .title, .label") == ["Mara Torval", "contains the answer"]
+            assert await texts(page, ".found mark") == [GOLD]
+            assert await texts(page, ".answer .text") == [GOLD]
+            policy.latency_s = 30
+            await page.type(QUESTION)
+            await page.until("!document.getElementById('stop').hidden")
+            await page.click("#stop")
+            await answered(page, 2)
+            assert (await texts(page, ".answer .text"))[1] == "Stopped."
+            policy.latency_s = 0
+            await page.run("[...document.querySelectorAll('.after button')].at(-1).click()")
+            await page.until("document.querySelectorAll('.answer:not(.none)').length === 2")
+            prompt = policy.tokenizer.decode(policy.bodies[-1]["prompt"])
+            assert f"Question: {QUESTION}\nAnswer: {GOLD}\n" in prompt  # the first, not the stopped one
+            await page.click("#new")
+            assert await texts(page, ".turn") == []
+
+        in_page(browser, chat.url, play)
+
+
+def test_no_question_query_document_or_answer_runs_a_script(tmp_path, browser):
+    with policy_of({HOSTILE: HOSTILE_GOLD}, passages=HOSTILE_PASSAGES) as policy:
+        about = About(ATTACK.format("what"), ATTACK.format("note"), (HOSTILE,))
+        with chat_server(arguments(policy.url, tmp_path / "out"), about) as chat:
+
+            async def play(page: Tab) -> None:
+                await page.until("document.querySelector('#examples button') !== null")
+                await page.click("#examples button")
+                await answered(page)
+                assert (await texts(page, ".question"))[0] == HOSTILE
+                assert ATTACK.format("title") in await texts(page, ".passage .title")
+                assert ATTACK.format("answer") in (await texts(page, ".answer .text"))[0]
+                assert (
+                    await page.run("document.querySelectorAll('main img, main script, main svg').length") == 0
+                )
+                await asyncio.sleep(0.1)
+                assert await page.run("typeof window.ran") == "undefined"
+
+            in_page(browser, chat.url, play)
+
+
+def test_should_markup_get_in_the_servers_policy_still_keeps_it_from_running(tmp_path, browser):
+    ways = (
+        f"document.body.innerHTML = {json.dumps(ATTACK.format('markup'))}",
+        "const i = new Image(); i.setAttribute('onerror', 'window.ran = 1'); i.src = 'x'",
+        "const s = document.createElement('script'); s.text = 'window.ran = 2'; document.body.append(s)",
+        "const s = document.createElement('script'); s.src = 'data:,window.ran = 3'; document.body.append(s)",
+        "window.ran = eval('4')",
+    )
+    with policy_of() as policy, chat_server(arguments(policy.url, tmp_path / "out")) as chat:
+
+        async def play(page: Tab) -> None:
+            for way in ways:
+                await page.run(f"(() => {{ try {{ {way} }} catch (error) {{}} }})()")
+            await asyncio.sleep(0.2)
+            assert await page.run("typeof window.ran") == "undefined"
+
+        in_page(browser, chat.url, play, problems=True)
+
+
+def test_the_page_asks_for_the_token_and_fits_a_phone(tmp_path, browser):
+    with policy_of() as policy, chat_server(arguments(policy.url, tmp_path / "out"), token="t0ken") as chat:
+
+        async def play(page: Tab) -> None:
+            await page.look(360, 640)
+            await page.until("!document.getElementById('login').hidden")
+            await page.run("document.getElementById('token').value = 't0ken'")
+            await page.click("#login button")
+            await page.until("document.getElementById('what').textContent !== ''")
+            await page.type(QUESTION)
+            await answered(page)
+            assert await texts(page, ".answer .text") == [GOLD]
+            assert await page.run("document.documentElement.scrollWidth") <= 360
+
+        in_page(browser, chat.url, play, problems=True)  # the first request, without the token

@@ -1,0 +1,59 @@
+"""What is started for a chat."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from running_chat import arguments, chat_server, policy_of, question
+
+from rag_r1.demo.world import demo_protocol, write_demo
+from rag_r1.serving.places import last_demo_run, started
+
+
+def run_at(folder: Path, age_s: float, step: int = 18) -> Path:
+    """What a demo run leaves behind, as far as it matters here."""
+    model = folder / "checkpoints" / f"global_step_{step}" / "actor" / "huggingface"
+    model.mkdir(parents=True)
+    (folder / "index").mkdir()
+    (model / "model.safetensors").touch()
+    os.utime(model / "model.safetensors", (1e9 - age_s, 1e9 - age_s))
+    (folder / "checkpoints" / "latest_checkpointed_iteration.txt").write_text(str(step))
+    return model
+
+
+def test_the_newest_demo_run_with_a_policy_is_served(tmp_path):
+    assert last_demo_run(tmp_path) is None
+    run_at(tmp_path / "grpo", age_s=10)
+    newest = run_at(tmp_path / "ppo_sq", age_s=5)
+    run_at(tmp_path / "of_no_recipe", age_s=1)
+    (run_at(tmp_path / "ppo_mq", age_s=1) / "model.safetensors").unlink()
+    found = last_demo_run(tmp_path)
+    assert (found.folder.name, found.model, found.protocol) == ("ppo_sq", newest, "rag_r1_sq")
+
+
+def test_the_questions_of_a_demo_run_are_suggested(tmp_path):
+    run_at(tmp_path / "grpo", age_s=1)
+    data = write_demo(tmp_path / "grpo" / "data", demo_protocol("rag_r1_mq"), seed=3, train=1, val=8)
+    examples = last_demo_run(tmp_path).examples()
+    assert examples == tuple(question.text for question in data.val[:6])
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_a_folder_of_documents_is_searched(tmp_path):
+    documents = tmp_path / "notes"
+    documents.mkdir()
+    (documents / "mara.md").write_text("# Mara Torval\n\nThe painter Mara Torval was born in Karlen Ford.\n")
+    (documents / "tito.txt").write_text("Tito Vesmer was a doctor in Zantis Mill.\n")
+    with policy_of() as policy:
+        given = arguments(policy.url, tmp_path / "out", documents=documents)
+        with started(given) as place:
+            assert place.about.what == "the documents in notes"
+            asked = given.model_copy(update={"retriever_url": place.evaluation.retriever_url})
+            with chat_server(asked, place.about) as chat:
+                told = chat.post(question()).json()["rag_r1"]
+    [call] = told["searches"]
+    assert "Mara Torval was born in Karlen Ford" in call["documents"][0]["text"]
+    assert told["citations"][0]["id"] == call["documents"][0]["id"]

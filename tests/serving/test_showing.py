@@ -1,0 +1,108 @@
+"""What a client sees of an episode."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from scripted import Characters, Engine, Searcher
+
+from rag_r1.agent import Budget, Episode, Event, Trajectory, Turn
+from rag_r1.protocols import Document, load_protocol
+from rag_r1.serving.showing import Shower, citations, growing_reasoning, reasoning, searches
+from rag_r1.tools import searching
+
+MQ = load_protocol("rag_r1_mq")
+ROME = Document("1", '"Rome"\nRome is the capital of Italy.', 0.5)
+OTHER = Document("2", '"Tiber"\nThe Tiber is a river.', 0.25)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("<think> first this </think> <search> q </search>", "first this"),
+        ("<think> a </think> so <answer> Rome </answer>", "a </think> so".replace(" </think>", " ")),
+        ("<answer> Rome </answer>", ""),
+        ("<search> q </search>", ""),
+        ("no action at all", "no action at all"),
+        ("<think> cut off", "cut off"),
+        ("<think> I could <search> here </think> <search> q </search>", "I could  here"),
+    ],
+)
+def test_reasoning_is_what_stands_beside_calls_and_answers(text: str, shown: str):
+    assert reasoning(text, MQ).split() == shown.split()
+
+
+TURNS = (
+    "<think> first this, then that </think> <search> q </search>",
+    "<think> 1 < 2 and <b> </think> so <answer> Rome </answer>",
+    "no action at all",
+)
+
+
+@pytest.mark.parametrize("text", TURNS)
+def test_reasoning_that_grows_shows_no_tag_and_takes_nothing_back(text: str):
+    shown = []
+    shower = Shower(MQ, shown.append)
+    for length in range(len(text) + 1):
+        shower.grown(text[:length])
+    shower(Event("id", "tokens", 0, {"text": text}))
+    assert "".join(one.text for one in shown) == reasoning(text, MQ)
+    assert [one.begins for one in shown] == [True] + [False] * (len(shown) - 1)
+    assert len(shown) > 5
+
+
+def test_a_turn_that_the_engine_begins_anew_is_not_shown_twice():
+    shown = []
+    shower = Shower(MQ, shown.append)
+    for text in ("<think> I need", "<think> I", "<think> I need to", "<think> no"):
+        shower.grown(text)
+    assert "".join(one.text for one in shown) == "I need to"
+    shower(Event("id", "turn", 1, {"room": 1}))
+    shower.grown("<think> no")
+    assert shown[-1].text == "no" and shown[-1].begins
+
+
+def test_a_call_is_no_reasoning_before_it_is_complete():
+    assert growing_reasoning("<think> a </think> <search> q", MQ) == "a"
+
+
+def test_a_thought_that_is_a_turn_of_its_own_is_reasoning():
+    protocol = load_protocol("agentic_rag_en")
+    opened, closed = protocol.tags.think.open, protocol.tags.think.close
+    assert reasoning(f"{opened} a thought {closed}", protocol) == "a thought"
+
+
+def record_of(answer: str | None, *documents: Document) -> Trajectory:
+    turns = [Turn.searched("", ["a", "b"], [[], list(documents)]), Turn("", "answer")]
+    return Trajectory("id", "q", MQ.name, turns, answer=answer, status="answered")
+
+
+def test_passages_that_contain_the_answer_are_cited_with_their_place():
+    found = citations(record_of("the capital of Italy", OTHER, ROME))
+    assert found["passages"] == [{"turn": 0, "call": 1, "rank": 2, "id": "1", "title": "Rome"}]
+
+
+def test_words_of_the_answer_in_another_order_are_no_citation():
+    assert citations(record_of("Italy capital", ROME))["passages"] == []
+
+
+@pytest.mark.parametrize("answer", [None, "", "yes", "No."])
+def test_nothing_is_cited_for_an_answer_that_any_text_contains(answer: str | None):
+    document = Document("3", "No, yes: there is no answer.")
+    assert citations(record_of(answer, document))["passages"] == []
+
+
+def test_an_episode_shows_its_reasoning_searches_and_passages_in_order():
+    shown = []
+    engine = Engine(["<think> t </think> <search> q </search>", "<answer> Rome </answer>"])
+    shower = Shower(MQ, shown.append)
+    budget = Budget(max_response_tokens=5000)
+    episode = Episode(MQ, budget, engine, searching(Searcher()), Characters(), observer=shower)
+    record = asyncio.run(episode.run("id", "Which city?", [65, 66]))
+    assert [one.kind for one in shown] == ["reasoning", "searching", "passages"]
+    assert shown[0].text == "t"
+    assert shown[1].data == {"turn": 0, "calls": [{"tool": "search", "arguments": {"query": "q"}}]}
+    [call] = shown[2].data["calls"]
+    assert call["documents"] == [{"id": "1", "title": "Rome", "text": "Rome is a city.", "score": 0.5}]
+    assert searches(record)[0] | {"seconds": 0} == {"turn": 0, **call, "seconds": 0}
