@@ -18,8 +18,8 @@ from hypothesis import settings
 
 from retrieval_server.encode.cpu import prefer_reproducible_products
 
-# A check that fails shows its values, as an assertion in a test does.
-pytest.register_assert_rewrite(
+#: A check that fails shows its values, as an assertion in a test does.
+CHECKS = (
     "async_checks",
     "dapo_and_lora_checks",
     "export_checks",
@@ -31,6 +31,7 @@ pytest.register_assert_rewrite(
     "sft_batch_checks",
     "stage_checks",
 )
+
 prefer_reproducible_products()
 settings.register_profile("unhurried", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=10)
@@ -39,6 +40,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
 
 
 def pytest_configure():
+    # Here, since a process may call pytest more than once (shares.py), and each call rewrites for itself.
+    pytest.register_assert_rewrite(*CHECKS)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: pytest.exit("told to end by SIGTERM", 143))
 

@@ -10,8 +10,8 @@ Usage: bash tests/run.sh [unit|full] [pytest options]
   bash tests/run.sh full             also trainings that are killed and resumed, whole corpora, larger property tests (an hour)
   bash tests/run.sh tests/agent -x   only what the pytest arguments select
 
-The environment is created on first use (scripts/setup_env.sh). Times are for two cores. The trainings run in a separate
-process, in parallel with the other tests. The last line counts all tests of the run.
+The environment is created on first use (scripts/setup_env.sh). Times are for two cores: two processes share the tests,
+and one of them begins with the trainings. The last lines name the tests that failed and count all tests of the run.
 EOF
 }
 
@@ -65,49 +65,49 @@ case "$tier" in
   full) export HYPOTHESIS_PROFILE=full ;;
 esac
 
-# Two processes. Those tests that do not need veRL are run in one of them, so that only the other imports it.
-light=() without=()
-for name in agent data_process docs protocols retrieval_server rewards scripts tools; do
-  [ ! -d "tests/$name" ] || light+=("tests/$name") without+=("--ignore=tests/$name")
-done
+# share NAME front|back [pytest arguments]: the shares of tests that this process gets (tests/shares.py). It leaves a
+# status of its own only if it was cut off.
+share() {
+  local name=$1 end=$2 && shift 2
+  printf '== shares of the tests, from the %s: pytest %s\n' "$end" "$*"
+  python tests/shares.py "$results" "$name" "$end" "$@"
+  local status=$?
+  [ "$status" -eq 0 ] || echo "$status" > "$results/$name.status"
+}
+mkdir "$results/taken"
 
+# Two processes share the tests: one goes through the list from the front, the other from the back, until they meet. The
+# output of the second is shown when the first has finished.
 case "$tier" in
   some) tests some "$@" ;;
   unit)
-    if [ "${#light[@]}" -gt 0 ]; then
-      tests light -m "not slow and not e2e and not full" "$@" "${light[@]}" > "$results/light.log" 2>&1 &
-      children=($!)
-    fi
-    tests unit -m "not slow and not e2e and not full" "$@" "${without[@]}"
-    if [ "${#light[@]}" -gt 0 ]; then
-      wait "${children[0]}"
-      children=()
-      cat "$results/light.log"
-    fi
+    chosen="not slow and not e2e and not full"
+    share second back -m "$chosen" "$@" > "$results/second.log" 2>&1 &
+    children=($!)
+    share first front -m "$chosen" "$@"
     ;;
   *)
     left_out=""
     [ "$tier" = full ] || left_out=" and not full"
-    light_tests() {
-      [ "${#light[@]}" -eq 0 ] || tests light -m "not e2e$left_out" "$@" "${light[@]}"
-    }
-    # Trainings run one after the other; their output is shown when the other tests have finished. The tests without
-    # veRL follow in the process that ends first: the trainings of `full` take longer than all other tests. Those have a
-    # higher niceness than the workers of Ray (15), which gives up on a start that takes more than 30 seconds.
+    # Trainings run one after the other, before this process takes other tests. Only the files that name their marker are
+    # collected. All other tests have a higher niceness than the workers of Ray (15), which gives up on a start that
+    # takes more than 30 seconds.
     {
-      tests trainings -m "e2e$left_out" "$@"
-      [ "$tier" = full ] || light_tests "$@"
-    } > "$results/trainings.log" 2>&1 &
+      mapfile -t trainings < <(grep -rlw --include='test_*.py' e2e tests)
+      [ "${#trainings[@]}" -eq 0 ] || tests trainings -m "e2e$left_out" "$@" "${trainings[@]}"
+      share second back -m "not e2e$left_out" "$@"
+    } > "$results/second.log" 2>&1 &
     children=($!)
     renice -n 19 -p $$ >/dev/null 2>&1
-    tests others -m "not e2e$left_out" "$@" "${without[@]}"
-    [ "$tier" = default ] || light_tests "$@"
-    printf '== the first process is still running; its output so far is in %s\n' "$results/trainings.log"
-    wait "${children[0]}"
-    children=()
-    cat "$results/trainings.log"
+    share first front -m "not e2e$left_out" "$@"
     ;;
 esac
+if [ "${#children[@]}" -gt 0 ]; then
+  printf '== the second process is still running; its output so far is in %s\n' "$results/second.log"
+  wait "${children[0]}"
+  children=()
+  cat "$results/second.log"
+fi
 python tests/tally.py "$results"
 status=$?
 [ "$status" -eq 0 ] && [ "${#failed[@]}" -eq 0 ]

@@ -1,8 +1,8 @@
 """Adds up the results that one or several pytest processes wrote into a folder, for tests/run.sh.
 
 Each writes NAME.xml (JUnit) and, unless no test was selected, NAME.status (its exit status). A process that
-was killed writes no XML and counts as one failure. The last line is the total,
-`N passed, N failed, N skipped`.
+was killed writes no XML and counts as one failure. The tests that failed are named at the end, as there
+are many outputs above; the last line is the total, `N passed, N failed, N skipped`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,22 @@ def tally(folder: Path) -> tuple[dict[str, int], int]:
     return counts, bad[0] if bad else int(not sum(counts.values()) or counts["failed"] > 0)
 
 
+def failed(folder: Path) -> list[str]:
+    """The names of the tests, or files, that failed or had an error; and of processes that were cut off."""
+    names = [
+        f"{path.stem} (cut off)" for path in folder.glob("*.status") if not path.with_suffix(".xml").exists()
+    ]
+    for path in folder.glob("*.xml"):
+        for case in ElementTree.parse(path).getroot().iter("testcase"):
+            if case.find("failure") is not None or case.find("error") is not None:
+                names.append("::".join(filter(None, (case.get("classname"), case.get("name")))))
+    return sorted(names)
+
+
 def main(folder: str) -> int:
     counts, status = tally(Path(folder))
+    for name in failed(Path(folder)):
+        print(f"failed: {name}")
     print(", ".join(f"{number} {name}" for name, number in counts.items()))
     return status
 

@@ -7,6 +7,7 @@ are words.
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -76,6 +77,50 @@ def test_a_process_for_which_no_test_was_chosen_is_no_failure_but_none_at_all_is
     assert tally(tmp_path) == ("3 passed, 0 failed, 0 skipped", 0)
 
 
+def test_the_tests_that_failed_are_named_before_the_last_line(tmp_path):
+    (tmp_path / "first-agent-1.xml").write_text(
+        '<testsuites><testsuite tests="2" failures="1">'
+        '<testcase classname="tests.agent.test_a" name="test_b"><failure/></testcase>'
+        '<testcase classname="tests.agent.test_a" name="test_c"/></testsuite></testsuites>'
+    )
+    (tmp_path / "second.status").write_text("137\n")
+    done = subprocess.run(
+        [sys.executable, str(TESTS / "tally.py"), str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == [
+        "failed: second (cut off)",
+        "failed: tests.agent.test_a::test_b",
+        "1 passed, 2 failed, 0 skipped",
+    ]
+
+
+def shares(tests: Path) -> dict[str, list[str]]:
+    return runpy.run_path(str(TESTS / "shares.py"))["shares"](tests)
+
+
+def test_every_file_of_tests_is_in_one_share():
+    files = [file for share in shares(TESTS).values() for file in share]
+    assert sorted(files) == sorted(str(path) for path in TESTS.rglob("test_*.py"))
+
+
+def test_shares_are_even_and_those_with_the_dearest_imports_come_first(tmp_path):
+    for folder, number in {"tools": 1, "chaos": 2, "plugin": 13, "evaluation/deep": 25, ".": 1}.items():
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for file in range(number):
+            (tmp_path / folder / f"test_{file:02}.py").touch()
+    sizes = {share: len(files) for share, files in shares(tmp_path).items()}
+    assert list(sizes.items()) == [
+        ("plugin-1", 6),
+        ("plugin-2", 7),
+        ("chaos-1", 2),
+        ("evaluation-1", 8),
+        ("evaluation-2", 8),
+        ("evaluation-3", 9),
+        ("tests-1", 1),
+        ("tools-1", 1),
+    ]
+
+
 PROJECT = """
 import os, pytest
 
@@ -101,7 +146,7 @@ def project(tmp_path) -> Path:
     """A project of five tests, with the real run.sh."""
     for folder in ("tests", "scripts", "bin"):
         (tmp_path / folder).mkdir()
-    for name in ("run.sh", "tally.py"):
+    for name in ("run.sh", "shares.py", "tally.py"):
         shutil.copy(TESTS / name, tmp_path / "tests" / name)
     (tmp_path / "tests" / "test_it.py").write_text(PROJECT)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  e2e\n  full\n")
@@ -142,6 +187,70 @@ def test_a_tier_runs_its_tests_and_the_last_line_counts_them(project, arguments,
 @pytest.mark.slow
 def test_a_training_that_fails_fails_the_run(project):
     assert run(project, BREAK_TRAINING="1") == ("2 passed, 1 failed, 0 skipped", 1)
+
+
+#: Two tests of a folder; each notes the process in which it runs. `wait` is for what another one noted.
+NOTING = """
+import os, time
+
+def note(name):
+    with open("ran", "a") as file: file.write(f"{name} {os.getpid()}\\n")
+
+def wait(name):
+    end = time.monotonic() + 60
+    while f"{name} " not in open("ran").read():
+        assert time.monotonic() < end, "it was never run"
+        time.sleep(0.02)
+
+def test_a(): note("FOLDER-a")
+
+def test_b(): note("FOLDER-b"); THEN
+"""
+
+
+def write_folders(project: Path, folders: dict[str, str]) -> None:
+    """A folder of two tests for each name, and what the second does in the end."""
+    for folder, then in folders.items():
+        (project / "tests" / folder).mkdir()
+        text = NOTING.replace("FOLDER", folder).replace("THEN", then)
+        (project / "tests" / folder / f"test_{folder}.py").write_text(text)
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_tests_and_each_runs_once(project):
+    folders = dict.fromkeys(("plugin", "chaos", "agent", "rewards", "tools"), "pass")
+    # The front of the list and the back: one process alone would wait in vain.
+    write_folders(project, {**folders, "plugin": "wait('tools-a')", "tools": "wait('plugin-a')"})
+    assert run(project, "unit") == ("11 passed, 0 failed, 0 skipped", 0)
+    ran = [line.split() for line in (project / "ran").read_text().splitlines()]
+    assert sorted(name for name, _ in ran) == sorted(
+        f"{folder}-{test}" for folder in folders for test in "ab"
+    )
+    assert len({process for _, process in ran}) == 2
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_fails_the_run_and_the_other_takes_what_is_left(project):
+    write_folders(project, {"plugin": "os._exit(7)", "agent": "pass", "rewards": "pass", "tools": "pass"})
+    assert run(project, "unit") == ("7 passed, 1 failed, 0 skipped", 1)
+
+
+@pytest.mark.slow
+def test_a_file_that_cannot_be_imported_fails_the_run_and_the_others_are_run(project):
+    write_folders(project, {"plugin": "pass", "tools": "pass"})
+    (project / "tests" / "agent").mkdir()
+    (project / "tests" / "agent" / "test_agent.py").write_text("import no_such_module\n")
+    assert run(project, "unit") == ("5 passed, 1 failed, 0 skipped", 1)
+
+
+@pytest.mark.slow
+def test_no_share_is_begun_after_a_failure_with_x(project):
+    write_folders(
+        project, {name: "assert False" for name in ("plugin", "chaos", "agent", "rewards", "tools")}
+    )
+    line, status = run(project, "unit", "-x")
+    failed = int(line.split()[2])
+    assert status == 1 and 1 <= failed <= 2
 
 
 @pytest.mark.slow

@@ -2,7 +2,8 @@
 
 A policy folder contains config, tokenizer and weights (float16) in Hugging Face's format, so that vLLM, FSDP
 and `AutoModelForCausalLM` load it like any other checkpoint. The committed warm starts are in
-`rag_r1/demo/policy/<protocol>/`; `python -m rag_r1.demo.sft` makes them.
+`rag_r1/demo/policy/<protocol>/`; `python -m rag_r1.demo.sft` makes them. Many callers need no
+more than the folder of one, so torch and transformers are imported where a model or a tokenizer is made.
 """
 
 from __future__ import annotations
@@ -11,10 +12,7 @@ import random
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, Qwen2Config, Qwen2ForCausalLM
-from transformers import PreTrainedTokenizerBase as TokenizerBase
+from typing import TYPE_CHECKING
 
 from rag_r1.agent import Budget, TokenizerCodec
 from rag_r1.agent_setup import AgentSetup, chat_template
@@ -24,6 +22,10 @@ from rag_r1.demo.tokenizer import make_tokenizer
 from rag_r1.demo.traces import Segment, write_trace
 from rag_r1.protocols import Protocol, control_tokens
 from rag_r1.tools import searching
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase as TokenizerBase
+    from transformers import Qwen2ForCausalLM
 
 PROTOCOLS = ("rag_r1_sq", "rag_r1_mq")
 POLICIES = Path(__file__).parent / "policy"
@@ -72,6 +74,9 @@ def demo_tokenizer() -> TokenizerBase:
 
 def make_policy(tokenizer: TokenizerBase, seed: int) -> Qwen2ForCausalLM:
     """An untrained policy in float32 whose vocabulary size is the tokenizer's length."""
+    import torch
+    from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
+
     torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -104,9 +109,11 @@ def save_policy(folder: Path, model: Qwen2ForCausalLM, tokenizer: TokenizerBase)
 
 def load_policy(folder: Path | str) -> tuple[Qwen2ForCausalLM, TokenizerBase]:
     """Model in float32 and tokenizer, as the trainer and vLLM load them."""
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), AutoTokenizer.from_pretrained(
-        folder
-    )
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model, AutoTokenizer.from_pretrained(folder)
 
 
 def demo_setup(

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import torch
 from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase as TokenizerBase
 
-from rag_r1.demo.policy import TokenizerBase, make_policy, save_policy
+from rag_r1.demo.policy import make_policy, save_policy
 from rag_r1.demo.reading import batch, name_tokens, reading_tokenizer
 from rag_r1.demo.sft import (
     ONE_HOP_STEPS,

@@ -33,8 +33,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rag_r1.demo.policy import TokenizerBase, encode_trace
+from rag_r1.demo.policy import encode_trace
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.tokenizer import make_tokenizer
 from rag_r1.demo.traces import Segment, answer_turn, conclude, guess, named, write_drill, write_trace
@@ -55,6 +56,9 @@ from rag_r1.demo.world import (
     make_questions,
 )
 from rag_r1.protocols import Protocol, load_protocol
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase as TokenizerBase
 
 #: The protocol's name for the form, which is a search.
 SEARCH = "search"

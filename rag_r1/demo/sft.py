@@ -35,13 +35,13 @@ from pydantic import model_validator
 from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase as TokenizerBase
 from transformers import Qwen2ForCausalLM
 
 from rag_r1.command_line import Arguments, argument, read_arguments
 from rag_r1.demo import unsearched
 from rag_r1.demo.policy import (
     PROTOCOLS,
-    TokenizerBase,
     demo_tokenizer,
     encode_trace,
     load_policy,

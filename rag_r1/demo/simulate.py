@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 
 import torch
 from transformers import DynamicCache, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerBase as TokenizerBase
 
 from rag_r1.agent import Budget, Generation, TrainingRow, Trajectory
-from rag_r1.demo.policy import TokenizerBase, demo_setup
+from rag_r1.demo.policy import demo_setup
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import Question
 from rag_r1.protocols import Protocol

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
-from transformers import Qwen2Tokenizer
-from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
+
+if TYPE_CHECKING:
+    from transformers import Qwen2Tokenizer
 
 END, START, PAD = "<|im_end|>", "<|im_start|>", "<|endoftext|>"
 
@@ -33,6 +35,10 @@ def make_tokenizer(texts: Iterable[str], whole: Iterable[str]) -> Qwen2Tokenizer
         texts: samples of what the policy reads and writes; pre-tokens are words and runs of punctuation.
         whole: strings that become added tokens: tags, years, fixed parts of an observation.
     """
+    # Here and not above: torch comes with it, and policy.py imports this module for its tokenizer only.
+    from transformers import Qwen2Tokenizer
+    from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
+
     whole = sorted(set(whole))
     trained = Tokenizer(models.BPE())
     trained.normalizer = normalizers.NFC()

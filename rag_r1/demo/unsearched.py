@@ -29,8 +29,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from rag_r1.demo.policy import TokenizerBase, encode_trace
+from rag_r1.demo.policy import encode_trace
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.tokenizer import make_tokenizer
 from rag_r1.demo.traces import Segment, conclude, guess, value_alone, write_drill
@@ -46,6 +47,9 @@ from rag_r1.demo.world import (
     make_questions,
 )
 from rag_r1.protocols import Document, Protocol
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase as TokenizerBase
 
 NAME = "r1_searcher"
 #: The form that is a search; in the SFT data its name occurs only in prompts and exercises.

@@ -1,0 +1,88 @@
+"""Runs shares of the tests until none is left, for tests/run.sh, which starts two such processes.
+
+    python tests/shares.py RESULTS NAME front|back [pytest options]
+
+A share is a folder of tests; one with many files is divided evenly. The processes go through the same list,
+one from the front and the other from the back. Each takes a share by making a folder named after it in
+RESULTS/taken, which only one of them can do; so they end within about one share of each other, wherever they
+meet.
+
+The list begins with the folders whose imports cost most, veRL before all: the process at the back does not
+pay for what it does not come to. A process runs all of its shares itself, by one call of pytest each, so that
+what one imports is there for the next. Each leaves RESULTS/NAME-SHARE.xml and .status for tests/tally.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from math import ceil
+from pathlib import Path
+
+import pytest
+
+#: Folders that import veRL, then those that import torch; all others follow.
+HEAVY = ("plugin", "recipes", "e2e", "chaos", "retrieval_server", "demo", "benchmarks", "agent", "protocols")
+FILES_AT_MOST = 12
+
+
+def shares(tests: Path) -> dict[str, list[str]]:
+    """The files of each share by its name, in the order of the list; each test file is in one of them."""
+    folders = defaultdict(list)
+    for path in sorted(tests.rglob("test_*.py")):
+        inner = path.relative_to(tests).parts
+        folders[inner[0] if len(inner) > 1 else "tests"].append(str(path))
+
+    def weight(folder: str) -> tuple[int, str]:
+        return (HEAVY.index(folder) if folder in HEAVY else len(HEAVY), folder)
+
+    found = {}
+    for folder in sorted(folders, key=weight):
+        files = folders[folder]
+        parts = ceil(len(files) / FILES_AT_MOST)
+        for part in range(parts):
+            first, end = len(files) * part // parts, len(files) * (part + 1) // parts
+            found[f"{folder}-{part + 1}"] = files[first:end]
+    return found
+
+
+class End:
+    """Notes that pytest was told to stop, as by `-x` or Ctrl-C; an error in a file's imports is not that."""
+
+    asked = False
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.asked = self.asked or bool(session.shouldstop or session.shouldfail)
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo) -> None:
+        self.asked = self.asked or not isinstance(excinfo.value, pytest.Session.Interrupted)
+
+
+def take(taken: Path, share: str) -> bool:
+    """Whether no process has had the share before."""
+    try:
+        (taken / share).mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
+def main(results: Path, name: str, end: str, options: list[str]) -> None:
+    listed = list(shares(Path("tests")).items())
+    for share, files in listed if end == "front" else reversed(listed):
+        if (results / "stop").exists():
+            return
+        if not take(results / "taken", share):
+            continue
+        told = End()
+        output = results / f"{name}-{share}.xml"
+        status = pytest.main(["--no-header", f"--junitxml={output}", *options, *files], plugins=[told])
+        if status != pytest.ExitCode.NO_TESTS_COLLECTED:
+            output.with_suffix(".status").write_text(f"{int(status)}\n")
+        if told.asked:
+            (results / "stop").touch()
+
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path.cwd())  # as `python -m pytest` has it
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])
