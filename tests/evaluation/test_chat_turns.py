@@ -4,19 +4,23 @@ without a search is shown no tools."""
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 
 import pytest
 from chat_templates import PLAIN, tokenizer_with
 from scripted import Searcher
+from scripted_vllm import Policy
 
 from rag_r1.agent_setup import RowLimits
 from rag_r1.config import RagR1Config
 from rag_r1.evaluation.asks import ask_of
 from rag_r1.evaluation.conditions import baseline
 from rag_r1.evaluation.engines import Tokens, agent_setup
+from rag_r1.evaluation.evaluate import EvalArguments
 from rag_r1.evaluation.one_shot import searched_first
 from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.session import prepare, session
 from rag_r1.evaluation.sft_data import SftDataArguments, SftDataError, _protocol
 from rag_r1.protocols import Document
 from rag_r1.rows import QuestionRow
@@ -71,3 +75,35 @@ def test_there_is_no_fine_tuning_data_of_such_turns():
     row = SftRow("1", "Who?", "agentic_rag_tools", "turn", (), (Piece("x", True, True),))
     with pytest.raises(SftRowError, match="use one without `turns: chat`"):
         protocol_of([row], None)
+
+
+@pytest.mark.slow  # a tokenizer from disk, two servers
+def test_an_evaluation_with_paths_votes_in_the_turns_of_the_template(tmp_path):
+    tokenizer_with("plain").save_pretrained(tmp_path / "tokenizer")
+    golds = {f"Which river flows through town {n}?": f"River {n}" for n in range(6)}
+    data = tmp_path / "questions.jsonl"
+    data.write_text("\n".join(json.dumps({"question": q, "answer": gold}) for q, gold in golds.items()))
+
+    async def play(policy):
+        given = EvalArguments(
+            data=[data], out=tmp_path / "run", model="policy", base_url=policy.url, retriever_url=policy.url,
+            tokenizer=str(tmp_path / "tokenizer"), protocol="agentic_rag_tools", temperature=0.7,
+            overrides=["rag_r1.agent.paths=3"],
+        )  # fmt: skip
+        ready = prepare(given, {})
+        async with session(given, ready, policy.url, "policy", {}) as run:
+            asks = [ask_of(row, ready.config.protocol, temperature=0.7) for row in ready.questions.rows]
+            await asyncio.gather(*map(run.runner.play, asks))
+            return list(run.folder.records([ask.id for ask in asks]))
+
+    with Policy(tokenizer_with("plain"), golds, lambda *asked: asked[-1] % 2 == 0) as policy:
+        records = asyncio.run(play(policy))
+    assert len(policy.bodies) == 18 and all('"name": "search"' in prompt_of(body) for body in policy.bodies)
+    answers = [[path["answer"] for path in record["paths"]] for record in records]
+    assert [record["answer"] for record in records] == [max(three, key=three.count) for three in answers]
+    assert any(len(set(three)) == 2 for three in answers)
+    assert [record["usage"]["requests"] for record in records] == [3] * 6
+
+
+def prompt_of(body):
+    return tokenizer_with("plain").decode(body["prompt"])
