@@ -4,6 +4,7 @@ again."""
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,8 @@ def words(before: str, after: str, out: Path, *more: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("interrupted", [False, pytest.param(True, marks=pytest.mark.full)])
-def test_three_runs_with_one_budget_become_one_table(tokenizer, tmp_path, capsys, interrupted):
+def test_three_runs_with_one_budget_become_one_table(tokenizer, tmp_path, capsys, monkeypatch, interrupted):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # pictures take longer than everything else
     # Before training the model never finds anything, since its search has half of the passages; afterwards it
     # knows the answers. Without search it has to guess.
     write_rows(tmp_path / "questions.parquet", [to_row(q, i, "test", SQ) for i, q in enumerate(QUESTIONS)])
