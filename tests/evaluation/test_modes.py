@@ -4,6 +4,7 @@ again."""
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,9 @@ def words(before: str, after: str, out: Path, *more: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_three_runs_with_one_budget_become_one_table_and_are_not_played_again(tokenizer, tmp_path, capsys):
+@pytest.mark.parametrize("interrupted", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_three_runs_with_one_budget_become_one_table(tokenizer, tmp_path, capsys, monkeypatch, interrupted):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # pictures take longer than everything else
     # Before training the model never finds anything, since its search has half of the passages; afterwards it
     # knows the answers. Without search it has to guess.
     write_rows(tmp_path / "questions.parquet", [to_row(q, i, "test", SQ) for i, q in enumerate(QUESTIONS)])
@@ -59,8 +62,12 @@ def test_three_runs_with_one_budget_become_one_table_and_are_not_played_again(to
         ReadingPolicy.of(tokenizer, QUESTIONS, WORLD.passages[:1]) as base,
         ReadingPolicy.of(tokenizer, QUESTIONS, WORLD.passages, knows=True) as tuned,
     ):
-        given = words(base.url, tuned.url, out)
-        assert command.main(given) == 0
+        if interrupted:  # the server of the trained model is not there yet
+            assert command.main(words(base.url, "http://127.0.0.1:9/v1", out, "--retries", "0")) == 1
+            asked = len(base.bodies)
+            assert asked and not (out / "modes.json").exists() and "3/3 after" in capsys.readouterr().out
+        assert command.main(words(base.url, tuned.url, out)) == 0
+        assert not interrupted or len(base.bodies) == asked, "what is finished is not played again"
         modes = json.loads((out / "modes.json").read_text())["modes"]
         assert list(modes) == ["before_no_search", "before", "after"]
         right = {name: [one["figures"][figure]["value"] for figure in FIGURES] for name, one in modes.items()}
@@ -83,10 +90,6 @@ def test_three_runs_with_one_budget_become_one_table_and_are_not_played_again(to
         compared = json.loads((out / "compare.json").read_text())
         assert compared["runs"] == ["before", "before_no_search", "after"]
         assert compared["figures"]["em"]["all"]["differences"][1]["value"] == 1.0
-
-        asked, page = len(base.bodies) + len(tuned.bodies), (out / "modes.json").read_bytes()
-        assert command.main(given) == 0
-        assert len(base.bodies) + len(tuned.bodies) == asked and (out / "modes.json").read_bytes() == page
 
 
 @pytest.mark.parametrize(

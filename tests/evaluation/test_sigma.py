@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -121,7 +122,8 @@ class WithLogProbs(ReadingPolicy):
 
 
 @pytest.mark.slow
-def test_an_evaluation_with_a_high_max_state_records_the_states_of_its_tokens(tmp_path, capsys):
+def test_an_evaluation_with_a_high_max_state_records_the_states_of_its_tokens(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # no pictures: they take the longest
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(policy_path("rag_r1_sq"))
