@@ -38,7 +38,7 @@ async def test_a_tool_of_a_server_answers_and_all_entries_share_its_process(monk
     monkeypatch.setenv("SECRET", "no")
     shown = {"call": "variable", "env": ["GIVEN"]}
     tools = tools_of(echo={}, pid={}, which={"call": "pid"}, given=shown)
-    assert await text(tools["echo"], text="Grüße") == "Grüße"
+    assert await text(tools["echo"], text="Grüße") == await text(tools["echo"], query="Grüße") == "Grüße"
     assert await text(tools["pid"]) == await text(tools["which"]) != ""
     assert [await text(tools["given"], text=name) for name in ("GIVEN", "SECRET")] == ["yes", "(not set)"]
     await close_tools(tools)
