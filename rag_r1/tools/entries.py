@@ -36,7 +36,7 @@ from rag_r1.import_path import ImportPathError, imported
 from rag_r1.options import Must, OptionFault, OptionsError, Text, option_names, options, options_from
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal
 from rag_r1.tool_limits import ToolLimits
-from rag_r1.tools.function_tool import FunctionTool, SearcherTool, fault_of, schema_of
+from rag_r1.tools.function_tool import FunctionTool, SearcherTool, by_name, fault_of, schema_of
 
 #: The shipped tools, imported when an entry names them: factories of (options, key of the entry).
 SHIPPED = {
@@ -179,7 +179,8 @@ class Declared:
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with the arguments, or None."""
-        declared = None if self._validator is None else fault_of(self._validator, arguments)
+        given = by_name(arguments, self.parameters)
+        declared = None if self._validator is None else fault_of(self._validator, given)
         return declared or self.tool.fault(arguments)
 
     async def call(

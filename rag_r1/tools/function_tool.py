@@ -52,6 +52,16 @@ def fault_of(validator: Draft202012Validator, arguments: Mapping[str, Any]) -> s
     return f"Wrong arguments{' at ' + where if where else ''}: {error.message}"
 
 
+def by_name(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Words from a syntax that names no arguments, `{"query": text}`, as the parameter that they are meant
+    for: the only required one, or the only one, of a schema without `query`. Others are unchanged."""
+    properties = parameters.get("properties")
+    if set(arguments) != {"query"} or not isinstance(properties, Mapping) or "query" in properties:
+        return arguments
+    names = list(parameters.get("required") or properties)
+    return {names[0]: arguments["query"]} if len(names) == 1 else arguments
+
+
 class FunctionTool:
     """A tool around an async function; see the top of the module."""
 
@@ -72,7 +82,7 @@ class FunctionTool:
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with the arguments, or None."""
-        return fault_of(self._validator, arguments)
+        return fault_of(self._validator, by_name(arguments, self.parameters))
 
     async def call(self, arguments: Sequence[Mapping[str, Any]]) -> list[list[Document] | Failure | Refusal]:
         """Make all calls concurrently."""
@@ -80,7 +90,7 @@ class FunctionTool:
 
     async def _one(self, arguments: Mapping[str, Any]) -> list[Document] | Failure | Refusal:
         try:
-            result = await self.function(**arguments)
+            result = await self.function(**by_name(arguments, self.parameters))
         except Exception as error:
             shown = f"The tool {self.name} did not answer. Try another call, or answer with what is known."
             return Failure(shown, "tool", f"{type(error).__name__}: {error}"[:200])

@@ -32,7 +32,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from rag_r1.options import Must, OptionFault, OptionsError, PositiveSeconds, Text, options, options_from
 from rag_r1.protocols import Refusal
-from rag_r1.tools.function_tool import FunctionTool, fault_of, schema_of
+from rag_r1.tools.function_tool import FunctionTool, by_name, fault_of, schema_of
 from rag_r1.tools.http_json import Address, Variable, secret
 
 #: Longest text of a result, in characters.
@@ -114,9 +114,10 @@ class McpTool(FunctionTool):
             if self.name not in validators:
                 known = ", ".join(sorted(validators)) or "none"
                 raise McpFailure(f"the server has no tool {self.name!r}; it has: {known}")
-            if fault := fault_of(validators[self.name], arguments):
+            given = dict(by_name(arguments, validators[self.name].schema))
+            if fault := fault_of(validators[self.name], given):
                 return Refusal(fault[:300])
-            result = await link.client.call_tool(self.name, arguments, self.options.timeout_s)
+            result = await link.client.call_tool(self.name, given, self.options.timeout_s)
         text = in_text(result)
         if not result.is_error:
             return text

@@ -64,9 +64,11 @@ class Server:
     async def link(self) -> AsyncIterator[Link]:
         """An open connection, for one call. Raises McpFailure if the server cannot be reached, and what the
         block raises."""
+        if self._link is not None and self._link.is_closed:
+            self._retire(self._link)
+        if self._link is None:
+            self._link = Link(self.options)
         link = self._link
-        if link is None or link.is_closed:
-            link = self._link = Link(self.options)
         link.calls += 1
         try:
             await link.opened(self.options.timeout_s)

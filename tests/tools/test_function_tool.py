@@ -8,6 +8,7 @@ from jsonschema.exceptions import SchemaError
 from rag_r1.import_path import ImportPathError
 from rag_r1.protocols import Document, Failure
 from rag_r1.tools import make_tool, shared_tools, tool
+from rag_r1.tools.function_tool import by_name
 
 NUMBER = {"type": "number"}
 
@@ -60,6 +61,31 @@ def test_it_has_a_name_a_description_and_a_schema():
 def test_arguments_are_checked_against_the_schema(arguments, fault):
     found = divide.fault(arguments)
     assert found == fault if fault is None else found.startswith(fault)
+
+
+@pytest.mark.parametrize(
+    ("properties", "required", "given", "named"),
+    [
+        (["url", "part"], ["url"], {"query": "x"}, {"url": "x"}),
+        (["url"], [], {"query": "x"}, {"url": "x"}),
+        (["url", "part"], [], {"query": "x"}, {"query": "x"}),
+        (["query", "url"], ["url"], {"query": "x"}, {"query": "x"}),
+        (["url"], ["url"], {"query": "x", "part": 1}, {"query": "x", "part": 1}),
+        ([], [], {"query": "x"}, {"query": "x"}),
+    ],
+)
+def test_words_without_a_name_are_for_the_parameter_that_must_be_given(properties, required, given, named):
+    schema = {"type": "object", "properties": {name: {} for name in properties}, "required": required}
+    assert by_name(given, schema) == named
+
+
+async def test_a_call_in_words_reaches_a_function_with_another_parameter():
+    @tool("Greets.", {"name": {"type": "string"}})
+    async def greet(name):
+        return f"Hello {name}"
+
+    assert greet.fault({"query": "Ada"}) is None and greet.fault({"query": 3})
+    assert await greet.call([{"query": "Ada"}]) == [[Document("greet", "Hello Ada", verbatim=True)]]
 
 
 def test_a_schema_that_is_none_is_refused_when_the_tool_is_made():
