@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument
+from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
 from rag_r1.evaluation.arguments import Above0
 from rag_r1.evaluation.evaluate import EvalArguments
 from rag_r1.options import Must
@@ -32,6 +33,8 @@ _SHARED = (
     "vllm_options",
     "overrides",
 )
+#: What the demo determines itself.
+_NOT_DEMO = {"model", "documents", *_SHARED} - {"timeout_s", "vllm_options", "overrides"}
 #: Attempts after the first: a person waits, so fewer than an evaluation's.
 _RETRIES = 2
 
@@ -134,13 +137,20 @@ class ServeArguments(AgentArguments):
 def check_agent(given: AgentArguments) -> None:
     """Raises ValueError, naming the flags, unless the arguments choose one agent."""
     if given.demo:
-        for flag in ("model", "base_url", "documents", "prompt"):
-            if getattr(given, flag) is not None:
-                raise ValueError(f"--demo brings its own: leave out --{flag.replace('_', '-')}")
+        refuse_others(given, _NOT_DEMO, "--demo brings its own")
     elif given.model is None:
         raise ValueError("give --model (a folder, or with --base-url the name of a model), or try --demo")
-    if given.documents is not None and not given.documents.is_dir():
-        raise ValueError(f"--documents {given.documents} is no folder")
+    if given.documents is not None:
+        refuse_others(given, ("retriever_url",), "--documents starts a retrieval server")
+        if not given.documents.is_dir():
+            raise ValueError(f"--documents {given.documents} is no folder")
+
+
+def refuse_others(given: AgentArguments, names: Iterable[str], why: str) -> None:
+    """Raises ValueError if one of these arguments was given, since it would have no effect."""
+    if others := sorted(given.model_fields_set & set(names)):
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
+        raise ValueError(f"{why}: leave out {flags}")
 
 
 def evaluation_of(given: AgentArguments) -> EvalArguments:
@@ -154,8 +164,6 @@ def evaluation_of(given: AgentArguments) -> EvalArguments:
 def with_demo_limits(given: AgentArguments, words: list[str], vllm: tuple[str, ...]) -> EvalArguments:
     """The same for the demo: `words` are those of `rag-r1 eval` (rag_r1/demo/evaluation.py), `vllm` the flags
     of its server; the user's own overrides come last."""
-    from rag_r1.command_line import read_arguments
-
     found = read_arguments(EvalArguments, words, prog="rag-r1 eval", description="")
     return found.model_copy(
         update={

@@ -106,7 +106,7 @@ class Chats:
             record = task.result()
             self.metrics.has_ended(record)
             told = (chat.id, record.status, record.n_searches, record.seconds)
-            logger.info("%s: %s, %d searches, %.1f s", *told)
+            logger.info("%s: %s, searches: %d, %.1f s", *told)
             if record.status in FAILURES:
                 details = "; ".join(plain(note.detail) for note in record.failures)
                 logger.warning("%s: %s: %s", chat.id, record.status, details)

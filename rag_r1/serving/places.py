@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 
 import yaml
+from filelock import FileLock, Timeout
 
 from rag_r1.afterwards import newest_checkpoint
 from rag_r1.demo.evaluation import evaluation
@@ -43,8 +44,7 @@ _VLLM = (
 )
 _UNTRAINED = (
     "This is the embedded policy: it knows the format, but has not learned to search yet, so it is often "
-    "wrong. `rag-r1 demo` trains it in a few minutes; after that, `rag-r1 serve --demo` serves the trained "
-    "one."
+    'wrong. Train it with "rag-r1 demo", in a few minutes; "rag-r1 serve --demo" then serves the trained one.'
 )
 
 
@@ -61,6 +61,10 @@ def started(given: AgentArguments) -> Iterator[Place]:
     """Everything that the arguments name, for as long as the block runs. Raises RunError."""
     given.out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
+        try:
+            stack.enter_context(FileLock(given.out / ".lock", timeout=0))
+        except Timeout as error:
+            raise RunError(f"another chat uses the folder {given.out}: choose another --out") from error
         try:
             asked, about = _demo(given, stack) if given.demo else _own(given, stack)
             asked = resolved(asked)

@@ -11,17 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, TextIO
 
 from pydantic import model_validator
 
 from rag_r1.command_line import argument, read_arguments
 from rag_r1.evaluation.run_folder import RunError
-from rag_r1.serving.arguments import AgentArguments, check_agent
+from rag_r1.serving.arguments import AgentArguments, check_agent, refuse_others
 from rag_r1.serving.client import ChatError, ask
 from rag_r1.serving.command import TOKEN_VARIABLE, Running, bound, serve, set_up_logs
 from rag_r1.serving.places import started
@@ -44,6 +46,9 @@ _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 class ChatArguments(AgentArguments):
     """`rag-r1 chat`: a server that runs, or an agent."""
 
+    out: Path = argument(
+        "folder for logs, and for the index of --documents", "DIR", default=Path("outputs/chat")
+    )
     url: str | None = argument(
         "a running `rag-r1 serve`; its token, if it needs one, is taken from CHAT_TOKEN", "URL", default=None
     )
@@ -57,10 +62,8 @@ class ChatArguments(AgentArguments):
     def _somebody_answers(self) -> ChatArguments:
         if self.url is None:
             check_agent(self)
-        elif self.demo or self.model is not None or self.documents is not None:
-            raise ValueError(
-                "--url names a server that has its agent: leave out --demo, --model, --documents"
-            )
+        else:
+            refuse_others(self, AgentArguments.model_fields, "--url names a server that has its agent")
         return self
 
 
@@ -70,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = read_arguments(ChatArguments, arguments, prog="rag-r1 chat", description=_DESCRIPTION)
     set_up_logs(logging.WARNING)
     token = os.environ.pop(TOKEN_VARIABLE, "").strip() or None
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # end what was started
     try:
         if given.url is not None:
             return Terminal(given.url.rstrip("/"), token).chat(given.ask)

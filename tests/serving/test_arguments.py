@@ -17,6 +17,8 @@ from rag_r1.serving.arguments import ServeArguments, evaluation_of, with_demo_li
         ([], "give --model"),
         (["--demo", "--model", "m"], "leave out --model"),
         (["--demo", "--documents", "."], "leave out --documents"),
+        (["--demo", "--protocol", "search_r1", "--engine", "chat"], "leave out --engine, --protocol"),
+        (["--model", "m", "--documents", ".", "--retriever-url", "http://x"], "leave out --retriever-url"),
         (["--model", "m", "--documents", "no/such"], "--documents no/such is no folder"),
         (["--model", "m", "--port", "99999"], "--port"),
         (["--model", "m", "--concurrency", "0"], "--concurrency"),

@@ -9,6 +9,8 @@ import pytest
 from running_chat import arguments, chat_server, policy_of, question
 
 from rag_r1.demo.world import demo_protocol, write_demo
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.serving.arguments import ServeArguments
 from rag_r1.serving.places import last_demo_run, started
 
 
@@ -38,6 +40,13 @@ def test_the_questions_of_a_demo_run_are_suggested(tmp_path):
     data = write_demo(tmp_path / "grpo" / "data", demo_protocol("rag_r1_mq"), seed=3, train=1, val=8)
     examples = last_demo_run(tmp_path).examples()
     assert examples == tuple(question.text for question in data.val[:6])
+
+
+def test_two_chats_do_not_share_a_folder(tmp_path):
+    given = ServeArguments(model="m", base_url="http://127.0.0.1:9/v1", engine="chat", out=tmp_path)
+    with started(given), pytest.raises(RunError, match="another --out"):
+        with started(given):
+            pass
 
 
 @pytest.mark.full

@@ -58,6 +58,6 @@ def test_sigterm_finishes_what_has_begun_and_the_token_is_never_shown(tmp_path):
     assert process.returncode == 0
     assert events(answers[0].text)[-1]["choices"][0]["finish_reason"] == "stop"
     assert GOLD in answers[0].text
-    assert token not in line + rest + log and "answered, 1 searches" in log
+    assert token not in line + rest + log and "answered, searches: 1" in log
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/health", trust_env=False)
