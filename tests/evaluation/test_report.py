@@ -265,3 +265,9 @@ def test_published_rows_have_the_means_of_their_papers():
         "RAG-R1-sq": 0.439,
         "RAG-R1-mq": 0.455,
     }
+
+
+def test_medqas_published_rows_are_format_and_judged_accuracy_in_three_modes():
+    rows = [(row.measure, row.values["MedQA (zh)"]) for row in PUBLISHED if "MedQA (zh)" in row.values]
+    shares = [0.39, 0.84, 0.56, 0.79, 0.92, 0.87]
+    assert rows == list(zip(["formatted", "judge"] * 3, shares, strict=True))
