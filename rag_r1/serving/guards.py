@@ -4,6 +4,7 @@ Every page that is open in the user's browser can reach a server on 127.0.0.1. A
 ways: `Host` must be a name of this server, since a page's own name may be made to resolve to this machine
 (DNS rebinding); a request that a page of another origin sends is refused; and a POST must say that it is
 JSON, which a form cannot. Numeric addresses are always accepted as `Host`, since a page's name is never one.
+(The retrieval server, which shares no code with this package, has the same rules.)
 
 The answers' Content-Security-Policy lets the chat page load its own script and style and nothing else: no
 inline script, no other origin, no frame around it.

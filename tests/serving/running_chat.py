@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +113,14 @@ def chat_server_at(given: ServeArguments, place: Place, **options: Any) -> Itera
             found[0].stop()
             thread.join(30)
             assert not thread.is_alive() and not failed
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
+    """Until it is true; fails if that takes longer."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never became true"
+        time.sleep(0.02)
 
 
 def question(text: str = QUESTION, **more: Any) -> dict:

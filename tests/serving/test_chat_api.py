@@ -22,6 +22,7 @@ from running_chat import (
     policy_of,
     question,
     tokenizer,
+    wait_until,
 )
 from scripted_vllm import Policy
 
@@ -260,16 +261,16 @@ def test_an_abandoned_chat_frees_its_seat_within_a_second(tmp_path, stream):
 @pytest.mark.slow
 def test_a_stopping_server_finishes_what_has_begun(tmp_path):
     answers = []
-    with policy_of(latency_s=0.3) as policy:
+    with policy_of() as policy:
         with chat_server(arguments(policy.url, tmp_path, concurrency=1)) as chat:
+            policy.latency_s = 0.7
             asking = [
                 threading.Thread(target=lambda: answers.append(chat.post(question(stream=True))))
                 for _ in range(2)
             ]
             for one in asking:
                 one.start()
-            while sum(chat.health()[name] for name in ("running", "waiting")) < 2:
-                time.sleep(0.01)
+            wait_until(lambda: chat.health()["running"] == chat.health()["waiting"] == 1)
         for one in asking:  # the server has ended
             one.join(10)
     assert len(answers) == 2 and all(GOLD in answer.text for answer in answers)

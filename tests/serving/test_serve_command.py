@@ -11,13 +11,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from running_chat import GOLD, events, policy_of, question
+from running_chat import GOLD, Asked, events, policy_of, question, wait_until
 
 from rag_r1.demo.policy import policy_path
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_sigterm_finishes_what_has_begun_and_the_token_is_never_shown(tmp_path):
     token = "t0ken-of-the-environment"
@@ -37,19 +38,14 @@ def test_sigterm_finishes_what_has_begun_and_the_token_is_never_shown(tmp_path):
             line = process.stdout.readline()
             assert line.startswith("chat at http://127.0.0.1:"), process.stderr.read()
             url = line.split()[-1]
-            assert httpx.get(f"{url}/v1/models", trust_env=False).status_code == 401
-            policy.latency_s = 0.5
-            answers = []
-
-            def ask() -> None:
-                body = question(stream=True)
-                with httpx.Client(headers=sent, timeout=30, trust_env=False) as client:
-                    answers.append(client.post(f"{url}/v1/chat/completions", json=body))
-
-            asking = threading.Thread(target=ask)
+            chat, answers = Asked(url), []
+            assert chat.get("/v1/models").status_code == 401
+            policy.latency_s = 1.5
+            asking = threading.Thread(
+                target=lambda: answers.append(chat.post(question(stream=True), headers=sent))
+            )
             asking.start()
-            while not httpx.get(f"{url}/health", trust_env=False).json()["running"]:
-                pass
+            wait_until(lambda: chat.health()["running"])
             process.send_signal(signal.SIGTERM)
             asking.join(30)
             rest, log = process.communicate(timeout=30)
@@ -60,4 +56,4 @@ def test_sigterm_finishes_what_has_begun_and_the_token_is_never_shown(tmp_path):
     assert GOLD in answers[0].text
     assert token not in line + rest + log and "answered, searches: 1" in log
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{url}/health", trust_env=False)
+        chat.health()

@@ -234,8 +234,7 @@ function retry(turn) {
 
 async function refusal(response) {
   if (response.status === 401) {
-    id("login").hidden = false;
-    id("token").focus();
+    showLogin(true);
     return "The server requires a token.";
   }
   const wait = response.headers.get("Retry-After");
@@ -274,6 +273,12 @@ function showRunning(is) {
   id("new").disabled = is;
 }
 
+function showLogin(is) {
+  id("login").hidden = !is;
+  id("ask").hidden = is;
+  id(is ? "token" : "question").focus();
+}
+
 function fitInput() {
   const input = id("question");
   input.style.height = "auto";
@@ -296,7 +301,7 @@ async function tellAbout() {
   id("note").textContent = about.note;
   id("note").hidden = !about.note;
   id("foot").textContent = about.history
-    ? `A follow-up question is asked with the last ${about.history} questions and answers.`
+    ? `A follow-up question is asked with the last ${about.history} answers.`
     : "Each question is asked on its own.";
   id("examples").replaceChildren(
     ...about.examples.map((question) => {
@@ -328,7 +333,7 @@ id("login").addEventListener("submit", (event) => {
   event.preventDefault();
   token = id("token").value.trim();
   id("token").value = "";
-  id("login").hidden = true;
+  showLogin(false);
   tellAbout();
 });
 tellAbout().catch(() => { id("what").textContent = "the server cannot be reached"; });
