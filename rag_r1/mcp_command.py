@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -112,30 +113,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def serve(given: McpArguments) -> None:
     """Serve until stdin ends, or the process is told to end. Raises RunError, ValueError and OSError if it
     cannot begin."""
+    async with made_server(given) as server:
+        if given.http is None:
+            await server.run_stdio_async()
+        else:
+            await _serve_http(server, given.http)
+
+
+@asynccontextmanager
+async def made_server(given: McpArguments) -> AsyncIterator[Any]:
+    """The MCP server of these arguments; its connections are closed with the block. Raises as `serve`."""
     from rag_r1.config import RagR1Config
     from rag_r1.evaluation.arguments import block_of
     from rag_r1.evaluation.evaluate import validation_limits
-    from rag_r1.mcp_server import http_app, make_server, player
+    from rag_r1.mcp_server import make_server
+    from rag_r1.serving.player import opened
     from rag_r1.tools import close_tools, shared_searcher, shared_tools
 
     as_eval = _as_evaluated(given)
     config = RagR1Config.from_config(block_of(as_eval, validation_limits(given.protocol)))
     searcher = shared_searcher(config.validation_retriever)
-    play = await player(as_eval) if given.base_url is not None else None
-    server = make_server(searcher, play, concurrency=given.concurrency)
-    try:
-        if given.http is None:
-            await server.run_stdio_async()
-            return
-        import uvicorn
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(close_tools, shared_tools(config.validation_retriever, config.tools))
+        player = await stack.enter_async_context(opened(as_eval)) if given.base_url is not None else None
+        yield make_server(searcher, player.play if player else None, concurrency=given.concurrency)
 
-        token = os.environ.get(TOKEN_VARIABLE, "").strip() or None
-        app = http_app(server, token)
-        settings = uvicorn.Config(app, host="127.0.0.1", port=given.http, log_level="warning")
-        print(f"MCP at http://127.0.0.1:{given.http}/mcp", file=sys.stderr)
-        await uvicorn.Server(settings).serve()
-    finally:
-        await close_tools(shared_tools(config.validation_retriever, config.tools))
+
+async def _serve_http(server: Any, port: int) -> None:
+    import uvicorn
+
+    from rag_r1.mcp_server import http_app
+
+    app = http_app(server, os.environ.get(TOKEN_VARIABLE, "").strip() or None)
+    print(f"MCP at http://127.0.0.1:{port}/mcp", file=sys.stderr)
+    await uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning")).serve()
 
 
 def _as_evaluated(given: McpArguments) -> Any:

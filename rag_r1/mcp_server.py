@@ -3,8 +3,8 @@
     search(query)    passages of the retrieval server
     ask(question)    the agent's answer, what it searched for, and the passages that it was shown
 
-The agent plays each question as `rag-r1 eval` does: the same core, protocol, search, limits and sampling,
-against a model behind an OpenAI-compatible address. A failure of the infrastructure is an error of the call;
+The agent plays each question as `rag-r1 eval` and `rag-r1 serve` do (serving/player.py), with a model behind
+an OpenAI-compatible address. A failure of the infrastructure is an error of the call;
 an episode without an answer is a result that says how it ended. Beyond `concurrency` questions at a time and
 as many that wait, a question is refused.
 """
@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
-import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import MCPServer
@@ -23,14 +21,6 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import BaseModel, Field
 
 from rag_r1.agent import Trajectory
-from rag_r1.evaluation.asks import Ask
-from rag_r1.evaluation.endpoint import Endpoint, EndpointOptions
-from rag_r1.evaluation.engines import engine_maker
-from rag_r1.evaluation.evaluate import EvalArguments, validation_limits
-from rag_r1.evaluation.pacing import Stop
-from rag_r1.evaluation.run_folder import RunError
-from rag_r1.evaluation.session import prepare_agent, sampling_of, unless_stopped
-from rag_r1.evaluation.tape import Tape
 from rag_r1.protocols import Document, Failure
 from rag_r1.tools import Searcher
 
@@ -40,7 +30,7 @@ _MOST_SOURCES = 20
 _FAILED = ("engine_failure", "tool_failure", "bad_row", "error")
 _Words = Annotated[str, Field(min_length=1, max_length=4000)]
 
-#: Plays a question. Raises RunError if the endpoint refuses all requests.
+#: Plays a question: `Player.play` (serving/player.py).
 Play = Callable[[str], Awaitable[Trajectory]]
 
 
@@ -104,8 +94,6 @@ def _add_ask(server: MCPServer, play: Play, concurrency: int) -> None:
         try:
             async with seats:
                 record = await play(question)
-        except RunError as error:
-            raise ToolError(f"The model cannot be asked: {error}") from error
         finally:
             present[0] -= 1
         if record.answer is None and record.status in _FAILED:
@@ -123,49 +111,6 @@ def _told(record: Trajectory) -> Answered:
         searches=[call.query for call in calls if call.query is not None],
         sources=[Passage.of(document) for document in list(shown.values())[:_MOST_SOURCES]],
     )
-
-
-async def player(given: EvalArguments) -> Play:
-    """What plays questions as these arguments of `rag-r1 eval` say; `given.base_url` is set. If it is to be
-    asked with token ids, the endpoint is asked for one, to see whether it can. Raises RunError."""
-    try:
-        _, tokens, setup = prepare_agent(given, validation_limits(given.protocol), validation=True)
-    except ValueError as error:  # of a key, of a file
-        raise RunError(str(error)) from error
-    assert given.base_url is not None
-    options = EndpointOptions(
-        url=given.base_url,
-        key_variable=given.api_key_env,
-        timeout_s=given.timeout_s,
-        retries=given.retries,
-    )
-    sampling, body = {"model": given.model, **sampling_of(given)}, json.loads(given.body)
-
-    async def with_endpoint(work: Callable[[Endpoint], Awaitable[Any]]) -> Any:
-        """An endpoint of its own: one that refuses a question does not end the server."""
-        endpoint = Endpoint(options, Stop())
-        try:
-            return await unless_stopped(endpoint.stop, work(endpoint))
-        finally:
-            await endpoint.close()
-
-    answers = await with_endpoint(
-        lambda endpoint: tokens.answers(given.engine, endpoint, given.model, body, setup)
-    )
-
-    async def play(question: str) -> Trajectory:
-        ask = Ask(uuid.uuid4().hex, question, (), temperature=given.temperature)
-
-        async def episode(endpoint: Endpoint) -> Trajectory:
-            engine = engine_maker(answers, setup, endpoint, Tape(), sampling, body)(ask)
-            return await setup.episode(engine).run(ask.id, question, prompt_ids())
-
-        async def prompt_ids() -> Sequence[int]:
-            return setup.prompt_ids(question)
-
-        return await with_endpoint(episode)
-
-    return play
 
 
 def http_app(server: MCPServer, token: str | None) -> Any:

@@ -46,24 +46,18 @@ def arguments(stub, *more):
     return mcp_command.read_arguments(mcp_command.McpArguments, [*where, *more, *quick], description="")
 
 
-async def made(stub):
-    """The server, as the command makes it, and its searcher."""
-    from rag_r1.mcp_server import make_server, player
-    from rag_r1.tools import RetrievalClient, RetrieverConfig
-
-    searcher = RetrievalClient(RetrieverConfig(url=stub.url, retries=0))
-    return make_server(searcher, await player(mcp_command._as_evaluated(arguments(stub)))), searcher
+def made(stub):
+    """The server, as the command makes it, while the block runs."""
+    return mcp_command.made_server(arguments(stub))
 
 
 async def test_a_client_searches_and_asks_the_agent(stub):
     from mcp.client import Client
 
-    server, searcher = await made(stub)
-    async with Client(server) as client:
+    async with made(stub) as server, Client(server) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         found = await client.call_tool("search", {"query": "Ulm"})
         asked = await client.call_tool("ask", {"question": "On which river does Ulm lie?"})
-    await searcher.close()
     assert set(tools) == {"search", "ask"} and tools["ask"].input_schema["required"] == ["question"]
     passage = {"id": "7", "title": "Ulm", "text": "Ulm lies on the Danube.", "score": 2.5}
     assert found.structured_content == {"passages": [passage]}
@@ -78,15 +72,13 @@ async def test_a_client_searches_and_asks_the_agent(stub):
 async def test_a_failure_is_an_error_of_its_call_and_the_server_goes_on(stub):
     from mcp.client import Client
 
-    server, searcher = await made(stub)
-    async with Client(server) as client:
+    async with made(stub) as server, Client(server) as client:
         broken = await client.call_tool("search", {"query": "broken"})
         refused = await client.call_tool("ask", {"question": "refused?"})
         long = await client.call_tool("ask", {"question": "x" * 5000})
         again = await client.call_tool("ask", {"question": "Ulm?"})
-    await searcher.close()
     assert broken.is_error and "The search engine did not answer" in broken.content[0].text
-    assert refused.is_error and "The model cannot be asked" in refused.content[0].text
+    assert refused.is_error and "engine_failure" in refused.content[0].text
     assert long.is_error and not again.is_error
 
 
@@ -120,28 +112,27 @@ async def test_over_http_it_wants_the_token_and_a_host_of_this_machine(stub, mon
 
     monkeypatch.setenv("RIGHT", "SECRET")
     monkeypatch.setenv("WRONG", "SECRETS")
-    server, searcher = await made(stub)
-    http = uvicorn.Server(uvicorn.Config(http_app(server, "SECRET"), port=0, log_level="error"))
-    serving = asyncio.ensure_future(http.serve())
-    while not http.started:
-        await asyncio.sleep(0.01)
-    url = f"http://127.0.0.1:{http.servers[0].sockets[0].getsockname()[1]}/mcp"
-    told = {}
-    for name in ("RIGHT", "WRONG"):
-        entry = {"tool": "mcp", "url": url, "call": "search", "token_env": name, "timeout_s": 10}
-        tool = make_tool("search_it", entry)
-        (told[name],) = await tool.call([{"query": "Ulm"}])
-        await tool.close()
-    async with aiohttp.ClientSession(
-        headers={"Authorization": "Bearer SECRET", "Host": "evil.org"}
-    ) as client:
-        async with client.post(
-            url, json={}, headers={"Accept": "application/json, text/event-stream"}
-        ) as response:
-            status = response.status
-    http.should_exit = True
-    await serving
-    await searcher.close()
+    async with made(stub) as server:
+        http = uvicorn.Server(uvicorn.Config(http_app(server, "SECRET"), port=0, log_level="error"))
+        serving = asyncio.ensure_future(http.serve())
+        while not http.started:
+            await asyncio.sleep(0.01)
+        url = f"http://127.0.0.1:{http.servers[0].sockets[0].getsockname()[1]}/mcp"
+        told = {}
+        for name in ("RIGHT", "WRONG"):
+            entry = {"tool": "mcp", "url": url, "call": "search", "token_env": name, "timeout_s": 10}
+            tool = make_tool("search_it", entry)
+            (told[name],) = await tool.call([{"query": "Ulm"}])
+            await tool.close()
+        async with aiohttp.ClientSession(
+            headers={"Authorization": "Bearer SECRET", "Host": "evil.org"}
+        ) as client:
+            async with client.post(
+                url, json={}, headers={"Accept": "application/json, text/event-stream"}
+            ) as response:
+                status = response.status
+        http.should_exit = True
+        await serving
     assert "Ulm lies on the Danube." in told["RIGHT"][0].contents
     assert "cannot be reached" in told["WRONG"].detail and "SECRET" not in told["WRONG"].detail
     assert status == 421

@@ -28,7 +28,7 @@ from rag_r1.evaluation.session import prepare_agent, sampling_of, try_search, un
 from rag_r1.evaluation.streamed import Growing, OnText
 from rag_r1.evaluation.tape import Tape
 from rag_r1.import_path import find_beside_the_caller
-from rag_r1.tools import shared_searcher
+from rag_r1.tools import close_tools, shared_tools
 
 logger = logging.getLogger(__name__)
 
@@ -125,9 +125,7 @@ async def opened(given: EvalArguments) -> AsyncIterator[Player]:
         yield player
     finally:
         await player.close()
-        searcher = getattr(shared_searcher(dict(config.validation_retriever)), "searcher", None)
-        if hasattr(searcher, "close"):
-            await searcher.close()
+        await close_tools(shared_tools(config.validation_retriever, config.tools))
 
 
 async def _prompt_ids(setup: AgentSetup, question: str) -> list[int]:
