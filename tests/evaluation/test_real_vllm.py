@@ -11,7 +11,6 @@ import httpx
 import pytest
 from scripted import Searcher
 from scripted_teacher import Teacher
-from transformers import AutoTokenizer
 
 from rag_r1.agent import Budget, Episode, Generation
 from rag_r1.agent.codec import TokenizerCodec
@@ -75,6 +74,8 @@ class Asked:
 def test_a_backtrack_shortens_what_vllm_reads(vllm: str, tmp_path: Path):
     (tmp_path / "forgetful.yaml").write_text(FORGETFUL)
     protocol = load_protocol(str(tmp_path / "forgetful.yaml"))
+    from transformers import AutoTokenizer  # seconds, which a run that leaves this test out saves
+
     tokenizer = AutoTokenizer.from_pretrained(policy_path("rag_r1_mq"))
     (one,) = make_questions(make_world(2, "train", people=150, places=40), 1, seed=2)
     question = one.text
@@ -129,6 +130,8 @@ def test_a_policy_behind_vllm_is_asked_in_token_ids(vllm: str, tmp_path: Path):
     exchanges = [json.loads(line) for line in tape.splitlines()]
     by_turn = {(one["ask"], one["turn"]): one["answer"]["ids"] for one in exchanges}
     records = [json.loads(line) for line in (journal / "records.ndjson").read_bytes().splitlines()]
+    from transformers import AutoTokenizer  # seconds, which a run that leaves this test out saves
+
     tokenizer = AutoTokenizer.from_pretrained(policy)
     assert len(records) == summary["rollouts"] >= 12
     for record in records:
