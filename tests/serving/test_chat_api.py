@@ -24,6 +24,7 @@ from running_chat import (
     tokenizer,
     wait_until,
 )
+from scripted_teacher import Teacher
 from scripted_vllm import Policy
 
 from rag_r1.evaluation import evaluate
@@ -83,6 +84,17 @@ def test_reasoning_streams_as_it_is_generated(tmp_path):
         assert len(pieces) == 8 and "".join(pieces) == "I need to search\n\nI need to search"
         whole = chat.post(question()).json()["choices"][0]["message"]
         assert whole["reasoning_content"] == "".join(pieces) and whole["content"] == GOLD
+
+
+def test_a_model_behind_a_chat_endpoint_answers_too(tmp_path):
+    with Teacher.of_world(seed=2, count=8, calm=True, latency_s=0.0) as teacher:
+        given = arguments(teacher.url, tmp_path, engine="chat", tokenizer=None)
+        asked = next(one for one in teacher.questions if teacher.is_right(one))
+        with chat_server(given) as chat:
+            chunks = events(chat.post(question(asked.text, stream=True)).text)
+    texts = [chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks]
+    assert "".join(texts) == asked.gold
+    assert any(chunk["choices"][0]["delta"].get("reasoning_content") for chunk in chunks)
 
 
 @pytest.mark.slow

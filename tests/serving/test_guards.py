@@ -119,6 +119,7 @@ def test_headers_that_are_too_large_are_refused(chat):
     assert response.status_code == 400
 
 
+@pytest.mark.slow
 def test_a_connection_that_never_asks_is_closed_and_a_chat_under_way_is_not(tmp_path, monkeypatch):
     monkeypatch.setattr(WatchedHttp, "check_s", 0.1)
     with policy_of() as policy, chat_server(arguments(policy.url, tmp_path)) as chat:

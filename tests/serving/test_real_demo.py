@@ -16,6 +16,7 @@ from rag_r1.demo.evaluation import evaluation
 from rag_r1.demo.loopback import Proxy
 from rag_r1.demo.world import demo_data, demo_protocol, to_row
 from rag_r1.evaluation import evaluate
+from rag_r1.evaluation.streamed import CONTENT_TYPE, Folded
 from rag_r1.rows import write_rows
 from rag_r1.serving.arguments import ServeArguments
 from rag_r1.serving.places import Place, started
@@ -32,9 +33,14 @@ class Recorder(Proxy):
     async def handle(self, request: web.Request) -> web.Response:
         answer = await self.passed_on(request)
         if request.path.endswith("/completions"):
-            body = await request.json()
+            body, whole = await request.json(), answer.body
+            if body.get("stream"):
+                answer.content_type = CONTENT_TYPE
+                folded = Folded(lambda text: None)
+                folded.feed(answer.body)
+                whole = folded.whole()
             if body["max_tokens"] > 1:  # not the probe
-                [choice] = json.loads(answer.body)["choices"]
+                [choice] = json.loads(whole)["choices"]
                 self.seen.append((tuple(body["prompt"]), tuple(choice["token_ids"])))
         return answer
 
