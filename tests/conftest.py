@@ -24,6 +24,7 @@ pytest.register_assert_rewrite(
     "dapo_and_lora_checks",
     "export_checks",
     "fault_checks",
+    "memory_checks",
     "own_reward_checks",
     "rewriting_checks",
     "run_checks",
