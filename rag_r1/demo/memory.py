@@ -2,8 +2,8 @@
 
     python -m rag_r1.demo.memory --seeds 0 1 2
 
-makes two warm starts (once, memory_policy.py) and trains for each seed, in a world of long pages
-(sources.py),
+makes two warm starts (once, from one base: memory_policy.py) and trains for each seed, in a world of long
+pages (sources.py),
 
     memory   with Agentic RAG-R1's blocks: a summary takes the place of the pages that were read, a backtrack
              takes a page away that lacks the fact; such a trajectory is several training rows
@@ -13,7 +13,7 @@ makes two warm starts (once, memory_policy.py) and trains for each seed, in a wo
 and `--arms ppo` trains the first by PPO. The page compares EM on held-out questions, greedily, before and
 after, as the trainings' own validations measured it.
 
-    OUT/warm/PROTOCOL          the warm starts
+    OUT/warm                   the base and the warm starts
     OUT/seed0/memory, ...      the trainings (rag_r1/demo/run.py)
     OUT/memory.md, memory.png  the tables and the curves, of all trainings that are in the folder
 
@@ -34,7 +34,7 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
-from rag_r1.demo.memory_policy import measured, memory_protocol, warm_start
+from rag_r1.demo.memory_policy import measured, memory_base, memory_protocol, warm_start
 from rag_r1.demo.memory_text import draw, markdown
 from rag_r1.demo.report import summarise
 from rag_r1.demo.run import DemoError, Ground, protocol_of, run_demo
@@ -86,7 +86,8 @@ class Arm:
     def ground(self) -> Ground:
         """What it stands on; makes the warm start if it is not there."""
         protocol = memory_protocol(protocol_of(RECIPES[self.name]))
-        policy = warm_start(self.out / "warm" / protocol.name, protocol)
+        base = memory_base(self.out / "warm" / "base")
+        policy = warm_start(self.out / "warm" / protocol.name, protocol, base)
         return Ground(protocol, policy.resolve(), write_pages)
 
     def trained(self, seed: int, overrides: Sequence[str], timeout_s: float) -> None:

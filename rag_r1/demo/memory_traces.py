@@ -40,6 +40,10 @@ BATCH = 16
 Habit = Mapping[str, float]
 FOUND: Habit = {"summary": 0.3, "early": 0.45, "on": 0.25}
 MISSED: Habit = {"backtrack": 0.3, "guess": 0.45, "on": 0.25}
+#: What it does when a page has the fact, and when it lacks it.
+Habits = tuple[Habit, Habit]
+MIXED: Habits = (FOUND, MISSED)
+RIGHT: Habits = ({"summary": 1.0}, {"backtrack": 1.0})
 
 
 @dataclass
@@ -51,7 +55,7 @@ class Script:
     protocol: Protocol
     codec: Codec
     rng: random.Random
-    habits: tuple[Habit, Habit] = (FOUND, MISSED)
+    habits: Habits = MIXED
     _found: list[Lookup] = field(default_factory=list)
     _asked: str | None = None  # the source whose page is expected
     _missed: str | None = None  # the source that lacks the fact which is searched for
@@ -119,22 +123,22 @@ class Script:
         return f"{block.open} {text} {block.close}"
 
 
-def scripted_rows(setup: AgentSetup, seed: str, step: int) -> list[TrainingRow]:
+def scripted_rows(setup: AgentSetup, habits: Habits, seed: str, step: int) -> list[TrainingRow]:
     """The training rows of a batch of scripted episodes about a new world. They depend on nothing but these
     arguments."""
     rng = random.Random(f"{seed}-{step}")
     pages = fresh_pages(rng)
     setup = replace(setup, tools=partial(searching, WorldSearch(pages.world.passages, topk=1)))
     questions = make_questions(pages.world, BATCH, rng.randrange(1 << 48), KINDS)
-    return asyncio.run(_play(setup, pages, questions, rng))
+    return asyncio.run(_play(setup, habits, pages, questions, rng))
 
 
 async def _play(
-    setup: AgentSetup, pages: Pages, questions: Sequence[Question], rng: random.Random
+    setup: AgentSetup, habits: Habits, pages: Pages, questions: Sequence[Question], rng: random.Random
 ) -> list[TrainingRow]:
     rows = []
     for question in questions:  # one after the other, since they draw from one generator
-        script = Script(question, pages, setup.protocol, setup.codec, rng)
+        script = Script(question, pages, setup.protocol, setup.codec, rng, habits)
         episode = setup.episode(script)
         await episode.run(question.id, question.text, setup.prompt_ids(question.text))
         rows += episode.ledger.rows()

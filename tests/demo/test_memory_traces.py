@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from rag_r1.demo.memory_policy import extended, memory_budget, memory_protocol, memory_setup, weighted_rows
-from rag_r1.demo.memory_traces import Script, scripted_rows
+from rag_r1.demo.memory_traces import MIXED, RIGHT, Script, scripted_rows
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.sources import KINDS, fresh_pages
 from rag_r1.demo.world import make_questions
@@ -20,7 +20,6 @@ from rag_r1.tools import searching
 pytestmark = pytest.mark.slow  # a policy is loaded, and episodes are played
 
 MEMORY, PLAIN = "agentic_rag_en", "rag_r1/demo/agentic_rag_plain.yaml"
-RIGHT = ({"summary": 1.0}, {"backtrack": 1.0})
 ON = ({"on": 1.0}, {"on": 1.0})
 
 
@@ -86,9 +85,9 @@ def test_the_plain_protocol_never_writes_a_summary_or_a_backtrack(setups):
 def test_a_turn_is_never_invalid_and_its_loss_is_on_what_the_script_wrote(setups):
     played = play(setups[MEMORY], ({"summary": 0.5, "on": 0.5}, {"backtrack": 0.5, "on": 0.5}))
     assert not any(turn.action == "invalid" for _, record, _ in played for turn in record.turns)
-    rows = scripted_rows(setups[MEMORY], "memory-0", 3)
-    assert rows == scripted_rows(setups[MEMORY], "memory-0", 3)
-    weighted = weighted_rows(setups[MEMORY], seed=0, step=3)
+    rows = scripted_rows(setups[MEMORY], MIXED, "warm-0", 3)
+    assert rows == scripted_rows(setups[MEMORY], MIXED, "warm-0", 3)
+    weighted = weighted_rows(setups[MEMORY], MIXED, "warm-0", 3)
     for row, (ids, weights) in zip(rows, weighted, strict=True):
         assert ids == row.prompt_ids + row.response_ids
         assert weights[len(row.prompt_ids) :] == row.response_mask and not any(weights[: len(row.prompt_ids)])
