@@ -25,6 +25,7 @@ CHECKS = (
     "export_checks",
     "fault_checks",
     "judged_checks",
+    "memory_checks",
     "own_reward_checks",
     "rewriting_checks",
     "run_checks",

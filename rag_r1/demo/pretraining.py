@@ -66,7 +66,7 @@ def pretrain(folder: Path, protocol: Protocol, seed: int, steps: int = STEPS) ->
                 bar.set_postfix(loss=f"{loss:.2f}", refresh=False)
                 bar.update()
                 if (step + 1) % SAVED_EVERY == 0 or step + 1 == part.steps:
-                    _save(progress, {"part": number, "step": step + 1, "state": training.state()})
+                    save_progress(progress, {"part": number, "step": step + 1, "state": training.state()})
     model.eval()
     save_policy(folder, model, tokenizer)
     progress.unlink()
@@ -102,7 +102,8 @@ def weights_of(ids: Sequence[int], mask: Sequence[int], names: frozenset[int]) -
     ]
 
 
-def _save(path: Path, state: dict) -> None:
+def save_progress(path: Path, state: dict) -> None:
+    """Write tensors and plain values, whole or not at all."""
     part = path.with_name(f"{path.name}.part")
     torch.save(state, part)
     part.replace(path)

@@ -17,9 +17,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 from tqdm import tqdm
@@ -27,11 +28,12 @@ from tqdm import tqdm
 from rag_r1.afterwards import after_demo, newest_checkpoint
 from rag_r1.command_line import Arguments, CheckedOverrides, argument, read_arguments
 from rag_r1.demo.evaluation import evaluation
-from rag_r1.demo.policy import policy_path
+from rag_r1.demo.policy import POLICIES, policy_path
 from rag_r1.demo.report import make_report, markdown
 from rag_r1.demo.server import ROOT, build_index, retrieval_server
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.import_path import find_beside_the_caller
+from rag_r1.protocols import Protocol
 
 RECIPES = ROOT / "recipes"
 #: Saves the policy of the last step, as a Hugging Face model only.
@@ -45,37 +47,59 @@ class DemoError(RuntimeError):
     """The training ended early; the message gives the path and the last lines of its log."""
 
 
+@dataclass(frozen=True)
+class Ground:
+    """What a training stands on: the dialect, the policy from which it starts, and the function that writes
+    the corpus and the questions of a seed into a folder (as `world.write_demo`)."""
+
+    protocol: Protocol
+    policy: Path
+    write: Callable[[Path, Protocol, int], Any] = write_demo
+
+
 def recipe_names() -> list[str]:
-    """The names of the demo's recipes."""
-    return sorted(path.stem for path in (RECIPES / "demo").glob("*.yaml") if not path.stem.startswith("_"))
+    """The recipes of the demo that start from an embedded policy."""
+    names = sorted(path.stem for path in (RECIPES / "demo").glob("*.yaml") if not path.stem.startswith("_"))
+    return [name for name in names if (POLICIES / protocol_of(name)).is_dir()]
+
+
+def protocol_of(recipe: str) -> str:
+    """The name of a recipe's protocol."""
+    return yaml.safe_load((RECIPES / "demo" / f"{recipe}.yaml").read_text())["rag_r1"]["protocol"]
 
 
 def run_demo(
-    recipe: str, out: Path, seed: int, overrides: Sequence[str] = (), timeout_s: float = 3600
+    recipe: str,
+    out: Path,
+    seed: int,
+    overrides: Sequence[str] = (),
+    timeout_s: float = 3600,
+    ground: Ground | None = None,
 ) -> dict:
-    """Run one demo into the folder `out`; returns its results (report.make_report). Raises DemoError."""
+    """Run one demo into the folder `out`; returns its results (report.make_report). `ground`: None for the
+    embedded policy of the recipe's protocol and the demo's world. Raises DemoError."""
     started = time.monotonic()
     for old in ("data", "index", "trajectories", "checkpoints"):  # from an earlier run in the same folder
         shutil.rmtree(out / old, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
-    settings = yaml.safe_load((RECIPES / "demo" / f"{recipe}.yaml").read_text())
-    protocol = demo_protocol(settings["rag_r1"]["protocol"])
+    if ground is None:
+        protocol = demo_protocol(protocol_of(recipe))
+        ground = Ground(protocol, policy_path(protocol.name))
 
     print(f"1/4 inventing a world (seed {seed}) and its questions")
-    write_demo(out / "data", protocol, seed)
+    ground.write(out / "data", ground.protocol, seed)
     print("2/4 building the BM25 index")
     build_index(out / "data" / "corpus.jsonl", out / "index", "--backend", "bm25")
     print("3/4 starting the retrieval server")
     with retrieval_server(out / "index", out / "server.log") as url:
-        policy = policy_path(protocol.name)
         command = [
             *(sys.executable, "-m", "verl.trainer.main_ppo"),
             *("--config-path", str(RECIPES), "--config-name", f"demo/{recipe}"),
             f"data.train_files={out / 'data' / 'train.parquet'}",
             f"data.val_files={out / 'data' / 'val.parquet'}",
             f"data.seed={seed}",
-            f"actor_rollout_ref.model.path={policy}",
-            f"critic.model.path={policy}",
+            f"actor_rollout_ref.model.path={ground.policy}",
+            f"critic.model.path={ground.policy}",
             f"rag_r1.retriever.url={url}",
             f"rag_r1.trajectory_dir={out / 'trajectories'}",
             f"trainer.default_local_dir={out / 'checkpoints'}",
@@ -189,7 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in total. Picture: {out / 'report.png'}")
     model = newest_checkpoint(out / "checkpoints")
-    protocol = yaml.safe_load((RECIPES / "demo" / f"{args.recipe}.yaml").read_text())["rag_r1"]["protocol"]
+    protocol = protocol_of(args.recipe)
     data, url = out / "data" / "val.parquet", "http://127.0.0.1:8000"
     words = evaluation(model or policy_path(protocol), data, protocol, url, out / "card")
     print("\n".join(["", *after_demo(out, model, words)]))

@@ -15,7 +15,7 @@ import torch
 from transformers import DynamicCache, Qwen2ForCausalLM
 from transformers import PreTrainedTokenizerBase as TokenizerBase
 
-from rag_r1.agent import Budget, Generation, TrainingRow, Trajectory
+from rag_r1.agent import Budget, Generation, Ledger, TrainingRow, Trajectory
 from rag_r1.demo.policy import demo_setup
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import Question
@@ -26,11 +26,16 @@ BUDGET = Budget(max_turns=3, max_turn_tokens=48, max_response_tokens=512)
 
 @dataclass(frozen=True)
 class Rollout:
-    """A trajectory, its training row, and the question that it answers."""
+    """A trajectory, its tokens, and the question that it answers."""
 
     question: Question
     trajectory: Trajectory
-    row: TrainingRow
+    ledger: Ledger
+
+    @property
+    def row(self) -> TrainingRow:
+        """The only training row. Raises ValueError if there are several (`ledger.rows()`)."""
+        return self.ledger.row()
 
     @property
     def correct(self) -> bool:
@@ -131,7 +136,7 @@ def roll_out(
 
     trajectories = asyncio.run(play())
     return [
-        Rollout(question, trajectory, episode.ledger.row())
+        Rollout(question, trajectory, episode.ledger)
         for question, trajectory, episode in zip(questions, trajectories, episodes, strict=True)
     ]
 

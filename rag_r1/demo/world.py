@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import random
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -238,9 +238,17 @@ def demo_data(seed: int, train: int = 4000, val: int = 160) -> DemoData:
     )
 
 
-def write_demo(out: Path, protocol: Protocol, seed: int, train: int = 4000, val: int = 160) -> DemoData:
-    """Write `corpus.jsonl`, `train.parquet` and `val.parquet` into the folder `out`, and return the data."""
-    data = demo_data(seed, train, val)
+def write_demo(
+    out: Path,
+    protocol: Protocol,
+    seed: int,
+    train: int = 4000,
+    val: int = 160,
+    make: Callable[[int, int, int], DemoData] = demo_data,
+) -> DemoData:
+    """Write `corpus.jsonl`, `train.parquet` and `val.parquet` into the folder `out`, and return the data,
+    which `make` makes of `seed`, `train` and `val`."""
+    data = make(seed, train, val)
     out.mkdir(parents=True, exist_ok=True)
     with open(out / "corpus.jsonl", "w", encoding="utf-8") as file:
         file.writelines(json.dumps(passage, ensure_ascii=False) + "\n" for passage in data.passages)

@@ -17,6 +17,8 @@ from verl.workers.engine import EngineRegistry
 from rag_r1.plugin.cpu.engines import CPUEngineWithLMHead
 
 NESTED = ("prompts", "responses", "response_mask", "loss_mask", "advantages")
+#: There only if the run computes them.
+IF_THERE = ("returns", "old_log_probs", "rollout_log_probs")
 
 
 @EngineRegistry.register(
@@ -26,7 +28,8 @@ class RecordingLMHead(CPUEngineWithLMHead):
     """Writes one JSON line for each optimiser step, before it."""
 
     def train_batch(self, data, loss_function):
-        columns = {name: [row.tolist() for row in data[name].unbind()] for name in NESTED}
+        names = [*NESTED, *(name for name in IF_THERE if name in data.keys())]
+        columns = {name: [row.tolist() for row in data[name].unbind()] for name in names}
         columns |= {name: list(_plain(data, name)) for name in ("uid", "session_id")}
         rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         with (Path(os.environ["RAG_R1_RECORD"]) / "updates.jsonl").open("a") as file:

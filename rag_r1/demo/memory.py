@@ -1,0 +1,185 @@
+"""The memory in miniature: questions whose pages do not fit into the context together.
+
+    python -m rag_r1.demo.memory --seeds 0 1 2
+
+makes two warm starts (once, from one base: memory_policy.py) and trains for each seed, in a world of long
+pages (sources.py),
+
+    memory   with Agentic RAG-R1's blocks: a summary takes the place of the pages that were read, a backtrack
+             takes a page away that lacks the fact; such a trajectory is several training rows
+    plain    without these two blocks; everything else is the same: budget, questions, script of the warm
+             start, GRPO, steps
+
+and `--arms ppo` trains the first by PPO. The page compares EM on held-out questions, greedily, before and
+after, as the trainings' own validations measured it.
+
+    OUT/warm                   the base and the warm starts
+    OUT/seed0/memory, ...      the trainings (rag_r1/demo/run.py)
+    OUT/memory.md, memory.png  the tables and the curves, of all trainings that are in the folder
+
+What is finished is not repeated. `--measure N` measures the warm starts in plain torch instead, which takes
+no Ray and less than a minute.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
+from rag_r1.demo.memory_policy import measured, memory_base, memory_protocol, warm_start
+from rag_r1.demo.memory_text import draw, markdown
+from rag_r1.demo.report import summarise
+from rag_r1.demo.run import DemoError, Ground, protocol_of, run_demo
+from rag_r1.demo.server import ROOT, ServerError
+from rag_r1.demo.sources import pages_data, write_pages
+from rag_r1.evaluation.report import write_text
+from rag_r1.records import records_by_step
+
+#: Arm -> its recipe in recipes/demo.
+RECIPES = {"memory": "memory_grpo", "plain": "memory_plain", "ppo": "memory_ppo"}
+_FINISHED = "memory.json"
+
+
+class MemoryArguments(Arguments):
+    """Which trainings, and where they are kept."""
+
+    seeds: list[int] = argument("of the worlds and of their questions", ("SEED", ...), default=[0])
+    arms: list[Literal["memory", "plain", "ppo"]] = argument(
+        "which trainings: memory, plain (both GRPO), ppo (with a memory)",
+        ("ARM", ...),
+        default=["memory", "plain"],
+    )
+    out: Path = argument("folder of the comparison", "DIR", default=ROOT / "outputs" / "demo" / "memory")
+    measure: Positive | None = argument(
+        "measure the warm starts on so many questions instead of training", "N", default=None
+    )
+    timeout: Positive = argument("stop a training after this", "SECONDS", default=3600)
+    overrides: CheckedOverrides = argument("Hydra overrides of the trainings", "key=value", default=[])
+
+    @model_validator(mode="after")
+    def _each_once(self) -> MemoryArguments:
+        for name in ("seeds", "arms"):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise ValueError(f"--{name}: each once")
+        return self
+
+
+class FolderError(RuntimeError):
+    """A folder with a training of other settings; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One of the trainings, in the folder of the comparison."""
+
+    name: str
+    out: Path
+
+    def ground(self) -> Ground:
+        """What it stands on; makes the warm start if it is not there."""
+        protocol = memory_protocol(protocol_of(RECIPES[self.name]))
+        base = memory_base(self.out / "warm" / "base")
+        policy = warm_start(self.out / "warm" / protocol.name, protocol, base)
+        return Ground(protocol, policy.resolve(), write_pages)
+
+    def trained(self, seed: int, overrides: Sequence[str], timeout_s: float) -> None:
+        """Train it, if that is not done. Raises DemoError, and FolderError for other overrides."""
+        folder = (self.out / f"seed{seed}" / self.name).resolve()
+        finished = folder / _FINISHED
+        if finished.exists():
+            before = json.loads(finished.read_text(encoding="utf-8"))["overrides"]
+            if before != list(overrides):
+                raise FolderError(
+                    f"{folder} was trained with {before or 'no overrides'}: choose another --out"
+                )
+            return
+        print(f"seed {seed}: training {self.name}")
+        recipe, ground = RECIPES[self.name], self.ground()
+        protocol = protocol_of(recipe)
+        given = [f"rag_r1.protocol={ROOT / protocol}"] if protocol.endswith(".yaml") else []
+        results = run_demo(recipe, folder, seed, [*given, *overrides], timeout_s, ground)
+        told = {
+            "arm": self.name,
+            "seed": seed,
+            "overrides": list(overrides),
+            "seconds": results["seconds"],
+            "held_out": curve(folder),
+        }
+        write_text(finished, json.dumps(told, indent=2) + "\n")
+
+
+def curve(folder: Path) -> dict[int, dict[str, float]]:
+    """The figures of each validation of a training, by step."""
+    return {step: figures(found) for step, found in records_by_step(folder / "trajectories" / "val").items()}
+
+
+def figures(records: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """EM by kind, searches and turns (report.summarise); shares of episodes with a summary, with a backtrack,
+    and cut off for want of room; training rows of a trajectory."""
+    found = summarise(records)
+    for role in ("summary", "backtrack"):
+        found[role] = _share(any(turn["action"] == role for turn in record["turns"]) for record in records)
+    found["token limit"] = _share(record["status"] == "token_limit" for record in records)
+    found["rows"] = _share(1 + max(turn["row"] for turn in record["turns"]) for record in records)
+    return found
+
+
+def _share(values: Any) -> float:
+    several = list(values)
+    return sum(several) / len(several)
+
+
+def finished_runs(out: Path) -> list[dict[str, Any]]:
+    """The trainings that are in the folder, by seed and arm."""
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob(f"seed*/*/{_FINISHED}")]
+    return sorted(runs, key=lambda run: (run["seed"], list(RECIPES).index(run["arm"])))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 when the page is written, 1 with the reason if not."""
+    given = read_arguments(
+        MemoryArguments,
+        arguments,
+        prog="python -m rag_r1.demo.memory",
+        description="A memory in a context that holds one page: with summaries and backtracks, and without.",
+        epilog="key=value arguments change the trainings, for example trainer.total_training_steps=6",
+    )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    arms = [Arm(name, given.out) for name in given.arms]
+    if given.measure:
+        return _measure(arms, given.seeds, given.measure)
+    try:
+        for seed in given.seeds:
+            for arm in arms:
+                arm.trained(seed, given.overrides, given.timeout)
+    except (DemoError, ServerError, FolderError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    runs = finished_runs(given.out)
+    text = markdown(runs)
+    write_text(given.out / "memory.md", text + "\n")
+    draw(runs, given.out / "memory.png")
+    print(f"\n{text}\n\nwritten: {given.out / 'memory.md'}, and memory.png beside it")
+    return 0
+
+
+def _measure(arms: Sequence[Arm], seeds: Sequence[int], questions: int) -> int:
+    for seed in seeds:
+        data = pages_data(seed)
+        for ground in {ground.policy: ground for ground in (arm.ground() for arm in arms)}.values():
+            for how, scores in measured(ground.policy, ground.protocol, data, questions).items():
+                shown = "  ".join(f"{name} {value:.2f}" for name, value in scores.items())
+                print(f"seed {seed}, {ground.protocol.name}, {how}: {shown}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""The warm starts of the memory in miniature: the demo's policy, taught a dialect by scripted episodes.
+
+The embedded policy of `rag_r1_sq` can read, copy and search already. Its tokenizer gets the tags of Agentic
+RAG-R1's dialect and the few new words of the pages as further tokens; the tags that mean the same start with
+the embeddings of its own. Then it is trained on scripted episodes (memory_traces.py), with the loss on what
+the script wrote and, with a smaller weight, on names that it read before:
+
+    base        in the dialect with a memory, by the script that does everything right: to read the pages
+    warm start  from the base, in one of the two protocols, by the script that often does the wrong thing
+
+So both protocols start from the same base, and get the same script and number of steps. The contexts are
+those of the training that follows, because the budget is. It takes minutes, once: the policies are kept in
+the outputs folder, not in the repository.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import yaml
+from tokenizers import AddedToken
+from tqdm import tqdm
+from transformers import Qwen2ForCausalLM
+
+from rag_r1.agent import Budget
+from rag_r1.agent_setup import AgentSetup, RowLimits
+from rag_r1.demo.memory_traces import MIXED, RIGHT, Habits, scripted_rows
+from rag_r1.demo.policy import TokenizerBase, demo_setup, load_policy, policy_path, save_policy
+from rag_r1.demo.pretraining import PROGRESS, SAVED_EVERY, save_progress
+from rag_r1.demo.reading import name_tokens
+from rag_r1.demo.search import WorldSearch
+from rag_r1.demo.server import ROOT
+from rag_r1.demo.sft import Part, PartTraining, Row, base_weights
+from rag_r1.demo.simulate import roll_out, scores_by_kind
+from rag_r1.demo.sources import SOURCES
+from rag_r1.demo.world import PROMPT, YEARS, DemoData
+from rag_r1.protocols import Protocol, load_protocol
+
+#: The embedded policy from which the base is made, and the protocol that the base learns.
+EMBEDDED, BASE_PROTOCOL = "rag_r1_sq", "agentic_rag_en"
+_NOTHING = ({"id": "0", "contents": "nothing"},)
+BASE = Part(steps=160, warmup=10, lr=2e-3, matrix_lr=4e-3)
+WARM = Part(steps=120, warmup=5, lr=1e-3, matrix_lr=1e-3)
+_RECIPES = ROOT / "recipes" / "demo"
+
+
+def memory_protocol(name: str) -> Protocol:
+    """A protocol of the recipes, by name or as a file below the repository's root, with the demo's prompt."""
+    return load_protocol(str(ROOT / name) if name.endswith(".yaml") else name, PROMPT)
+
+
+def memory_budget() -> Budget:
+    """The limits of an episode in the recipes (recipes/demo/_memory.yaml)."""
+    settings = yaml.safe_load((_RECIPES / "_memory.yaml").read_text(encoding="utf-8"))
+    data, context = settings["data"], settings["actor_rollout_ref"]["rollout"]["max_model_len"]
+    limits = RowLimits(data["max_prompt_length"], data["max_response_length"], context)
+    return limits.within(Budget.from_config(settings["rag_r1"]["agent"], limits.response_tokens))
+
+
+def memory_base(folder: Path, seed: int = 0, part: Part = BASE) -> Path:
+    """Write the base of both warm starts into `folder`, if it is not there yet; returns the folder."""
+    if (folder / "config.json").exists():
+        return folder
+    protocol = memory_protocol(BASE_PROTOCOL)
+    return _trained(folder, *extended(protocol), protocol, RIGHT, part, f"base-{seed}")
+
+
+def warm_start(folder: Path, protocol: Protocol, base: Path, seed: int = 0, part: Part = WARM) -> Path:
+    """Write the warm start of a protocol, made from the base, into `folder`, if it is not there yet; returns
+    the folder."""
+    if (folder / "config.json").exists():
+        return folder
+    return _trained(folder, *load_policy(base), protocol, MIXED, part, f"warm-{seed}")
+
+
+def _trained(
+    folder: Path,
+    model: Qwen2ForCausalLM,
+    tokenizer: TokenizerBase,
+    protocol: Protocol,
+    habits: Habits,
+    part: Part,
+    seed: str,
+) -> Path:
+    """Train on scripted episodes and write the policy. What was interrupted goes on after the last progress
+    that was saved (pretraining.py)."""
+    setup = memory_setup(tokenizer, protocol)
+    # Without the years, most of which are in the lists of the pages.
+    names = name_tokens(tokenizer) - set(tokenizer.convert_tokens_to_ids([f" {year}" for year in YEARS]))
+    training = PartTraining(model, part)
+    unfinished = folder.with_name(f"{folder.name}.part")  # a folder under its own name is finished
+    unfinished.mkdir(parents=True, exist_ok=True)
+    progress = unfinished / PROGRESS
+    first = 0
+    if progress.exists():
+        saved = torch.load(progress, weights_only=True)
+        training.load(saved["state"])
+        first = saved["step"]
+    model.train()
+    with tqdm(total=part.steps, initial=first, desc=folder.name, unit="step", mininterval=5) as bar:
+        for step in range(first, part.steps):
+            loss = training.step(weighted_rows(setup, habits, seed, step, names))
+            bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+            bar.update()
+            if (step + 1) % SAVED_EVERY == 0:
+                save_progress(progress, {"step": step + 1, "state": training.state()})
+    model.eval()
+    save_policy(unfinished, model, tokenizer)
+    progress.unlink(missing_ok=True)
+    unfinished.rename(folder)
+    return folder
+
+
+def extended(protocol: Protocol) -> tuple[Qwen2ForCausalLM, TokenizerBase]:
+    """The embedded policy with tokens for the protocol's tags and the pages' words."""
+    model, tokenizer = load_policy(policy_path(EMBEDDED))
+    tool = protocol.queries.names[0][0]
+    tags = [tag for block in protocol.blocks for tag in (block.open, block.close)]
+    new = [*tags, f" [{tool}]:", *(f" {source}" for source in SOURCES), " lacks"]
+    known = tokenizer.get_vocab()
+    tokenizer.add_tokens(
+        [AddedToken(text, special=False, normalized=False) for text in new if text not in known]
+    )
+    torch.manual_seed(0)
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    weights = model.get_input_embeddings().weight.data
+    ids = tokenizer.get_vocab()
+    with torch.no_grad():
+        for ours, base in _tags_of_both(protocol):
+            weights[ids[ours]] = weights[ids[base]]
+    return model, tokenizer
+
+
+def _tags_of_both(protocol: Protocol) -> list[tuple[str, str]]:
+    """(our tag, the base's) for the four blocks that every protocol has."""
+    ours, base = protocol.tags, load_protocol(EMBEDDED).tags
+    pairs = zip(vars(ours).values(), vars(base).values(), strict=True)
+    return [both for a, b in pairs for both in ((a.open, b.open), (a.close, b.close))]
+
+
+def memory_setup(tokenizer: TokenizerBase, protocol: Protocol) -> AgentSetup:
+    """The agent of the recipes; it searches nothing until it is given tools."""
+    return demo_setup(tokenizer, protocol, memory_budget(), WorldSearch(_NOTHING, topk=1))
+
+
+def weighted_rows(
+    setup: AgentSetup, habits: Habits, seed: str, step: int, names: frozenset[int] = frozenset()
+) -> list[Row]:
+    """(ids, loss weights) of the rows of a step: 1 for what the script wrote, less (sft.COPY_WEIGHT) for the
+    tokens `names` elsewhere that occurred before in the row: reading the pages is to be learned as well."""
+    found = []
+    for row in scripted_rows(setup, habits, seed, step):
+        ids, mask = row.prompt_ids + row.response_ids, [0] * len(row.prompt_ids) + row.response_mask
+        weights = zip(ids, mask, base_weights(ids, mask), strict=True)
+        found.append((ids, [weight if bit or token in names else 0.0 for token, bit, weight in weights]))
+    return found
+
+
+def measured(policy: Path, protocol: Protocol, data: DemoData, questions: int) -> dict[str, dict[str, float]]:
+    """Exact match on held-out questions by kind, and the shares of episodes with a summary, a backtrack, and
+    without an answer for want of room: greedy, and sampled at temperature 1. In plain torch."""
+    model, tokenizer = load_policy(policy)
+    search = WorldSearch(data.passages, topk=1)
+    torch.manual_seed(0)
+    found = {}
+    for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+        rollouts = roll_out(
+            model, tokenizer, protocol, data.val[:questions], search, temperature, memory_budget()
+        )
+        episodes = [rollout.trajectory for rollout in rollouts]
+        shares = {
+            role: sum(any(turn.action == role for turn in e.turns) for e in episodes) / len(episodes)
+            for role in ("summary", "backtrack", "invalid")
+        }
+        full = sum(episode.status == "token_limit" for episode in episodes) / len(episodes)
+        found[name] = {**scores_by_kind(rollouts), **shares, "token limit": full}
+    return found

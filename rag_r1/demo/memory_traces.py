@@ -1,0 +1,145 @@
+"""Scripted episodes for the warm start of the memory in miniature: what to do is drawn, often wrongly.
+
+`Script` plays the policy's part in a real episode (`rag_r1.agent.Episode`) about a world in pages
+(sources.py). It knows the facts, and where they are, and draws what it does at the two places where a memory
+matters:
+
+    found    a page has the fact that was searched for, and another one is needed
+             summary   write the facts down; the summary replaces the page
+             early     answer with what there is
+             on        search for the next fact at once, with the page still in the context
+    missed   a page lacks the fact
+             backtrack say so; search and page leave the context
+             guess     answer with a random name of the right type
+             on        search the other source at once
+
+Summary and backtrack are the only ways on that leave room for another page, and the less frequent ones. A
+protocol without these blocks has the others left, in the same proportions. The training rows are the ledger's
+own, so supervised training, rollout and reinforcement learning have the same contexts, token by token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from rag_r1.agent import Codec, Generation, TrainingRow
+from rag_r1.agent_setup import AgentSetup
+from rag_r1.demo.search import WorldSearch
+from rag_r1.demo.sources import KINDS, SOURCES, Pages, fresh_pages, lacking, other
+from rag_r1.demo.traces import conclude, guess, named
+from rag_r1.demo.world import Lookup, Question, make_questions
+from rag_r1.protocols import Protocol
+from rag_r1.tools import searching
+
+#: Episodes in a batch of supervised training.
+BATCH = 16
+Habit = Mapping[str, float]
+FOUND: Habit = {"summary": 0.3, "early": 0.45, "on": 0.25}
+MISSED: Habit = {"backtrack": 0.3, "guess": 0.45, "on": 0.25}
+#: What it does when a page has the fact, and when it lacks it.
+Habits = tuple[Habit, Habit]
+MIXED: Habits = (FOUND, MISSED)
+RIGHT: Habits = ({"summary": 1.0}, {"backtrack": 1.0})
+
+
+@dataclass
+class Script:
+    """The policy's part in one episode, as the agent core's Engine; see the top of the module."""
+
+    question: Question
+    pages: Pages
+    protocol: Protocol
+    codec: Codec
+    rng: random.Random
+    habits: Habits = MIXED
+    _found: list[Lookup] = field(default_factory=list)
+    _asked: str | None = None  # the source whose page is expected
+    _missed: str | None = None  # the source that lacks the fact which is searched for
+    _written: bool = False  # are the facts in a summary?
+
+    async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
+        """The next turn; what exceeds the limit is cut off, as an engine does it."""
+        return Generation(self.codec.encode(self.turn(self.codec.decode(context)))[:max_tokens])
+
+    def turn(self, context: str) -> str:
+        """The text of the next turn, after what the context shows."""
+        if self._asked is None:
+            return self._search()
+        source, self._asked = self._asked, None
+        fact = self.question.lookups[len(self._found)]
+        page = context[context.rfind(self.protocol.tags.information.open) :]
+        if self.pages.fact[fact.entity] in page:
+            return self._after_found(fact)
+        return self._after_missed(fact, source)
+
+    def _after_found(self, fact: Lookup) -> str:
+        self._found.append(fact)
+        self._missed, self._written = None, False
+        if len(self._found) == len(self.question.lookups):
+            return self._answer()
+        does = self._draw(self.habits[0])
+        if does == "summary":
+            self._written = True
+            return self._block("summary", self._facts() + ".")
+        return self._answer() if does == "early" else self._search()
+
+    def _after_missed(self, fact: Lookup, source: str) -> str:
+        does = "guess" if self._missed else self._draw(self.habits[1])
+        self._missed = source
+        if does == "backtrack":
+            return self._block("backtrack", lacking(source, fact.entity))
+        return self._guess() if does == "guess" else self._search()
+
+    def _search(self) -> str:
+        fact = self.question.lookups[len(self._found)]
+        self._asked = other(self._missed) if self._missed else self.rng.choice(SOURCES)
+        tool = self.protocol.queries.names[0][0]
+        recall = f"{self._facts()}. " if self._found and not self._written else ""
+        query = self._block("call", f"[{tool}]: {self._asked} {fact.entity}")
+        return self._block("think", f"{recall}I need to search.") + "\n" + query
+
+    def _answer(self) -> str:
+        thought, answer = conclude(self.question, self._found, self.rng, named)
+        return self._block("think", f"{thought}I know enough.") + "\n" + self._block("answer", answer)
+
+    def _guess(self) -> str:
+        answer = guess(self.question, self.pages.world, self.rng)
+        return self._block("think", "I can guess.") + "\n" + self._block("answer", answer)
+
+    def _facts(self) -> str:
+        return ", ".join(map(named, self._found))
+
+    def _draw(self, habit: Habit) -> str:
+        roles = {block.role for block in self.protocol.blocks}
+        known = {what: share for what, share in habit.items() if what in roles | {"early", "guess", "on"}}
+        return self.rng.choices(list(known), list(known.values()))[0]
+
+    def _block(self, role: str, text: str) -> str:
+        block = next(block for block in self.protocol.blocks if block.role == role)
+        return f"{block.open} {text} {block.close}"
+
+
+def scripted_rows(setup: AgentSetup, habits: Habits, seed: str, step: int) -> list[TrainingRow]:
+    """The training rows of a batch of scripted episodes about a new world. They depend on nothing but these
+    arguments."""
+    rng = random.Random(f"{seed}-{step}")
+    pages = fresh_pages(rng)
+    setup = replace(setup, tools=partial(searching, WorldSearch(pages.world.passages, topk=1)))
+    questions = make_questions(pages.world, BATCH, rng.randrange(1 << 48), KINDS)
+    return asyncio.run(_play(setup, habits, pages, questions, rng))
+
+
+async def _play(
+    setup: AgentSetup, habits: Habits, pages: Pages, questions: Sequence[Question], rng: random.Random
+) -> list[TrainingRow]:
+    rows = []
+    for question in questions:  # one after the other, since they draw from one generator
+        script = Script(question, pages, setup.protocol, setup.codec, rng, habits)
+        episode = setup.episode(script)
+        await episode.run(question.id, question.text, setup.prompt_ids(question.text))
+        rows += episode.ledger.rows()
+    return rows

@@ -1,0 +1,93 @@
+"""The script of the memory's warm start: right when its habits are, and within the budget of the recipe."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from rag_r1.demo.memory_policy import extended, memory_budget, memory_protocol, memory_setup, weighted_rows
+from rag_r1.demo.memory_traces import MIXED, RIGHT, Script, scripted_rows
+from rag_r1.demo.search import WorldSearch
+from rag_r1.demo.sources import KINDS, fresh_pages
+from rag_r1.demo.world import make_questions
+from rag_r1.tools import searching
+
+pytestmark = pytest.mark.slow  # a policy is loaded, and episodes are played
+
+MEMORY, PLAIN = "agentic_rag_en", "rag_r1/demo/agentic_rag_plain.yaml"
+ON = ({"on": 1.0}, {"on": 1.0})
+
+
+@pytest.fixture(scope="module")
+def setups():
+    """The agent of each protocol."""
+    found = {}
+    for name in (MEMORY, PLAIN):
+        protocol = memory_protocol(name)
+        found[name] = memory_setup(extended(protocol)[1], protocol)
+    return found
+
+
+def play(setup, habits, count=24, **budget):
+    """Episodes by the script, with the question of each."""
+    rng = random.Random(0)
+    pages = fresh_pages(rng)
+    search = WorldSearch(pages.world.passages, topk=1)
+    setup = replace(setup, tools=partial(searching, search), budget=replace(setup.budget, **budget))
+    played = []
+
+    async def run():
+        for question in make_questions(pages.world, count, 0, KINDS):
+            episode = setup.episode(Script(question, pages, setup.protocol, setup.codec, rng, habits))
+            record = await episode.run("a", question.text, setup.prompt_ids(question.text))
+            played.append((question, record, episode.ledger))
+
+    asyncio.run(run())
+    return played
+
+
+def test_with_summaries_and_backtracks_every_question_is_answered_within_the_budget(setups):
+    played = play(setups[MEMORY], RIGHT)
+    actions = Counter(turn.action for _, record, _ in played for turn in record.turns)
+    assert all(record.answer == question.gold for question, record, _ in played)
+    assert actions["summary"] == sum(len(question.lookups) - 1 for question, _, _ in played)
+    assert actions["backtrack"] > 0
+    context = memory_budget().max_context_tokens
+    rows = [row for _, _, ledger in played for row in ledger.rows()]
+    assert max(len(row.prompt_ids) + len(row.response_ids) for row in rows) <= context
+
+
+@pytest.mark.parametrize("name", [MEMORY, PLAIN])
+def test_without_them_a_second_page_does_not_fit(setups, name):
+    for question, record, _ in play(setups[name], ON):
+        if sum(turn.action == "search" for turn in record.turns) > 1:
+            assert record.answer != question.gold
+        else:
+            assert record.answer == question.gold and question.kind == "one_hop"
+
+
+def test_with_room_for_all_pages_the_plain_protocol_answers_everything(setups):
+    wide = {"max_response_tokens": 1000, "max_context_tokens": 1100}
+    assert all(record.answer == question.gold for question, record, _ in play(setups[PLAIN], ON, **wide))
+
+
+def test_the_plain_protocol_never_writes_a_summary_or_a_backtrack(setups):
+    both = ({"summary": 0.9, "early": 0.1}, {"backtrack": 0.9, "guess": 0.1})
+    actions = Counter(turn.action for _, record, _ in play(setups[PLAIN], both) for turn in record.turns)
+    assert set(actions) == {"search", "answer"}
+
+
+def test_a_turn_is_never_invalid_and_its_loss_is_on_what_the_script_wrote(setups):
+    played = play(setups[MEMORY], ({"summary": 0.5, "on": 0.5}, {"backtrack": 0.5, "on": 0.5}))
+    assert not any(turn.action == "invalid" for _, record, _ in played for turn in record.turns)
+    rows = scripted_rows(setups[MEMORY], MIXED, "warm-0", 3)
+    assert rows == scripted_rows(setups[MEMORY], MIXED, "warm-0", 3)
+    weighted = weighted_rows(setups[MEMORY], MIXED, "warm-0", 3)
+    for row, (ids, weights) in zip(rows, weighted, strict=True):
+        assert ids == row.prompt_ids + row.response_ids
+        assert weights[len(row.prompt_ids) :] == row.response_mask and not any(weights[: len(row.prompt_ids)])
