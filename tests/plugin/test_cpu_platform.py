@@ -133,6 +133,7 @@ def test_a_language_model_gives_the_logits_of_the_saved_model(worker, model_fold
 def test_a_value_model_gives_one_value_a_token_and_learns(worker, model_folder):
     engine = make_engine("value_model", model_folder, forward_only=False)
     ids = torch.arange(12).reshape(2, 6)
+    assert engine.module.config._attn_implementation == "sdpa"
     before = engine.module(ids).logits
     assert before.shape == (2, 6, 1)
     ((before - 1.0) ** 2).mean().backward()
