@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rag_r1.afterwards import after_training
+from rag_r1.neighbours import warn_of_other_trainings
 from rag_r1.stages import run_here
 from rag_r1.train import Recipe, RecipeError, compose_recipe
 
@@ -23,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder, name, *overrides = sys.argv[1:] if arguments is None else arguments
     recipe = Recipe(Path(folder), name)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    warn_of_other_trainings()
     try:
         status = run_here(recipe.command(overrides))
     except KeyboardInterrupt:

@@ -5,7 +5,8 @@
 # checked before the first download. flash-attn is compiled last and separately, so that a failure costs nothing else.
 #
 # CUDA_HOME               the CUDA toolkit (default: that of the nvcc in PATH, else /usr/local/cuda)
-# FLASH_ATTN_WHEEL        a prebuilt wheel of flash-attn (path or URL): nothing is compiled
+# FLASH_ATTN_WHEEL        a prebuilt wheel of flash-attn (path or URL): nothing is compiled; or `none`: it is not
+#                         installed, and trainings use PyTorch's attention (platform=gpu_sdpa)
 # FLASH_ATTN_CUDA_ARCHS   the architectures to compile for, e.g. 80;90 (default: those of this machine's GPUs)
 # MAX_JOBS                files compiled at once (default: by cores and free memory, 9 GiB each)
 
@@ -83,6 +84,10 @@ _rag_r1_jobs() {
 _rag_r1_flash_attn() {
   local wanted archs nvcc
   wanted=$(sed -n 's/^ *"\(flash-attn==[0-9.]*\)",$/\1/p' "$1/pyproject.toml")
+  if [ "${FLASH_ATTN_WHEEL:-}" = none ]; then
+    _rag_r1_say "without flash-attn, as FLASH_ATTN_WHEEL=none asks for: train with platform=gpu_sdpa"
+    return
+  fi
   if [ -n "${FLASH_ATTN_WHEEL:-}" ]; then
     _rag_r1_pip --no-deps "$FLASH_ATTN_WHEEL"
     return

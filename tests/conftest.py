@@ -27,6 +27,7 @@ CHECKS = (
     "judged_checks",
     "memory_checks",
     "own_reward_checks",
+    "probe_checks",
     "rewriting_checks",
     "run_checks",
     "sft_batch_checks",

@@ -21,12 +21,12 @@ import torch
 import yaml
 from tokenizers import AddedToken
 from tqdm import tqdm
-from transformers import Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerBase, Qwen2ForCausalLM
 
 from rag_r1.agent import Budget
 from rag_r1.agent_setup import AgentSetup, RowLimits
 from rag_r1.demo.memory_traces import MIXED, RIGHT, Habits, scripted_rows
-from rag_r1.demo.policy import TokenizerBase, demo_setup, load_policy, policy_path, save_policy
+from rag_r1.demo.policy import demo_setup, load_policy, policy_path, save_policy
 from rag_r1.demo.pretraining import PROGRESS, SAVED_EVERY, save_progress
 from rag_r1.demo.reading import name_tokens
 from rag_r1.demo.search import WorldSearch
@@ -77,7 +77,7 @@ def warm_start(folder: Path, protocol: Protocol, base: Path, seed: int = 0, part
 def _trained(
     folder: Path,
     model: Qwen2ForCausalLM,
-    tokenizer: TokenizerBase,
+    tokenizer: PreTrainedTokenizerBase,
     protocol: Protocol,
     habits: Habits,
     part: Part,
@@ -112,7 +112,7 @@ def _trained(
     return folder
 
 
-def extended(protocol: Protocol) -> tuple[Qwen2ForCausalLM, TokenizerBase]:
+def extended(protocol: Protocol) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerBase]:
     """The embedded policy with tokens for the protocol's tags and the pages' words."""
     model, tokenizer = load_policy(policy_path(EMBEDDED))
     tool = protocol.queries.names[0][0]
@@ -139,7 +139,7 @@ def _tags_of_both(protocol: Protocol) -> list[tuple[str, str]]:
     return [both for a, b in pairs for both in ((a.open, b.open), (a.close, b.close))]
 
 
-def memory_setup(tokenizer: TokenizerBase, protocol: Protocol) -> AgentSetup:
+def memory_setup(tokenizer: PreTrainedTokenizerBase, protocol: Protocol) -> AgentSetup:
     """The agent of the recipes; it searches nothing until it is given tools."""
     return demo_setup(tokenizer, protocol, memory_budget(), WorldSearch(_NOTHING, topk=1))
 

@@ -33,6 +33,7 @@ from rag_r1.demo.report import make_report, markdown
 from rag_r1.demo.server import ROOT, build_index, retrieval_server
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.import_path import find_beside_the_caller
+from rag_r1.neighbours import warn_of_other_trainings
 from rag_r1.protocols import Protocol
 
 RECIPES = ROOT / "recipes"
@@ -117,6 +118,7 @@ def train(command: Sequence[str], out: Path, timeout_s: float) -> None:
     metrics, log = out / "metrics.jsonl", out / "train.log"
     metrics.unlink(missing_ok=True)
     environment = {**os.environ, "VERL_FILE_LOGGER_PATH": str(metrics), "HYDRA_FULL_ERROR": "1"}
+    warn_of_other_trainings()
     environment.pop("RAY_ADDRESS", None)  # use a separate cluster: veRL's actor names are global to a cluster
     with log.open("w") as output:
         process = subprocess.Popen(

@@ -6,6 +6,7 @@ else is needed for the integration, neither a recipe key nor an environment vari
 register:
 
 - the platform "cpu" and, if it is the platform in use, the FSDP engines for it;
+- on NVIDIA GPUs without flash-attn, a critic that can do without (value_model.py);
 - the agent loop "search_agent" (``rollout.agent.default_agent_loop``, or ``agent_name`` of a row);
 - the reward manager "search" (``reward.reward_manager.name``).
 
@@ -24,6 +25,7 @@ logged as a warning, and `rag-r1 doctor` shows the whole traceback.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 import sys
 import traceback
@@ -54,8 +56,11 @@ def _register() -> None:
 
     from verl.plugin.platform import get_platform
 
-    if get_platform().device_name == "cpu":
+    platform = get_platform()
+    if platform.device_name == "cpu":
         _load("CPU engines", "rag_r1.plugin.cpu.engines")
+    elif platform.vendor_name == "nvidia" and importlib.util.find_spec("flash_attn") is None:
+        _load("critic without flash-attn", "rag_r1.plugin.value_model")
     _load("agent loop", "rag_r1.plugin.agent_loop")
     _load("reward manager", "rag_r1.plugin.reward_manager")
     if "rag_r1.session_trainers" in sys.modules:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
+from rag_r1 import gpu_machine
 from rag_r1.preflight.problems import Problem, error, not_given, warning
 from rag_r1.preflight.sessions import verls_mode
 
@@ -144,7 +145,7 @@ def check_engines(config: DictConfig) -> list[Problem]:
     elif strategy not in ("fsdp", "fsdp2", "megatron"):
         what = f"there is no recipe for {strategy}: its keys, divisibility and memory were not checked"
         problems.append(warning(f"{_ACTOR}.strategy", what, "use fsdp, fsdp2 or megatron"))
-    problems += _check_adapters(config)
+    problems += _check_adapters(config) + _check_attention(config)
     backend = OmegaConf.select(config, f"{_ROLLOUT}.checkpoint_engine.backend")
     apart = verls_mode(config.trainer.v1.trainer_mode) == "separate_async"
     if apart and backend in ("nccl", "nixl", "delta") and importlib.util.find_spec("cupy") is None:
@@ -152,6 +153,22 @@ def check_engines(config: DictConfig) -> list[Problem]:
         remedy = "pip install cupy-cuda13x==14.0.1 (requirements/gpu.lock.txt has it), on all nodes"
         problems.append(error(f"{_ROLLOUT}.checkpoint_engine.backend", what, remedy))
     return problems
+
+
+def _check_attention(config: DictConfig) -> list[Problem]:
+    """On a machine with a GPU: flash-attn is there if the actor or the critic computes attention with it, as
+    they do by default (verl/workers/config/model.py). A login node without a GPU may lack it."""
+    fsdp = str(config.actor_rollout_ref.actor.strategy).startswith("fsdp")
+    if config.trainer.device != "cuda" or not fsdp or importlib.util.find_spec("flash_attn") is not None:
+        return []
+    if gpu_machine.driver_version() is None:
+        return []
+    parts = ["actor_rollout_ref", *(["critic"] if _needs_critic(config) else [])]
+    keys = [f"{part}.model.override_config.attn_implementation" for part in parts]
+    wanted = {key: OmegaConf.select(config, key) or "flash_attention_2" for key in keys}
+    what = "flash-attn is not installed"
+    remedy = "train with platform=gpu_sdpa (PyTorch's attention), or install it: bash scripts/setup_env.sh"
+    return [error(key, what, remedy) for key, name in wanted.items() if name == "flash_attention_2"]
 
 
 def _check_adapters(config: DictConfig) -> list[Problem]:

@@ -99,7 +99,7 @@ def _split_faiss(path: Path, rows: range, out: Path) -> None:
 
 
 def _split_bm25(folder: Path, rows: range, out: Path) -> None:
-    import bm25s
+    from retrieval_server.search.bm25s_on_cpu import bm25s
 
     index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
     documents, borders = index.scores["indices"], index.scores["indptr"]

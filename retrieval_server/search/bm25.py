@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import bm25s
 import numpy as np
 
 from retrieval_server.errors import BuildError, IndexFolderError
 from retrieval_server.folder.manifest import BM25Section, require_equal
 from retrieval_server.search.backends import Backend, Hit
+from retrieval_server.search.bm25s_on_cpu import bm25s
 
 _WORD = re.compile(r"\w+")
 # The 33 words of Lucene's English analyser.

@@ -19,6 +19,8 @@ from verl.utils.device import get_device_id, get_device_name, get_nccl_backend, 
 from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
 from verl.workers.engine import EngineRegistry
 
+from rag_r1.plugin.value_model import CUDAEngineWithValueHead
+
 
 def test_verl_detects_the_cpu_where_there_is_no_accelerator():
     assert type(get_platform()).__name__ == "PlatformCPU"
@@ -133,12 +135,22 @@ def test_a_language_model_gives_the_logits_of_the_saved_model(worker, model_fold
 def test_a_value_model_gives_one_value_a_token_and_learns(worker, model_folder):
     engine = make_engine("value_model", model_folder, forward_only=False)
     ids = torch.arange(12).reshape(2, 6)
+    assert engine.module.config._attn_implementation == "sdpa"
     before = engine.module(ids).logits
     assert before.shape == (2, 6, 1)
     ((before - 1.0) ** 2).mean().backward()
     engine.optimizer.step()
     after = engine.module(ids).logits
     assert ((after - 1.0) ** 2).mean() < ((before - 1.0) ** 2).mean()
+
+
+def test_on_nvidias_gpus_our_critic_goes_before_verls_own_where_it_is_loaded(monkeypatch):
+    monkeypatch.setenv("VERL_ENGINE_DEVICE", "cuda")
+    monkeypatch.setenv("VERL_ENGINE_VENDOR", "nvidia")
+    for backend in ("fsdp", "fsdp2"):
+        assert EngineRegistry.get_engine_cls("value_model", backend) is CUDAEngineWithValueHead
+        actor = EngineRegistry.get_engine_cls("language_model", backend)
+        assert actor.__module__.startswith("verl."), "the actor's engine needs no other attention"
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 from copy import deepcopy
 
 import pytest
@@ -161,6 +162,28 @@ def test_megatron_that_is_not_installed_is_named():
     problems = check_engines(composed("recipes/rag_r1/grpo", "platform=megatron"))
     installed = importlib.util.find_spec("megatron") is not None
     assert [p.where for p in problems] == ([] if installed else ["actor_rollout_ref.actor.strategy"])
+
+
+@pytest.fixture
+def beside_a_gpu(tmp_path, monkeypatch):
+    """An nvidia-smi that reports a driver."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 580.159.04\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("flash_attn") is not None, reason="flash-attn is installed")
+@pytest.mark.parametrize(
+    ("name", "parts"), [("grpo", ["actor_rollout_ref"]), ("ppo_mq", ["actor_rollout_ref", "critic"])]
+)
+def test_flash_attn_that_a_gpu_training_asks_for_must_be_there(beside_a_gpu, name, parts):
+    problems = check_engines(composed(f"recipes/rag_r1/{name}"))
+    keys = [f"{part}.model.override_config.attn_implementation" for part in parts]
+    assert [problem.where for problem in problems] == keys
+    assert all("platform=gpu_sdpa" in problem.remedy for problem in problems)
+    for platform in ("gpu_sdpa", "cpu"):
+        assert check_engines(composed(f"recipes/rag_r1/{name}", f"platform={platform}")) == []
 
 
 def test_weights_that_travel_by_nccl_need_cupy():

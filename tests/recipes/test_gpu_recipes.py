@@ -132,6 +132,27 @@ def test_trains_with_megatron_by_one_override(name: str, model_folder: Path):
     assert check_verl(config, model_is_there=True) == [] == check_sharing(config)
 
 
+@pytest.mark.parametrize("name", ["recipes/rag_r1/ppo_mq", "recipes/demo/ppo_mq"])
+def test_trains_without_flash_attn_by_one_override(name: str, model_folder: Path):
+    critic = f"critic.model.path={model_folder}"
+    config = composed(name, *given(model_folder), critic, "platform=gpu_sdpa")
+    for part in (config.actor_rollout_ref, config.critic):
+        assert part.model.override_config.attn_implementation == "sdpa"
+    assert config.actor_rollout_ref.model.use_fused_kernels and config.trainer.device == "cuda"
+    assert check_verl(config, model_is_there=True) == []
+
+
+def test_the_demo_is_the_same_on_a_gpu_but_for_the_platform(model_folder: Path):
+    cpu, gpu = (composed("recipes/demo/grpo", *given(model_folder), f"platform={p}") for p in ("cpu", "gpu"))
+    assert (cpu.trainer.device, gpu.trainer.device) == ("cpu", "cuda")
+    for key in ("rag_r1", "algorithm", "reward.num_workers", "trainer.n_gpus_per_node", "trainer.v1.sampler"):
+        assert OmegaConf.select(cpu, key) == OmegaConf.select(gpu, key), key
+    rollouts = [config.actor_rollout_ref.rollout for config in (cpu, gpu)]
+    for key in ("name", "n", "tensor_model_parallel_size", "max_model_len", "max_num_seqs", "agent"):
+        assert rollouts[0][key] == rollouts[1][key], key
+    assert check_verl(gpu, model_is_there=True) == []
+
+
 @pytest.mark.parametrize("name", GPU_RECIPES)
 def test_a_replica_generates_what_it_is_given_at_once(name: str):
     config = composed(name)

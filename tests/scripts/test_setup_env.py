@@ -163,6 +163,14 @@ def test_a_wheel_made_elsewhere_needs_no_compiler(machine: Machine):
     assert "--no-deps /wheels/flash_attn.whl" in machine.installed()[-1]
 
 
+def test_a_gpu_environment_may_do_without_flash_attn(machine: Machine):
+    machine.gpu()
+    done = machine.run("scripts/setup_env.sh", FLASH_ATTN_WHEEL="none")
+    assert done.returncode == 0 and "platform=gpu_sdpa" in done.stderr, done.stderr
+    calls = machine.installed()
+    assert len(calls) == 2 and all("flash-attn" not in call for call in calls)
+
+
 @pytest.mark.parametrize(
     ("driver", "release", "said", "remedy"),
     [

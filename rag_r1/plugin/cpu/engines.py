@@ -5,7 +5,7 @@ and 1594). The code runs on a CPU unchanged, except in two places that the class
 
 - a forward-only engine (the reference policy) is always given ``CPUOffloadPolicy(pin_memory=True)``
   (transformer_impl.py, lines 463-468); pinning needs an accelerator, and there is no device to offload from;
-- the value model is loaded with ``attn_implementation="flash_attention_2"`` (verl/utils/model.py, line 649).
+- the value model is loaded with ``attn_implementation="flash_attention_2"`` (rag_r1/plugin/value_model.py).
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import os
 from dataclasses import replace
 
 import torch
-from transformers import AutoModelForTokenClassification
-from verl.models.transformers.monkey_patch import apply_monkey_patch
-from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
+
+from rag_r1.plugin.value_model import WithItsOwnAttention
 
 
 class _OnCPU:
@@ -56,27 +55,5 @@ class CPUEngineWithLMHead(_OnCPU, FSDPEngineWithLMHead):
 
 
 @EngineRegistry.register(model_type="value_model", backend=["fsdp", "fsdp2"], device="cpu")
-class CPUEngineWithValueHead(_OnCPU, FSDPEngineWithValueHead):
+class CPUEngineWithValueHead(_OnCPU, WithItsOwnAttention, FSDPEngineWithValueHead):
     """veRL's FSDP value-model engine (critic) on a CPU."""
-
-    def _build_module(self) -> torch.nn.Module:
-        config = self.model_config.hf_config
-        config.num_labels = 1
-        config.classifier_dropout = 0.0
-        dtype = PrecisionType.to_dtype(self.engine_config.model_dtype or "fp32")
-        module = AutoModelForTokenClassification.from_pretrained(
-            self.model_config.local_path,
-            dtype=dtype,
-            config=config,
-            attn_implementation="sdpa",
-            trust_remote_code=self.model_config.trust_remote_code,
-        )
-        apply_monkey_patch(
-            model=module,
-            use_remove_padding=self.use_remove_padding,
-            ulysses_sp_size=self.ulysses_sequence_parallel_size,
-        )
-        module.to(dtype)
-        if self.model_config.enable_gradient_checkpointing:
-            module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        return module

@@ -1,0 +1,37 @@
+"""Other trainings on this machine, which veRL 0.9.1 cannot tell from this one.
+
+A training hands its weights to vLLM through a socket in /tmp. veRL puts Ray's job id into its name, so that
+two trainings do not meet there (verl/workers/rollout/vllm_rollout/vllm_rollout.py, lines 133-141). But every
+Ray cluster counts its jobs from 1, and a training that is not given a cluster starts its own: all of them
+then have the same socket, whatever GPUs they use, and vLLM may load the weights of another training or wait
+forever.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+import psutil
+
+TRAINER = "verl.trainer.main_ppo"
+
+
+def other_trainings(processes: Iterable[tuple[int, Sequence[str]]] | None = None) -> list[int]:
+    """The ids of the processes that run veRL's trainer, from (id, command line) of each process that this one
+    sees (default: asked of the system)."""
+    if processes is None:
+        found = psutil.process_iter(["cmdline"])
+        processes = ((process.pid, process.info["cmdline"] or ()) for process in found)
+    return [pid for pid, words in processes if TRAINER in words and pid != os.getpid()]
+
+
+def warn_of_other_trainings() -> None:
+    """Print a warning, before a training starts, if another one runs here."""
+    if others := other_trainings():
+        print(
+            f"warning: another training runs on this machine (process {', '.join(map(str, others))}). Their"
+            " weights can be mixed up, and each can wait for the other forever\n"
+            "  -> run one after the other, or each in a container with its own /tmp (docs/results/gpu.md)",
+            flush=True,
+        )

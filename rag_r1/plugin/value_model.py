@@ -1,0 +1,51 @@
+"""The critic's model with the attention that its configuration asks for.
+
+veRL loads a value model with ``attn_implementation="flash_attention_2"``, whatever ``override_config`` says
+(verl/utils/model.py, line 649), so PPO cannot run where flash-attn is not installed: on a CPU, and on a GPU
+for which nobody has compiled it. The engines that load it with `WithItsOwnAttention` read
+``critic.model.override_config.attn_implementation``.
+
+Importing this module on a machine with NVIDIA GPUs registers such an engine there, under veRL's key for a
+vendor's own engines; rag_r1/plugin/__init__.py does so only if flash-attn is missing.
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers import AutoModelForTokenClassification
+from verl.models.transformers.monkey_patch import apply_monkey_patch
+from verl.utils.torch_dtypes import PrecisionType
+from verl.workers.engine import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithValueHead
+
+
+class WithItsOwnAttention:
+    """Before `FSDPEngineWithValueHead` in the bases of an engine: loads the model as veRL does, but for the
+    attention."""
+
+    def _build_module(self) -> torch.nn.Module:
+        config = self.model_config.hf_config
+        config.num_labels = 1
+        config.classifier_dropout = 0.0
+        dtype = PrecisionType.to_dtype(self.engine_config.model_dtype or "fp32")
+        module = AutoModelForTokenClassification.from_pretrained(
+            self.model_config.local_path,
+            dtype=dtype,
+            config=config,
+            attn_implementation=config._attn_implementation,
+            trust_remote_code=self.model_config.trust_remote_code,
+        )
+        apply_monkey_patch(
+            model=module,
+            use_remove_padding=self.use_remove_padding,
+            ulysses_sp_size=self.ulysses_sequence_parallel_size,
+        )
+        module.to(dtype)
+        if self.model_config.enable_gradient_checkpointing:
+            module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        return module
+
+
+@EngineRegistry.register(model_type="value_model", backend=["fsdp", "fsdp2"], device="cuda", vendor="nvidia")
+class CUDAEngineWithValueHead(WithItsOwnAttention, FSDPEngineWithValueHead):
+    """veRL's FSDP value-model engine (critic) on NVIDIA GPUs without flash-attn."""

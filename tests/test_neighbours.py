@@ -1,0 +1,25 @@
+"""A training is warned of others on its machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from rag_r1.neighbours import TRAINER, other_trainings, warn_of_other_trainings
+
+
+def test_only_what_runs_verls_trainer_counts_and_not_this_process():
+    seen = [(1, ["python", "-m", TRAINER, "a=b"]), (2, ["python", "train.py"]), (3, ["grep", f"x{TRAINER}"])]
+    assert other_trainings([*seen, (os.getpid(), ["python", "-m", TRAINER]), (4, [])]) == [1]
+
+
+def test_a_running_training_is_named_with_the_remedy(capsys):
+    other = subprocess.Popen([sys.executable, "-c", "input()", TRAINER], stdin=subprocess.PIPE)
+    try:
+        assert other.pid in other_trainings()
+        warn_of_other_trainings()
+    finally:
+        other.communicate()
+    said = capsys.readouterr().out
+    assert str(other.pid) in said and "one after the other" in said
