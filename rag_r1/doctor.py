@@ -18,7 +18,8 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import metadata
+from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from rag_r1 import gpu_machine
@@ -28,6 +29,7 @@ GIB = 1 << 30
 
 SETUP = "bash scripts/setup_env.sh"
 VERL = "0.9.1"
+_OF_TRL = "AutoModelForCausalLMWithValueHead"
 # Peak memory of training a million parameters on a CPU: 6 to 9 GiB, most of it for imports.
 MEMORY_GIB = 8.0
 # Ray keeps its object store in shared memory, of which containers have 64 MiB by default.
@@ -82,6 +84,23 @@ def version_of(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+def check_trl() -> Iterator[Finding]:
+    """veRL needs no trl, but where it finds one, it imports a class of it before each training
+    (verl/models/transformers/monkey_patch.py, `apply_monkey_patch`), which releases of trl have moved or
+    dropped."""
+    if find_spec("trl") is None:
+        return
+    for module in ("trl.experimental.ppo", "trl"):
+        try:
+            getattr(import_module(module), _OF_TRL)
+        except (ImportError, AttributeError):
+            continue
+        yield ok("trl", version_of("trl") or "")
+        return
+    what = f"{version_of('trl')} has no {_OF_TRL}, which veRL {VERL} imports where it finds trl"
+    yield Finding("trl", MISSING, what, "pip uninstall trl, or an environment without it: " + SETUP)
 
 
 def check_registration() -> Iterator[Finding]:
@@ -263,6 +282,7 @@ def examine(retriever: str | None) -> Iterator[Finding]:
     """All findings, in the order in which to act on them."""
     yield from check_driver()
     yield from check_versions()
+    yield from check_trl()
     if version_of("verl") and version_of("torch"):
         yield from check_registration()
         yield from check_gpu()

@@ -87,7 +87,10 @@ _rag_r1_setup() {
       _rag_r1_say "installing the GPU environment into $venv (first use: 15 minutes and more, about 15 GB)"
     fi
     _rag_r1_pip --no-deps -r "$root/requirements/$platform.lock.txt" || return 1
-    if [ "$mode" = --dev ]; then _rag_r1_pip --no-deps -r "$root/requirements/dev.lock.txt" || return 1; fi
+    if [ "$mode" = --dev ]; then
+      _rag_r1_pip --no-deps -r "$root/requirements/dev.lock.txt" || return 1
+      _rag_r1_pip --no-deps --upgrade --target "$venv/apart" -r "$root/requirements/apart.lock.txt" || return 1
+    fi
     _rag_r1_pip --no-deps --no-build-isolation -e "$root" || return 1
     if [ "$platform" = gpu ]; then _rag_r1_flash_attn "$root" || return 1; fi
     echo "$wanted" > "$stamp"

@@ -236,3 +236,20 @@ def test_flash_attn_that_is_missing_tells_whether_it_can_be_compiled(tmp_path, m
     assert finding.state == WARNING and remedy in finding.remedy
     assert "platform=gpu_sdpa" in finding.remedy
     assert (f"is of CUDA {release}" in finding.remedy) == (release == "12.8")
+
+
+@pytest.mark.parametrize(
+    ("has", "state"), [("AutoModelForCausalLMWithValueHead = object", OK), ("", MISSING)]
+)
+def test_a_trl_that_verl_cannot_use_is_named(tmp_path, monkeypatch, has, state):
+    (tmp_path / "trl").mkdir()
+    (tmp_path / "trl" / "__init__.py").write_text(has)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "trl", raising=False)
+    (finding,) = doctor.check_trl()
+    monkeypatch.delitem(sys.modules, "trl", raising=False)
+    assert finding.state == state and ("pip uninstall trl" in finding.remedy) == (state == MISSING)
+
+
+def test_without_trl_nothing_is_said():
+    assert not list(doctor.check_trl())
