@@ -245,9 +245,10 @@ def test_a_trl_that_verl_cannot_use_is_named(tmp_path, monkeypatch, has, state):
     (tmp_path / "trl").mkdir()
     (tmp_path / "trl" / "__init__.py").write_text(has)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "trl", raising=False)
-    (finding,) = doctor.check_trl()
-    monkeypatch.delitem(sys.modules, "trl", raising=False)
+    try:
+        (finding,) = doctor.check_trl()
+    finally:
+        sys.modules.pop("trl", None)
     assert finding.state == state and ("pip uninstall trl" in finding.remedy) == (state == MISSING)
 
 
