@@ -57,8 +57,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sqrt": math.sqrt,
     "tan": math.tan,
 }
-#: How people write operators, and how Python does.
-_WRITTEN = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-"})
+#: How people write operators, and how Python does. Its own ^ binds less than +, so it is replaced here.
+_WRITTEN = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "^": "**"})
 _PARAMETERS = schema_of(
     {"query": {"type": "string", "description": "an expression, such as (3 + 4) * 2 ** 5"}}
 )
@@ -115,7 +115,7 @@ def _value(node: ast.AST) -> int | float:
         return _SIGNS[type(node.op)](_value(node.operand))
     if isinstance(node, ast.BinOp):
         left, right = _value(node.left), _value(node.right)
-        if isinstance(node.op, ast.Pow | ast.BitXor):  # many write ^ for a power
+        if isinstance(node.op, ast.Pow):
             return _power(left, right)
         if type(node.op) in _OPERATORS:
             return _bounded(_OPERATORS[type(node.op)](left, right))
