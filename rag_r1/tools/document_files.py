@@ -24,7 +24,7 @@ MAX_FILE_BYTES = 256 << 20
 #: Most text of one file, in characters; a small PDF can unpack to gigabytes.
 MAX_CHARS = 16 << 20
 
-_HEADING = re.compile(r"#{1,6}\s+(.+?)\s*#*\s*")
+_HEADING = re.compile(r"#{1,6}\s+(\S.*)")
 _FENCE = re.compile(r"\s*(```|~~~)")
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
 #: Elements whose text is not the page's.
@@ -34,6 +34,8 @@ _BREAKS = set(
     "address article aside blockquote br caption dd div dl dt fieldset figcaption figure footer form header "
     "hr li main nav ol option p pre section table tbody td tfoot th thead tr ul".split()
 )
+#: Encodings that Python knows and no page has. To decode them takes time that grows with the square.
+_NOT_OF_PAGES = {"idna", "punycode"}
 _HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
 
 
@@ -85,11 +87,18 @@ def _markdown(path: Path) -> DocumentText:
             fence = None if fence else mark[1]
         heading = None if fence else _HEADING.fullmatch(line)
         if heading:
-            found.append((heading[1], []))
+            found.append((_without_closing_marks(heading[1]), []))
         else:
             found[-1][1].append(line)
     title = next((heading for heading, _ in found if heading), "")
     return DocumentText(title, [Section("\n".join(lines), heading) for heading, lines in found])
+
+
+def _without_closing_marks(heading: str) -> str:
+    """`Tides` of `Tides ##`, but `C#` of `C#`: only marks after white space close a heading (CommonMark)."""
+    heading = heading.rstrip()
+    left = heading.rstrip("#")
+    return left.rstrip() if not left or left[-1].isspace() else heading
 
 
 def _html(path: Path) -> DocumentText:
@@ -102,7 +111,9 @@ def html_text(markup: str) -> DocumentText:
     try:
         page.feed(markup)
         page.close()
-    except AssertionError as error:  # of some Python versions, for broken declarations
+    # AssertionError: of some Python versions, for broken declarations. ValueError: a character's number of
+    # more digits than Python reads.
+    except (AssertionError, ValueError) as error:
         raise UnreadableFile(f"it is no HTML that can be read ({error}): repair it") from None
     return page.document()
 
@@ -120,8 +131,10 @@ def _decoded(data: bytes, encoding: str | None = None) -> str:
     elif data.startswith(codecs.BOM_UTF8):
         encoding = "utf-8-sig"
     try:
+        if encoding and codecs.lookup(encoding).name in _NOT_OF_PAGES:
+            raise LookupError
         return data.decode(encoding or "utf-8")
-    except (UnicodeDecodeError, LookupError):
+    except (UnicodeError, LookupError):
         name = encoding or "UTF-8"
         raise UnreadableFile(f"it is not {name} text: convert it with `iconv -t UTF-8`") from None
 

@@ -8,7 +8,8 @@
 
 That is a corpus for `retrieval_server/build_index.py`, and what the tool `documents` searches
 (document_search.py). A passage never crosses a page or a heading. Next to the corpus, `corpus.json` says from
-which files it was made: as long as these have the same names, sizes and times, the corpus is not made again.
+which files it was made: as long as these have the same names, sizes and times, the corpus is not made again
+(except when pypdf was installed since, without which PDFs were left out).
 
 Files that cannot be read are named, up to twenty of them, and then either nothing is written or, with
 `skip_bad_files`, the others are.
@@ -23,6 +24,7 @@ import os
 import re
 from array import array
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +66,12 @@ def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_fil
     """
     folder, out = Path(folder), Path(out)
     files = document_files(folder)
-    made_from = {"version": _VERSION, "skip_bad_files": skip_bad_files, "files": _fingerprint(folder, files)}
+    made_from = {
+        "version": _VERSION,
+        "skip_bad_files": skip_bad_files,
+        "pypdf": find_spec("pypdf") is not None,
+        "files": _fingerprint(folder, files),
+    }
     out.mkdir(parents=True, exist_ok=True)
     corpus, note = out / CORPUS, out / MADE_FROM
     with FileLock(out / ".lock"):

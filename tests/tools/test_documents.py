@@ -176,3 +176,38 @@ def test_any_markup_gives_text_or_is_named_as_unreadable(markup):
     else:
         told = "".join(section.heading + section.text for section in document.sections)
         assert "before" in told and "alert(1)" not in told
+
+
+def test_a_heading_is_what_stands_before_closing_marks_and_long_gaps_are_read_at_once(tmp_path):
+    gap = " " * 20_000
+    (tmp_path / "a.md").write_text(f"# C#\none\n## Tides ##\ntwo\n# a{gap}b\nthree\n# ##\nfour", "utf-8")
+    found = [section.heading for section in read_document(tmp_path / "a.md").sections]
+    assert found == ["", "C#", "Tides", f"a{gap}b", ""]
+
+
+@pytest.mark.parametrize("named", ["idna", "punycode", "undefined", "no-such", "zlib"])
+def test_a_page_with_an_encoding_of_no_page_is_named_like_other_bad_files(tmp_path, named):
+    page = f'<meta charset="{named}"><p>{"a" * 100}.</p>'
+    (tmp_path / "a.html").write_bytes(page.encode() + "é".encode())
+    with pytest.raises(UnreadableFile, match=f"not {named} text: convert it"):
+        read_document(tmp_path / "a.html")
+
+
+def test_a_page_with_a_character_of_too_many_digits_is_named_like_other_bad_files(tmp_path):
+    (tmp_path / "a.html").write_text(f"<p>&#{'1' * 5000};</p>", "utf-8")
+    with pytest.raises(DocumentsError, match=r"a\.html: it is no HTML that can be read"):
+        index_folder(tmp_path, tmp_path / "out", False)
+
+
+def test_pdfs_that_were_left_out_for_want_of_pypdf_are_read_once_it_is_installed(tmp_path, monkeypatch):
+    docs, out = tmp_path / "docs", tmp_path / "out"
+    docs.mkdir()
+    (docs / "a.txt").write_text("words", "utf-8")
+    corpus = index_folder(docs, out, False, skip_bad_files=True)
+    first = corpus.stat().st_ino
+    assert index_folder(docs, out, False, skip_bad_files=True).stat().st_ino == first
+    installed = importlib.util.find_spec("pypdf") is not None
+    monkeypatch.setattr("rag_r1.tools.documents.find_spec", lambda name: None if installed else object())
+    note = (out / "corpus.json").read_text("utf-8")
+    index_folder(docs, out, False, skip_bad_files=True)
+    assert (out / "corpus.json").read_text("utf-8") != note
