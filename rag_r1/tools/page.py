@@ -63,7 +63,7 @@ class PageTool(FunctionTool):
         contents = pages[0].get("contents") if isinstance(pages[0], dict) else None
         if not isinstance(contents, str):
             return Refusal(f"There is no page {url[:100]!r}. Open an address that a search has shown.")
-        size = self.options.part_chars
+        size, part = self.options.part_chars, int(part)  # 2.0 is an integer in JSON schemas
         parts = max(1, -(-len(contents) // size))
         if part > parts:
             return Refusal(f"The page has {parts} parts.")

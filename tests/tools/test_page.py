@@ -33,6 +33,11 @@ async def test_a_page_is_shown_and_a_long_one_in_parts():
     ]
 
 
+async def test_a_part_may_be_written_as_a_number_with_a_point():
+    ((second,),) = await opened(access, {"url": "https://b.org/", "part": 2.0})
+    assert second.contents == "(part 2 of 2)\n0123456789"
+
+
 async def test_a_page_or_a_part_that_is_not_there_is_the_policys_mistake():
     found = await opened(access, {"url": "https://c.org/"}, {"url": "https://b.org/", "part": 3})
     assert found == [
