@@ -57,8 +57,8 @@ class WikiSearcher:
         self._server = JsonServer({"Authorization": f"ApiKey {key}"} if key else {}, timeout_s)
 
     async def search(self, query: str, size: int = 5) -> list[dict[str, str]]:
-        """At most `size` results, best first: {id, url, title, text}. Raises
-        HttpFailure, and HttpRefusal if the server does not accept the query or has no such index."""
+        """At most `size` results, best first: {id, url, title, text}. Raises HttpFailure, also for an index
+        that is not there (HTTP 404), and HttpRefusal if the server does not accept the query."""
         body = {"query": {"multi_match": {"query": query, "fields": list(_FIELDS)}}, "size": size}
         answer = await self._server.ask("POST", self._url, json=body)
         hits = answer.get("hits") if isinstance(answer, dict) else None

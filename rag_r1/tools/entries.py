@@ -28,7 +28,6 @@ from inspect import iscoroutinefunction
 from typing import Annotated, Any
 
 from cachetools import LRUCache
-from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 from pydantic import AfterValidator, BeforeValidator
 
@@ -36,7 +35,7 @@ from rag_r1.import_path import ImportPathError, imported
 from rag_r1.options import Must, OptionFault, OptionsError, Text, option_names, options, options_from
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal
 from rag_r1.tool_limits import ToolLimits
-from rag_r1.tools.function_tool import FunctionTool, SearcherTool, by_name, fault_of, schema_of
+from rag_r1.tools.function_tool import FunctionTool, SearcherTool, by_name, fault_of, schema_of, validator_of
 
 #: The shipped tools, imported when an entry names them: factories of (options, key of the entry).
 SHIPPED = {
@@ -125,6 +124,10 @@ def _faults(tool: Any, options: dict[str, Any], key: str) -> list[OptionFault]:
 
 
 def _schema(keys: EntryKeys, key: str) -> dict[str, Any] | None:
+    whole = keys.parameters is not None and keys.parameters.get("type") == "object"
+    if keys.required is not None and (whole or set(keys.required) - set(keys.parameters or {})):
+        what = f"names properties under {key}.parameters; a whole schema has its own `required`"
+        raise ValueError(f"{key}.required {what}; found {keys.required}")
     if keys.parameters is None:
         return None
     try:
@@ -173,7 +176,7 @@ class Declared:
         self.description = tool.description if description is None else description
         self.parameters = tool.parameters if parameters is None else parameters
         self.together = getattr(tool, "together", True)
-        self._validator = None if parameters is None else Draft202012Validator(dict(parameters))
+        self._validator = None if parameters is None else validator_of(parameters)
         size = limits.cache_size if limits else 0
         self._cache: LRUCache[str, tuple[Document, ...]] | None = LRUCache(size) if size else None
 

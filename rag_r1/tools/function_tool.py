@@ -20,6 +20,7 @@ from typing import Protocol as Interface
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
+from referencing import Registry
 
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal, in_words
 from rag_r1.tool_limits import ToolLimits
@@ -41,6 +42,12 @@ def schema_of(parameters: Mapping[str, Any], required: Sequence[str] | None = No
         schema["additionalProperties"] = False
     Draft202012Validator.check_schema(schema)
     return schema
+
+
+def validator_of(schema: Mapping[str, Any]) -> Draft202012Validator:
+    """What checks arguments against a schema. The registry is empty, since jsonschema would otherwise fetch
+    the addresses to which a schema refers."""
+    return Draft202012Validator(dict(schema), registry=Registry())
 
 
 def fault_of(validator: Draft202012Validator, arguments: Mapping[str, Any]) -> str | None:
@@ -78,7 +85,7 @@ class FunctionTool:
     ):
         self.name, self.description, self.function = name, description, function
         self.parameters, self.limits = parameters, limits
-        self._validator = Draft202012Validator(dict(parameters))
+        self._validator = validator_of(parameters)
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with the arguments, or None."""

@@ -46,8 +46,12 @@ class HttpRefusal(Exception):
 
 
 def secret(variable: str | None) -> str | None:
-    """The value of an environment variable; None if it is not set. It must not be logged."""
-    return os.environ.get(variable, "").strip() or None if variable else None
+    """The value of an environment variable; None if it is not set. It must not be logged. Raises ValueError
+    for a value that a header cannot have: HTTP clients show it in their messages."""
+    value = os.environ.get(variable, "").strip() if variable else ""
+    if not (value.isascii() and value.isprintable()):
+        raise ValueError(f"${variable} has characters that a key cannot have: set it to the key alone")
+    return value or None
 
 
 class JsonServer:
@@ -93,5 +97,5 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     async for chunk in response.content.iter_chunked(1 << 16):
         body += chunk
         if len(body) > MAX_ANSWER_BYTES:
-            raise ValueError("too long")
+            raise HttpFailure(f"its answer has more than {MAX_ANSWER_BYTES >> 20} MiB")
     return bytes(body)

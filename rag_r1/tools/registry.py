@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -31,6 +32,8 @@ from rag_r1.tool_limits import ToolLimits
 from rag_r1.tools.entries import ToolEntry, make_tool
 from rag_r1.tools.function_tool import SearcherTool, searching
 from rag_r1.tools.retrieval import RetrievalClient, RetrieverConfig
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_TOOL = "retrieval"
 
@@ -131,9 +134,12 @@ class _MadeWhenCalled:
 
 async def close_tools(tools: Mapping[str, Any]) -> None:
     """Close the connections of these tools, of the running event loop. A tool that is called again opens them
-    again."""
-    for tool in tools.values():
-        await _close(tool)
+    again. One that cannot be closed is logged, and the others are closed all the same."""
+    for name, tool in tools.items():
+        try:
+            await _close(tool)
+        except Exception as error:  # a tool of the user's own may raise anything
+            logger.warning("the tool %s could not be closed: %s", name, type(error).__name__)
 
 
 async def _close(thing: Any) -> None:

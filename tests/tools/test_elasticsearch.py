@@ -66,3 +66,11 @@ async def test_an_answer_of_another_shape_is_a_failure(answer):
         with pytest.raises(HttpFailure):
             await searcher.search("x")
         await searcher.close()
+
+
+@pytest.mark.parametrize("key", ["SEC\nRET", "SECRÉT"])
+def test_a_key_that_no_header_can_have_is_refused_and_not_shown(key, monkeypatch):
+    monkeypatch.setenv("ES_KEY", key)
+    with pytest.raises(ValueError, match=r"^\$ES_KEY has characters that a key cannot have") as refused:
+        make_tool("wiki", {"tool": "elasticsearch", "index": "wiki", "key_env": "ES_KEY"})
+    assert "SEC" not in str(refused.value)

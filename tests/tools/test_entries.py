@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from json_server import JsonStub
 
 from rag_r1.options import OptionsError
 from rag_r1.protocols import Document, Failure
 from rag_r1.tool_limits import ToolLimits
-from rag_r1.tools import make_tool, tool
+from rag_r1.tools import close_tools, make_tool, tool
 from rag_r1.tools.entries import SHIPPED
 
 ASKED = []
@@ -138,3 +139,40 @@ def test_an_example_of_the_guide_shows_all_options_with_their_defaults(entry):
     for name in entry.keys() - OWN:
         shown = tuple(entry[name]) if isinstance(entry[name], list) else entry[name]
         assert shown == declared[name], name
+
+
+@pytest.mark.parametrize(
+    "more", [{"parameters": None}, {"parameters": {"type": "object"}}, {"required": ["twon"]}]
+)
+def test_required_names_that_could_not_count_are_refused(more):
+    with pytest.raises(ValueError, match=r"rag_r1\.tools\.w\.required names properties under"):
+        make_tool("w", entry(**{"required": ["town"], **more}))
+
+
+@pytest.mark.parametrize("given", [{"parameters": {"town": {"$ref": "REMOTE"}}}, {}])
+async def test_what_a_schema_refers_to_is_not_fetched(given):
+    with JsonStub(lambda asked: {"type": "integer"}) as server:
+        remote = {"town": {"$ref": f"{server.url}/schema"}}
+        if given:
+            made = make_tool("w", entry(parameters=remote))
+        else:
+            made = tool("Weather.", remote)(weather)
+        with pytest.raises(Exception, match="Unresolvable"):
+            made.fault({"town": "Ulm"})
+        assert not server.asked
+
+
+async def test_a_tool_that_cannot_be_closed_keeps_no_other_open():
+    closed = []
+
+    class Closing:
+        def __init__(self, error):
+            self.error = error
+
+        async def close(self):
+            closed.append(self.error)
+            if self.error:
+                raise OSError("busy")
+
+    await close_tools({"a": Closing(True), "b": Closing(False)})
+    assert closed == [True, False]
