@@ -38,9 +38,8 @@ def is_choice(answer: str | None, golds: list[str]) -> float:
     letters = {gold for gold in golds if re.fullmatch("[A-Z]", gold)}
     if not letters:
         return exact_match(answer, golds)
-    texts = [
-        gold for gold in golds if gold not in letters and gold[:3] not in {f"{one}. " for one in letters}
-    ]
+    both = {f"{letter}. {gold}" for letter in letters for gold in golds}
+    texts = [gold for gold in golds if gold not in letters | both]
     if exact_match(answer, texts):
         return 1.0
     found = _LETTER.fullmatch(unicodedata.normalize("NFKC", answer or "").strip())

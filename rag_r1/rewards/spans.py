@@ -34,7 +34,11 @@ def occurrences(string: str, text: str) -> list[Span]:
 
 def whole_blocks(tag: Tag, text: str) -> list[Span]:
     """The blocks from an opening tag to the next closing one, tags included."""
-    return [
-        match.span()
-        for match in re.finditer(f"{re.escape(tag.open)}.*?{re.escape(tag.close)}", text, re.DOTALL)
-    ]
+    found, end = [], 0
+    while (start := text.find(tag.open, end)) >= 0:
+        closing = text.find(tag.close, start + len(tag.open))
+        if closing < 0:  # a regular expression would look for it again from every further opening tag
+            break
+        end = closing + len(tag.close)
+        found.append((start, end))
+    return found

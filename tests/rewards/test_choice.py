@@ -86,3 +86,9 @@ def test_without_a_letter_among_the_golds_it_is_exact_match_and_it_is_a_term():
 @given(st.text(max_size=12) | st.text("ABCDab .:()、选", max_size=5))
 def test_no_answer_is_two_letters(answer):
     assert sum(is_choice(answer, [letter]) for letter in "ABCDE") <= 1.0
+
+
+def test_the_text_of_an_option_may_begin_like_a_letter():
+    golds = ["B. cereus", "B", "B. B. cereus"]
+    assert [is_choice(answer, golds) for answer in ("B. cereus", "B", "B. B. cereus")] == [1.0, 1.0, 1.0]
+    assert is_choice("B. anthracis", golds) == 0.0

@@ -142,3 +142,9 @@ def test_a_wrong_number_of_turns_and_parts_of_another_sum_are_refused():
         token_scores(reward, judgement, trajectory, [[], []])
     with pytest.raises(ValueError, match="parts of the term 'term' sum to 0.5, not to 1.0"):
         token_scores(reward, judgement, trajectory, [[(0, 1)]])
+
+
+def test_a_token_without_text_has_no_part_of_a_span():
+    from rag_r1.rewards.token_credit import _within
+
+    assert _within([(1, 4), (3, 6)], [(0, 1), (1, 2), (2, 2), (5, 9), (6, 7)]) == [1, 3]
