@@ -177,12 +177,16 @@ def _list(server: Sequence[str]) -> int:
 
 
 async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
+    from mcp.shared.exceptions import MCPError
+
     from rag_r1.tools.mcp_connections import connection
 
     server = connection(options)
     try:
         async with server.link() as link:
             return named(await link.listed())
+    except MCPError as error:
+        raise McpFailure(f"the server does not list its tools: {error}") from error
     finally:
         await server.close()
 

@@ -104,7 +104,9 @@ def _add_ask(server: MCPServer, play: Play, concurrency: int) -> None:
 
 def _told(record: Trajectory) -> Answered:
     calls = [call for turn in record.turns for call in turn.calls]
-    shown = {document.id: document for call in calls for document in call.documents or () if document.text}
+    shown = {
+        document.id: document for call in calls for document in call.documents or () if not document.verbatim
+    }
     return Answered(
         answer=record.answer,
         status=record.status,

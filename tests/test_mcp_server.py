@@ -158,6 +158,8 @@ def test_what_a_server_offers_is_printed_as_entries_that_can_be_used(capsys):
 def test_what_is_missing_is_said(capsys):
     assert mcp_command.main(["--tools", "no-such-command"]) == 1
     assert "cannot be reached: FileNotFoundError" in capsys.readouterr().err
+    assert mcp_command.main(["--tools", sys.executable, "-S", str(SMALL), "no-list"]) == 1
+    assert "error: the server does not list its tools: no such method" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         mcp_command.main(["--base-url", "http://127.0.0.1:1/v1"])
     assert "--base-url and --model belong together" in capsys.readouterr().err

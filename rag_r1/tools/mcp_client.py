@@ -83,7 +83,7 @@ def make_mcp(options: Mapping[str, Any], key: str) -> McpTool:
         raise OptionsError([OptionFault(f"{key}.command", f"{key} needs either a command or a url")])
     if not has_mcp():
         raise ValueError(f"{key} needs the package mcp, 2.0 or later: pip install 'rag-r1[mcp]'")
-    return McpTool(given.call or key.rpartition(".")[2], given)
+    return McpTool(given.call or key.removeprefix("rag_r1.tools."), given)
 
 
 def has_mcp() -> bool:
@@ -140,7 +140,7 @@ def in_text(result: Any) -> str:
     parts = []
     for block in result.content:
         resource = getattr(block, "resource", None)
-        text = getattr(block, "text", None) or getattr(resource, "text", None)
+        text = getattr(block, "text", getattr(resource, "text", None))
         parts.append(text if isinstance(text, str) else f"({getattr(block, 'type', 'content')}, not shown)")
     if not parts and result.structured_content is not None:
         parts = [json.dumps(result.structured_content, ensure_ascii=False)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,6 +20,7 @@ import anyio
 import httpx2
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
+from jsonschema.validators import extend
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
@@ -40,6 +41,26 @@ _STREAM_S = 300.0
 #: Errors that say that the connection is of no more use; others are answers.
 _BROKEN = {CONNECTION_CLOSED, REQUEST_TIMEOUT}
 
+
+def _unchecked(*_: Any) -> Iterator[Any]:
+    return iter(())
+
+
+def _additional(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    if "patternProperties" not in schema:
+        yield from Draft202012Validator.VALIDATORS["additionalProperties"](
+            validator, allowed, instance, schema
+        )
+
+
+#: Checks no regular expressions: a server's could take for ever. What they forbid, the server refuses itself.
+_Validator = extend(
+    Draft202012Validator,
+    {
+        **dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"), _unchecked),
+        "additionalProperties": _additional,
+    },
+)
 _servers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Server]] = WeakKeyDictionary()
 
 
@@ -150,7 +171,7 @@ class Link:
             for tool in await self.listed():
                 Draft202012Validator.check_schema(tool.input_schema)
                 # An empty registry: a schema's references must not be fetched from the web.
-                made[tool.name] = Draft202012Validator(tool.input_schema, registry=Registry())
+                made[tool.name] = _Validator(tool.input_schema, registry=Registry())
             self._validators = made
         return self._validators
 

@@ -1,6 +1,7 @@
 """A small MCP server over stdio, run as a program: in the standard library only, so that it starts at once.
 
 Its tools do what tools of the world do: answer, report an error, die, hang. `pid` says which process answers.
+With the argument `no-list` it does not list them.
 """
 
 import json
@@ -45,7 +46,7 @@ def answer(request):
             "capabilities": {"tools": {}},
             "serverInfo": {"name": "small", "version": "1"},
         }
-    if method == "tools/list":
+    if method == "tools/list" and "no-list" not in sys.argv:
         tools = [{"name": n, "description": d, "inputSchema": s} for n, (d, s) in TOOLS.items()]
         return {"tools": tools}
     if method == "tools/call":

@@ -12,7 +12,7 @@ from rag_r1.agent import Budget, Episode, FailurePolicy
 from rag_r1.protocols import Failure, Refusal, load_protocol
 from rag_r1.records import summary
 from rag_r1.tools import close_tools, make_tool, searching, shared_tools
-from rag_r1.tools.mcp_client import has_mcp
+from rag_r1.tools.mcp_client import has_mcp, in_text
 
 pytestmark = [
     pytest.mark.slow,  # importing mcp takes seconds
@@ -141,3 +141,20 @@ async def test_an_episode_goes_on_whatever_its_tools_do_and_the_record_counts_it
 def test_a_server_that_is_not_named_rightly_is_refused_at_the_start(given, message):
     with pytest.raises(ValueError, match=message):
         make_tool("x", {"tool": "mcp", **given})
+
+
+def test_a_tools_name_may_have_a_point_and_its_text_may_be_empty():
+    from mcp_types import CallToolResult, TextContent
+
+    assert make_tool("files.read", entry()).name == "files.read"
+    assert in_text(CallToolResult(content=[TextContent(type="text", text="")])) == ""
+
+
+def test_a_servers_regular_expressions_are_not_run():
+    from rag_r1.tools.mcp_connections import _Validator
+
+    schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^b$"}}}
+    assert _Validator(schema).is_valid({"x": "a"}) and not _Validator(schema).is_valid({"x": 1})
+    assert not _Validator({**schema, "additionalProperties": False}).is_valid({"y": 1})
+    named = {**schema, "patternProperties": {"^b$": {}}, "additionalProperties": False}
+    assert _Validator(named).is_valid({"a": 1})
