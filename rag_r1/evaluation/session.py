@@ -176,12 +176,7 @@ async def session(
         answers = await unless_stopped(
             stop, ready.tokens.answers(given.engine, endpoint, model, body, ready.setup)
         )
-        needs_logprobs = ready.setup.budget.max_state is not None
-        if needs_logprobs and answers != IDS:
-            raise RunError(
-                "rag_r1.agent.max_state needs the log-probs of tokens: use --engine completions and a server "
-                "that returns token ids (vLLM), or leave max_state out"
-            )
+        needs_logprobs = needs_token_ids(ready.setup, answers)
         notes = {"endpoint": base_address(url), "retriever": given.retriever_url}
         with RunFolder(out or given.out, {**settings, "model": model, "answers": answers}, notes) as folder:
             spending.add(folder.tape.usage)
@@ -225,6 +220,18 @@ def sampling_of(given: AskingArguments) -> dict[str, Any]:
     if given.engine == "chat":
         return {"top_p": None if given.top_p == 1 else given.top_p}
     return {"top_p": given.top_p, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+
+
+def needs_token_ids(setup: AgentSetup, answers: str) -> bool:
+    """Does the agent need log-probs of tokens? Raises RunError if so and the endpoint gives none."""
+    if setup.budget.max_state is None:
+        return False
+    if answers != IDS:
+        raise RunError(
+            "rag_r1.agent.max_state needs the log-probs of tokens: use --engine completions and a server "
+            "that returns token ids (vLLM), or leave max_state out"
+        )
+    return True
 
 
 async def unless_stopped(stop: Stop, work: Awaitable[Any]) -> Any:

@@ -59,6 +59,10 @@ class Folded:
         self._choice.update({key: piece[key] for key in ("finish_reason", "stop_reason") if key in piece})
         if isinstance(piece.get("token_ids"), list):
             self._choice.setdefault("token_ids", []).extend(piece["token_ids"])
+        told = piece.get("logprobs")
+        if isinstance(told, dict) and isinstance(told.get("token_logprobs"), list):
+            logprobs = self._choice.setdefault("logprobs", {"token_logprobs": []})
+            logprobs["token_logprobs"].extend(told["token_logprobs"])
         if isinstance(piece.get("text"), str) and piece["text"]:
             self._choice["text"] += piece["text"]
             self.on_text(self._choice["text"])

@@ -24,7 +24,13 @@ from rag_r1.evaluation.engines import IDS, Tokens, engine_maker
 from rag_r1.evaluation.evaluate import EvalArguments, validation_limits
 from rag_r1.evaluation.pacing import Stop
 from rag_r1.evaluation.run_folder import RunError
-from rag_r1.evaluation.session import prepare_agent, sampling_of, try_search, unless_stopped
+from rag_r1.evaluation.session import (
+    needs_token_ids,
+    prepare_agent,
+    sampling_of,
+    try_search,
+    unless_stopped,
+)
 from rag_r1.evaluation.streamed import Growing, OnText
 from rag_r1.evaluation.tape import Tape
 from rag_r1.import_path import find_beside_the_caller
@@ -66,8 +72,16 @@ class Player:
         endpoint = await self._current()
         ask = Ask(uuid.uuid4().hex, question, (), seed=seed, temperature=temperature)
         asked: Any = endpoint if on_text is None or self.answers != IDS else Growing(endpoint, on_text)
-        engine = engine_maker(self.answers, self.setup, asked, Tape(), self.sampling, self.body)(ask)
-        episode = self.setup.episode(engine, observer)
+        make = engine_maker(
+            self.answers,
+            self.setup,
+            asked,
+            Tape(),
+            self.sampling,
+            self.body,
+            logprobs=self.setup.budget.max_state is not None,
+        )
+        episode = self.setup.episode(make(ask), observer)
         try:
             return await unless_stopped(
                 endpoint.stop, episode.run(ask.id, question, _prompt_ids(self.setup, question))
@@ -85,6 +99,7 @@ class Player:
             self.given.engine, self._endpoint, self.given.model, self.body, self.setup
         )
         self.answers = await unless_stopped(self._endpoint.stop, probing)
+        needs_token_ids(self.setup, self.answers)
 
     async def close(self) -> None:
         """Close the connections to the endpoint."""

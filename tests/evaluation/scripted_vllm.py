@@ -23,7 +23,7 @@ class Policy(LoopbackServer):
     """A context manager. `golds`: right answers by question; `passages`: what the retrieval server finds,
     (id, contents); `corpus`: the hash that it names, if it describes itself; `ids`: whether token ids are
     returned; `context`: its length, if the server names it; `latency_s`: of a completion; `thought`: before
-    each action."""
+    each action. Each token has the log-prob -0.5."""
 
     tokenizer: Any
     golds: Mapping[str, str]
@@ -80,6 +80,8 @@ class Policy(LoopbackServer):
         choice = {"text": text, "finish_reason": "stop", "stop_reason": text.split()[-1]}
         if self.ids:
             choice["token_ids"] = ids
+        if body.get("logprobs") is not None:
+            choice["logprobs"] = {"token_logprobs": [-0.5] * len(ids)}
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
         if body.get("stream"):
             return await self._stream(request, ids, choice, usage)
@@ -92,6 +94,8 @@ class Policy(LoopbackServer):
         for number, one in enumerate(ids):
             last = number == len(ids) - 1
             piece = {**(choice if last else {}), "text": self.tokenizer.decode([one]), "token_ids": [one]}
+            if "logprobs" in choice:
+                piece["logprobs"] = {"token_logprobs": [-0.5]}
             await response.write(f"data: {json.dumps({'choices': [piece]})}\n\n".encode())
         await response.write(f"data: {json.dumps({'choices': [], 'usage': usage})}\n\n".encode())
         await response.write(b"data: [DONE]\n\n")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rag_r1.evaluation.streamed import Folded
 
 PIECES = [
-    {"choices": [{"text": "<think> é", "token_ids": [1, 2]}]},
-    {"choices": [{"text": "", "token_ids": [3], "finish_reason": None}]},
+    {"choices": [{"text": "<think> é", "token_ids": [1, 2], "logprobs": {"token_logprobs": [-1, -2]}}]},
+    {"choices": [{"text": "", "token_ids": [3], "finish_reason": None, "logprobs": None}]},
     {
         "choices": [
             {"text": " </think>", "token_ids": [4], "finish_reason": "stop", "stop_reason": "</think>"}
@@ -28,6 +28,7 @@ WHOLE = {
         {
             "text": "<think> é </think>",
             "token_ids": [1, 2, 3, 4],
+            "logprobs": {"token_logprobs": [-1, -2]},
             "finish_reason": "stop",
             "stop_reason": "</think>",
         }
@@ -58,7 +59,11 @@ def test_what_is_no_whole_stream_is_an_error(stream):
 
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)))
 def test_chunks_of_any_shape_never_raise_anything_else(value):
-    for chunk in ({"choices": value}, {"choices": [{"text": value, "token_ids": value}]}, {"usage": value}):
+    for chunk in (
+        {"choices": value},
+        {"choices": [{"text": value, "token_ids": value, "logprobs": value}]},
+        {"usage": value},
+    ):
         folded = Folded(lambda text: None)
         folded.feed(f"data: {json.dumps(chunk)}\ndata: [DONE]\n".encode())
         assert json.loads(folded.whole())["choices"]
