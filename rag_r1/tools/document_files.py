@@ -87,7 +87,7 @@ def _markdown(path: Path) -> DocumentText:
             fence = None if fence else mark[1]
         heading = None if fence else _HEADING.fullmatch(line)
         if heading:
-            found.append((_without_closing_marks(heading[1]), []))
+            found.append((_line(_without_closing_marks(heading[1])), []))
         else:
             found[-1][1].append(line)
     title = next((heading for heading, _ in found if heading), "")
