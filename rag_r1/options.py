@@ -16,6 +16,7 @@ found at once and reported with the full key, the value and what it must be.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -178,9 +179,14 @@ def _faults(error: ValidationError, cls: type, given: Mapping[str, Any], key: st
             found[name] = _unknown(name, cls, key)
             continue
         where, must = f"{key}.{name}", in_words(declared[name].annotation, declared[name].metadata)
-        message = f"must be {must}, not {given[name]!r}" if name in given else f"must be given: {must}"
+        message = f"must be {must}, not {_shown(given[name])}" if name in given else f"must be given: {must}"
         found[name] = OptionFault(where, f"{where} {message}")
     return sorted(found.values(), key=lambda fault: not str(fault).startswith("unknown key"))
+
+
+def _shown(value: Any) -> str:
+    """A value in a message; the user and password of an address are left out."""
+    return re.sub(r"//[^/\s]*@", "//...@", repr(value))
 
 
 def _unknown(name: Any, cls: type, key: str) -> OptionFault:

@@ -176,3 +176,11 @@ async def test_a_tool_that_cannot_be_closed_keeps_no_other_open():
 
     await close_tools({"a": Closing(True), "b": Closing(False)})
     assert closed == [True, False]
+
+
+def test_a_password_in_an_address_is_refused_and_not_shown():
+    entry = {"tool": "sparql", "url": "http://me:SECRET@kg.org/sparql"}
+    message = r"rag_r1\.tools\.kg\.url must be an http.* not 'http://\.\.\.@kg\.org/sparql'"
+    with pytest.raises(OptionsError, match=message) as refused:
+        make_tool("kg", entry)
+    assert "SECRET" not in str(refused.value)
