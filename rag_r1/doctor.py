@@ -92,14 +92,17 @@ def check_trl() -> Iterator[Finding]:
     dropped."""
     if find_spec("trl") is None:
         return
+    what = f"{version_of('trl')} has no {_OF_TRL}, which veRL {VERL} imports where it finds trl"
     for module in ("trl.experimental.ppo", "trl"):
         try:
             getattr(import_module(module), _OF_TRL)
         except (ImportError, AttributeError):
             continue
+        except Exception as error:  # trl's late imports raise RuntimeError, which ends veRL's import, too
+            what = f"{version_of('trl')}, which veRL {VERL} imports where it finds it, fails: {error!r}"
+            break
         yield ok("trl", version_of("trl") or "")
         return
-    what = f"{version_of('trl')} has no {_OF_TRL}, which veRL {VERL} imports where it finds trl"
     yield Finding("trl", MISSING, what, "pip uninstall trl, or an environment without it: " + SETUP)
 
 

@@ -239,7 +239,12 @@ def test_flash_attn_that_is_missing_tells_whether_it_can_be_compiled(tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("has", "state"), [("AutoModelForCausalLMWithValueHead = object", OK), ("", MISSING)]
+    ("has", "state"),
+    [
+        ("AutoModelForCausalLMWithValueHead = object", OK),
+        ("", MISSING),
+        ("raise RuntimeError('a part of it is missing')", MISSING),
+    ],
 )
 def test_a_trl_that_verl_cannot_use_is_named(tmp_path, monkeypatch, has, state):
     (tmp_path / "trl").mkdir()

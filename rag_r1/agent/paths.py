@@ -7,9 +7,9 @@ its own samples; nothing goes from one to another. Their answers vote: equal but
 and white space is the same answer, paths without an answer have no vote, and of answers with as many votes
 the one wins whose first path comes first. The record is that of this path, with the records of all in it.
 
-This is for evaluation and serving. A training has the same without it: the paths of a question are its group
-(`actor_rollout_ref.rollout.n`), of which each has a reward of its own. Training on the winner alone would
-train on samples that were selected, and which the policy's probabilities do not describe.
+This is for `rag-r1 eval`; a chat plays one path. A training has the same without it: the paths of a question
+are its group (`actor_rollout_ref.rollout.n`), of which each has a reward of its own. Training on the winner
+alone would train on samples that were selected, and which the policy's probabilities do not describe.
 
 Source: self-consistency (arXiv 2203.11171). The paths of Agentic RAG-R1 (branch verl_dev, `spr1_agent`) are
 something else, see docs/guides/tool_calls.md.

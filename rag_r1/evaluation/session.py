@@ -82,7 +82,10 @@ def prepare_agent(
     limits = RowLimits(given.max_prompt_tokens, given.max_response_tokens, given.max_context_tokens)
     setup = agent_setup(config, tokens, limits, validation=validation)
     if setup.budget.paths > 1 and getattr(given, "temperature", 1) == 0:
-        raise ValueError("rag_r1.agent.paths above 1 needs a --temperature above 0: greedy paths are equal")
+        raise ValueError(
+            "rag_r1.agent.paths above 1 needs a --temperature above 0, which `rag-r1 eval` has: greedy paths "
+            "are equal, and a chat plays one path"
+        )
     return config, tokens, setup
 
 

@@ -1,7 +1,7 @@
 """A client of the chat API that passes on what a stream shows, as it arrives.
 
 The server's texts come from documents and models, so nothing here trusts them: lines and their number are
-limited, and what is not of the API's shape is an error.
+limited while they arrive, nothing is decompressed, and what is not of the API's shape is an error.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Any
 
 import httpx
 
-#: A longer line, in characters, is none of this API's; nor is an answer of more lines.
-_LONGEST_LINE, _MOST_LINES = 4 << 20, 100_000
+from rag_r1.protocols.actions import well_formed
+
+#: A longer line, in bytes, is none of this API's; nor is an answer of more lines, or a longer refusal.
+_LONGEST_LINE, _MOST_LINES, _LONGEST_REFUSAL = 4 << 20, 100_000, 64 << 10
 #: Seconds until the server is reached, and between two pieces (it sends one at least every 15 s).
 _CONNECT_S, _PIECE_S = 10.0, 120.0
 
@@ -31,9 +33,10 @@ def ask(url: str, messages: Sequence[dict[str, str]], token: str | None = None) 
 
     `url`: the server's, without a path. Raises ChatError. To stop an answer, close the iterator.
     """
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {token}"} if token else {})}
     timeout = httpx.Timeout(_PIECE_S, connect=_CONNECT_S)
-    body = {"messages": list(messages), "stream": True}
+    sent = [{name: well_formed(text) for name, text in message.items()} for message in messages]
+    body = {"messages": sent, "stream": True}
     try:
         with (
             httpx.Client(headers=headers, timeout=timeout, trust_env=False) as client,
@@ -41,15 +44,27 @@ def ask(url: str, messages: Sequence[dict[str, str]], token: str | None = None) 
         ):
             if response.status_code != 200:
                 raise _refused(response)
-            yield from _pieces(response.iter_lines())
+            yield from _pieces(_lines(response.iter_raw()))
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         raise ChatError(f"no answer from {url}: {type(error).__name__}: {error}") from error
 
 
-def _pieces(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(lines):
-        if number >= _MOST_LINES or len(line) > _LONGEST_LINE:
+def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
+    """The lines in what arrives, of which never more than one is held. Raises ChatError if there are too
+    many, or one is too long."""
+    held, number = bytearray(), 0
+    for piece in pieces:
+        first, *others = piece.split(b"\n")
+        held += first
+        for other in others:
+            yield held.decode("utf-8", "replace").removesuffix("\r")
+            held, number = bytearray(other), number + 1
+        if number > _MOST_LINES or len(held) > _LONGEST_LINE:
             raise ChatError("the answer is longer than an answer of this API can be")
+
+
+def _pieces(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
+    for line in lines:
         if line == "data: [DONE]":
             return
         if not line.startswith("data: "):
@@ -66,7 +81,10 @@ def _of_chunk(chunk: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     if "error" in chunk:
         raise ChatError(str(chunk["error"]["message"]))
     if "rag_r1" in chunk:
-        yield str(chunk["rag_r1"]["event"]), chunk["rag_r1"]
+        kind = str(chunk["rag_r1"]["event"])
+        if kind in ("reasoning", "answer"):  # these are texts
+            raise ValueError(f"no event of the API: {kind}")
+        yield kind, chunk["rag_r1"]
     for choice in chunk["choices"]:
         delta = choice["delta"]
         if text := delta.get("reasoning_content"):
@@ -76,9 +94,14 @@ def _of_chunk(chunk: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _refused(response: httpx.Response) -> ChatError:
+    raw = bytearray()
+    for piece in response.iter_raw():
+        raw += piece
+        if len(raw) > _LONGEST_REFUSAL:
+            break
     try:
-        said = str(json.loads(response.read())["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+        said = str(json.loads(raw)["error"]["message"])
+    except (ValueError, KeyError, TypeError, RecursionError):
         said = "no reason given"
     wait = response.headers.get("Retry-After", "")
     return ChatError(

@@ -73,7 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ServeArguments, arguments, prog="rag-r1 serve", description=_DESCRIPTION, epilog=_EPILOG
     )
     set_up_logs(logging.INFO)
-    token = os.environ.pop(TOKEN_VARIABLE, "").strip() or None  # not for the servers that are started here
+    try:
+        token = taken_token()
+    except RunError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     if token is None and not _is_loopback(given.host):
         print(_NO_TOKEN.format(host=given.host, variable=TOKEN_VARIABLE), file=sys.stderr, flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # until the server runs: end what was started
@@ -157,6 +161,19 @@ def _configuration(app: object, drain_s: int) -> uvicorn.Config:
         limit_concurrency=_CONNECTIONS,
         timeout_graceful_shutdown=drain_s,
     )
+
+
+def taken_token() -> str | None:
+    """The token of the environment, which is taken out of it: it is not for the servers that are started
+    here. Raises RunError, without the token, if no header can hold it: HTTP libraries show what they refuse.
+    """
+    token = os.environ.pop(TOKEN_VARIABLE, "").strip()
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise RunError(
+            f"${TOKEN_VARIABLE} has characters that a token cannot have: "
+            "use ASCII letters, digits and signs, as `openssl rand -hex 32` prints them"
+        )
+    return token or None
 
 
 def bound(host: str, port: int) -> socket.socket:

@@ -33,6 +33,9 @@ from rag_r1.serving.arguments import AgentArguments, evaluation_of, with_demo_li
 
 #: The embedded warm start that is served without a demo run, and its world's seed.
 _EMBEDDED, _SEED = "rag_r1_mq", 0
+#: What is written anew at each start, below --out. No other module has these names: --out may be a folder
+#: in which the user has an `index`, `documents` or the runs of the demo.
+_INDEX, _CORPUS, _WORLD = "chat-index", "chat-documents", "chat-demo"
 #: Questions that the demo suggests.
 _EXAMPLES = 6
 #: Tokens of the demo's context, and its episodes at a time in vLLM. A batch has room for all of their
@@ -91,9 +94,9 @@ def _indexed(folder: Path, out: Path, stack: ExitStack) -> str:
     from rag_r1.tools.documents import index_folder
 
     _say(f"reading the documents in {folder}")
-    shutil.rmtree(out / "index", ignore_errors=True)
+    shutil.rmtree(out / _INDEX, ignore_errors=True)
     try:
-        corpus = index_folder(folder, out / "documents")
+        corpus = index_folder(folder, out / _CORPUS)
     except ValueError as error:
         raise RunError(f"--documents {folder}: {error}") from error
     return _searched(corpus, out, stack)
@@ -102,7 +105,7 @@ def _indexed(folder: Path, out: Path, stack: ExitStack) -> str:
 def _searched(corpus: Path, out: Path, stack: ExitStack) -> str:
     """The address of a retrieval server for a corpus, with its index and log in `out`."""
     _say("building the BM25 index")
-    index = build_index(corpus, out / "index", "--backend", "bm25")
+    index = build_index(corpus, out / _INDEX, "--backend", "bm25")
     return stack.enter_context(retrieval_server(index, out / "search.log"))
 
 
@@ -115,7 +118,7 @@ def _demo(given: AgentArguments, stack: ExitStack) -> tuple[EvalArguments, About
     else:
         _say(_UNTRAINED)
         model, protocol, note = ROOT / "rag_r1" / "demo" / "policy" / _EMBEDDED, _EMBEDDED, _UNTRAINED
-        folder = given.out / "demo"
+        folder = given.out / _WORLD
         shutil.rmtree(folder, ignore_errors=True)
         data = write_demo(folder / "data", demo_protocol(protocol), _SEED, train=1)
         url = _searched(folder / "data" / "corpus.jsonl", folder, stack)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import sys
 import threading
@@ -25,7 +24,7 @@ from rag_r1.command_line import argument, read_arguments
 from rag_r1.evaluation.run_folder import RunError
 from rag_r1.serving.arguments import AgentArguments, check_agent, refuse_others
 from rag_r1.serving.client import ChatError, ask
-from rag_r1.serving.command import TOKEN_VARIABLE, Running, bound, serve, set_up_logs
+from rag_r1.serving.command import Running, bound, serve, set_up_logs, taken_token
 from rag_r1.serving.places import started
 
 _DESCRIPTION = """\
@@ -72,9 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     no answer."""
     given = read_arguments(ChatArguments, arguments, prog="rag-r1 chat", description=_DESCRIPTION)
     set_up_logs(logging.WARNING)
-    token = os.environ.pop(TOKEN_VARIABLE, "").strip() or None
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # end what was started
     try:
+        token = taken_token()
         if given.url is not None:
             return Terminal(given.url.rstrip("/"), token).chat(given.ask)
         with _own_server(given) as running:
@@ -159,7 +158,7 @@ class Terminal:
             with closing(ask(self.url, asked, self.token)) as pieces:
                 for kind, data in pieces:
                     text = data if kind == "answer" else text
-                    self._show(kind, data)
+                    self._show_whole(kind, data)
         except KeyboardInterrupt:
             self._line("stopped", _DIM)
             return False
@@ -170,6 +169,13 @@ class Terminal:
         if text:
             self.messages = [*asked, {"role": "assistant", "content": text}]
         return bool(text)
+
+    def _show_whole(self, kind: str, data: Any) -> None:
+        """Show it. Raises ChatError for an event without the keys that it should have."""
+        try:
+            self._show(kind, data)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise ChatError(f"an event {kind!r} of the answer is not of the chat API's form") from error
 
     def _show(self, kind: str, data: Any) -> None:
         if kind == "reasoning":
@@ -204,7 +210,8 @@ class Terminal:
         self._write(text, style, before, "\n")
 
     def _write(self, text: object, style: str, before: str = "", after: str = "") -> None:
-        shown = plain_text(str(text))
+        encoding = getattr(self.out, "encoding", None) or "utf-8"
+        shown = plain_text(str(text)).encode(encoding, "replace").decode(encoding)
         shown = f"{style}{shown}{_PLAIN}" if style and self._colours else shown
         self.out.write(f"{before}{shown}{after}")
         self.out.flush()

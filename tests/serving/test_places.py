@@ -49,6 +49,18 @@ def test_two_chats_do_not_share_a_folder(tmp_path):
             pass
 
 
+def test_what_else_is_in_the_folder_for_logs_is_not_deleted(tmp_path):
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "of_another").touch()
+    (tmp_path / "notes").mkdir()
+    given = ServeArguments(
+        model="m", base_url="http://127.0.0.1:9/v1", documents=tmp_path / "notes", out=tmp_path
+    )
+    with pytest.raises(RunError, match="--documents"), started(given):
+        pass
+    assert (tmp_path / "index" / "of_another").exists()
+
+
 @pytest.mark.full
 @pytest.mark.slow
 def test_a_folder_of_documents_is_searched(tmp_path):

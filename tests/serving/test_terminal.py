@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
+from aiohttp import web
 from running_chat import GOLD, PASSAGES, QUESTION, arguments, chat_server, policy_of
 
 from rag_r1.demo.loopback import LoopbackServer
+from rag_r1.serving import client
 from rag_r1.serving.client import ChatError, ask
+from rag_r1.serving.command import main as serve_main
 from rag_r1.serving.terminal import Terminal, main, plain_text
 
 CONTROLS = "\x1b[2J\x07\x9b31m"
@@ -84,6 +88,21 @@ def test_a_server_that_is_away_is_an_error_with_its_address(capsys):
     assert "error: no answer from http://127.0.0.1:9" in capsys.readouterr().out
 
 
+class Odd(LoopbackServer):
+    """Answers every question with these bytes, and notes the questions."""
+
+    def __init__(self, answer: bytes, status: int = 200):
+        super().__init__()
+        self.answer, self.status, self.asked = answer, status, []
+
+    def add_routes(self, app):
+        async def reply(request):
+            self.asked.append(await request.json())
+            return web.Response(body=self.answer, status=self.status, content_type="text/event-stream")
+
+        app.router.add_post("/v1/chat/completions", reply)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -91,19 +110,74 @@ def test_a_server_that_is_away_is_an_error_with_its_address(capsys):
         b"data: {\n\n",
         b'data: {"choices": [{"delta": 3}]}\n\n',
         b'data: {"rag_r1": 1, "choices": []}\n\ndata: [DONE]\n\n',
+        b'data: {"rag_r1": {"event": "answer"}, "choices": []}\n\ndata: [DONE]\n\n',
         b"data: " + b"[" * 5000 + b"\n\n",
         b'data: {"error": {"message": "away"}}\n\n',
     ],
 )
 def test_an_answer_of_another_form_is_an_error(answer):
-    from aiohttp import web
-
-    class Odd(LoopbackServer):
-        def add_routes(self, app):
-            async def reply(request):
-                return web.Response(body=answer, content_type="text/event-stream")
-
-            app.router.add_post("/v1/chat/completions", reply)
-
-    with Odd() as server, pytest.raises(ChatError):
+    with Odd(answer) as server, pytest.raises(ChatError):
         list(ask(server.url, [{"role": "user", "content": "x"}]))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"event": "passages"},
+        {"event": "passages", "calls": [{"tool": "search", "arguments": 3}]},
+        {"event": "citations", "passages": [3]},
+        {"event": "queued"},
+        {"event": "ended"},
+    ],
+)
+def test_an_event_without_its_keys_is_an_error_and_not_the_end_of_the_chat(event):
+    with Odd(b"data: " + json.dumps({"rag_r1": event, "choices": []}).encode() + b"\n\n") as server:
+        asking, out = terminal(server.url, "one", "two")
+        assert asking.chat() == 0
+    assert out.getvalue().count("not of the chat API's form") == 2 == len(server.asked)
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_what_has_no_end_is_not_kept_in_memory(monkeypatch, status):
+    monkeypatch.setattr(client, "_LONGEST_LINE", 1 << 16)
+    read = []
+
+    def counted(pieces, of=client._lines):
+        return of(read.append(len(piece)) or piece for piece in pieces)
+
+    monkeypatch.setattr(client, "_lines", counted)
+    with Odd(b"x" * (8 << 20), status) as server, pytest.raises(ChatError):
+        list(ask(server.url, [{"role": "user", "content": "x"}]))
+    assert sum(read) < 1 << 20
+
+
+def test_lines_are_cut_wherever_the_pieces_end():
+    whole = "data: é\r\n\ndata: 2\n\n: rest".encode()
+    for size in range(1, len(whole) + 1):
+        pieces = (whole[at : at + size] for at in range(0, len(whole), size))
+        assert list(client._lines(pieces)) == ["data: é", "", "data: 2", ""]
+    with pytest.raises(ChatError):
+        list(client._lines(b"\n" * 1000 for _ in range(1000)))
+
+
+def test_a_question_that_is_no_unicode_is_asked_without_what_is_none():
+    with Odd(b"") as server:
+        asking, _ = terminal(server.url)
+        assert asking.chat(["who\udcff?"]) == 1
+    assert [body["messages"][-1]["content"] for body in server.asked] == ["who??"]
+
+
+def test_a_terminal_that_cannot_show_a_letter_shows_a_question_mark():
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    Terminal("", None, out)._line("Zürich")
+    assert out.buffer.getvalue() == b"Z?rich\n"
+
+
+@pytest.mark.parametrize("token", ["s3cret\nHost: x", "s3cret x", "s3crét"])
+@pytest.mark.parametrize("command", [main, serve_main])
+def test_a_token_that_no_header_can_hold_is_refused_without_being_shown(monkeypatch, capsys, token, command):
+    monkeypatch.setenv("CHAT_TOKEN", token)
+    given = ["--url", "http://127.0.0.1:9", "--ask", "x"] if command is main else ["--demo", "--port", "0"]
+    assert command(given) == 1
+    said = "".join(capsys.readouterr())
+    assert "CHAT_TOKEN" in said and "s3c" not in said

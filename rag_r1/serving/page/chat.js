@@ -164,8 +164,9 @@ function sources(cited) {
 // Marks the answer in a passage by splitting its text node: no markup is made from text.
 function highlight(element_, answer) {
   const text = element_.textContent;
-  const at = text.toLowerCase().indexOf(String(answer).toLowerCase());
-  if (at < 0 || !answer) return;
+  const lower = text.toLowerCase();
+  const at = lower.indexOf(String(answer).toLowerCase());
+  if (at < 0 || !answer || lower.length !== text.length) return;   // "İ" is longer in lower case
   element_.replaceChildren(
     text.slice(0, at),
     element("mark", "", text.slice(at, at + answer.length)),
@@ -208,6 +209,7 @@ async function ask(question) {
       messages.push({ role: "user", content: question }, { role: "assistant", content: turn.answer });
     }
   } catch (error) {
+    running.abort();   // an answer that cannot be shown is not generated further
     turn.answer = "";
     const stopped = error.name === "AbortError";
     const unreachable = error instanceof TypeError;
@@ -312,6 +314,10 @@ async function tellAbout() {
   );
 }
 
+function begin() {
+  tellAbout().catch(() => { id("what").textContent = "the server cannot be reached"; });
+}
+
 id("ask").addEventListener("submit", (event) => { event.preventDefault(); submit(); });
 id("question").addEventListener("input", fitInput);
 id("question").addEventListener("keydown", (event) => {
@@ -334,6 +340,6 @@ id("login").addEventListener("submit", (event) => {
   token = id("token").value.trim();
   id("token").value = "";
   showLogin(false);
-  tellAbout();
+  begin();
 });
-tellAbout().catch(() => { id("what").textContent = "the server cannot be reached"; });
+begin();
