@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -22,7 +23,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 from jsonschema.validators import extend
 from mcp.client import Client
-from mcp.client.stdio import StdioServerParameters
+from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
@@ -211,11 +212,11 @@ class Link:
         options = self._options
         if options.command is not None:
             command, *arguments = options.command
-            return Client(
-                StdioServerParameters(
-                    command=command, args=arguments, env=environment_of(options), cwd=options.cwd
-                )
+            server = StdioServerParameters(
+                command=command, args=arguments, env=environment_of(options), cwd=options.cwd
             )
+            # Its default is the sys.stderr of the time when mcp was imported, which may be closed by now.
+            return Client(stdio_client(server, errlog=sys.__stderr__ or sys.stderr))
         assert options.url is not None
         token = token_of(options)
         # No proxy of the environment: it would be told the token.
