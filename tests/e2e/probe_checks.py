@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from rag_r1.probes import PROBES
 from rag_r1.protocols import Document
-from rag_r1.records import read_records
+from rag_r1.records import records_by_step
 from rag_r1.supporting import Evidence
 
 PLAYED = tuple(probe for probe in PROBES if probe != "real")
@@ -22,16 +24,25 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ProbedRun:
-    """The finished training, whose last step was validated. `metrics`: of that step."""
+    """The finished training, whose last step was validated. `metrics`: of that step, `step`; `evidence`: the
+    gold passages of the questions."""
 
     out: Path
+    step: int
     metrics: Mapping[str, float]
+    evidence: Mapping[str, Evidence]
     validated: int  # questions
 
     def records(self, probe: str) -> list[Record]:
-        """The trajectories under a probe."""
+        """The trajectories of that step under a probe."""
         folder = self.out / "trajectories" / (f"val_{probe}" if probe != "real" else "val")
-        return list(read_records(folder)) if folder.exists() else []
+        return records_by_step(folder).get(self.step, []) if folder.exists() else []
+
+
+def evidence_in(questions: Path) -> dict[str, Evidence]:
+    """The gold passages that a parquet file of questions names."""
+    rows = pq.read_table(questions).to_pylist()
+    return {row["extra_info"]["question"]: Evidence.of(row["extra_info"]) for row in rows}
 
 
 def every_question_is_played_under_every_probe(run: ProbedRun) -> None:
@@ -54,7 +65,7 @@ def the_other_searches_find_what_their_probe_says(run: ProbedRun) -> None:
     some = dict.fromkeys(PLAYED, 0)
     for probe in PLAYED:
         for record in run.records(probe):
-            evidence = Evidence.of(record["metadata"])
+            evidence = run.evidence[record["question"]]
             for found in searches(record):
                 some[probe] += 1
                 held = [evidence.holds(document) for document in found]

@@ -110,6 +110,7 @@ def test_the_readmes_reward_is_trained_with_from_a_folder_of_ones_own(trained: G
 
 
 def test_the_validation_plays_every_probe(trained: GroupedRun):
-    run = ProbedRun(trained.out, trained.metrics[STEPS], VALIDATED)
+    evidence = probe_checks.evidence_in(trained.out / "data" / "val.parquet")
+    run = ProbedRun(trained.out, STEPS, trained.metrics[STEPS], evidence, VALIDATED)
     for check in probe_checks.CHECKS:
         check(run)

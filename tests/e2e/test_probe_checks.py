@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from probe_checks import CHECKS, PLAYED, ProbedRun
 
+from rag_r1.supporting import Evidence
+
 GOLD, OTHER = ('"Oslo"\nOslo is a town.', '"Rome"\nRome is a town.')
+EVIDENCE = {"Which?": Evidence.of({"supporting_titles": ["oslo"]})}
 SHOWN = {"real": [GOLD], "empty": [], "random": [OTHER], "gold": [GOLD, OTHER], "withheld": [OTHER]}
 
 
@@ -19,7 +22,8 @@ def record(probe: str, documents: list[str] | None) -> dict:
     ]
     return {
         "question": "Which?",
-        "metadata": {"supporting_titles": ["oslo"]},
+        "id": "q#0",
+        "step": 3,
         "turns": [{"calls": calls}, {"calls": []}],
         "data_source": "demo",
     }
@@ -32,7 +36,7 @@ def made_run(out: Path, **other: list[str] | None) -> ProbedRun:
         folder.mkdir(parents=True)
         line = json.dumps(record(probe, {**SHOWN, **other}.get(probe)))
         (folder / "step_000003-1.jsonl").write_text(line + "\n")
-    return ProbedRun(out, {f"val-aux/demo/probe_{probe}/em/mean@1": 0.0 for probe in PLAYED}, 1)
+    return ProbedRun(out, 3, {f"val-aux/demo/probe_{probe}/em/mean@1": 0.0 for probe in PLAYED}, EVIDENCE, 1)
 
 
 def check(run: ProbedRun) -> None:
@@ -69,4 +73,4 @@ def test_a_probe_that_is_missing_is_noticed(tmp_path):
     with pytest.raises(AssertionError):
         check(run)
     with pytest.raises(AssertionError):
-        check(ProbedRun(made_run(tmp_path / "other").out, {}, 1))
+        check(ProbedRun(made_run(tmp_path / "other").out, 3, {}, EVIDENCE, 1))

@@ -45,8 +45,10 @@ def policy_of(golds: dict[str, str] | None = None, **given: Any) -> Policy:
 
 
 def arguments(url: str, out: Path, **given: Any) -> ServeArguments:
-    """Those of `rag-r1 serve` for a policy at an address, which also searches."""
-    shared = {"tokenizer": str(policy_path("rag_r1_mq")), "retriever_url": url, "out": out}
+    """Those of `rag-r1 serve` for a policy at an address, which also searches, unless documents are given."""
+    shared = {"tokenizer": str(policy_path("rag_r1_mq")), "out": out}
+    if "documents" not in given:
+        shared["retriever_url"] = url
     return ServeArguments(model="policy", base_url=f"{url}/v1", **{**shared, **given})
 
 
