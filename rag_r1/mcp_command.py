@@ -25,7 +25,7 @@ from rag_r1.tools.mcp_client import McpFailure, McpOptions, has_mcp, named
 #: The environment variable with the token of `--http`.
 TOKEN_VARIABLE = "RAG_R1_MCP_TOKEN"
 _DESCRIPTION = f"""\
-Offer the search, and a trained agent, to MCP clients (Claude, editors, other agents): the tool `search`, and
+Offer the search, and a trained agent, to MCP clients (desktop assistants, editors, other agents): the tool `search`, and
 with --base-url the tool `ask`. Over stdin and stdout, as clients start their servers, or with --http over
 streamable HTTP on this machine, at http://127.0.0.1:PORT/mcp; requests then need the bearer token in the
 environment variable {TOKEN_VARIABLE}, if it is set.
