@@ -111,7 +111,8 @@ class ToolGuard:
         """An attribute that a tool may have; the default if it has none, or if reading it raises."""
         try:
             return getattr(self.tools.get(name), attribute, default)
-        except Exception:
+        except Exception as error:
+            logger.warning("%s of the tool %s could not be read: %s", attribute, name, reason(error))
             return default
 
     async def _call_tool(self, name: str, calls: Sequence[CallRecord]) -> list[Result | Refusal]:

@@ -23,11 +23,11 @@ def test_the_collector_waits_during_the_first_import_of_a_library_even_if_it_fai
 
 
 def test_a_library_that_is_there_changes_nothing():
-    made = [[] for _ in range(1000)]  # would be frozen, too
-    frozen = gc.get_freeze_count()
+    # Not by the number of frozen objects, which falls when one of them is freed.
+    made: list[list] = [[]]
     with first_import_of("gc"):
         assert gc.isenabled()
-    assert gc.get_freeze_count() <= frozen and made, "frozen objects may have been freed meanwhile"
+    assert any(one is made for one in gc.get_objects()), "what is frozen is not listed"
 
 
 def test_a_collector_that_was_off_stays_off():
