@@ -3,7 +3,7 @@
     python -m rag_r1.demo.memory --seeds 0 1 2
 
 makes two warm starts (once, from one base: memory_policy.py) and trains for each seed, in a world of long
-pages (sources.py),
+pages (pages.py),
 
     memory   with Agentic RAG-R1's blocks: a summary takes the place of the pages that were read, a backtrack
              takes a page away that lacks the fact; such a trajectory is several training rows
@@ -36,10 +36,10 @@ from pydantic import model_validator
 from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
 from rag_r1.demo.memory_policy import measured, memory_base, memory_protocol, warm_start
 from rag_r1.demo.memory_text import draw, markdown
+from rag_r1.demo.pages import pages_data, write_pages
 from rag_r1.demo.report import summarise
 from rag_r1.demo.run import DemoError, Ground, protocol_of, run_demo
 from rag_r1.demo.server import ROOT, ServerError
-from rag_r1.demo.sources import pages_data, write_pages
 from rag_r1.evaluation.report import write_text
 from rag_r1.records import records_by_step
 
@@ -138,8 +138,12 @@ def _share(values: Any) -> float:
 
 
 def finished_runs(out: Path) -> list[dict[str, Any]]:
-    """The trainings that are in the folder, by seed and arm."""
-    runs = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob(f"seed*/*/{_FINISHED}")]
+    """The trainings that are in the folder, by seed and arm. Raises FolderError if their overrides differ."""
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob(f"seed*/*/{_FINISHED}"))]
+    for run in runs:
+        if run["overrides"] != runs[0]["overrides"]:
+            several = " and ".join(str(one["overrides"] or "no overrides") for one in (runs[0], run))
+            raise FolderError(f"{out} has trainings with {several}, which no table may mix: use two --out")
     return sorted(runs, key=lambda run: (run["seed"], list(RECIPES).index(run["arm"])))
 
 
@@ -160,10 +164,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for seed in given.seeds:
             for arm in arms:
                 arm.trained(seed, given.overrides, given.timeout)
+        runs = finished_runs(given.out)
     except (DemoError, ServerError, FolderError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    runs = finished_runs(given.out)
     text = markdown(runs)
     write_text(given.out / "memory.md", text + "\n")
     draw(runs, given.out / "memory.png")

@@ -1,17 +1,19 @@
 """Scripted episodes for the warm start of the memory in miniature: what to do is drawn, often wrongly.
 
 `Script` plays the policy's part in a real episode (`rag_r1.agent.Episode`) about a world in pages
-(sources.py). It knows the facts, and where they are, and draws what it does at the two places where a memory
+(pages.py). It knows the facts, and where they are, and draws what it does at the two places where a memory
 matters:
 
     found    a page has the fact that was searched for, and another one is needed
              summary   write the facts down; the summary replaces the page
              early     answer with what there is
              on        search for the next fact at once, with the page still in the context
-    missed   a page lacks the fact
-             backtrack say so; search and page leave the context
+    referred a page refers to another name
+             backtrack write the reference down; search and page leave the context
              guess     answer with a random name of the right type
-             on        search the other source at once
+             on        search for that name at once
+
+After a page that was cut, and so has lost its ending, it guesses.
 
 Summary and backtrack are the only ways on that leave room for another page, and the less frequent ones. A
 protocol without these blocks has the others left, in the same proportions. The training rows are the ledger's
@@ -28,8 +30,8 @@ from functools import partial
 
 from rag_r1.agent import Codec, Generation, TrainingRow
 from rag_r1.agent_setup import AgentSetup
+from rag_r1.demo.pages import KINDS, Pages, fresh_pages, reference
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.sources import KINDS, SOURCES, Pages, fresh_pages, lacking, other
 from rag_r1.demo.traces import conclude, guess, named
 from rag_r1.demo.world import Lookup, Question, make_questions
 from rag_r1.protocols import Protocol
@@ -39,10 +41,10 @@ from rag_r1.tools import searching
 BATCH = 16
 Habit = Mapping[str, float]
 FOUND: Habit = {"summary": 0.3, "early": 0.45, "on": 0.25}
-MISSED: Habit = {"backtrack": 0.3, "guess": 0.45, "on": 0.25}
-#: What it does when a page has the fact, and when it lacks it.
+REFERRED: Habit = {"backtrack": 0.3, "guess": 0.45, "on": 0.25}
+#: What it does when a page has the fact, and when it refers to another name.
 Habits = tuple[Habit, Habit]
-MIXED: Habits = (FOUND, MISSED)
+MIXED: Habits = (FOUND, REFERRED)
 RIGHT: Habits = ({"summary": 1.0}, {"backtrack": 1.0})
 
 
@@ -56,9 +58,9 @@ class Script:
     codec: Codec
     rng: random.Random
     habits: Habits = MIXED
-    _found: list[Lookup] = field(default_factory=list)
-    _asked: str | None = None  # the source whose page is expected
-    _missed: str | None = None  # the source that lacks the fact which is searched for
+    _found: list[Lookup] = field(default_factory=list)  # with the names of the pages that had the facts
+    _asked: bool = False  # is a page expected?
+    _referred: bool = False  # has a page referred to the name that is searched for?
     _written: bool = False  # are the facts in a summary?
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
@@ -67,18 +69,21 @@ class Script:
 
     def turn(self, context: str) -> str:
         """The text of the next turn, after what the context shows."""
-        if self._asked is None:
+        if not self._asked:
             return self._search()
-        source, self._asked = self._asked, None
+        self._asked = False
         fact = self.question.lookups[len(self._found)]
+        last = self.pages.last(fact.entity)
         page = context[context.rfind(self.protocol.tags.information.open) :]
         if self.pages.fact[fact.entity] in page:
-            return self._after_found(fact)
-        return self._after_missed(fact, source)
+            return self._after_found(replace(fact, entity=last))
+        if reference(fact.entity, last) in page:
+            return self._after_reference(fact.entity, last)
+        return self._guess()
 
     def _after_found(self, fact: Lookup) -> str:
         self._found.append(fact)
-        self._missed, self._written = None, False
+        self._referred = self._written = False
         if len(self._found) == len(self.question.lookups):
             return self._answer()
         does = self._draw(self.habits[0])
@@ -87,19 +92,20 @@ class Script:
             return self._block("summary", self._facts() + ".")
         return self._answer() if does == "early" else self._search()
 
-    def _after_missed(self, fact: Lookup, source: str) -> str:
-        does = "guess" if self._missed else self._draw(self.habits[1])
-        self._missed = source
+    def _after_reference(self, entity: str, last: str) -> str:
+        does = self._draw(self.habits[1])
+        self._referred = True
         if does == "backtrack":
-            return self._block("backtrack", lacking(source, fact.entity))
+            return self._block("backtrack", reference(entity, last))
         return self._guess() if does == "guess" else self._search()
 
     def _search(self) -> str:
-        fact = self.question.lookups[len(self._found)]
-        self._asked = other(self._missed) if self._missed else self.rng.choice(SOURCES)
+        entity = self.question.lookups[len(self._found)].entity
+        self._asked = True
         tool = self.protocol.queries.names[0][0]
         recall = f"{self._facts()}. " if self._found and not self._written else ""
-        query = self._block("call", f"[{tool}]: {self._asked} {fact.entity}")
+        name = self.pages.last(entity) if self._referred else entity
+        query = self._block("call", f"[{tool}]: {name}")
         return self._block("think", f"{recall}I need to search.") + "\n" + query
 
     def _answer(self) -> str:

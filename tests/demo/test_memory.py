@@ -76,6 +76,11 @@ def test_finished_trainings_are_shown_again_and_other_overrides_are_refused(tmp_
     assert "held" in capsys.readouterr().out and (tmp_path / "memory.md").exists()
     assert memory.main(["--out", str(tmp_path), "trainer.total_training_steps=3"]) == 1
     assert "choose another --out" in capsys.readouterr().err
+    (tmp_path / "seed1" / "memory").mkdir(parents=True)
+    other = run_of("memory", 1, 0.2, 0.8) | {"overrides": ["a=1"]}
+    (tmp_path / "seed1" / "memory" / "memory.json").write_text(json.dumps(other))
+    assert memory.main(["--out", str(tmp_path)]) == 1
+    assert "['a=1'], which no table may mix" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

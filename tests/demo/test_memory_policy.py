@@ -17,8 +17,8 @@ from rag_r1.demo.memory_policy import (
     memory_protocol,
     warm_start,
 )
+from rag_r1.demo.pages import pages_data
 from rag_r1.demo.policy import load_policy, policy_path
-from rag_r1.demo.sources import SOURCES, pages_data
 from rag_r1.protocols import load_protocol
 
 pytestmark = pytest.mark.slow  # a policy is made
@@ -39,10 +39,9 @@ def test_every_tag_is_one_token_and_the_known_ones_begin_as_the_bases():
         row = weights[tokenizer.convert_tokens_to_ids(ours.close)]
         assert torch.equal(row, base[base_tokenizer.convert_tokens_to_ids(theirs.close)])
     codec = TokenizerCodec(tokenizer)
-    assert len(codec.encode(f" [Wiki_RAG]: {SOURCES[0]}")) == 2
-    assert (
-        codec.decode(codec.encode("\nThe gazette lacks Mara Torval.")) == "\nThe gazette lacks Mara Torval."
-    )
+    assert len(codec.encode(" [Wiki_RAG]: Mara Torval")) == 3
+    reference = "\nMara Torval: see Besa Grigard."
+    assert codec.decode(codec.encode(reference)) == reference
 
 
 def test_a_warm_start_is_made_once_and_can_be_measured(tmp_path):

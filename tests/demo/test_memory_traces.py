@@ -12,8 +12,8 @@ import pytest
 
 from rag_r1.demo.memory_policy import extended, memory_budget, memory_protocol, memory_setup, weighted_rows
 from rag_r1.demo.memory_traces import MIXED, RIGHT, Script, scripted_rows
+from rag_r1.demo.pages import KINDS, fresh_pages
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.sources import KINDS, fresh_pages
 from rag_r1.demo.world import make_questions
 from rag_r1.tools import searching
 

@@ -21,8 +21,8 @@ from memory_checks import CHECKS, MemoryRun
 
 from rag_r1.demo.memory_policy import extended, memory_protocol, memory_setup
 from rag_r1.demo.memory_traces import Script
+from rag_r1.demo.pages import KINDS, fresh_pages
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.sources import KINDS, fresh_pages
 from rag_r1.demo.world import make_questions
 from rag_r1.tools import searching
 

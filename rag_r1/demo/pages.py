@@ -1,0 +1,136 @@
+"""The demo's world in long pages that may refer to another page, for which a small context needs a memory.
+
+Of every person, town and company there is a page. One in two ends with the fact; the others end with a
+reference to another name, on whose page the fact is. Each begins with a list of trades and years about nobody
+in the world:
+
+    "Mara Torval"
+    List: pilot in 1907, miner in 1922, ... Mara Torval: see Ilka Ostmer.
+
+    "Ilka Ostmer"
+    List: farmer in 1911, doctor in 1925, ... The painter Ilka Ostmer was born in Karlen Ford in 1912.
+
+So a page fills most of a small context, a page that is cut at its end has lost the fact, and whether a page
+has it can only be found out by reading it. A query is a name.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+from rag_r1.demo.world import (
+    COMPANY,
+    FIRST,
+    LAST,
+    STEM,
+    TOWN,
+    TRADE,
+    YEARS,
+    DemoData,
+    World,
+    make_questions,
+    make_world,
+    names,
+    write_demo,
+)
+from rag_r1.protocols import Protocol
+
+#: Comparisons are left out: this policy learns to order two years only in part, whatever its memory.
+KINDS = ("one_hop", "bridge", "both")
+#: Entries of the list at the beginning of a page; each is four of the demo policy's tokens.
+LISTED = 7
+
+
+@dataclass(frozen=True)
+class Pages:
+    """A world whose passages are pages; `moved` are the entities whose page refers to another name, with that
+    name, and `fact` is the fact of each entity as it stands on its last page."""
+
+    world: World
+    moved: dict[str, str]
+    fact: dict[str, str]
+
+    def last(self, entity: str) -> str:
+        """The name of the page that has the entity's fact."""
+        return self.moved.get(entity, entity)
+
+
+def pages_of(world: World, seed: int | str) -> Pages:
+    """The world's passages as pages; `seed` draws the lists, which pages refer to another, and to which name.
+
+    Raises ValueError if the split has too few names that the world does not use.
+    """
+    rng = random.Random(f"pages-{seed}-{world.split}")
+    texts = {}
+    for passage in world.passages:
+        title, _, text = passage["contents"].partition("\n")
+        texts[title.strip('"')] = (passage["id"], text)
+    moved = _moved(world, list(texts), rng)
+    passages, fact = [], {}
+    for entity, (id_, text) in texts.items():
+        last = moved.get(entity, entity)
+        fact[entity] = text.replace(entity, last)
+        if last != entity:
+            passages.append({"id": f"{id_}-see", "contents": _page(entity, reference(entity, last), rng)})
+        passages.append({"id": id_, "contents": _page(last, fact[entity], rng)})
+    return Pages(replace(world, passages=tuple(passages)), moved, fact)
+
+
+def reference(entity: str, last: str) -> str:
+    """How the page of an entity refers to the page that has its fact."""
+    return f"{entity}: see {last}."
+
+
+def pages_data(seed: int, train: int = 2400, val: int = 160, kinds: Sequence[str] = KINDS) -> DemoData:
+    """As `world.demo_data`, in pages and without comparisons. Raises ValueError for more questions than the
+    world has."""
+    worlds = [
+        make_world(seed, split, people=people, places=places)
+        for split, people, places in (("train", 1000, 200), ("test", 200, 36))
+    ]
+    questions = [make_questions(world, n, seed, kinds) for world, n in zip(worlds, (train, val), strict=True)]
+    passages = tuple(passage for world in worlds for passage in pages_of(world, seed).world.passages)
+    return DemoData(passages, *questions)
+
+
+def write_pages(out: Path, protocol: Protocol, seed: int, train: int = 2400, val: int = 160) -> DemoData:
+    """As `world.write_demo`, of this world."""
+    return write_demo(out, protocol, seed, train, val, pages_data)
+
+
+def fresh_pages(rng: random.Random) -> Pages:
+    """A new small world for one batch of supervised training."""
+    world = make_world(rng.randrange(1 << 48), "train", people=20, places=10, words=12)
+    return pages_of(world, rng.randrange(1 << 48))
+
+
+def _moved(world: World, entities: Sequence[str], rng: random.Random) -> dict[str, str]:
+    """Half of the people, of the towns and of the companies, each with a name that nothing else has: of words
+    that the world uses, if there are enough."""
+    facts = world.facts
+    every = chain(facts["birthplace"], facts["river"], facts["river"].values(), facts["founder"])
+    words = {word for name in every for word in name.split()}
+    moved = {}
+    for relation, first, second in (
+        ("birthplace", FIRST, LAST),
+        ("river", STEM, TOWN),
+        ("founder", STEM, COMPANY),
+    ):
+        of_kind = [entity for entity in entities if entity in facts[relation]]
+        free = [name for name in names(first, second, world.split) if name not in facts[relation]]
+        count = len(of_kind) // 2
+        if count > len(free):
+            raise ValueError(f"split {world.split!r} has {len(free)} free names ({relation}), not {count}")
+        known = [name for name in free if words.issuperset(name.split())]
+        chosen = rng.sample(known if count <= len(known) else free, count)
+        moved |= zip(rng.sample(of_kind, count), chosen, strict=True)
+    return moved
+
+
+def _page(title: str, ending: str, rng: random.Random) -> str:
+    entries = ", ".join(f"{rng.choice(TRADE)} in {rng.choice(YEARS)}" for _ in range(LISTED))
+    return f'"{title}"\nList: {entries}. {ending}'
