@@ -82,7 +82,8 @@ async def test_a_server_of_the_official_package_is_understood():
     assert await text(tools["people"], town={"name": "Ulm", "people": 3}) == "Ulm: 3"
     assert await text(tools["written"], words=["a", "b"]) == "A\nB"
     assert await text(tools["picture"]) == "(image, not shown)"
-    assert await text(tools["error"], why="the disk is full") == Refusal("Error executing tool error: the disk is full")
+    said = "Error executing tool error: the disk is full"
+    assert await text(tools["error"], why="the disk is full") == Refusal(said)
     for name, arguments, fault in (
         ("add", {"a": "x"}, "at ['a']: 'x' is not of type 'integer'"),
         ("people", {"town": {"name": "Ulm"}}, "at ['town']: 'people' is a required property"),
