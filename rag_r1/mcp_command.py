@@ -11,15 +11,16 @@ import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from copy import deepcopy
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, model_validator
 
-from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
+from rag_r1.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.evaluation.agent_arguments import AskedAgent, handed_on
 from rag_r1.options import Must
-from rag_r1.protocols import protocol_names
 from rag_r1.tools.mcp_client import McpFailure, McpOptions, has_mcp, named
 
 #: The environment variable with the token of `--http`.
@@ -38,51 +39,25 @@ also: rag-r1 mcp --tools https://mcp.example.org/mcp
       rag-r1 mcp --tools npx -y some-server --its-option
       print what an MCP server says about its tools, as entries of rag_r1.tools
 """
-#: What McpArguments and EvalArguments have in common, by the same names.
-_SHARED = (
-    "retriever_url",
-    "base_url",
-    "protocol",
-    "prompt",
-    "engine",
-    "tokenizer",
-    "api_key_env",
-    "overrides",
-)
 _PORT = Annotated[int, Field(ge=1, le=65535), Must("a port, 1 to 65535")]
 
 
-class McpArguments(Arguments):
-    """What is offered, and how."""
+class _Model(Arguments):
+    """Where the model is."""
 
-    retriever_url: str = argument("the retrieval server", "URL", default="http://127.0.0.1:8000")
     base_url: str | None = argument(
         "a server with the agent's model, up to and with /v1; without it there is only the search",
         "URL",
         default=None,
     )
     model: str | None = argument("the model's name there", "MODEL", default=None)
-    protocol: str = argument(
-        f"the one that the model was trained with ({', '.join(protocol_names())}), or your own .yaml",
-        "NAME",
-        default="rag_r1_mq",
-    )
-    prompt: str | None = argument("your own prompt: a text file with {question} in it", "FILE", default=None)
-    engine: Literal["chat", "completions"] = argument(
-        "which API of the model's server is used: completions with token ids (vLLM), as in training, or chat",
-        default="completions",
-    )
-    tokenizer: str | None = argument(
-        "folder or Hub name of the model's tokenizer (default: the model's name)", "DIR", default=None
-    )
-    api_key_env: str = argument(
-        "environment variable with the key of --base-url", "NAME", default="OPENAI_API_KEY"
-    )
+
+
+class McpArguments(AskedAgent, _Model):
+    """What is offered, and how."""
+
     concurrency: Positive = argument("questions at a time; as many more wait", "N", default=8)
     http: _PORT | None = argument("serve streamable HTTP at this port", "PORT", default=None)
-    overrides: CheckedOverrides = argument(
-        "keys of the block rag_r1, for example rag_r1.retriever.topk=5", "key=value", default=[]
-    )
 
     @model_validator(mode="after")
     def _model_is_named(self) -> McpArguments:
@@ -154,8 +129,14 @@ def _as_evaluated(given: McpArguments) -> Any:
     from rag_r1.evaluation.evaluate import EvalArguments
     from rag_r1.evaluation.evaluated_model import resolved
 
-    shared = {name: getattr(given, name) for name in _SHARED}
-    made = EvalArguments(data=[], out=Path("unused"), model=given.model or "unused", retries=2, **shared)
+    made = EvalArguments(
+        data=[],
+        out=Path("unused"),
+        model=given.model or "unused",
+        base_url=given.base_url,
+        retries=2,
+        **handed_on(given),
+    )
     return made if given.base_url is None else resolved(made)
 
 
@@ -171,7 +152,8 @@ def _list(server: Sequence[str]) -> int:
         tools = asyncio.run(_tools_of(McpOptions(**where)))
     except (McpFailure, ValueError) as error:
         return _error(str(error))
-    entries = {name: {"tool": "mcp", **where, **told} for name, told in tools.items()}
+    # Copies: YAML would write what several entries share only once, and an entry is to stand by itself.
+    entries = {name: {"tool": "mcp", **deepcopy(where), **told} for name, told in tools.items()}
     print(yaml.safe_dump({"rag_r1": {"tools": entries}}, sort_keys=False, allow_unicode=True, width=110))
     return 0
 
