@@ -27,9 +27,10 @@ from rag_r1.tools.mcp_client import McpFailure, McpOptions, has_mcp, named
 TOKEN_VARIABLE = "RAG_R1_MCP_TOKEN"
 _DESCRIPTION = f"""\
 Offer the search, and a trained agent, to MCP clients (desktop assistants, editors, other agents): the tool
-`search`, and with --base-url the tool `ask`. Over stdin and stdout, as clients start their servers, or with
---http over streamable HTTP on this machine, at http://127.0.0.1:PORT/mcp; requests then need the bearer token
-in the environment variable {TOKEN_VARIABLE}, if it is set.
+`search`, and with --base-url the tool `ask`, which plays a question as `rag-r1 eval` does, on one path
+(rag_r1.agent.paths above 1 is refused). Over stdin and stdout, as clients start their servers, or with --http
+over streamable HTTP on this machine, at http://127.0.0.1:PORT/mcp; requests then need the bearer token in the
+environment variable {TOKEN_VARIABLE}, if it is set.
 
 example, in the configuration of a client:
   {{"mcpServers": {{"rag-r1": {{"command": "rag-r1", "args": ["mcp", "--retriever-url", "http://127.0.0.1:8000",

@@ -36,7 +36,7 @@ from rag_r1.serving.seats import Seats
 _DESCRIPTION = """\
 Chat with a search agent: an OpenAI-compatible server, with a page in the browser that shows each search, its
 passages, and which of them contain the answer. A question is played as `rag-r1 eval` plays it: by the same
-agent, with the same limits and arguments.
+agent, with the same limits and arguments, on one path (rag_r1.agent.paths above 1 is refused).
 
 examples:
   rag-r1 serve --demo                                    everything included; then open http://127.0.0.1:8080
