@@ -1,8 +1,9 @@
 """The arguments with which a command says which agent is asked: those that `rag-r1 eval`, `serve`, `chat`,
 `mcp` and the others that ask a model have in common, by the same names.
 
-A command inherits them and adds where its model runs. What an agent plays for one command it plays for the
-others too when these are handed on (`handed_on`).
+A command inherits them and adds where its model runs. Of several base classes, the flags of the last stand
+first in the help. A command that plays as `rag-r1 eval` does makes the arguments of that from its own
+(`handed_on`).
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ class _Questions(Arguments):
     )
     out: Path = argument("folder of the run; run again, the command goes on where it was interrupted", "DIR")
 
+
 class AskingArguments(AskedAgent, _Questions):
     """The arguments that all of these commands have. Each adds the address and the model of its endpoint.
     `finds_tokenizer`: without --tokenizer the command takes that of the model."""
