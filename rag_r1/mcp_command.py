@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.evaluation.agent_arguments import AskedAgent, handed_on
-from rag_r1.options import Must
+from rag_r1.options import Must, options_from
 from rag_r1.tools.mcp_client import McpFailure, McpOptions, has_mcp, named
 
 #: The environment variable with the token of `--http`.
@@ -37,8 +37,10 @@ example, in the configuration of a client:
       "--base-url", "http://127.0.0.1:8001/v1", "--model", "outputs/rag-r1/grpo"]}}}}}}
 
 also: rag-r1 mcp --tools https://mcp.example.org/mcp
+      rag-r1 mcp --tools --token-env MY_TOKEN https://mcp.example.org/mcp
       rag-r1 mcp --tools npx -y some-server --its-option
-      print what an MCP server says about its tools, as entries of rag_r1.tools
+      print what an MCP server says about its tools, as entries of rag_r1.tools; MY_TOKEN is an environment
+      variable with the bearer token that the address wants
 """
 _PORT = Annotated[int, Field(ge=1, le=65535), Must("a port, 1 to 65535")]
 
@@ -119,10 +121,12 @@ async def _serve_http(server: Any, port: int) -> None:
     import uvicorn
 
     from rag_r1.mcp_server import http_app
+    from rag_r1.serving.command import bound
 
     app = http_app(server, os.environ.get(TOKEN_VARIABLE, "").strip() or None)
-    print(f"MCP at http://127.0.0.1:{port}/mcp", file=sys.stderr)
-    await uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning")).serve()
+    with bound("127.0.0.1", port, "--http") as listener:
+        print(f"MCP at http://127.0.0.1:{port}/mcp", file=sys.stderr)
+        await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(sockets=[listener])
 
 
 def _as_evaluated(given: McpArguments) -> Any:
@@ -143,14 +147,18 @@ def _as_evaluated(given: McpArguments) -> Any:
 
 def _list(server: Sequence[str]) -> int:
     """Print a server's tools as entries of `rag_r1.tools`."""
-    if not server:
-        return _error("rag-r1 mcp --tools needs the address or the command of an MCP server")
+    where: dict[str, Any] = {}
+    if server[:1] == ["--token-env"]:
+        where, server = {"token_env": "".join(server[1:2])}, server[2:]
+    is_address = len(server) == 1 and "://" in server[0]
+    if not server or (where and not is_address):
+        what = " of an MCP server, after --token-env NAME" if where else " or the command of an MCP server"
+        return _error(f"rag-r1 mcp --tools needs the address{what}")
     if not has_mcp():
         return _error("rag-r1 mcp needs the package mcp, 2.0 or later: pip install 'rag-r1[mcp]'")
-    is_address = len(server) == 1 and "://" in server[0]
-    where: dict[str, Any] = {"url": server[0]} if is_address else {"command": list(server)}
+    where |= {"url": server[0]} if is_address else {"command": list(server)}
     try:
-        tools = asyncio.run(_tools_of(McpOptions(**where)))
+        tools = asyncio.run(_tools_of(options_from(McpOptions, where, "rag_r1.tools.NAME")))
     except (McpFailure, ValueError) as error:
         return _error(str(error))
     # Copies: YAML would write what several entries share only once, and an entry is to stand by itself.

@@ -176,13 +176,14 @@ def taken_token() -> str | None:
     return token or None
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """A listening socket, before anything is loaded. Raises RunError if the port is taken."""
+def bound(host: str, port: int, flag: str = "--port") -> socket.socket:
+    """A listening socket, before anything is loaded. Raises RunError, which names the flag, if the port is
+    taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise RunError(f"cannot listen on {host}, port {port}: {error}; choose another --port") from error
+        raise RunError(f"cannot listen on {host}, port {port}: {error}; choose another {flag}") from error
 
 
 def set_up_logs(level: int) -> None:
