@@ -46,7 +46,6 @@ COMMON = (
     f"trainer.total_training_steps={STEPS}",
     "trainer.v1.sampler.custom_sampler.name=SearchReplayBufferAsync",
     "actor_rollout_ref.actor.optim.lr=0",
-    "actor_rollout_ref.rollout.agent.default_agent_loop=journal_search_agent",
     "algorithm.rollout_correction.bypass_mode=false",
     "trainer.v1.sampler.max_off_policy_strategy=wait",
     f"trainer.v1.sampler.max_off_policy_threshold={STEPS}",
@@ -73,7 +72,8 @@ MODES = {
 def trained(request, demo_index, make_module_server, make_proxy, tmp_path_factory) -> AsyncRun:
     out = tmp_path_factory.mktemp(request.param)
     loops, protocol = out / "agent_loops.yaml", out / "protocol.yaml"
-    loops.write_text("- {name: journal_search_agent, _target_: journal_loop.JournalAgentLoop}\n")
+    # By the name that the rows have for their agent loop, which takes the place of the default one.
+    loops.write_text("- {name: search_agent, _target_: journal_loop.JournalAgentLoop}\n")
     protocol.write_text(PROTOCOL)
     server = make_module_server()
     with make_proxy(server.url, rate=0.5, delay_s=1.5, faults=["delayed"]) as proxy:
