@@ -120,13 +120,13 @@ def every_turn_was_generated_once_and_every_call_made_once(run: AsyncRun) -> Non
 def every_turn_goes_on_after_all_that_was_written_and_observed_before(run: AsyncRun) -> None:
     for name in run.records:
         for (before, turn), (after, _) in pairwise(generations(run, name)):
-            so_far = written(before, turn)
+            so_far = with_its_turn(before, turn)
             assert after["context"][: len(so_far)] == so_far
             assert len(after["context"]) == len(so_far) + turn["observed_tokens"]
 
 
 def the_actor_is_trained_on_the_tokens_that_were_generated_and_on_that_trajectory_too(run: AsyncRun) -> None:
-    played = {name: tuple(written(*generations(run, name)[-1])) for name in run.records}
+    played = {name: tuple(with_its_turn(*generations(run, name)[-1])) for name in run.records}
     trained_on = Counter(tuple(row["prompts"] + row["responses"]) for row in run.rows)
     assert not trained_on - Counter(played.values())
     assert all(played[name] in trained_on for name, _ in run.held)
@@ -138,7 +138,7 @@ def generations(run: AsyncRun, name: str) -> list[tuple[Event, dict[str, Any]]]:
     return list(zip(generated, run.records[name]["turns"], strict=True))
 
 
-def written(event: Event, turn: dict[str, Any]) -> list[int]:
+def with_its_turn(event: Event, turn: dict[str, Any]) -> list[int]:
     """The context of a turn with its own tokens. (What a resumed engine writes after a stop string that was
     cut in two is not the turn's: rag_r1/plugin/agent_loop.py, `_until_stop`.)"""
     return event["context"] + event["ids"][: turn["generated_tokens"]]
