@@ -11,78 +11,56 @@ import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from copy import deepcopy
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, model_validator
 
-from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
-from rag_r1.options import Must
-from rag_r1.protocols import protocol_names
+from rag_r1.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.evaluation.agent_arguments import AskedAgent, handed_on
+from rag_r1.options import Must, options_from
 from rag_r1.tools.mcp_client import McpFailure, McpOptions, has_mcp, named
 
 #: The environment variable with the token of `--http`.
 TOKEN_VARIABLE = "RAG_R1_MCP_TOKEN"
 _DESCRIPTION = f"""\
 Offer the search, and a trained agent, to MCP clients (desktop assistants, editors, other agents): the tool
-`search`, and with --base-url the tool `ask`. Over stdin and stdout, as clients start their servers, or with
---http over streamable HTTP on this machine, at http://127.0.0.1:PORT/mcp; requests then need the bearer token
-in the environment variable {TOKEN_VARIABLE}, if it is set.
+`search`, and with --base-url the tool `ask`, which plays a question as `rag-r1 eval` does, on one path
+(rag_r1.agent.paths above 1 is refused). Over stdin and stdout, as clients start their servers, or with --http
+over streamable HTTP on this machine, at http://127.0.0.1:PORT/mcp; requests then need the bearer token in the
+environment variable {TOKEN_VARIABLE}, if it is set.
 
 example, in the configuration of a client:
   {{"mcpServers": {{"rag-r1": {{"command": "rag-r1", "args": ["mcp", "--retriever-url", "http://127.0.0.1:8000",
       "--base-url", "http://127.0.0.1:8001/v1", "--model", "outputs/rag-r1/grpo"]}}}}}}
 
 also: rag-r1 mcp --tools https://mcp.example.org/mcp
+      rag-r1 mcp --tools --token-env MY_TOKEN https://mcp.example.org/mcp
       rag-r1 mcp --tools npx -y some-server --its-option
-      print what an MCP server says about its tools, as entries of rag_r1.tools
+      print what an MCP server says about its tools, as entries of rag_r1.tools; MY_TOKEN is an environment
+      variable with the bearer token that the address wants
 """
-#: What McpArguments and EvalArguments have in common, by the same names.
-_SHARED = (
-    "retriever_url",
-    "base_url",
-    "protocol",
-    "prompt",
-    "engine",
-    "tokenizer",
-    "api_key_env",
-    "overrides",
-)
 _PORT = Annotated[int, Field(ge=1, le=65535), Must("a port, 1 to 65535")]
 
 
-class McpArguments(Arguments):
-    """What is offered, and how."""
+class _Model(Arguments):
+    """Where the model is."""
 
-    retriever_url: str = argument("the retrieval server", "URL", default="http://127.0.0.1:8000")
     base_url: str | None = argument(
         "a server with the agent's model, up to and with /v1; without it there is only the search",
         "URL",
         default=None,
     )
     model: str | None = argument("the model's name there", "MODEL", default=None)
-    protocol: str = argument(
-        f"the one that the model was trained with ({', '.join(protocol_names())}), or your own .yaml",
-        "NAME",
-        default="rag_r1_mq",
-    )
-    prompt: str | None = argument("your own prompt: a text file with {question} in it", "FILE", default=None)
-    engine: Literal["chat", "completions"] = argument(
-        "which API of the model's server is used: completions with token ids (vLLM), as in training, or chat",
-        default="completions",
-    )
-    tokenizer: str | None = argument(
-        "folder or Hub name of the model's tokenizer (default: the model's name)", "DIR", default=None
-    )
-    api_key_env: str = argument(
-        "environment variable with the key of --base-url", "NAME", default="OPENAI_API_KEY"
-    )
+
+
+class McpArguments(AskedAgent, _Model):
+    """What is offered, and how."""
+
     concurrency: Positive = argument("questions at a time; as many more wait", "N", default=8)
     http: _PORT | None = argument("serve streamable HTTP at this port", "PORT", default=None)
-    overrides: CheckedOverrides = argument(
-        "keys of the block rag_r1, for example rag_r1.retriever.topk=5", "key=value", default=[]
-    )
 
     @model_validator(mode="after")
     def _model_is_named(self) -> McpArguments:
@@ -143,10 +121,12 @@ async def _serve_http(server: Any, port: int) -> None:
     import uvicorn
 
     from rag_r1.mcp_server import http_app
+    from rag_r1.serving.command import bound
 
     app = http_app(server, os.environ.get(TOKEN_VARIABLE, "").strip() or None)
-    print(f"MCP at http://127.0.0.1:{port}/mcp", file=sys.stderr)
-    await uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning")).serve()
+    with bound("127.0.0.1", port, "--http") as listener:
+        print(f"MCP at http://127.0.0.1:{port}/mcp", file=sys.stderr)
+        await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(sockets=[listener])
 
 
 def _as_evaluated(given: McpArguments) -> Any:
@@ -154,24 +134,35 @@ def _as_evaluated(given: McpArguments) -> Any:
     from rag_r1.evaluation.evaluate import EvalArguments
     from rag_r1.evaluation.evaluated_model import resolved
 
-    shared = {name: getattr(given, name) for name in _SHARED}
-    made = EvalArguments(data=[], out=Path("unused"), model=given.model or "unused", retries=2, **shared)
+    made = EvalArguments(
+        data=[],
+        out=Path("unused"),
+        model=given.model or "unused",
+        base_url=given.base_url,
+        retries=2,
+        **handed_on(given),
+    )
     return made if given.base_url is None else resolved(made)
 
 
 def _list(server: Sequence[str]) -> int:
     """Print a server's tools as entries of `rag_r1.tools`."""
-    if not server:
-        return _error("rag-r1 mcp --tools needs the address or the command of an MCP server")
+    where: dict[str, Any] = {}
+    if server[:1] == ["--token-env"]:
+        where, server = {"token_env": "".join(server[1:2])}, server[2:]
+    is_address = len(server) == 1 and "://" in server[0]
+    if not server or (where and not is_address):
+        what = " of an MCP server, after --token-env NAME" if where else " or the command of an MCP server"
+        return _error(f"rag-r1 mcp --tools needs the address{what}")
     if not has_mcp():
         return _error("rag-r1 mcp needs the package mcp, 2.0 or later: pip install 'rag-r1[mcp]'")
-    is_address = len(server) == 1 and "://" in server[0]
-    where: dict[str, Any] = {"url": server[0]} if is_address else {"command": list(server)}
+    where |= {"url": server[0]} if is_address else {"command": list(server)}
     try:
-        tools = asyncio.run(_tools_of(McpOptions(**where)))
+        tools = asyncio.run(_tools_of(options_from(McpOptions, where, "rag_r1.tools.NAME")))
     except (McpFailure, ValueError) as error:
         return _error(str(error))
-    entries = {name: {"tool": "mcp", **where, **told} for name, told in tools.items()}
+    # Copies: YAML would write what several entries share only once, and an entry is to stand by itself.
+    entries = {name: {"tool": "mcp", **deepcopy(where), **told} for name, told in tools.items()}
     print(yaml.safe_dump({"rag_r1": {"tools": entries}}, sort_keys=False, allow_unicode=True, width=110))
     return 0
 

@@ -66,7 +66,8 @@ class Answered(BaseModel):
 
 def make_server(searcher: Searcher, play: Play | None = None, *, concurrency: int = 8) -> MCPServer:
     """The server; without `play` it only searches."""
-    server = MCPServer("rag-r1", instructions="Searches a collection of passages, and answers from it.")
+    instructions = "Searches a collection of passages, and answers from it."
+    server = MCPServer("rag-r1", instructions=instructions, log_level="WARNING")
 
     @server.tool()
     async def search(query: _Words) -> Passages:

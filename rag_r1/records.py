@@ -17,7 +17,7 @@ import json
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -168,3 +168,15 @@ def summary(record: Trajectory) -> dict[str, float]:
         "seconds": record.seconds,
         **{f"failed_{kind}": float(record.masked((kind,))) for kind in KINDS},
     }
+
+
+def calls_by_tool(record: Trajectory, tools: Iterable[str]) -> dict[str, float]:
+    """Of each of these tools: calls, those that failed, and those that were refused; the same keys for all
+    trajectories. Calls of tools that do not exist are in `summary` only."""
+    found: dict[str, float] = {}
+    for name in tools:
+        statuses = [call.status for turn in record.turns for call in turn.calls if call.tool == name]
+        found[f"calls/{name}"] = float(len(statuses))
+        found[f"failed_calls/{name}"] = float(statuses.count("failed"))
+        found[f"refused_calls/{name}"] = float(statuses.count("refused"))
+    return found

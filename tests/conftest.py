@@ -32,6 +32,7 @@ CHECKS = (
     "run_checks",
     "sft_batch_checks",
     "stage_checks",
+    "tool_checks",
 )
 
 prefer_reproducible_products()

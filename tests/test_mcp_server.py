@@ -9,6 +9,7 @@ import yaml
 from json_server import JsonStub
 
 from rag_r1 import mcp_command
+from rag_r1.serving.command import bound
 from rag_r1.tools import make_tool
 from rag_r1.tools.mcp_client import has_mcp
 
@@ -104,7 +105,7 @@ async def test_beyond_the_questions_that_may_wait_a_question_is_refused():
     assert sorted(result.is_error for result in results) == [False] * 4 + [True]
 
 
-async def test_over_http_it_wants_the_token_and_a_host_of_this_machine(stub, monkeypatch):
+async def test_over_http_it_wants_the_token_and_a_host_of_this_machine(stub, monkeypatch, capsys):
     import aiohttp
     import uvicorn
 
@@ -124,6 +125,10 @@ async def test_over_http_it_wants_the_token_and_a_host_of_this_machine(stub, mon
             tool = make_tool("search_it", entry)
             (told[name],) = await tool.call([{"query": "Ulm"}])
             await tool.close()
+            listed = await asyncio.to_thread(mcp_command.main, ["--tools", "--token-env", name, url])
+            assert listed == (0 if name == "RIGHT" else 1)
+        entries = yaml.safe_load(capsys.readouterr().out)["rag_r1"]["tools"]
+        assert entries["search"]["token_env"] == "RIGHT" and "SECRET" not in str(entries)
         async with aiohttp.ClientSession(
             headers={"Authorization": "Bearer SECRET", "Host": "evil.org"}
         ) as client:
@@ -138,6 +143,14 @@ async def test_over_http_it_wants_the_token_and_a_host_of_this_machine(stub, mon
     assert status == 421
 
 
+def test_a_port_that_is_taken_is_named_with_its_flag(capsys):
+    with bound("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        assert mcp_command.main(["--http", str(port)]) == 1
+    told = capsys.readouterr().err
+    assert f"port {port}" in told and "choose another --http" in told and "MCP at" not in told
+
+
 @pytest.mark.full  # starts the command, which imports everything anew
 async def test_the_command_serves_over_stdio_what_our_own_client_can_use(stub):
     command = [sys.executable, "-m", "rag_r1.cli", "mcp", "--retriever-url", stub.url]
@@ -149,7 +162,9 @@ async def test_the_command_serves_over_stdio_what_our_own_client_can_use(stub):
 
 def test_what_a_server_offers_is_printed_as_entries_that_can_be_used(capsys):
     assert mcp_command.main(["--tools", sys.executable, "-S", str(SMALL)]) == 0
-    entries = yaml.safe_load(capsys.readouterr().out)["rag_r1"]["tools"]
+    printed = capsys.readouterr().out
+    assert "&" not in printed, "each entry can be copied by itself"
+    entries = yaml.safe_load(printed)["rag_r1"]["tools"]
     assert entries["echo"]["description"] == "Says the text again."
     echo = make_tool("echo", entries["echo"])
     assert echo.fault({"txt": "a"}) and not echo.fault({"text": "a"})
@@ -160,6 +175,9 @@ def test_what_is_missing_is_said(capsys):
     assert "cannot be reached: FileNotFoundError" in capsys.readouterr().err
     assert mcp_command.main(["--tools", sys.executable, "-S", str(SMALL), "no-list"]) == 1
     assert "error: the server does not list its tools: no such method" in capsys.readouterr().err
+    for words in ([], ["--token-env"], ["--token-env", "X", "a", "command"]):
+        assert mcp_command.main(["--tools", *words]) == 1
+        assert "rag-r1 mcp --tools needs the address" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         mcp_command.main(["--base-url", "http://127.0.0.1:1/v1"])
     assert "--base-url and --model belong together" in capsys.readouterr().err

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.agent import KINDS, Trajectory, Turn
+from rag_r1.agent import KINDS, CallRecord, Trajectory, Turn
 from rag_r1.protocols import Document
 from rag_r1.records import (
     RecordError,
     TrajectoryDump,
+    calls_by_tool,
     read_records,
     records_by_step,
     summary,
@@ -158,3 +159,15 @@ def test_the_summary_tells_how_an_episode_went_with_the_same_keys_for_all():
     expected |= {"calls": 2, "failed_calls": 1, "refused_calls": 0}
     assert told == {**expected, **{f"failed_{kind}": kind == "retriever" for kind in KINDS}}
     assert set(told) == set(summary(Trajectory("b", "?", "rag_r1_mq")))
+
+
+def test_the_calls_of_each_tool_are_counted_with_the_same_keys_for_all():
+    turn = Turn("", "call", [CallRecord(name, {}) for name in ("notes", "notes", "notes", "nowhere")])
+    for call, status in zip(turn.calls, ("failed", "ok", "refused", "refused"), strict=True):
+        call.status = status
+    told = calls_by_tool(Trajectory("a", "?", "rag_r1_mq", [turn, turn]), ["search", "notes"])
+    assert told == {
+        "calls/search": 0, "failed_calls/search": 0, "refused_calls/search": 0,
+        "calls/notes": 6, "failed_calls/notes": 2, "refused_calls/notes": 2,
+    }  # fmt: skip
+    assert set(told) == set(calls_by_tool(Trajectory("b", "?", "rag_r1_mq"), ["search", "notes"]))

@@ -15,7 +15,8 @@ import yaml
 from pydantic import Field, model_validator
 
 from data_process.bad_rows import HELP
-from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument
+from rag_r1.command_line import Arguments, Positive, argument
+from rag_r1.evaluation.agent_arguments import AskedAgent
 from rag_r1.options import Must
 from rag_r1.protocols import protocol_names
 from rag_r1.rewards import term_names
@@ -25,11 +26,8 @@ From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Must("a number of at 
 Share = Annotated[float, Field(ge=0, le=1), Must("a number from 0 to 1")]
 
 
-class AskingArguments(Arguments):
-    """The arguments that all of these commands have. Each adds the address and the model of its endpoint.
-    `finds_tokenizer`: without --tokenizer the command takes that of the model."""
-
-    finds_tokenizer: ClassVar[bool] = False
+class _Questions(Arguments):
+    """What is asked, and where what comes back is kept."""
 
     questions: list[Path] = argument(
         "veRL parquet as data_process/ writes it, or question and answers as JSON, JSON lines, CSV, TSV or "
@@ -37,11 +35,17 @@ class AskingArguments(Arguments):
         "FILE",
     )
     out: Path = argument("folder of the run; run again, the command goes on where it was interrupted", "DIR")
-    retriever_url: str = argument("the retrieval server", "URL", default="http://127.0.0.1:8000")
+
+
+class AskingArguments(AskedAgent, _Questions):
+    """The arguments that all of these commands have. Each adds the address and the model of its endpoint.
+    `finds_tokenizer`: without --tokenizer the command takes that of the model."""
+
+    finds_tokenizer: ClassVar[bool] = False
+
     protocol: str = argument(
         f"shipped protocol ({', '.join(protocol_names())}) or your own .yaml", "NAME", default="rag_r1_mq"
     )
-    prompt: str | None = argument("your own prompt: a text file with {question} in it", "FILE", default=None)
     engine: Literal["chat", "completions"] = argument(
         "which API of the endpoint is used: chat, or completions with token ids (vLLM)", default="chat"
     )
@@ -49,9 +53,6 @@ class AskingArguments(Arguments):
         "folder or Hub name of the model's tokenizer; without it a token counts as 4 characters",
         "DIR",
         default=None,
-    )
-    api_key_env: str = argument(
-        "environment variable with the endpoint's key", "NAME", default="OPENAI_API_KEY"
     )
     top_p: Annotated[float, Field(gt=0, le=1), Must("a number above 0 and at most 1")] = argument(
         "nucleus sampling", "P", default=1.0
@@ -88,9 +89,6 @@ class AskingArguments(Arguments):
     max_cost: Above0 | None = argument("end the run before it costs more", default=None)
     trust_env: bool = argument("use HTTPS_PROXY and the like for the endpoint", default=False)
     skip_bad_rows: bool = argument(HELP, default=False)
-    overrides: CheckedOverrides = argument(
-        "keys of the block rag_r1, for example rag_r1.agent.max_turns=6", "key=value", default=[]
-    )
 
     @model_validator(mode="after")
     def _checked(self) -> AskingArguments:

@@ -49,9 +49,11 @@ class Tokens:
 
             return cls(tokenizer, AutoTokenizer.from_pretrained(tokenizer))
         except Exception as error:  # of many kinds, of the package itself and of its HTTP clients
+            first = next(iter(str(error).splitlines()), "")
             raise RunError(
-                f"--tokenizer {tokenizer} cannot be loaded: {type(error).__name__}: {error}; give a folder "
-                "with a tokenizer, as in a checkpoint (it needs the package transformers)"
+                f"--tokenizer {tokenizer} cannot be loaded: {type(error).__name__}: {first}; give a folder "
+                "with a tokenizer, as in a checkpoint (it needs the package transformers), or ask with "
+                "--engine chat, which needs none"
             ) from error
 
     async def answers(

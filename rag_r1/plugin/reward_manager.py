@@ -25,7 +25,8 @@ from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 from rag_r1.agent import Trajectory
 from rag_r1.config import RagR1Config
 from rag_r1.plugin.probe_rows import probe_of, suffix_of
-from rag_r1.records import TrajectoryDump, summary
+from rag_r1.protocols import SEARCH
+from rag_r1.records import TrajectoryDump, calls_by_tool, summary
 from rag_r1.rewards import RewardSum
 from rag_r1.rows import golds_of
 
@@ -39,6 +40,8 @@ class SearchRewardManager(RewardManagerBase):
         settings = RagR1Config.from_config(OmegaConf.to_container(config.rag_r1, resolve=True))
         self.reward = RewardSum.from_config(settings.reward, settings.protocol)
         self.mask = settings.failures.mask
+        #: Counted one by one; if the policy can only search, the totals say the same.
+        self.tools = (SEARCH, *settings.tools) if settings.tools else ()
         self.dump = TrajectoryDump(settings.trajectory_dir)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
@@ -60,6 +63,7 @@ class SearchRewardManager(RewardManagerBase):
             "reward_score": on_grid(record.rewards["score"] or 0.0),
             "reward_extra_info": {
                 **summary(record),
+                **calls_by_tool(record, self.tools),
                 "masked": float(record.masked(self.mask)),
                 "undumped": float(not dumped),
                 **record.rewards,

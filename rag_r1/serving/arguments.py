@@ -5,42 +5,39 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
+from rag_r1.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.evaluation.agent_arguments import AskedAgent, handed_on
 from rag_r1.evaluation.arguments import Above0
 from rag_r1.evaluation.evaluate import EvalArguments
 from rag_r1.options import Must
-from rag_r1.protocols import protocol_names
 
 From0 = Annotated[int, Field(ge=0), Must("a whole number of at least 0")]
 Port = Annotated[int, Field(ge=0, le=65535), Must("a port, 0 to 65535")]
-#: What `given` and EvalArguments have in common, by the same names.
+#: What `given` and EvalArguments have in common, by the same names, beside what every agent has.
 _SHARED = (
     "base_url",
-    "protocol",
-    "prompt",
-    "engine",
-    "tokenizer",
-    "api_key_env",
-    "retriever_url",
     "max_response_tokens",
     "max_prompt_tokens",
     "max_context_tokens",
     "timeout_s",
     "vllm_options",
-    "overrides",
 )
 #: What the demo determines itself.
-_NOT_DEMO = {"model", "documents", *_SHARED} - {"timeout_s", "vllm_options", "overrides"}
+_NOT_DEMO = {"model", "documents", *_SHARED, *AskedAgent.model_fields} - {
+    "timeout_s",
+    "vllm_options",
+    "overrides",
+}
 #: Attempts after the first: a person waits, so fewer than an evaluation's.
 _RETRIES = 2
 
 
-class AgentArguments(Arguments):
-    """Which agent answers: a model and a search."""
+class _Model(Arguments):
+    """Where the model and what is searched come from."""
 
     model: str | None = argument(
         "a folder: Hugging Face's, or a checkpoint of veRL, which is served here with vLLM; with --base-url, "
@@ -61,23 +58,15 @@ class AgentArguments(Arguments):
         "DIR",
         default=None,
     )
-    retriever_url: str = argument("the retrieval server", "URL", default="http://127.0.0.1:8000")
-    protocol: str = argument(
-        f"the one that the model was trained with ({', '.join(protocol_names())}), or your own .yaml",
-        "NAME",
-        default="rag_r1_mq",
+    skip_bad_files: bool = argument(
+        "leave out files of --documents that cannot be read; otherwise they are named and nothing starts",
+        default=False,
     )
-    prompt: str | None = argument("your own prompt: a text file with {question} in it", "FILE", default=None)
-    engine: Literal["chat", "completions"] = argument(
-        "which API of the model's server is used: completions with token ids (vLLM), as in training, or chat",
-        default="completions",
-    )
-    tokenizer: str | None = argument(
-        "folder or Hub name of the model's tokenizer (default: the model's own)", "DIR", default=None
-    )
-    api_key_env: str = argument(
-        "environment variable with the key of --base-url", "NAME", default="OPENAI_API_KEY"
-    )
+
+
+class AgentArguments(AskedAgent, _Model):
+    """Which agent answers: a model and a search."""
+
     max_response_tokens: Positive = argument("tokens of an answer after its prompt", default=8192)
     max_prompt_tokens: Positive = argument("tokens of a prompt, earlier questions included", default=4096)
     max_context_tokens: Positive | None = argument(
@@ -100,9 +89,6 @@ class AgentArguments(Arguments):
     concurrency: Positive = argument("chats at a time", "N", default=32)
     queue: From0 = argument(
         "chats that wait for their turn; the next is refused with Retry-After", "N", default=64
-    )
-    overrides: CheckedOverrides = argument(
-        "keys of the block rag_r1, for example rag_r1.agent.max_turns=6", "key=value", default=[]
     )
 
     @property
@@ -144,6 +130,8 @@ def check_agent(given: AgentArguments) -> None:
         refuse_others(given, ("retriever_url",), "--documents starts a retrieval server")
         if not given.documents.is_dir():
             raise ValueError(f"--documents {given.documents} is no folder")
+    else:
+        refuse_others(given, ("skip_bad_files",), "there is no --documents")
 
 
 def refuse_others(given: AgentArguments, names: Iterable[str], why: str) -> None:
@@ -155,9 +143,14 @@ def refuse_others(given: AgentArguments, names: Iterable[str], why: str) -> None
 
 def evaluation_of(given: AgentArguments) -> EvalArguments:
     """The arguments with which `rag-r1 eval` plays a question as this server does."""
-    shared = {name: getattr(given, name) for name in _SHARED}
     return EvalArguments(
-        data=[], model=given.model, out=given.out, retries=_RETRIES, in_flight=given.concurrency, **shared
+        data=[],
+        model=given.model,
+        out=given.out,
+        retries=_RETRIES,
+        in_flight=given.concurrency,
+        **handed_on(given),
+        **{name: getattr(given, name) for name in _SHARED},
     )
 
 

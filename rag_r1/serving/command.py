@@ -36,7 +36,7 @@ from rag_r1.serving.seats import Seats
 _DESCRIPTION = """\
 Chat with a search agent: an OpenAI-compatible server, with a page in the browser that shows each search, its
 passages, and which of them contain the answer. A question is played as `rag-r1 eval` plays it: by the same
-agent, with the same limits and arguments.
+agent, with the same limits and arguments, on one path (rag_r1.agent.paths above 1 is refused).
 
 examples:
   rag-r1 serve --demo                                    everything included; then open http://127.0.0.1:8080
@@ -176,13 +176,14 @@ def taken_token() -> str | None:
     return token or None
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """A listening socket, before anything is loaded. Raises RunError if the port is taken."""
+def bound(host: str, port: int, flag: str = "--port") -> socket.socket:
+    """A listening socket, before anything is loaded. Raises RunError, which names the flag, if the port is
+    taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise RunError(f"cannot listen on {host}, port {port}: {error}; choose another --port") from error
+        raise RunError(f"cannot listen on {host}, port {port}: {error}; choose another {flag}") from error
 
 
 def set_up_logs(level: int) -> None:

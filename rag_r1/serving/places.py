@@ -83,22 +83,22 @@ def _own(given: AgentArguments, stack: ExitStack) -> tuple[EvalArguments, About]
     asked = evaluation_of(given)
     if given.documents is None:
         return asked, About(what="the passages of its retrieval server")
-    url = _indexed(given.documents, given.out, stack)
+    url = _indexed(given.documents, given.out, stack, given.skip_bad_files)
     return asked.model_copy(update={"retriever_url": url}), About(
         what=f"the documents in {given.documents.name}"
     )
 
 
-def _indexed(folder: Path, out: Path, stack: ExitStack) -> str:
+def _indexed(folder: Path, out: Path, stack: ExitStack, skip_bad_files: bool) -> str:
     """The address of a retrieval server for a folder of documents, which is read anew at each start."""
     from rag_r1.tools.documents import index_folder
 
     _say(f"reading the documents in {folder}")
     shutil.rmtree(out / _INDEX, ignore_errors=True)
     try:
-        corpus = index_folder(folder, out / _CORPUS)
+        corpus = index_folder(folder, out / _CORPUS, skip_bad_files=skip_bad_files)
     except ValueError as error:
-        raise RunError(f"--documents {folder}: {error}") from error
+        raise RunError(f"--documents {error}") from error
     return _searched(corpus, out, stack)
 
 

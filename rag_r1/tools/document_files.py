@@ -12,6 +12,7 @@ standard library's parser, PDF with pypdf, which is imported only if there is a 
 from __future__ import annotations
 
 import codecs
+import logging
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -193,6 +194,8 @@ def _pdf(path: Path) -> DocumentText:
         import pypdf
     except ImportError:
         raise UnreadableFile("PDFs need pypdf: pip install 'rag-r1[documents]'") from None
+    # What it warns of is told here once, as the file's error, or is of no interest: the text was read.
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     try:
         reader = pypdf.PdfReader(path)
         if reader.is_encrypted and not reader.decrypt(""):

@@ -160,7 +160,7 @@ def _write(folder: Path, files: list[Path], corpus: Path, progress: bool, skip_b
             listed = "".join(f"\n  {one}" for one in bad[:_NAMED])
             raise DocumentsError(
                 f"{folder}: {len(bad)} of {len(files)} files cannot be read; repair or remove them, or "
-                f"leave them out with skip_bad_files:{listed}{more}"
+                f"leave them out with skip_bad_files (in a command: --skip-bad-files):{listed}{more}"
             )
         if not passages:
             raise DocumentsError(f"{folder}: its {len(files)} files hold no text")

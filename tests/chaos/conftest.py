@@ -1,5 +1,5 @@
-"""What breaks things: a proxy that spoils or holds back a retrieval server's answers, and a server that is
-killed and comes back.
+"""What breaks things: a proxy that spoils or delays a retrieval server's answers, and a server that is killed
+and comes back.
 
 The server behind them is the real one, in a process of its own, over an index of the demo's world.
 """
@@ -34,7 +34,6 @@ class FaultyProxy(Proxy):
 
     `rate` of the answers to /retrieve is, by chance, delayed by `delay_s`, an error 500, cut in the middle,
     or JSON of another shape. `counts` tells how many of each there were, and how often the backend was away.
-    `hold_first` holds one answer back until something has happened.
     """
 
     def __init__(self, backend: str, rate: float, delay_s: float, faults: Sequence[str] = FAULTS):
@@ -42,23 +41,8 @@ class FaultyProxy(Proxy):
         self.rate, self.delay_s, self.faults = rate, delay_s, faults
         self.counts: Counter[str] = Counter()
         self._random = random.Random(0)
-        self._hold: tuple[Callable[[], bool], float] | None = None
-
-    def hold_first(self, until: Callable[[], bool], at_most_s: float) -> None:
-        """Hold back the answer to the first search, which no other answer has preceded, until something is
-        so. Counted as `held`, or as `given up` if that takes longer than `at_most_s`."""
-        self._hold = (until, at_most_s)
-
-    async def _held(self, until: Callable[[], bool], at_most_s: float) -> None:
-        deadline = time.monotonic() + at_most_s
-        while not until() and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
-        self.counts["held" if until() else "given up"] += 1
 
     async def handle(self, request: web.Request) -> web.Response:
-        if request.path == "/retrieve" and self._hold:
-            hold, self._hold = self._hold, None
-            await self._held(*hold)
         spoil = request.path == "/retrieve" and self._random.random() < self.rate
         fault = self._random.choice(self.faults) if spoil else "none"
         self.counts[fault] += 1

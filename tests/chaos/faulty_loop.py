@@ -11,7 +11,8 @@ from typing import Any
 
 from rag_r1.plugin.agent_loop import SearchAgentLoop
 
-ABORTED, RAISED = 0.10, 0.03
+#: Shares of the generations. Each is tried once more, so that a few in a hundred fail for good.
+ABORTED, RAISED = 0.15, 0.05
 _random = random.Random(0)
 
 

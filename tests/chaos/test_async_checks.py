@@ -1,18 +1,21 @@
 """The checks of an asynchronous training notice when something in what it has left behind is wrong.
 
 The run here is made by hand, of the demo's traces: three steps of four trajectories, two more that were not
-trained on before the end, and one trajectory of step 3 that spans an update.
+trained on before the end, one trajectory of step 3 that spans an update, and a call that was held back over
+one.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from itertools import groupby
+from operator import itemgetter
 
 import async_checks
 import pytest
 from async_checks import CHECKS, AsyncRun
+from left_behind import json_lines
 from made_runs import (
-    fields,
+    edit,
     lines,
     metrics,
     play,
@@ -43,17 +46,42 @@ LOGGED = {
 def written(tmp_path_factory) -> AsyncRun:
     out = tmp_path_factory.mktemp("async")
     played = play(STEPS * SAMPLES + 2)
-    write_lines(out / "actor.jsonl", played.rows[:-2])
+    write_lines(out / ACTOR, played.rows[:-2])
+    journal = list(map(events_of, played.rows, played.records))
+    searching = next(line["events"] for line in journal if len(line["events"]) > 1)
+    searching[1].update(held=True, updated=True)
+    for event in searching[2:]:
+        event.update(first=1, last=1)
+    write_lines(out / JOURNAL, journal)
     for step in range(1, STEPS + 1):
         write_records(out, played.records[(step - 1) * SAMPLES : step * SAMPLES], step)
     write_records(out, played.records[-2:], STEPS + 1)
     spanning = {**LOGGED, "training/off_policy/trajectory_spans/max": 2}
-    write_metrics(out / "run.jsonl", {1: LOGGED, 2: LOGGED, 3: spanning})
-    answers = Counter({"held": 1, "none": 20, "delayed": 18})
-    return AsyncRun(out, policy_path("rag_r1_mq"), answers, STEPS, SAMPLES)
+    write_metrics(out / METRICS, {1: LOGGED, 2: LOGGED, 3: spanning})
+    return AsyncRun(out, policy_path("rag_r1_mq"), STEPS, SAMPLES)
 
 
-ACTOR, METRICS, STEP2 = "actor.jsonl", "run.jsonl", "trajectories/train/step_000002-1.jsonl"
+def events_of(row: dict, record: dict) -> dict:
+    """The journal's line of a trajectory that no update met; its record gets the numbers of its tokens."""
+    so_far, events, turns = row["prompts"], [], iter(record["turns"])
+    for bit, stretch in groupby(
+        zip(row["response_mask"], row["responses"], strict=True), key=itemgetter(0)
+    ):
+        ids = [token for _, token in stretch]
+        if bit:
+            turn = next(turns)
+            turn["generated_tokens"] = len(ids)
+            events.append({"context": so_far, "ids": ids, "first": 0, "last": 0})
+        else:
+            turn["observed_tokens"] = len(ids)
+            queries = [call["arguments"]["query"] for call in turn["calls"]]
+            events.append({"queries": queries, "held": False, "updated": False, "ended": True})
+        so_far = so_far + ids
+    return {"id": record["id"], "events": events}
+
+
+ACTOR, METRICS, JOURNAL = "actor.jsonl", "run.jsonl", "journal.jsonl"
+STEP2 = "trajectories/train/step_000002-1.jsonl"
 
 
 def other_token(rows: list[dict]) -> None:
@@ -65,11 +93,56 @@ def unmask(rows: list[dict]) -> None:
     row["response_mask"] = [1] * len(row["response_mask"])
 
 
+def other_observed_token(rows: list[dict]) -> None:
+    (row, *_) = (row for row in rows if not all(row["response_mask"]))
+    row["responses"][row["response_mask"].index(0)] += 1
+
+
+def around_the_held_call(change):
+    """Changes the list of events of the trajectory whose call was held; `change` is given it, and the place
+    of the call."""
+
+    def find(journal: list[dict]) -> None:
+        for line in journal:
+            for i, event in enumerate(line["events"]):
+                if event.get("held"):
+                    return change(line["events"], i)
+        raise LookupError
+
+    return lines(JOURNAL, find)
+
+
+def held_row(rows: list[dict], journal: list[dict]) -> int:
+    """The place among the actor's rows of the trajectory whose call was held."""
+    last = next(x["events"][-1] for x in journal if any(e.get("held") for e in x["events"]))
+    whole = last["context"] + last["ids"]
+    return next(i for i, row in enumerate(rows) if row["prompts"] + row["responses"] == whole)
+
+
+def without_the_held_row(run: AsyncRun) -> None:
+    journal = json_lines(run.out / JOURNAL)
+    lines(ACTOR, lambda rows: rows.pop(held_row(rows, journal)))(run)
+
+
+def retry(records: list[dict]) -> None:
+    records[0]["retries"] = 1
+
+
+def failed_call(run: AsyncRun) -> None:
+    ((name, _),) = run.held
+    for path in run.out.glob("trajectories/train/*.jsonl"):
+        edit(path, lambda records: [_fail(one) for one in records if one["id"] == name])
+
+
+def _fail(record: dict) -> None:
+    next(turn for turn in record["turns"] if turn["calls"])["calls"][-1]["status"] = "failed"
+
+
 def logged(step: int, **values: float | None):
     return metrics(METRICS, step, **values)
 
 
-ALL, SAME, SPANS, WRITTEN = CHECKS
+ALL, SAME, SPANS, WRITTEN, UNDER_WAY, VERSIONS, ONCE, GOES_ON, TOKENS = CHECKS
 #: What goes wrong, and the check that must notice it.
 SPOILINGS = {
     "a step is missing": (lines(METRICS, lambda entries: entries.pop()), ALL),
@@ -85,10 +158,6 @@ SPOILINGS = {
     "the probabilities could not be compared": (logged(1, diff_valid=0.0), SAME),
     "the probabilities were not compared": (logged(1, diff_max=None, diff_valid=None), SAME),
     "no step has probabilities": (lines(METRICS, list.clear), SAME),
-    "the first search was not held back": (fields(answers=Counter(none=20)), SPANS),
-    "the first search was let go before the update": (
-        fields(answers=Counter({"held": 0, "given up": 1})), SPANS,
-    ),
     "no trajectory spans an update": (logged(3, **{"spans/max": 1}), SPANS),
     "a trajectory has no weight version": (logged(2, **{"spans/min": 0}), SPANS),
     "a trajectory is of weights that are still to come": (logged(2, **{"staleness/min": -1}), SPANS),
@@ -104,6 +173,47 @@ SPOILINGS = {
         lines(STEP2, lambda records: records.__setitem__(1, {**records[0], "id": "q5#0"})), WRITTEN,
     ),
     "a record holds another text": (lines(STEP2, lambda r: r[0]["turns"][0].update(text="else")), WRITTEN),
+    "no call was held back": (
+        around_the_held_call(lambda events, i: events[i].update(held=False)), UNDER_WAY,
+    ),
+    "two calls were held back": (
+        lines(JOURNAL, lambda journal: journal.append({**journal[0], "id": "x", "events": [{"held": True}]})),
+        UNDER_WAY,
+    ),
+    "the call was let go before the update": (
+        around_the_held_call(lambda events, i: events[i].update(updated=False)), UNDER_WAY,
+    ),
+    "the call did not end": (
+        around_the_held_call(lambda events, i: events[i].update(ended=False)), UNDER_WAY,
+    ),
+    "the call failed": (failed_call, UNDER_WAY),
+    "the turn after the call is of the old weights": (
+        around_the_held_call(lambda events, i: events[i + 1].update(first=0)), VERSIONS,
+    ),
+    "the turn before the call is of the new weights": (
+        around_the_held_call(lambda events, i: events[i - 1].update(last=1)), VERSIONS,
+    ),
+    "a trajectory is not in the journal": (lines(JOURNAL, lambda journal: journal.pop()), ONCE),
+    "the call was made twice": (around_the_held_call(lambda events, i: events.insert(i, events[i])), ONCE),
+    "the call was not made": (around_the_held_call(lambda events, i: events.pop(i)), ONCE),
+    "the turn before it was generated twice": (
+        around_the_held_call(lambda events, i: events.insert(i, events[i - 1])), ONCE,
+    ),
+    "it was called with other words": (
+        around_the_held_call(lambda events, i: events[i].update(queries=["else"])), ONCE,
+    ),
+    "something was tried again": (lines(STEP2, retry), ONCE),
+    "a token before the call is lost": (
+        around_the_held_call(lambda events, i: events[i + 1]["context"].pop(0)), GOES_ON,
+    ),
+    "another token before the call": (
+        around_the_held_call(lambda events, i: events[i + 1]["context"].__setitem__(0, -1)), GOES_ON,
+    ),
+    "the observation is there twice": (
+        around_the_held_call(lambda events, i: events[i + 1]["context"].append(7)), GOES_ON,
+    ),
+    "the actor gets another token of an observation": (lines(ACTOR, other_observed_token), TOKENS),
+    "that trajectory is not trained on": (without_the_held_row, TOKENS),
 }  # fmt: skip
 
 

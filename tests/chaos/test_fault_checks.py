@@ -1,8 +1,8 @@
 """The checks of a training with faults notice when something in what it has left behind is wrong.
 
 The run here is made by hand, of the demo's traces: four steps of two groups of four. In step 2 the first life
-was killed after three trajectories. One search of step 3 failed for good, so its trajectory is masked; step 4
-could not be dumped.
+was killed after three trajectories. In step 3 a search and a generation failed for good, so their
+trajectories are masked; step 4 could not be dumped.
 """
 
 from __future__ import annotations
@@ -41,7 +41,12 @@ LOGGED = {
     "search/failed_retriever": 0.0,
     "search/failed_engine": 0.0,
 }
-MASKED = {"search/left_out": 1.0, "search/masked": 1 / SAMPLES, "search/failed_retriever": 1 / SAMPLES}
+MASKED = {
+    "search/left_out": 2.0,
+    "search/masked": 2 / SAMPLES,
+    "search/failed_retriever": 1 / SAMPLES,
+    "search/failed_engine": 1 / SAMPLES,
+}
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +56,11 @@ def written(tmp_path_factory) -> FaultyRun:
     steps = {s: slice((s - 1) * SAMPLES, s * SAMPLES) for s in range(1, STEPS + 1)}
     records = {step: played.records[part] for step, part in steps.items()}
     rows = {step: played.rows[part] for step, part in steps.items()}
-    failure = {"kind": "retriever", "turn": 0, "detail": ""}
-    records[3][0] |= {"failures": [failure], "retries": 1, "rewards": {"score": None}}
+    for record, kind in zip(records[3], ("retriever", "engine"), strict=False):
+        failure = {"kind": kind, "turn": 0, "detail": ""}
+        record |= {"failures": [failure], "retries": int(kind == "retriever"), "rewards": {"score": None}}
     padding = [{**rows[3][0], "response_mask": [0] * len(rows[3][0]["responses"])}]
-    write_lines(out / "actor.jsonl", [*rows[1], *rows[2], *rows[3][1:], *padding, *rows[4]])
+    write_lines(out / "actor.jsonl", [*rows[1], *rows[2], *rows[3][2:], *padding, *rows[4]])
     write_records(out, records[1], 1, process=1)
     write_records(out, records[2][:3], 2, process=1)
     write_records(out, records[2], 2, process=2)
@@ -163,13 +169,14 @@ SPOILINGS = {
     "a judge failed": (
         lines(STEP1, lambda r: r[0].update(failures=[{"kind": "judge", "turn": 0, "detail": ""}])), FAILED,
     ),
-    "failures are of another kind": (every("engine"), FAILED),
+    "no search failed, but something else": (every("engine"), FAILED),
+    "no generation failed, but something else": (every("retriever"), FAILED),
     "a step has no metrics": (lines(THIRD, lambda entries: entries.pop(0)), FLAGGED),
     "a sample is lost": (metrics(THIRD, 3, lost=1.0), FLAGGED),
     "a sample is not counted": (metrics(THIRD, 3, samples=SAMPLES - 1.0), FLAGGED),
     "the count of lost samples is not logged": (metrics(THIRD, 3, lost=None), FLAGGED),
     "a masked sample stays in the batch": (metrics(THIRD, 3, left_out=0.0), FLAGGED),
-    "more left out than masked and their siblings": (metrics(THIRD, 3, left_out=4.0), FLAGGED),
+    "more left out than masked and their siblings": (metrics(THIRD, 3, left_out=5.0), FLAGGED),
     "a batch with nothing in it": (metrics(THIRD, 3, left_out=8.0, masked=1.0), FLAGGED),
     "seven batches are asked for": (
         lines(FIRST, lambda entries: entries[0]["data"].update({"search/refilled_batches": 6.0})), FLAGGED,

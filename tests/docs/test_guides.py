@@ -124,6 +124,14 @@ def test_every_flag_of_a_python_command_is_one_of_its_own(guide: Path):
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=NAMES)
+def test_every_index_that_is_built_from_a_corpus_has_a_back_end(guide: Path):
+    for words in map(program, commands(guide.read_text("utf-8"))):
+        build = words[1:2] == ["retrieval_server/build_index.py"] and words[2] != "import"
+        if build and "--corpus" in words:
+            assert "--backend" in words, "build_index.py refuses to choose one itself"
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=NAMES)
 def test_every_hydra_key_exists_with_the_value_that_is_shown(guide: Path):
     recipe = RECIPES.get(f"{guide.parent.name}/{guide.name}", "rag_r1/ppo_mq")
     found = keys(guide.read_text("utf-8"))

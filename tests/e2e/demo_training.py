@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 from left_behind import step_metrics
@@ -131,6 +133,15 @@ class Training:
 
     def _processes(self) -> list[psutil.Process]:
         return psutil.Process(self._process.pid).children(recursive=True)
+
+
+def hydra(value: Any) -> str:
+    """A value in the grammar of Hydra's overrides; texts are quoted, since paths may hold its signs."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {hydra(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(hydra, value)) + "]"
+    return "'" + value.replace("'", "\\'") + "'" if isinstance(value, str) else json.dumps(value)
 
 
 def _kill(processes: Sequence[psutil.Process]) -> None:

@@ -37,8 +37,9 @@ def own_module(monkeypatch):
     monkeypatch.setitem(sys.modules, "own_judges", module)
 
 
-def manager(tmp_path, reward, **failures) -> SearchRewardManager:
+def manager(tmp_path, reward, tools=None, **failures) -> SearchRewardManager:
     block = {
+        "tools": tools or {},
         "protocol": "rag_r1_mq",
         "reward": reward,
         "failures": failures,
@@ -67,6 +68,15 @@ def test_the_record_has_the_turns_scores_and_verl_the_total_and_numbers(tmp_path
     assert record.turn_scores == [0.5, 0.25, 1.5]
     assert math.fsum(record.turn_scores) == record.rewards["score"] == result["reward_score"] == 2.25
     assert all(type(value) is float for value in result["reward_extra_info"].values())
+
+
+def test_calls_are_counted_for_each_tool_of_the_configuration_if_there_are_others_than_the_search(tmp_path):
+    for tools, counted in ((None, {}), ({"notes": "calculator"}, {"search": 3.0, "notes": 0.0})):
+        result = virtual_time.run(manager(tmp_path, REWARD, tools).run_single(rows()))
+        info = result["reward_extra_info"]
+        assert {name[6:]: value for name, value in info.items() if name.startswith("calls/")} == counted
+        failed = {name[13:] for name in info if name.startswith("failed_calls/")}
+        assert failed == set(counted) and info["calls"] == 3.0
 
 
 def test_a_trajectory_of_several_rows_is_judged_and_written_once(tmp_path):

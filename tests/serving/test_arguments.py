@@ -19,6 +19,7 @@ from rag_r1.serving.arguments import ServeArguments, evaluation_of, with_demo_li
         (["--demo", "--documents", "."], "leave out --documents"),
         (["--demo", "--protocol", "search_r1", "--engine", "chat"], "leave out --engine, --protocol"),
         (["--model", "m", "--documents", ".", "--retriever-url", "http://x"], "leave out --retriever-url"),
+        (["--model", "m", "--skip-bad-files"], "there is no --documents: leave out --skip-bad-files"),
         (["--model", "m", "--documents", "no/such"], "--documents no/such is no folder"),
         (["--model", "m", "--port", "99999"], "--port"),
         (["--model", "m", "--concurrency", "0"], "--concurrency"),

@@ -61,6 +61,16 @@ def test_what_else_is_in_the_folder_for_logs_is_not_deleted(tmp_path):
     assert (tmp_path / "index" / "of_another").exists()
 
 
+def test_a_file_that_cannot_be_read_is_named_with_the_flag_that_leaves_it_out(tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "latin.txt").write_bytes("Käse".encode("latin-1"))
+    given = ServeArguments(
+        model="m", base_url="http://127.0.0.1:9/v1", documents=tmp_path / "notes", out=tmp_path
+    )
+    with pytest.raises(RunError, match=r"(?s)--skip-bad-files.*latin.txt"), started(given):
+        pass
+
+
 @pytest.mark.full
 @pytest.mark.slow
 def test_a_folder_of_documents_is_searched(tmp_path):
@@ -68,8 +78,9 @@ def test_a_folder_of_documents_is_searched(tmp_path):
     documents.mkdir()
     (documents / "mara.md").write_text("# Mara Torval\n\nThe painter Mara Torval was born in Karlen Ford.\n")
     (documents / "tito.txt").write_text("Tito Vesmer was a doctor in Zantis Mill.\n")
+    (documents / "latin.txt").write_bytes("Käse".encode("latin-1"))
     with policy_of() as policy:
-        given = arguments(policy.url, tmp_path / "out", documents=documents)
+        given = arguments(policy.url, tmp_path / "out", documents=documents, skip_bad_files=True)
         with started(given) as place:
             assert place.about.what == "the documents in notes"
             asked = given.model_copy(update={"retriever_url": place.evaluation.retriever_url})

@@ -1,12 +1,15 @@
 """A small MCP server over stdio, run as a program: in the standard library only, so that it starts at once.
 
 Its tools do what tools of the world do: answer, report an error, die, hang. `pid` says which process answers.
-With the argument `no-list` it does not list them.
+With the argument `no-list` it does not list them. With `hold FOLDER` no call is answered before the folder
+has a file `go-on`; until then a call writes the number of the process into the file `pid` there, for it to be
+killed.
 """
 
 import json
 import os
 import sys
+from pathlib import Path
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 NONE = {"type": "object", "properties": {}}
@@ -24,7 +27,22 @@ def text(said, is_error=False):
     return {"content": [{"type": "text", "text": said}], "isError": is_error}
 
 
+def is_held():
+    """Must a call wait? Says then which process this is."""
+    if "hold" not in sys.argv:
+        return False
+    folder = Path(sys.argv[sys.argv.index("hold") + 1])
+    if (folder / "go-on").exists():
+        return False
+    part = folder / f"pid.{os.getpid()}"
+    part.write_text(str(os.getpid()))
+    part.replace(folder / "pid")
+    return True
+
+
 def called(name, arguments):
+    if is_held():
+        return None
     if name == "die":
         os._exit(1)
     if name == "hang":

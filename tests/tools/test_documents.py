@@ -68,10 +68,11 @@ def test_passages_of_a_pdf_keep_their_page(tmp_path):
     ("data", "fault"),
     [(b"%PDF-1.4 broken", "no PDF that pypdf can read"), (pdf(["", ""]), "run OCR")],
 )
-def test_a_pdf_without_text_is_named_with_the_reason(tmp_path, data, fault):
+def test_a_pdf_without_text_is_named_with_the_reason_and_by_nothing_else(tmp_path, data, fault, caplog):
     (tmp_path / "x.pdf").write_bytes(data)
     with pytest.raises(UnreadableFile, match=fault):
         read_document(tmp_path / "x.pdf")
+    assert not caplog.records
 
 
 def test_files_that_cannot_be_read_are_named_and_then_refused_or_left_out(tmp_path, caplog):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import sys
 from pathlib import Path
 
@@ -18,7 +19,8 @@ pytestmark = [
     pytest.mark.slow,  # importing mcp takes seconds
     pytest.mark.skipif(not has_mcp(), reason="mcp 2 is not installed: pip install 'rag-r1[mcp]'"),
 ]
-COMMAND = [sys.executable, "-S", str(Path(__file__).parent / "small_mcp_server.py")]
+HERE = Path(__file__).parent
+COMMAND = [sys.executable, "-S", str(HERE / "small_mcp_server.py")]
 
 
 def entry(**more):
@@ -68,6 +70,26 @@ async def test_a_server_that_dies_or_hangs_costs_the_calls_that_it_had_and_is_st
     waiting.cancel()  # as the guard does after the tool's time limit
     await asyncio.wait({waiting})
     assert await text(tools["pid"]) not in (first, second)
+    await close_tools(tools)
+
+
+async def test_a_server_of_the_official_package_is_understood():
+    command = [sys.executable, str(HERE / "reference_mcp_server.py")]
+    names = ("add", "town", "people", "written", "picture", "error")
+    tools = tools_of(**{name: {"command": command} for name in names})
+    assert await text(tools["add"], a=2) == "3"
+    assert json.loads(await text(tools["town"], query="Ulm")) == {"name": "Ulm", "people": 3}
+    assert await text(tools["people"], town={"name": "Ulm", "people": 3}) == "Ulm: 3"
+    assert await text(tools["written"], words=["a", "b"]) == "A\nB"
+    assert await text(tools["picture"]) == "(image, not shown)"
+    said = "Error executing tool error: the disk is full"
+    assert await text(tools["error"], why="the disk is full") == Refusal(said)
+    for name, arguments, fault in (
+        ("add", {"a": "x"}, "at ['a']: 'x' is not of type 'integer'"),
+        ("people", {"town": {"name": "Ulm"}}, "at ['town']: 'people' is a required property"),
+        ("written", {"words": ["a"], "how": "red"}, "at ['how']: 'red' is not one of ['small', 'large']"),
+    ):
+        assert await text(tools[name], **arguments) == Refusal(f"Wrong arguments {fault}")
     await close_tools(tools)
 
 

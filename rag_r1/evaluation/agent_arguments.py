@@ -1,0 +1,44 @@
+"""The arguments with which a command says which agent is asked: those that `rag-r1 eval`, `serve`, `chat`,
+`mcp` and the others that ask a model have in common, by the same names.
+
+A command inherits them and adds where its model runs. Of several base classes, the flags of the last stand
+first in the help. A command that plays as `rag-r1 eval` does makes the arguments of that from its own
+(`handed_on`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from rag_r1.command_line import Arguments, CheckedOverrides, argument
+from rag_r1.protocols import protocol_names
+
+
+class AskedAgent(Arguments):
+    """An agent: its search, its dialect, and the API of its model's server."""
+
+    retriever_url: str = argument("the retrieval server", "URL", default="http://127.0.0.1:8000")
+    protocol: str = argument(
+        f"the one that the model was trained with ({', '.join(protocol_names())}), or your own .yaml",
+        "NAME",
+        default="rag_r1_mq",
+    )
+    prompt: str | None = argument("your own prompt: a text file with {question} in it", "FILE", default=None)
+    engine: Literal["chat", "completions"] = argument(
+        "which API of the model's server is used: completions with token ids (vLLM), as in training, or chat",
+        default="completions",
+    )
+    tokenizer: str | None = argument(
+        "folder or Hub name of the model's tokenizer (default: the model's own)", "DIR", default=None
+    )
+    api_key_env: str = argument(
+        "environment variable with the key of the model's server", "NAME", default="OPENAI_API_KEY"
+    )
+    overrides: CheckedOverrides = argument(
+        "keys of the block rag_r1, for example rag_r1.agent.max_turns=6", "key=value", default=[]
+    )
+
+
+def handed_on(given: AskedAgent) -> dict[str, Any]:
+    """The common arguments of a command by name, for those of another one."""
+    return {name: getattr(given, name) for name in AskedAgent.model_fields}
