@@ -36,7 +36,7 @@ from rag_r1.agent.memory import Memory
 from rag_r1.agent.packing import fit_observation
 from rag_r1.agent.parts import Codec, Engine, Generation, Tool, UnknownToken
 from rag_r1.agent.replay import PastTurn, played_back
-from rag_r1.agent.trajectory import CallRecord, Trajectory, Turn, query_key
+from rag_r1.agent.trajectory import CallRecord, Trajectory, Turn, call_context, query_key
 from rag_r1.protocols import (
     Action,
     Answer,
@@ -269,7 +269,13 @@ class Episode:
                 record, "calls", calls=[{"tool": c.tool, "arguments": c.arguments} for c in turn.calls]
             )
         started = time.perf_counter()
-        guard = ToolGuard(self.tools, self.failures, partial(self._wait, record), self._called)
+        guard = ToolGuard(
+            self.tools,
+            self.failures,
+            partial(self._wait, record),
+            self._called,
+            partial(call_context, record, self.protocol.thought),
+        )
         results = await guard.call(turn.calls)
         turn.tool_s = time.perf_counter() - started
         if failed := [result for result in results if isinstance(result, Failure)]:
