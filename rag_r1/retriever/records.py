@@ -120,7 +120,8 @@ class Utility(_Record):
 
 
 class TrainingRow(_Record):
-    """A query with its positive passage, which is the first of `passage_ids`, and its negatives."""
+    """A query with its positive passage, which is the first of `passage_ids`, and its negatives. `reasoning`:
+    the thought before the query, for a retriever that reads it (not in the published rows)."""
 
     dataset: str
     query_id: Name
@@ -130,6 +131,7 @@ class TrainingRow(_Record):
     query_text: str
     passage_ids: Annotated[tuple[Name, ...], Field(min_length=2)]
     scores: tuple[Utility, ...]
+    reasoning: str = ""
 
     @model_validator(mode="after")
     def _aligned(self) -> TrainingRow:
