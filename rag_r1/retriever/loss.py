@@ -4,15 +4,16 @@ For a query q with its positive passage p, and D the passages of all rows of the
 
     L = -log  exp(cos(q, p) / t)  /  sum over d in D' of exp(cos(q, d) / t)
 
-D' is D without the passages that are known to answer q: those of which a training row says so (the positives of
-the same text of a query), by their ids. Otherwise the second gold passage of a question, or a popular passage
-that is the positive of one row and a mined negative of another, would be pushed away from a query that it
-answers. sentence-transformers has this loss (MultipleNegativesRankingLoss), but it knows texts and no ids; its
-batch sampler can only keep equal texts out of a batch. So the passes over the model, with or without gradient
-cache, and the exchange between devices are the library's, and the formula is `info_nce` here.
+D' is D without the passages that are known to answer q: those of which a training row says so (the positives
+of the same text of a query), by their ids. Otherwise the second gold passage of a question, or a popular
+passage that is the positive of one row and a mined negative of another, would be pushed away from a query
+that it answers. sentence-transformers has this loss (MultipleNegativesRankingLoss), but it knows texts and no
+ids; its batch sampler can only keep equal texts out of a batch. So the passes over the model, with or without
+gradient cache, and the exchange between devices are the library's, and the formula is `info_nce` here.
 
 With `rank_weight` the order of a row's own passages counts, too: the divergence of softmax(cos / t) from
-softmax(LR / rank_temperature) over them, with LR the local relevance from 0 to 1 (Agentic-R's `local_utility`).
+softmax(LR / rank_temperature) over them, with LR the local relevance from 0 to 1 (Agentic-R's
+`local_utility`).
 
 Cosines, logits and the sums are computed in float32, whatever the model computes in: at t = 0.01 the logits
 reach 100, of which bfloat16 keeps two digits.
@@ -40,7 +41,7 @@ class RowTable:
     """What the loss knows of the training rows, beside their texts. A label is the number of a row.
 
     passages    (rows, passages) int64: numbers of a row's passages, the positive one first
-    positives   (rows, any) int64: numbers of all passages known to answer the row's query; NO_PASSAGE elsewhere
+    positives   (rows, any) int64: of all passages known to answer the row's query; NO_PASSAGE elsewhere
     relevance   (rows, passages) float32: LR of the row's passages, from 0 to 1
     """
 
@@ -83,7 +84,8 @@ def rank_loss(cosine: Tensor, relevance: Tensor, temperature: float, rank_temper
 def cosines(queries: Tensor, passages: Tensor) -> Tensor:
     """(queries, passages), in float32, also under autocast."""
     with torch.autocast(queries.device.type, enabled=False):
-        return functional.normalize(queries.float(), dim=-1) @ functional.normalize(passages.float(), dim=-1).T
+        one, other = (functional.normalize(vectors.float(), dim=-1) for vectors in (queries, passages))
+        return one @ other.T
 
 
 class RetrieverLoss(CachedLossMixin, nn.Module):

@@ -24,8 +24,8 @@ On several GPUs:
   torchrun --nproc-per-node 8 -m rag_r1.cli retriever train --recipe recipes/agentic_r/retriever_gpu.yaml ...
 """
 _EPILOG = """\
-OUT/model is the trained encoder, with its settings in retriever.json. Build an index of it, whose manifest gets
-the same settings, and serve that with rag_r1.retriever.agentic_input=true:
+OUT/model is the trained encoder, with its settings in retriever.json. Build an index of it, whose manifest
+gets the same settings, and serve that with rag_r1.retriever.agentic_input=true:
   python retrieval_server/build_index.py --corpus FILE --out DIR --encoder OUT/model
 """
 

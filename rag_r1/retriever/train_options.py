@@ -1,4 +1,4 @@
-"""The options of `rag-r1 retriever train`, and the recipes that give them: YAML with the options' names as keys.
+"""The options of `rag-r1 retriever train`, and the recipes that give them: YAML with their names as keys.
 
     # recipes/agentic_r/retriever_gpu.yaml
     model: intfloat/e5-base-v2
@@ -69,7 +69,9 @@ class TrainOptions(Arguments):
     epochs: Above0 = argument("passes over the rows", "N", default=2.0)
     batch_size: Positive = argument("rows of a step, on all devices together", "N", default=256)
     mini_batch: Positive | None = argument(
-        "texts that are in the model at once: saves memory, costs a second pass (default: all)", "N", default=None
+        "texts that are in the model at once: saves memory, costs a second pass (default: all)",
+        "N",
+        default=None,
     )
     learning_rate: Above0 = argument("at its highest", "LR", default=2e-5)
     warmup: Share = argument("share of the steps in which it rises", "SHARE", default=0.1)
@@ -113,8 +115,8 @@ class TrainOptions(Arguments):
 
 
 def with_recipe(arguments: Sequence[str]) -> list[str]:
-    """The arguments with those of the recipe before them, if `--recipe FILE` is among them. Raises RecipeError
-    for a file that cannot be read, and for keys that are no options."""
+    """The arguments with those of the recipe before them, if `--recipe FILE` is among them. Raises
+    RecipeError for a file that cannot be read, and for keys that are no options."""
     path = _recipe(arguments)
     if path is None:
         return list(arguments)

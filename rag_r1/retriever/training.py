@@ -4,12 +4,12 @@
     OUT/checkpoints/    the trainer's; the newest one that is whole is where a new start goes on
     OUT/model/          the trained model with retriever.json; once it is there, nothing is left to do
 
-A checkpoint has the weights, the optimizer, the schedule, the state of the random numbers and the place in the
-data, so a training that was killed ends as one that was not. One whose `trainer_state.json`, which is written
-last, is missing or cut off was being written during a kill, and is removed.
+A checkpoint has the weights, the optimizer, the schedule, the state of the random numbers and the place in
+the data, so a training that was killed ends as one that was not. One whose `trainer_state.json`, which is
+written last, is missing or cut off was being written during a kill, and is removed.
 
-On several GPUs it is started by torchrun: `torchrun --nproc-per-node 8 -m rag_r1.cli retriever train ...`. Each
-process computes its share of a batch, and all passages of the batch are negatives of every query.
+On several GPUs it is started by torchrun: `torchrun --nproc-per-node 8 -m rag_r1.cli retriever train ...`.
+Each process computes its share of a batch, and all passages of the batch are negatives of every query.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def training_arguments(given: TrainOptions) -> Any:
     )
     if args.n_gpu > 1:
         raise TrainingError(
-            f"{args.n_gpu} GPUs, but one process: start with torchrun --nproc-per-node {args.n_gpu} -m rag_r1.cli "
-            "retriever train ..., or show it one GPU (CUDA_VISIBLE_DEVICES=0)"
+            f"{args.n_gpu} GPUs, but one process: start with torchrun --nproc-per-node {args.n_gpu} "
+            "-m rag_r1.cli retriever train ..., or show it one GPU (CUDA_VISIBLE_DEVICES=0)"
         )
     if given.batch_size % args.world_size:
         raise TrainingError(f"--batch-size {given.batch_size} cannot be shared by {args.world_size} devices")
@@ -113,8 +113,8 @@ def training_arguments(given: TrainOptions) -> Any:
 
 def last_checkpoint(folder: Path) -> Path | None:
     """The newest whole checkpoint; those that a kill has left incomplete are removed."""
-    found = [(int(match[1]), path) for path in folder.glob("*") if (match := _CHECKPOINT.fullmatch(path.name))]
-    for _, path in sorted(found, reverse=True):
+    found = {path: match for path in folder.glob("*") if (match := _CHECKPOINT.fullmatch(path.name))}
+    for path in sorted(found, key=lambda path: int(found[path][1]), reverse=True):
         try:
             json.loads((path / _STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -182,15 +182,16 @@ class _Loggers(TrainerCallback):
         try:
             from verl.utils.tracking import Tracking
         except ImportError as error:
-            raise TrainingError(f"--logger: the loggers are veRL's, which is not installed ({error})") from error
+            what = f"--logger: the loggers are veRL's, which is not installed ({error})"
+            raise TrainingError(f"{what}: pip install 'rag-r1[cpu]' or 'rag-r1[gpu]'") from error
         config = {"trainer": {}, "retriever": {**self.given.decisive, **self.settings.model_dump()}}
         name = self.given.experiment_name or self.given.out.resolve().name
         self.tracking = Tracking(self.given.project_name, name, list(self.given.logger), config)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **unused: Any) -> None:
         if self.tracking is not None:
-            numbers = {k: float(v) for k, v in logs.items() if isinstance(v, int | float)}
-            self.tracking.log({f"retriever/{name}": value for name, value in numbers.items()}, state.global_step)
+            numbers = {f"retriever/{k}": float(v) for k, v in logs.items() if isinstance(v, int | float)}
+            self.tracking.log(numbers, state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
         if self.tracking is not None and callable(finish := getattr(self.tracking, "finish", None)):

@@ -1,11 +1,11 @@
 """The training rows with their texts: what the encoder reads, and what the loss knows of it.
 
-Rows name passages by the corpus's ids. The corpus is read once, and of it only the passages that rows name are
-kept, each once; a row holds their numbers. The collator puts the texts in when a batch is made.
+Rows name passages by the corpus's ids. The corpus is read once, and of it only the passages that rows name
+are kept, each once; a row holds their numbers. The collator puts the texts in when a batch is made.
 
-The text of a query is made by `build_retriever_query`, as for a search of the agent, so both are the same. Two
-rows are about the same query if that text is the same; a passage is known to answer it if it is the positive
-one of such a row.
+The text of a query is made by `build_retriever_query`, as for a search of the agent, so both are the same.
+Two rows are about the same query if that text is the same; a passage is known to answer it if it is the
+positive one of such a row.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def load(
     """
     read = list(_rows(rows, settings, negatives))
     if not read:
-        raise RecordsError(f"no training rows in {', '.join(map(str, rows))}: make them, rag-r1 retriever data")
+        what = f"no training rows in {', '.join(map(str, rows))}"
+        raise RecordsError(f"{what}: make them with rag-r1 retriever data")
     wanted = dict.fromkeys(name for row in read for name in row.passage_ids[: negatives + 1])
     found = _texts(wanted.keys(), Corpus(corpus), progress)
     if missing := [name for name in wanted if name not in found]:
@@ -128,9 +129,11 @@ def _rows(paths: Sequence[Path], settings: EncoderSettings, negatives: int) -> I
             place = f"{path}, row {number} (query {row.query_id}, round {row.round_index})"
             if len(row.passage_ids) <= negatives:
                 has = len(row.passage_ids) - 1
-                raise RecordsError(f"{place} has {has} negatives, not {negatives}: give --negatives {has}, or less")
+                what = f"{place} has {has} negatives, not {negatives}"
+                raise RecordsError(f"{what}: give --negatives {has}, or less")
             if settings.mode == "reasoning" and not row.reasoning:
-                raise RecordsError(f"{place} has no `reasoning`, which --mode reasoning needs: give another mode")
+                what = f"{place} has no `reasoning`, which --mode reasoning needs"
+                raise RecordsError(f"{what}: give another mode")
             yield row
 
 
