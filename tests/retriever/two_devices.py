@@ -29,9 +29,7 @@ class Lookup(nn.Module):
 
 def columns(*ids: torch.Tensor) -> list[dict[str, torch.Tensor]]:
     """The features of texts whose vectors are these rows of the table."""
-    return [
-        {"input_ids": one[:, None], "attention_mask": torch.ones(len(one), 1, dtype=torch.long)} for one in ids
-    ]
+    return [{"input_ids": one[:, None], "attention_mask": torch.ones_like(one)[:, None]} for one in ids]
 
 
 def main(folder: Path) -> None:
