@@ -8,12 +8,14 @@ cannot be used. A search that fails is left out until the next start of the comm
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rag_r1.agent.guard import ToolGuard
 from rag_r1.agent.trajectory import CallRecord, call_context
+from rag_r1.evaluation.card_facts import CardError, asked
 from rag_r1.evaluation.pacing import Stop
 from rag_r1.evaluation.pool import Pool
 from rag_r1.evaluation.run_folder import RunError
@@ -22,17 +24,31 @@ from rag_r1.protocols import SEARCH, Document, Failure
 from rag_r1.retriever.records import CandidatesRound, PassageRecord, RoundsRecord, write_records
 from rag_r1.retriever.results import Results
 from rag_r1.retriever.trajectories import Played, SearchRound, Trajectories
-from rag_r1.tools import close_tools, shared_tools
+from rag_r1.tools import RetrieverConfig, close_tools, shared_tools
+from rag_r1.tools.registry import DEFAULT_TOOL
+
+
+def retriever_settings(ready: Prepared) -> dict[str, Any]:
+    """What decides which passages a search finds: the keys of the search, and what the server says about its
+    index. Raises RunError if it does not answer."""
+    keys, served = search_settings(ready.retriever), None
+    if (keys.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL:
+        options = {key: value for key, value in ready.retriever.items() if key != "tool"}
+        try:
+            served = asked(RetrieverConfig.from_config(options).base)["ready"]
+        except CardError as error:
+            raise RunError(str(error)) from error
+    return {**keys, "served": served}
 
 
 class Candidates:
-    """The candidates of rounds; a context manager, which holds the step's folder. `count`: passages of a
-    search, at most."""
+    """The candidates of rounds; a context manager, which holds the step's folder. `search`: the settings of
+    the retriever; `count`: passages of a search, at most."""
 
-    def __init__(self, ready: Prepared, count: int, folder: Path):
+    def __init__(self, ready: Prepared, search: Mapping[str, Any], count: int, folder: Path):
         self.ready, self.count = ready, count
-        search = search_settings(ready.retriever)
-        self.results = Results(folder, {"command": "candidates", "candidates": count, "retriever": search})
+        settings = {"command": "candidates", "candidates": count, "retriever": dict(search)}
+        self.results = Results(folder, settings)
         #: Why the last search that failed did so.
         self.problem = ""
 

@@ -13,8 +13,8 @@ What is random depends on the seed and the round alone. A failed search, continu
 leaves its round out until the next start has tried it again; the rounds that are complete are written all the
 same.
 
-The selection reads the written scores. So another rule (`--selection`, `--utility`) takes seconds: run the
-same command with it, or `rag-r1 retriever select`.
+The selection reads the written scores, so another rule needs no new ones: run the same command with it, or
+`rag-r1 retriever select`, which needs no server.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from rag_r1.evaluation.evaluate import PolicyArguments, run_condition, validatio
 from rag_r1.evaluation.evaluated_model import resolved, served
 from rag_r1.evaluation.evaluation_text import stopped_line
 from rag_r1.evaluation.judge import judge_endpoint
-from rag_r1.evaluation.run_folder import RunError, write_whole
+from rag_r1.evaluation.run_folder import RunError, as_json, write_whole
 from rag_r1.evaluation.session import Prepared, prepare, run_command, session, settings_of
 from rag_r1.evaluation.traces import usage_line
-from rag_r1.retriever.candidates import Candidates
+from rag_r1.retriever.candidates import Candidates, retriever_settings
 from rag_r1.retriever.correctness import Correctness
 from rag_r1.retriever.estimate import estimate
 from rag_r1.retriever.judge import Judge
@@ -69,6 +69,8 @@ example:
 With --estimate it ends when it is known what the scores will cost; without, it goes on to train.jsonl.
 """
 SUMMARY = "summary.json"
+#: In `steps/`: the settings with which the trajectories were played.
+PLAYED = "trajectories.json"
 
 
 class DataArguments(SelectionArguments, PolicyArguments):
@@ -92,6 +94,7 @@ class _Making:
 
     given: DataArguments
     ready: Prepared
+    search: dict[str, Any]
     told: dict[str, Any] = field(default_factory=dict)
 
     def out(self, name: str) -> Path:
@@ -99,6 +102,20 @@ class _Making:
 
     def step(self, name: str) -> Path:
         return self.given.out / "steps" / name
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides how the trajectories are played."""
+        settings = settings_of(self.given, self.ready, "trajectories", model=self.given.model)
+        return as_json({**settings, "served": self.search["served"]})
+
+    def has_played(self) -> bool:
+        """Were all of them played, with these settings and without a failure?"""
+        try:
+            before = json.loads(self.step(PLAYED).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return before == self.settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -110,7 +127,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def make_data(given: DataArguments) -> int:
     """Take all steps that are not done; returns the exit status. Raises RunError."""
-    needs_model = given.trajectories is None or not (given.estimate or given.utility == "relevance")
     given = resolved(given)
     ready = prepare(given, validation_limits(given.protocol), validation=True)
     budget = ready.setup.budget
@@ -118,8 +134,10 @@ async def make_data(given: DataArguments) -> int:
         raise RunError(
             "rag_r1.agent.paths above 1, and max_state, do not go with continuations: leave them out"
         )
-    making = _Making(given, ready)
-    with Candidates(ready, given.candidates, making.step("candidates")) as candidates:
+    making = _Making(given, ready, retriever_settings(ready))
+    continues = not given.estimate and given.utility != "relevance"
+    needs_model = continues or (given.trajectories is None and not making.has_played())
+    with Candidates(ready, making.search, given.candidates, making.step("candidates")) as candidates:
         with served(given) if needs_model else nullcontext(given) as at_server:
             making.given = at_server
             trajectories = await _trajectories(making)
@@ -147,9 +165,12 @@ async def _trajectories(making: _Making) -> Trajectories | None:
         played = given.model_copy(
             update={"samples": 1, "temperature": 0.0, "judge_url": None, "judge_model": None}
         )
-        if await run_condition(played, making.ready, agent_condition(making.ready.setup), run):
+        agent = agent_condition(making.ready.setup)
+        if not making.has_played() and await run_condition(played, making.ready, agent, run):
             return None
     trajectories = Trajectories(run, making.ready.setup)
+    if given.trajectories is None and not trajectories.left_out["failed"]:
+        write_whole(making.step(PLAYED), json.dumps(making.settings, indent=2) + "\n")
     making.told["trajectories"] = {
         "used": len(trajectories),
         "searches": trajectories.rounds,

@@ -22,8 +22,8 @@ from rag_r1.demo.world import Question, World, demo_protocol, make_questions, ma
 from rag_r1.evaluation.asks import drawn
 from rag_r1.rows import write_rows
 
-#: A reply of the judge made into another one: (case, reply) -> reply; None: status 500.
-Mood = Callable[[dict[str, Any], str], str | None]
+#: A reply of the judge made into another one: (case, reply, attempt from 0) -> reply; None: status 500.
+Mood = Callable[[dict[str, Any], str, int], str | None]
 
 
 @dataclass
@@ -75,8 +75,8 @@ def scored_world(
     write_rows(data, [to_row(question, i, "test", protocol) for i, question in enumerate(questions)])
 
     def reply(case: dict[str, Any]) -> str | None:
-        said = _said(case)
-        return said if mood is None else mood(case, said)
+        asked = (b for b in reversed(judge.bodies) if json.loads(b["messages"][-1]["content"]) == case)
+        return _said(case) if mood is None else mood(case, _said(case), next(asked)["seed"])
 
     policy = ReadingPolicy.of(tokenizer, questions, world.passages)
     with policy, scripted_judge(reply) as judge:
