@@ -111,7 +111,7 @@ def _prepared(given: AskingArguments, defaults: Mapping[str, Any], validation: b
 def settings_of(given: AskingArguments, ready: Prepared, command: str, **more: Any) -> dict[str, Any]:
     """What decides which episodes are played and how."""
     protocol = json.dumps(dataclasses.asdict(ready.config.protocol), sort_keys=True, default=str)
-    retriever = {key: value for key, value in ready.retriever.items() if key not in _HOW_FAST}
+    retriever = search_settings(ready.retriever)
     return {
         "command": command,
         "format": _FORMAT,
@@ -132,6 +132,11 @@ def settings_of(given: AskingArguments, ready: Prepared, command: str, **more: A
         "rewards": [{"term": term.name, "weight": term.weight} for term in ready.reward.terms],
         **more,
     }
+
+
+def search_settings(retriever: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a search that decide what it finds."""
+    return {key: value for key, value in retriever.items() if key not in _HOW_FAST}
 
 
 @dataclass

@@ -41,9 +41,9 @@ class _Record(BaseModel):
 
 
 class CandidatesRound(_Record):
-    """A search of a trajectory. `reasoning_context`: what the policy wrote and was shown, up to the end of the
-    turn that searches; `current_query`: the policy's query, and `sent_query` what the retriever was sent for
-    it; `turn`: number of the turn, from 0 (several searches may share one)."""
+    """A search of a trajectory. `reasoning_context`: what the policy wrote and was shown, up to the end of
+    the turn that searches; `current_query`: the policy's query, and `sent_query` what the retriever was sent
+    for it; `turn`: number of the turn, from 0 (several searches may share one)."""
 
     round_index: RoundNumber
     reasoning_context: str
@@ -148,16 +148,28 @@ Record = TypeVar("Record", bound=_Record)
 def read_records(kind: type[Record], *paths: str | Path) -> Iterator[Record]:
     """The records of files of this kind. Raises RecordsError, which names file and line, for the first line
     that is none, and for a file that cannot be read."""
-    for path in map(Path, paths):
-        try:
-            with path.open("rb") as file:
-                for number, line in enumerate(file, 1):
-                    if line.strip():
-                        yield _read(kind, line, f"{path}, line {number}")
-        except OSError as error:
-            raise RecordsError(f"{path} cannot be read ({error.strerror}): give a file of {_name(kind)}") from (
-                error
-            )
+    return (record for path in paths for record, _ in read_placed(kind, Path(path)))
+
+
+def read_placed(kind: type[Record], path: Path) -> Iterator[tuple[Record, int]]:
+    """The same of one file, each with its place for `record_at`."""
+    place = 0
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _read(kind, line, f"{path}, line {number}"), place
+                place += len(line)
+    except OSError as error:
+        what = f"{path} cannot be read ({error.strerror}): give a file whose lines are {_name(kind)}"
+        raise RecordsError(what) from error
+
+
+def record_at(kind: type[Record], path: Path, place: int) -> Record:
+    """The record at a place. Raises RecordsError if the file has changed since."""
+    with path.open("rb") as file:
+        file.seek(place)
+        return _read(kind, file.readline(), f"{path}, byte {place}")
 
 
 def read_training_rows(*paths: str | Path) -> Iterator[TrainingRow]:
@@ -197,9 +209,8 @@ def _read(kind: type[Record], line: bytes, place: str) -> Record:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"][:2]))
-        raise RecordsError(
-            f"{place} is not {_name(kind)} ({where + ': ' if where else ''}{first['msg']}): correct or remove it"
-        ) from error
+        what = f"{where}: {first['msg']}" if where else first["msg"]
+        raise RecordsError(f"{place} is not {_name(kind)} ({what}): correct or remove it") from error
 
 
 def _name(kind: type[_Record]) -> str:

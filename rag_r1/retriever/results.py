@@ -1,11 +1,10 @@
 """What a step has found out, kept so that a kill loses nothing: `STEP/journal/results.ndjson`.
 
-A step works in a run's folder of its own (evaluation/run_folder.py: settings, lock, taped answers) and appends
-the result of each piece of work as soon as it is there. A result belongs to a key, such as a round, and to the
-input that it was found for, by fingerprint: if the input has changed since, the result does not count, and the
-work is done again. A piece of work that failed leaves a line without a value, with the number of attempts; the
-next start tries it again.
-"""
+A step works in a run's folder of its own (evaluation/run_folder.py: settings, lock, taped answers) and
+appends the result of each piece of work as soon as it is there. A result belongs to a key, such as a round,
+and to the input that it was found for, by fingerprint: if the input has changed since, the result does not
+count, and the work is done again. A piece of work that failed leaves a line without a value, with the number
+of attempts; the next start tries it again. """
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 A round is a query with the retriever's candidates, each with two utilities: GAC, whether the agent's final
 answer was right with this passage alone, and LR, how relevant the passage is to the query, from 0 to 100.
-`both` sorts candidates by GAC, then by LR; `relevance` and `correctness` (the ablations) by one of them. Among
-equals the retriever's order holds. A round is left out if the best candidate has GAC 0, or LR below
+`both` sorts candidates by GAC, then by LR; `relevance` and `correctness` (the ablations) by one of them.
+Among equals the retriever's order holds. A round is left out if the best candidate has GAC 0, or LR below
 `least_relevance`, or if fewer than 15 negatives are left.
 
 `faithful` is the published rule:
@@ -43,6 +43,7 @@ REASONS = {
     "not_relevant": "the best candidate is not relevant enough",
     "few_negatives": "too few candidates can be negatives",
     "no_candidates": "the search found nothing",
+    "unscored": "a score is missing",
 }
 
 
@@ -75,7 +76,8 @@ class Round:
 
 @dataclass(frozen=True)
 class Rule:
-    """How rows are selected; see the top of the module. `least_relevance` and `tolerance` are points of LR."""
+    """How rows are selected; see the top of the module. `least_relevance` and `tolerance` are points of
+    LR."""
 
     mode: Mode = "safe"
     use: Use = "both"
@@ -93,36 +95,42 @@ class Rule:
 
 
 @dataclass
-class Selected:
-    """What was selected of how many rounds, and why others were left out."""
+class Selection:
+    """The rows of many rounds, and what is counted on the way. `left_out`: rounds without a row, by the
+    reason."""
 
-    rows: list[TrainingRow] = field(default_factory=list)
+    rule: Rule
     rounds: int = 0
+    rows: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
 
+    def of(self, rounds: Iterable[Round]) -> Iterator[TrainingRow]:
+        """Their rows, in order. Raises ValueError for a candidate that is named twice."""
+        for one in rounds:
+            self.rounds += 1
+            rows = rows_of(one, self.rule)
+            if isinstance(rows, str):
+                self.left_out[rows] += 1
+                continue
+            self.rows += len(rows)
+            yield from rows
 
-def select(rounds: Iterable[Round], rule: Rule) -> Selected:
-    """The training rows of all rounds, in their order. Raises ValueError for a candidate without a score that
-    the rule reads, or one that is named twice."""
-    selected = Selected()
-    for one in rounds:
-        selected.rounds += 1
-        rows = rows_of(one, rule)
-        if isinstance(rows, str):
-            selected.left_out[rows] += 1
-        else:
-            selected.rows += rows
-    return selected
+    def told(self) -> list[str]:
+        """What was selected and left out, in words."""
+        lines = [f"training rows: {self.rows:,} of {self.rounds - self.left_out.total():,} rounds"]
+        left_out = sorted(self.left_out.items())
+        return lines + [f"  left out: {count:,} rounds, {REASONS[why]}" for why, count in left_out]
 
 
 def rows_of(one: Round, rule: Rule) -> list[TrainingRow] | str:
-    """The rows of a round, or the reason (of REASONS) why there are none."""
+    """The rows of a round, or the reason (of REASONS) why there are none. Raises ValueError for a candidate
+    that is named twice."""
     if len({candidate.passage_id for candidate in one.candidates}) < len(one.candidates):
         raise ValueError(f"{one.query_id}, round {one.round_index}: a candidate is named twice")
-    if not all(map(rule.needs, one.candidates)):
-        raise ValueError(f"{one.query_id}, round {one.round_index}: a candidate has no score for {rule.use!r}")
     if not one.candidates:
         return "no_candidates"
+    if not all(map(rule.needs, one.candidates)):
+        return "unscored"
     ranked = sorted(one.candidates, key=lambda candidate: [-score for score in _scores(candidate, rule)])
     best = ranked[0]
     if rule.use != "relevance" and not best.correctness:
@@ -140,7 +148,8 @@ def rows_of(one: Round, rule: Rule) -> list[TrainingRow] | str:
 def _scores(candidate: Scored, rule: Rule) -> list[float]:
     """The scores that the rule compares, the first one first."""
     correctness, relevance = candidate.correctness or 0.0, float(candidate.relevance or 0)
-    return {"both": [correctness, relevance], "relevance": [relevance], "correctness": [correctness]}[rule.use]
+    every = {"both": [correctness, relevance], "relevance": [relevance], "correctness": [correctness]}
+    return every[rule.use]
 
 
 def _is_positive(candidate: Scored, best: Scored, rule: Rule) -> bool:
@@ -160,7 +169,7 @@ def _is_negative(candidate: Scored, best: Scored, rule: Rule) -> bool:
     return not (is_correct and is_relevant)
 
 
-def _draw(others: Sequence[Scored], one: Round, rule: Rule) -> Iterator[Scored]:
+def _draw(others: Sequence[Scored], one: Round, rule: Rule) -> list[Scored]:
     """As many as the rule wants, in the order in which they are given."""
 
     def number(candidate: Scored) -> float:
@@ -168,7 +177,7 @@ def _draw(others: Sequence[Scored], one: Round, rule: Rule) -> Iterator[Scored]:
         return drawn(rule.seed, "negatives", key)
 
     chosen = {candidate.passage_id for candidate in sorted(others, key=number)[: rule.negatives]}
-    return (candidate for candidate in others if candidate.passage_id in chosen)
+    return [candidate for candidate in others if candidate.passage_id in chosen]
 
 
 def _row(one: Round, passages: Sequence[Scored]) -> TrainingRow:

@@ -126,8 +126,8 @@ class Played:
 class Trajectories:
     """The trajectories of a finished run of `rag-r1 eval` that can be used, in the order of its questions.
 
-    `run`: the run's folder; `setup`: the agent, whose codec reads the tokens. Raises RunError if the run is not
-    finished, or was not played by this agent."""
+    `run`: the run's folder; `setup`: the agent, whose codec reads the tokens. Raises RunError if the run is
+    not finished, or was not played by this agent."""
 
     def __init__(self, run: Path, setup: AgentSetup):
         self.path = run / TRAJECTORIES / "records.jsonl"
@@ -139,7 +139,8 @@ class Trajectories:
         self.rounds = 0
         self._places: list[int] = []
         if not self.path.is_file():
-            raise RunError(f"{run} has no {TRAJECTORIES}/records.jsonl: give the folder of a finished `rag-r1 eval`")
+            what = f"{run} has no {TRAJECTORIES}/records.jsonl"
+            raise RunError(f"{what}: give the folder of a finished `rag-r1 eval`")
         for record, place in _lines(self.path):
             self._note(record, place)
 
