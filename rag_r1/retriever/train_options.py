@@ -47,7 +47,7 @@ class TrainOptions(Arguments):
         "take the encoder's settings from the manifest of this index", "DIR", default=None
     )
     pooling: Literal["mean", "cls", "lasttoken", "max"] | None = argument(
-        "of the encoder (default: the index's, else the model's)", default=None
+        "of the encoder (default: the index's, else the model's)", "{mean,cls,lasttoken,max}", default=None
     )
     query_prefix: str | None = argument("before each query (default: likewise)", "TEXT", default=None)
     passage_prefix: str | None = argument("before each passage (default: likewise)", "TEXT", default=None)
@@ -58,6 +58,7 @@ class TrainOptions(Arguments):
     mode: Mode | None = argument(
         "what stands in a query: the question (agentic), also earlier queries (history), the thought "
         "(reasoning), or nothing (plain) (default: the model's, else agentic)",
+        "{agentic,history,reasoning,plain}",
         default=None,
     )
 

@@ -130,6 +130,7 @@ def _fit(
     from sentence_transformers import SentenceTransformerTrainer
     from sentence_transformers.sentence_transformer.model_card import SentenceTransformerModelCardCallback
 
+    model.model_card_data.generate_widget_examples = False
     if given.lora:
         add_lora(model, given.lora_rank, given.lora_alpha, given.lora_dropout)
     loss = RetrieverLoss(
