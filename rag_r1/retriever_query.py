@@ -46,6 +46,10 @@ class CallContext:
     reasoning: str = ""
 
 
+#: Gives the context when it is asked for: most tools do not read it.
+Context = Callable[[], CallContext]
+
+
 @dataclass(frozen=True)
 class QueryFormat:
     """How an encoder wants its queries: from the manifest of its index, `/ready`, or the manifest of a

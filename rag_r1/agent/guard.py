@@ -26,7 +26,7 @@ from rag_r1.agent.failures import FailurePolicy
 from rag_r1.agent.parts import Tool
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.protocols import Document, Failure, Refusal, in_words
-from rag_r1.retriever_query import CallContext
+from rag_r1.retriever_query import CallContext, Context
 from rag_r1.tool_limits import ToolLimits
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class ToolGuard:
         failures: FailurePolicy,
         wait: Callable[[int], Awaitable[None]],
         called: Counter[str] | None = None,
-        context: Callable[[], CallContext] = lambda: CallContext(""),
+        context: Context = lambda: CallContext(""),
     ):
         self.tools, self.failures, self.wait, self.context = tools, failures, wait, context
         self.called: Counter[str] = Counter() if called is None else called
@@ -155,7 +155,7 @@ class ToolGuard:
         """What the tool returns. Raises what it raises, and ValueError if its `in_context` is not aligned."""
         arguments: Sequence[Mapping[str, Any]] = [call.arguments for call in calls]
         if (in_context := self._own(name, "in_context", None)) is not None:
-            sent = await in_context(arguments, self.context())
+            sent = await in_context(arguments, self.context)
             if isinstance(sent, Failure):
                 return [sent] * len(calls)
             arguments = [dict(one) for one in sent]

@@ -34,7 +34,7 @@ from pydantic import AfterValidator, BeforeValidator
 from rag_r1.import_path import ImportPathError, imported
 from rag_r1.options import Must, OptionFault, OptionsError, Text, option_names, options, options_from
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal
-from rag_r1.retriever_query import CallContext
+from rag_r1.retriever_query import Context
 from rag_r1.tool_limits import ToolLimits
 from rag_r1.tools.function_tool import (
     FunctionTool,
@@ -213,7 +213,7 @@ class Declared:
         return answers
 
     async def in_context(
-        self, arguments: Sequence[Mapping[str, Any]], context: CallContext
+        self, arguments: Sequence[Mapping[str, Any]], context: Context
     ) -> Sequence[Mapping[str, Any]] | Failure:
         """What the tool makes of the arguments in the context of the turn."""
         return await sent_in_context(self.tool, arguments, context)

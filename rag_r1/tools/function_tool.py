@@ -23,7 +23,7 @@ from jsonschema.exceptions import best_match
 from referencing import Registry
 
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal, in_words
-from rag_r1.retriever_query import CallContext
+from rag_r1.retriever_query import Context
 from rag_r1.tool_limits import ToolLimits
 
 #: Characters kept of a text that a tool returns; usually the budget of the observation is the lower limit.
@@ -128,13 +128,14 @@ class Searcher(Interface):
     """Answers all queries of a turn, aligned with them. A failed search is a Failure, never an exception.
 
     It may have a coroutine `in_context(queries, context)`, which returns what is to be searched for instead
-    of the queries of a turn with this CallContext (rag_r1/retriever_query.py), or a Failure of all of them.
+    of the queries of a turn, or a Failure of all of them; `context()` gives the turn's CallContext
+    (rag_r1/retriever_query.py).
     """
 
     async def search(self, queries: Sequence[str]) -> Sequence[Sequence[Document] | Failure]: ...
 
 
-async def sent_in_context(inner: Any, what: Sequence[Any], context: CallContext) -> Sequence[Any] | Failure:
+async def sent_in_context(inner: Any, what: Sequence[Any], context: Context) -> Sequence[Any] | Failure:
     """What a tool (or a searcher) makes of the arguments (or queries) of a turn; unchanged if it does not
     read the context."""
     in_context = getattr(inner, "in_context", None)
@@ -164,7 +165,7 @@ class SearcherTool:
         return await self.searcher.search([one["query"] for one in arguments])
 
     async def in_context(
-        self, arguments: Sequence[Mapping[str, Any]], context: CallContext
+        self, arguments: Sequence[Mapping[str, Any]], context: Context
     ) -> Sequence[Mapping[str, Any]] | Failure:
         """The arguments with what the searcher is to be sent for each query."""
         sent = await sent_in_context(self.searcher, [one["query"] for one in arguments], context)

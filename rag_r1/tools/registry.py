@@ -28,7 +28,7 @@ from weakref import WeakKeyDictionary
 
 from rag_r1.import_path import ImportPathError, imported
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal
-from rag_r1.retriever_query import CallContext
+from rag_r1.retriever_query import Context
 from rag_r1.tool_limits import ToolLimits
 from rag_r1.tools.entries import ToolEntry, make_tool
 from rag_r1.tools.function_tool import SearcherTool, searching, sent_in_context
@@ -130,7 +130,7 @@ class _MadeWhenCalled:
         return await self._tool().call(arguments)
 
     async def in_context(
-        self, arguments: Sequence[Mapping[str, Any]], context: CallContext
+        self, arguments: Sequence[Mapping[str, Any]], context: Context
     ) -> Sequence[Mapping[str, Any]] | Failure:
         return await sent_in_context(self._tool(), arguments, context)
 
@@ -165,7 +165,7 @@ class _MadeWhenAsked:
             self.searcher = make_searcher(self.config)
         return await self.searcher.search(queries)
 
-    async def in_context(self, queries: Sequence[str], context: CallContext) -> Sequence[str] | Failure:
+    async def in_context(self, queries: Sequence[str], context: Context) -> Sequence[str] | Failure:
         if self.searcher is None:
             self.searcher = make_searcher(self.config)
         return await sent_in_context(self.searcher, queries, context)

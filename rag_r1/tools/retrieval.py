@@ -32,7 +32,7 @@ from cachetools import LRUCache
 
 from rag_r1.options import options_from
 from rag_r1.protocols import Document, Failure
-from rag_r1.retriever_query import CallContext
+from rag_r1.retriever_query import Context
 from rag_r1.tools.query_format import MAX_READY_BYTES, AskedFormat, FormatError
 from rag_r1.tools.retriever_options import RetrieverConfig
 
@@ -99,7 +99,7 @@ class RetrievalClient:
         self._session: aiohttp.ClientSession | None = None
         self._format = AskedFormat(config.base, self._get, self._wait, config.retries)
 
-    async def in_context(self, queries: Sequence[str], context: CallContext) -> Sequence[str] | Failure:
+    async def in_context(self, queries: Sequence[str], context: Context) -> Sequence[str] | Failure:
         """What to search for instead of these queries of a turn: see `agentic_input`. A Failure if the server
         does not tell its separator."""
         if self.config.input_mode == "plain":
@@ -109,7 +109,8 @@ class RetrievalClient:
         except (FormatError, aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             logger.warning("no separator from %s (%s)", self.config.base, error)
             return failure(str(error) or type(error).__name__)
-        return [form.query(context, query, self.config.input_mode) for query in queries]
+        asked = context()
+        return [form.query(asked, query, self.config.input_mode) for query in queries]
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
         """Documents for each query, best first, or a Failure. Never raises for a failed search."""

