@@ -88,13 +88,13 @@ class QueryFormat:
             known = ready.get("indexes")
             status = known.get(index) if isinstance(known, dict) else None
         if not isinstance(status, dict):
-            raise ValueError("its /ready describes no index" + (f" {index!r}" if index else ""))
+            raise ValueError("the server's /ready describes no index" + (f" {index!r}" if index else ""))
         separator, longest = status.get("separator"), status.get("max_length")
         prefix = status.get("query_prefix")
         if not isinstance(separator, str) or not separator:
             kind = status.get("backend")
-            what = f"its index, of kind {kind}, has" if isinstance(kind, str) else "its index has"
-            raise ValueError(f"{what} no separator, as only an index with an encoder does")
+            of_kind = f", of kind {kind[:40]}," if isinstance(kind, str) else ""
+            raise ValueError(f"the server's index{of_kind} has no separator")
         if not isinstance(longest, int) or isinstance(longest, bool) or longest < 1:
             longest = None
         return cls(separator, longest, prefix if isinstance(prefix, str) else "")

@@ -30,8 +30,10 @@ from rag_r1.evaluation.run_folder import RunError, RunFolder
 from rag_r1.evaluation.runner import Right, Runner
 from rag_r1.import_path import find_beside_the_caller
 from rag_r1.protocols import Failure
+from rag_r1.retriever_query import CallContext
 from rag_r1.rewards import RewardError, RewardSum
 from rag_r1.tools import close_tools
+from rag_r1.tools.function_tool import sent_in_context
 
 #: Keys of rag_r1.retriever that do not change what a search finds.
 _HOW_FAST = {
@@ -258,9 +260,10 @@ async def unless_stopped(stop: Stop, work: Awaitable[Any]) -> Any:
 
 async def try_search(setup: AgentSetup) -> None:
     """One search, before anything has to be paid for. Raises RunError if it fails."""
-    tool = setup.tools()["search"]
+    tool, query = setup.tools()["search"], "Which river flows through Paris?"
     try:
-        [found] = await tool.call([{"query": "Which river flows through Paris?"}])
+        sent = await sent_in_context(tool, [{"query": query}], lambda: CallContext(query))
+        [found] = [sent] if isinstance(sent, Failure) else await tool.call(sent)
     except Exception as error:  # a tool of the user's own may raise anything
         raise RunError(f"the search does not work: {type(error).__name__}: {error}") from error
     if isinstance(found, Failure):

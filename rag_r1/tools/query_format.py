@@ -22,7 +22,7 @@ from rag_r1.retriever_query import QueryFormat
 MAX_READY_BYTES = 1 << 20
 _OF_INDEX = re.compile(r"(?P<root>.*)/indexes/(?P<name>[^/]+)")
 KEY = "rag_r1.retriever.agentic_input"
-REMEDY = "serve a dense index (build_index.py --encoder MODEL), or set agentic_input to false"
+REMEDY = "serve a dense index (build_index.py --encoder MODEL), or set it to false"
 
 #: GET of an address: its status and body. Raises the errors of connections.
 Get = Callable[[str], Awaitable[tuple[int, bytes]]]
@@ -49,11 +49,13 @@ def read_format(address: str, index: str | None, status: int, body: bytes) -> Qu
     if status != 200:
         raise FormatError(f"{address} answers HTTP {status}", again=status >= 500 or status == 429)
     try:
-        if len(body) > MAX_READY_BYTES:
-            raise ValueError(f"its /ready has more than {MAX_READY_BYTES} bytes")
-        return QueryFormat.of_ready(json.loads(body), index)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"it needs the separator of the server's encoder, but {error}") from None
+        ready = json.loads(body) if len(body) <= MAX_READY_BYTES else None
+    except (ValueError, RecursionError):
+        ready = None
+    try:
+        return QueryFormat.of_ready(ready, index)
+    except ValueError as error:
+        raise FormatError(str(error)) from None
 
 
 class AskedFormat:

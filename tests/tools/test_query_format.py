@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from json_server import Asked, JsonStub
 from scripted import ANSWER, Characters, Engine
 
 from rag_r1.agent import Budget, Episode, FailurePolicy, Trajectory
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.session import try_search
 from rag_r1.options import OptionsError
 from rag_r1.probes import _Gold, _Withheld
 from rag_r1.protocols import Document, load_protocol
@@ -124,7 +127,7 @@ def test_an_index_named_in_the_path_has_its_own_separator():
         ({"backend": "bm25", "separator": None}, 2, "kind bm25, has no separator"),
         ((404, "{}"), 2, "HTTP 404"),
         ((503, "{}"), 4, "HTTP 503"),
-        ((200, "no json"), 2, "separator of the server's encoder"),
+        ((200, "no json"), 2, "/ready describes no index"),
     ],
 )
 def test_a_server_that_tells_no_separator_fails_the_search_and_is_never_sent_the_plain_query(
@@ -137,7 +140,15 @@ def test_a_server_that_tells_no_separator_fails_the_search_and_is_never_sent_the
         assert [one.path for one in server.asked] == ["/ready"] * asked
     (failure,) = record.failures
     assert (failure.kind, record.turns[0].calls[0].status) == ("retriever", "failed")
-    assert words in failure.detail
+    assert words in failure.detail and failure.detail.endswith("or set it to false")
+
+
+def test_an_evaluation_does_not_start_with_such_a_server():
+    with served({"backend": "bm25", "separator": None}) as server:
+        setup = SimpleNamespace(tools=lambda: shared_tools(options(server), {}))
+        with pytest.raises(RunError, match="does not work: .*kind bm25, has no separator; serve a dense"):
+            asyncio.run(try_search(setup))
+        assert queries(server) == []
 
 
 def test_a_server_that_is_ready_later_is_asked_again():
