@@ -4,7 +4,7 @@
 
 Questions are JSONL with {"question", "supporting_ids": [corpus id, ...]} per line. For each split the
 questions are shuffled with the split's number and halved. Rows for the first half: each supporting passage is
-the positive of a row, the negatives are what BM25 ranks highest without the question's supporting passages.
+the positive of a row, the negatives are what the untrained encoder ranks highest without the supporting ones.
 They are trained on by `rag-r1 retriever train` with recipes/agentic_r/retriever_cpu.yaml (--recipe) and
 `--mode plain`, for a question is its own query here. Then an index of the whole corpus is built with the
 trained encoder, and asked the second half.
@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.retrieval_recall import recall  # noqa: E402
 
-#: Passages that BM25 gives for a question, of which the first that are not supporting are negatives.
+#: Passages that are found for a question, of which the first that are not supporting are negatives.
 MINED = 30
 #: Student's t for 95 %, two-sided, by degrees of freedom.
 _T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
@@ -75,14 +75,13 @@ def split(number: int, questions: Sequence[Mapping[str, Any]], args: argparse.Na
         return json.loads(result.read_text())
     train, test = halves(questions, number)
     folder.mkdir(exist_ok=True)
-    rows = folder / "train.jsonl"
+    rows, base = folder / "train.jsonl", args.base_index or index(args, args.work / "untrained", args.encoder)
     if not rows.is_file():
-        lines = training_rows(train, mined(args, train))
+        lines = training_rows(train, found_in(base, train, args))
         part = rows.with_suffix(".part")
         part.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         part.replace(rows)
     model = trained(rows, folder, args)
-    base = args.base_index or index(args, args.work / "untrained", args.encoder)
     measured = {
         "untrained": measure(base, test, args),
         "trained": measure(index(args, folder / "index", str(model)), test, args),
@@ -102,8 +101,8 @@ def halves(questions: Sequence[Any], number: int) -> tuple[list[Any], list[Any]]
 def training_rows(
     questions: Sequence[Mapping[str, Any]], found: Sequence[Sequence[str]]
 ) -> list[dict[str, Any]]:
-    """Rows as `rag-r1 retriever train` reads them, one for each supporting passage; `found`: ids that BM25
-    gives for each question."""
+    """Rows as `rag-r1 retriever train` reads them, one for each supporting passage; `found`: the ids that the
+    untrained encoder gives for each question."""
     rows = []
     for question, ids in zip(questions, found, strict=True):
         gold = list(dict.fromkeys(question["supporting_ids"]))
@@ -126,25 +125,26 @@ def training_rows(
     return rows
 
 
-def mined(args: argparse.Namespace, questions: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The ids of the passages that BM25 ranks highest for each question."""
+def found_in(
+    folder: Path, questions: Sequence[Mapping[str, Any]], args: argparse.Namespace, count: int = MINED
+) -> list[list[str]]:
+    """The ids of the best passages of an index for each question."""
     from retrieval_server.search.index_source import IndexSource
 
-    source = IndexSource.open(index(args, args.work / "bm25", None))
-    answers = source.search([question["question"] for question in questions], MINED)
+    source = IndexSource.open(folder, device=args.device)
+    answers = source.search([question["question"] for question in questions], count)
     source.close()
     return [[hit.passage.id for hit in hits] for hits in answers]
 
 
-def index(args: argparse.Namespace, out: Path, encoder: str | None) -> Path:
-    """An index of the corpus with this encoder, or with BM25; built unless it is there."""
+def index(args: argparse.Namespace, out: Path, encoder: str) -> Path:
+    """An index of the corpus with this encoder; built unless it is there."""
     from retrieval_server.indexing.builder import build_index
     from retrieval_server.indexing.options import BuildOptions
 
     if not out.exists():
-        backend = "bm25" if encoder is None else "dense"
-        more = {} if encoder is None else {"encoder": encoder, "device": args.device}
-        build_index(BuildOptions(corpus=args.corpus, out=out, backend=backend, **more))
+        options = {"backend": "dense", "encoder": encoder, "device": args.device}
+        build_index(BuildOptions(corpus=args.corpus, out=out, **options))
     return out
 
 
@@ -163,12 +163,7 @@ def measure(
     folder: Path, questions: Sequence[Mapping[str, Any]], args: argparse.Namespace
 ) -> dict[str, float]:
     """Recall at each k, in an index."""
-    from retrieval_server.search.index_source import IndexSource
-
-    source = IndexSource.open(folder, device=args.device)
-    answers = source.search([question["question"] for question in questions], max(args.k))
-    source.close()
-    found = [[hit.passage.id for hit in hits] for hits in answers]
+    found = found_in(folder, questions, args, max(args.k))
     wanted = [set(question["supporting_ids"]) for question in questions]
     return {str(k): recall([ids[:k] for ids in found], wanted) for k in args.k}
 
