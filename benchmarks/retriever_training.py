@@ -170,7 +170,7 @@ def measure(
 
 def table(results: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> list[str]:
     """The splits and the mean difference with its interval, as Markdown."""
-    heads = [f"{name}@{k}" for k in ks for name in ("untrained", "trained", "points")]
+    heads = [head for k in ks for head in (f"untrained@{k}", f"trained@{k}", "points")]
     lines = [f"| split | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
     for number, one in enumerate(results):
         cells = []
