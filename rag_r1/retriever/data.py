@@ -220,7 +220,12 @@ async def _correctness(making: _Making, candidates: Candidates, trajectories: Tr
             return False
         given = given.model_copy(update={"max_cost": left})
     settings = settings_of(
-        given, ready, "continuations", samples=given.samples, temperature=given.temperature
+        given,
+        ready,
+        "continuations",
+        samples=given.samples,
+        temperature=given.temperature,
+        served=making.search["served"],
     )
     out = making.step("correctness")
     async with session(given, ready, given.base_url, given.model, settings, out=out) as run:

@@ -113,7 +113,11 @@ class Relevance:
         await self._ask(judge, "sub_answers", _whole(played), _whole_fingerprint(played), [(case, read)])
 
     async def _score(self, judge: Judge, one: SearchRound) -> None:
-        """Ask for the scores of a round, in as many requests as it takes."""
+        """Ask for the scores of a round, in as many requests as it takes; not before it is settled what the
+        sub-answer is, which would change the requests."""
+        whole = _whole(one.played), _whole_fingerprint(one.played)
+        if not self.results.has(*whole) and not self.results.attempts(*whole):
+            return
         documents = self.candidates.of(one) or []
         parts = [documents[start : start + AT_ONCE] for start in range(0, len(documents), AT_ONCE)]
         cases = [(self._case(one, part), partial(read_scores, count=len(part))) for part in parts]

@@ -57,12 +57,14 @@ def test_a_passage_is_correct_if_and_only_if_the_agent_answers_with_it_alone(mad
     for record in scored:
         question, number, scores = questions[record["id"]], record["round_index"], record["docid_score"]
         right = {name for name, one in scores.items() if one["metric_score"]["em"] == 1}
-        assert right == correct_passages(world, question, number, scores) and 0 < len(right) < len(scores)
+        assert right == correct_passages(world, question, number, scores)
         # The other searches of the question are still to come, whatever this one has found.
         after = {one["retrieved_times"] for one in scores.values()}
         assert after == {len(question.lookups) - number}
         asked = [lookup.entity for lookup in question.lookups]
         assert [*record["history_queries"], record["current_query"]] == asked[:number]
+    ems = [one["metric_score"]["em"] for record in scored for one in record["docid_score"].values()]
+    assert set(ems) == {0.0, 1.0}
 
 
 def test_every_record_names_passages_of_the_corpus_by_its_own_ids(made):
@@ -230,3 +232,22 @@ def test_a_run_of_another_protocol_is_refused(made, tmp_path, capsys):
     given = world.words(tmp_path / "out", trajectories=out / "trajectories", protocol="search_r1")
     assert data.main(given) == 1
     assert "was played with --protocol rag_r1_sq" in capsys.readouterr().err
+
+
+def test_a_judge_that_is_gone_costs_no_score_twice(made, tmp_path, tokenizer, capsys):
+    gone = [True]
+
+    def mood(case, said, attempt):
+        return None if gone[0] and "searches" in case and "river" in case["question"] else said
+
+    with scored_world(tmp_path, tokenizer, mood=mood) as world:
+        given = world.words(tmp_path / "out", *FEW)
+        assert data.main(given) == 0
+        assert "requests to the judge that were unanswered: " in capsys.readouterr().out
+        scored = sum("passages" in case for case in world.judge.cases)
+        gone[0] = False
+        assert data.main(given) == 0
+        every = sum("passages" in case for case in world.judge.cases)
+    whole = len({json.dumps(case) for case in made[0].judge.cases if "passages" in case})
+    assert 0 < scored < every == whole, "a round is scored when its sub-answer is settled, and then once"
+    assert (tmp_path / "out" / "train.jsonl").read_bytes() == (made[1] / "train.jsonl").read_bytes()
