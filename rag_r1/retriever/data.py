@@ -24,8 +24,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from rag_r1.command_line import Positive, argument, read_arguments
 from rag_r1.evaluation.arguments import From0
@@ -37,8 +40,10 @@ from rag_r1.evaluation.judge import judge_endpoint
 from rag_r1.evaluation.run_folder import RunError, as_json, write_whole
 from rag_r1.evaluation.session import Prepared, prepare, run_command, session, settings_of
 from rag_r1.evaluation.traces import usage_line
+from rag_r1.options import Must
+from rag_r1.protocols import Document
 from rag_r1.retriever.candidates import Candidates, retriever_settings
-from rag_r1.retriever.correctness import Correctness
+from rag_r1.retriever.correctness import POOL, Correctness
 from rag_r1.retriever.estimate import estimate
 from rag_r1.retriever.judge import Judge
 from rag_r1.retriever.records import (
@@ -69,6 +74,7 @@ example:
 With --estimate it ends when it is known what the scores will cost; without, it goes on to train.jsonl.
 """
 SUMMARY = "summary.json"
+From0Count = Annotated[int, Field(ge=0), Must("a whole number of at least 0")]
 #: In `steps/`: the settings with which the trajectories were played.
 PLAYED = "trajectories.json"
 
@@ -79,6 +85,11 @@ class DataArguments(SelectionArguments, PolicyArguments):
     candidates: Positive = argument("passages of each search that are scored", "N", default=20)
     samples: Positive = argument("continuations for each candidate", "N", default=1)
     temperature: From0 = argument("of the continuations; 0: greedy, as the trajectories", "T", default=0.0)
+    beside: From0Count = argument(
+        "unrelated passages shown behind each candidate, for an agent that cannot read a single one",
+        "N",
+        default=0,
+    )
     trajectories: Path | None = argument(
         "a finished run of `rag-r1 eval` with this agent, whose searches are scored (default: it is played "
         "here)",
@@ -226,10 +237,15 @@ async def _correctness(making: _Making, candidates: Candidates, trajectories: Tr
         samples=given.samples,
         temperature=given.temperature,
         served=making.search["served"],
+        beside=given.beside,
     )
     out = making.step("correctness")
     async with session(given, ready, given.base_url, given.model, settings, out=out) as run:
-        scores = Correctness(run, candidates, given.samples, given.temperature, given.seed)
+        texts = candidates.passages(trajectories) if given.beside else ()
+        others = [Document(passage.id, passage.contents) for passage in islice(texts, POOL)]
+        scores = Correctness(
+            run, candidates, given.samples, given.temperature, given.seed, others, given.beside
+        )
         done = await scores.play(trajectories, making.told["continuations"])
         print(usage_line(run))
         if not done:

@@ -175,11 +175,12 @@ def rule_records(candidates: Candidates, trajectories: Trajectories) -> Iterator
     """The scores by the rule: 100 where an accepted answer stands in the passage, else 0."""
     for played in trajectories:
         for one, documents in rounds_with_candidates(candidates, played):
-            scores = {d.id: 100 * int(_holds_answer(d, played.golds)) for d in documents}
+            scores = {d.id: 100 * int(holds_answer(d, played.golds)) for d in documents}
             yield RelevanceRecord(id=played.id, round_index=one.index, docid_score=scores)
 
 
-def _holds_answer(document: Document, golds: Sequence[str]) -> bool:
+def holds_answer(document: Document, golds: Sequence[str]) -> bool:
+    """Does an accepted answer stand in the passage, word for word?"""
     return bool(cover_exact_match(document.contents, list(golds), ordered=True))
 
 

@@ -248,6 +248,38 @@ def test_a_judge_that_is_gone_costs_no_score_twice(made, tmp_path, tokenizer, ca
         gone[0] = False
         assert data.main(given) == 0
         every = sum("passages" in case for case in world.judge.cases)
-    whole = len({json.dumps(case) for case in made[0].judge.cases if "passages" in case})
+    records = lines(tmp_path / "out" / "candidates.jsonl")
+    candidates = [one["candidate_passage_ids"] for record in records for one in record["trajectory"]]
+    whole = sum(-(-len(names) // 10) for names in candidates)
     assert 0 < scored < every == whole, "a round is scored when its sub-answer is settled, and then once"
     assert (tmp_path / "out" / "train.jsonl").read_bytes() == (made[1] / "train.jsonl").read_bytes()
+
+
+def test_passages_beside_a_candidate_are_of_other_questions_and_say_nothing(made, tmp_path):
+    world, _ = made
+    before = len(world.policy.bodies)
+    given = world.words(tmp_path / "out", *FEW, "--utility", "correctness", "--beside", "2")
+    assert data.main(given) == 0
+    texts = read_passages(tmp_path / "out" / "passages.jsonl")
+    near = {
+        record["question"]: {name for one in record["trajectory"] for name in one["candidate_passage_ids"]}
+        for record in lines(tmp_path / "out" / "candidates.jsonl")
+    }
+    shown: dict[str, set[tuple[str, ...]]] = {question: set() for question in near}
+    for body in world.policy.bodies[before:]:
+        prompt = world.policy.tokenizer.decode(body["prompt"])
+        question = max((one for one in near if one in prompt), key=len)
+        names = tuple(name for name, text in texts.items() if text in prompt.partition("</information>")[0])
+        far = tuple(name for name in names if name not in near[question])
+        if len(names) == 3 and far:  # the first search of a continuation
+            shown[question].add(far)
+    golds = {question.text: question.gold for question in world.questions}
+    for question, drawn in shown.items():
+        assert len(drawn) == 1, "the same for all candidates"
+        assert all(len(far) == 2 and golds[question] not in "".join(texts[n] for n in far) for far in drawn)
+
+
+def test_more_passages_beside_than_there_are_is_told(made, tmp_path, capsys):
+    given = made[0].words(tmp_path / "out", *FEW, "--utility", "correctness", "--beside", "500")
+    assert data.main(given) == 1
+    assert "--beside 500: only " in capsys.readouterr().err
