@@ -20,7 +20,7 @@ The selection reads the written scores, so another rule needs no new ones: run t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -116,9 +116,14 @@ class _Making:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What decides how the trajectories are played."""
-        settings = settings_of(self.given, self.ready, "trajectories", model=self.given.model)
-        return as_json({**settings, "served": self.search["served"]})
+        """What decides how the trajectories are played. Of a model in a folder its files count, too, which a
+        training may have written anew."""
+        model, files = Path(self.given.model), {}
+        if model.is_dir():
+            facts = ((path.name, path.stat()) for path in sorted(model.iterdir()))
+            files = {name: [fact.st_size, fact.st_mtime_ns] for name, fact in facts}
+        more = {"model": self.given.model, "files": files, "served": self.search["served"]}
+        return as_json(settings_of(self.given, self.ready, "trajectories", **more))
 
     def has_played(self) -> bool:
         """Were all of them played, with these settings and without a failure?"""
@@ -224,7 +229,7 @@ async def _correctness(making: _Making, candidates: Candidates, trajectories: Tr
     """Play and write the continuations; whether all were played."""
     given, ready = making.given, making.ready
     assert given.base_url is not None
-    if given.max_cost is not None:
+    if given.max_cost is not None and given.trajectories is None:
         left = given.max_cost - trajectories.usage.cost(given.price_in, given.price_out)
         if left <= 0:
             print(stopped_line("the trajectories have cost --max-cost", "the continuations are missing"))
@@ -314,10 +319,6 @@ def _select(making: _Making) -> None:
         "left_out": dict(sorted(selection.left_out.items())),
     }
     write_whole(making.out(SUMMARY), json.dumps(making.told, indent=2, ensure_ascii=False) + "\n")
-    for line in _ending(making, selection.told()):
+    for line in selection.told():
         print(line)
-
-
-def _ending(making: _Making, told: Sequence[str]) -> Iterator[str]:
-    yield from told
-    yield f"training rows: {making.out(TRAIN)}; text of their passages: {making.out(PASSAGES)}"
+    print(f"training rows: {making.out(TRAIN)}; text of their passages: {making.out(PASSAGES)}")

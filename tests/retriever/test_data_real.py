@@ -6,7 +6,6 @@ import json
 
 import pytest
 from scored_world import lines
-from torch_policy import TorchPolicy
 
 from rag_r1.demo.evaluation import evaluation
 from rag_r1.demo.policy import policy_path
@@ -22,6 +21,8 @@ DIALECT, QUESTIONS = "rag_r1_sq", 12
 
 
 def test_the_embedded_policy_goes_on_with_each_passage_and_those_with_the_answer_help(tmp_path):
+    from torch_policy import TorchPolicy
+
     world = make_world(5, "test", people=60, places=20)
     questions = make_questions(world, QUESTIONS, 5, kinds=("one_hop",))
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(one) + "\n" for one in world.passages))
