@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aiohttp import web
 from reading_policy import ReadingPolicy
 from scripted_judge import ScriptedJudge, scripted_judge
 
@@ -24,6 +25,18 @@ from rag_r1.rows import write_rows
 
 #: A reply of the judge made into another one: (case, reply, attempt from 0) -> reply; None: status 500.
 Mood = Callable[[dict[str, Any], str, int], str | None]
+
+
+@dataclass
+class DescribedPolicy(ReadingPolicy):
+    """With a retrieval server that tells its encoder's `separator`, if it has one."""
+
+    separator: str | None = None
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        if self.separator is None:
+            return await super()._ready(request)
+        return web.json_response({"separator": self.separator, "max_length": 512, "query_prefix": ""})
 
 
 @dataclass
@@ -65,7 +78,7 @@ class ScoredWorld:
 
 @contextmanager
 def scored_world(
-    folder: Path, tokenizer: Any, count: int = 6, mood: Mood | None = None
+    folder: Path, tokenizer: Any, count: int = 6, mood: Mood | None = None, separator: str | None = None
 ) -> Iterator[ScoredWorld]:
     """Serve a world of `count` questions for the length of the block."""
     world = make_world(3, "test", people=30, places=12)
@@ -78,7 +91,7 @@ def scored_world(
         asked = (b for b in reversed(judge.bodies) if json.loads(b["messages"][-1]["content"]) == case)
         return _said(case) if mood is None else mood(case, _said(case), next(asked)["seed"])
 
-    policy = ReadingPolicy.of(tokenizer, questions, world.passages)
+    policy = DescribedPolicy.of(tokenizer, questions, world.passages, separator=separator)
     with policy, scripted_judge(reply) as judge:
         yield ScoredWorld(policy, judge, world, questions, data)
 

@@ -84,6 +84,19 @@ def test_every_record_names_passages_of_the_corpus_by_its_own_ids(made):
             assert list(relevance[key]) == list(correctness[key]) == names
 
 
+def test_the_retriever_is_sent_what_the_agent_sends_it_and_records_keep_both(tmp_path, tokenizer):
+    with scored_world(tmp_path, tokenizer, separator=" [SEP] ") as world:
+        given = world.words(tmp_path / "out", *FEW, "--utility", "relevance")
+        assert data.main([*given, "rag_r1.retriever.agentic_input=true"]) == 0
+    records = lines(tmp_path / "out" / "candidates.jsonl")
+    assert records
+    for record in records:
+        for one in record["trajectory"]:
+            assert one["sent_query"] == f"{record['question']} [SEP] {one['current_query']}"
+    rows = list(read_training_rows(tmp_path / "out" / "train.jsonl"))
+    assert all("[SEP]" not in row.query_text for row in rows)
+
+
 def test_the_rows_have_what_helps_first_and_nothing_useful_behind(made):
     world, out = made
     questions = {question.id: question for question in world.questions}
