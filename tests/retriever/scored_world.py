@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,6 @@ class ScoredWorld:
     world: World
     questions: Sequence[Question]
     data: Path
-    asked: list[str] = field(default_factory=list)
 
     def words(self, out: Path, *more: object, judged: bool = True, **flags: object) -> list[str]:
         """The words after `rag-r1 retriever data`; a flag that is None is left out."""
@@ -70,10 +69,6 @@ class ScoredWorld:
         }
         told = ((f"--{name.replace('_', '-')}", value) for name, value in given.items() if value is not None)
         return [*(str(word) for pair in told for word in pair), *map(str, more)]
-
-    def holds(self, passage: str, entity: str) -> bool:
-        """Does a passage state the fact that the world's questions ask about this entity?"""
-        return passage.startswith(f'"{entity}"')
 
 
 @contextmanager
