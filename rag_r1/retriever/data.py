@@ -20,12 +20,15 @@ The selection reads the written scores, so another rule needs no new ones: run t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from rag_r1.command_line import Positive, argument, read_arguments
 from rag_r1.evaluation.arguments import From0
@@ -37,8 +40,10 @@ from rag_r1.evaluation.judge import judge_endpoint
 from rag_r1.evaluation.run_folder import RunError, as_json, write_whole
 from rag_r1.evaluation.session import Prepared, prepare, run_command, session, settings_of
 from rag_r1.evaluation.traces import usage_line
+from rag_r1.options import Must
+from rag_r1.protocols import Document
 from rag_r1.retriever.candidates import Candidates, retriever_settings
-from rag_r1.retriever.correctness import Correctness
+from rag_r1.retriever.correctness import POOL, Correctness
 from rag_r1.retriever.estimate import estimate
 from rag_r1.retriever.judge import Judge
 from rag_r1.retriever.records import (
@@ -69,6 +74,7 @@ example:
 With --estimate it ends when it is known what the scores will cost; without, it goes on to train.jsonl.
 """
 SUMMARY = "summary.json"
+From0Count = Annotated[int, Field(ge=0), Must("a whole number of at least 0")]
 #: In `steps/`: the settings with which the trajectories were played.
 PLAYED = "trajectories.json"
 
@@ -79,6 +85,11 @@ class DataArguments(SelectionArguments, PolicyArguments):
     candidates: Positive = argument("passages of each search that are scored", "N", default=20)
     samples: Positive = argument("continuations for each candidate", "N", default=1)
     temperature: From0 = argument("of the continuations; 0: greedy, as the trajectories", "T", default=0.0)
+    beside: From0Count = argument(
+        "unrelated passages shown behind each candidate, for an agent that cannot read a single one",
+        "N",
+        default=0,
+    )
     trajectories: Path | None = argument(
         "a finished run of `rag-r1 eval` with this agent, whose searches are scored (default: it is played "
         "here)",
@@ -105,9 +116,14 @@ class _Making:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What decides how the trajectories are played."""
-        settings = settings_of(self.given, self.ready, "trajectories", model=self.given.model)
-        return as_json({**settings, "served": self.search["served"]})
+        """What decides how the trajectories are played. Of a model in a folder its files count, too, which a
+        training may have written anew."""
+        model, files = Path(self.given.model), {}
+        if model.is_dir():
+            facts = ((path.name, path.stat()) for path in sorted(model.iterdir()))
+            files = {name: [fact.st_size, fact.st_mtime_ns] for name, fact in facts}
+        more = {"model": self.given.model, "files": files, "served": self.search["served"]}
+        return as_json(settings_of(self.given, self.ready, "trajectories", **more))
 
     def has_played(self) -> bool:
         """Were all of them played, with these settings and without a failure?"""
@@ -213,18 +229,28 @@ async def _correctness(making: _Making, candidates: Candidates, trajectories: Tr
     """Play and write the continuations; whether all were played."""
     given, ready = making.given, making.ready
     assert given.base_url is not None
-    if given.max_cost is not None:
+    if given.max_cost is not None and given.trajectories is None:
         left = given.max_cost - trajectories.usage.cost(given.price_in, given.price_out)
         if left <= 0:
             print(stopped_line("the trajectories have cost --max-cost", "the continuations are missing"))
             return False
         given = given.model_copy(update={"max_cost": left})
     settings = settings_of(
-        given, ready, "continuations", samples=given.samples, temperature=given.temperature
+        given,
+        ready,
+        "continuations",
+        samples=given.samples,
+        temperature=given.temperature,
+        served=making.search["served"],
+        beside=given.beside,
     )
     out = making.step("correctness")
     async with session(given, ready, given.base_url, given.model, settings, out=out) as run:
-        scores = Correctness(run, candidates, given.samples, given.temperature, given.seed)
+        texts = candidates.passages(trajectories) if given.beside else ()
+        others = [Document(passage.id, passage.contents) for passage in islice(texts, POOL)]
+        scores = Correctness(
+            run, candidates, given.samples, given.temperature, given.seed, others, given.beside
+        )
         done = await scores.play(trajectories, making.told["continuations"])
         print(usage_line(run))
         if not done:
@@ -293,10 +319,6 @@ def _select(making: _Making) -> None:
         "left_out": dict(sorted(selection.left_out.items())),
     }
     write_whole(making.out(SUMMARY), json.dumps(making.told, indent=2, ensure_ascii=False) + "\n")
-    for line in _ending(making, selection.told()):
+    for line in selection.told():
         print(line)
-
-
-def _ending(making: _Making, told: Sequence[str]) -> Iterator[str]:
-    yield from told
-    yield f"training rows: {making.out(TRAIN)}; text of their passages: {making.out(PASSAGES)}"
+    print(f"training rows: {making.out(TRAIN)}; text of their passages: {making.out(PASSAGES)}")

@@ -30,6 +30,8 @@ Read = TypeVar("Read")
 ATTEMPTS = 3
 #: Temperature of the attempts after the first.
 AGAIN = 0.7
+#: Requests without an answer in a row after which the run ends: the endpoint is gone.
+MOST_FAILURES_IN_A_ROW = 50
 #: Tokens of a reply, unless --judge-body says otherwise.
 MOST_TOKENS = 1000
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
@@ -47,6 +49,7 @@ class Judge:
     def __init__(self, given: JudgeArguments, endpoint: Endpoint, tape: Tape):
         self.given, self.endpoint, self.tape = given, endpoint, tape
         self.counts: Counter[str] = Counter()
+        self._failures_in_a_row = 0
 
     async def ask(
         self, name: str, told: str, case: Mapping[str, Any], read: Callable[[list[Any]], Read], before: int
@@ -64,13 +67,20 @@ class Judge:
             try:
                 reply = await exchanges.ask(PATH, body, read_chat, most)
             except EngineFailure as error:
-                self.counts["unanswered"] += 1
+                self._note_unanswered(error)
                 raise Unanswered(str(error)) from error
+            self._failures_in_a_row = 0
             try:
                 return read(read_list(reply.text))
             except ValueError:
                 self.counts["refused"] += 1
         return None
+
+    def _note_unanswered(self, error: EngineFailure) -> None:
+        self.counts["unanswered"] += 1
+        self._failures_in_a_row += 1
+        if (count := self._failures_in_a_row) >= MOST_FAILURES_IN_A_ROW:
+            self.endpoint.stop(f"{count} requests in a row got no answer of the judge; the last: {error}")
 
 
 class Unanswered(Exception):

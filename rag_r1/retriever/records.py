@@ -22,6 +22,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from rag_r1.evaluation.run_folder import write_lines
+from rag_r1.protocols.actions import well_formed
 
 CANDIDATES, PASSAGES, SUB_ANSWERS = "candidates.jsonl", "passages.jsonl", "sub_answers.jsonl"
 RELEVANCE, CORRECTNESS, TRAIN = "relevance.jsonl", "correctness.jsonl", "train.jsonl"
@@ -192,7 +193,7 @@ def write_records(path: Path, records: Iterable[_Record]) -> int:
         nonlocal count
         for record in records:
             count += 1
-            yield json.dumps(plain(record), ensure_ascii=False) + "\n"
+            yield well_formed(json.dumps(plain(record), ensure_ascii=False)) + "\n"
 
     write_lines(path, lines())
     return count

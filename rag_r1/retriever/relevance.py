@@ -113,7 +113,11 @@ class Relevance:
         await self._ask(judge, "sub_answers", _whole(played), _whole_fingerprint(played), [(case, read)])
 
     async def _score(self, judge: Judge, one: SearchRound) -> None:
-        """Ask for the scores of a round, in as many requests as it takes."""
+        """Ask for the scores of a round, in as many requests as it takes; not before it is settled what the
+        sub-answer is, which would change the requests."""
+        whole = _whole(one.played), _whole_fingerprint(one.played)
+        if not self.results.has(*whole) and not self.results.attempts(*whole):
+            return
         documents = self.candidates.of(one) or []
         parts = [documents[start : start + AT_ONCE] for start in range(0, len(documents), AT_ONCE)]
         cases = [(self._case(one, part), partial(read_scores, count=len(part))) for part in parts]
@@ -171,11 +175,12 @@ def rule_records(candidates: Candidates, trajectories: Trajectories) -> Iterator
     """The scores by the rule: 100 where an accepted answer stands in the passage, else 0."""
     for played in trajectories:
         for one, documents in rounds_with_candidates(candidates, played):
-            scores = {d.id: 100 * int(_holds_answer(d, played.golds)) for d in documents}
+            scores = {d.id: 100 * int(holds_answer(d, played.golds)) for d in documents}
             yield RelevanceRecord(id=played.id, round_index=one.index, docid_score=scores)
 
 
-def _holds_answer(document: Document, golds: Sequence[str]) -> bool:
+def holds_answer(document: Document, golds: Sequence[str]) -> bool:
+    """Does an accepted answer stand in the passage, word for word?"""
     return bool(cover_exact_match(document.contents, list(golds), ordered=True))
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aiohttp import web
 from reading_policy import ReadingPolicy
 from scripted_judge import ScriptedJudge, scripted_judge
 
@@ -27,6 +28,18 @@ Mood = Callable[[dict[str, Any], str, int], str | None]
 
 
 @dataclass
+class DescribedPolicy(ReadingPolicy):
+    """With a retrieval server that tells its encoder's `separator`, if it has one."""
+
+    separator: str | None = None
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        if self.separator is None:
+            return await super()._ready(request)
+        return web.json_response({"separator": self.separator, "max_length": 512, "query_prefix": ""})
+
+
+@dataclass
 class ScoredWorld:
     """What runs, and the words that a command needs for it."""
 
@@ -35,7 +48,6 @@ class ScoredWorld:
     world: World
     questions: Sequence[Question]
     data: Path
-    asked: list[str] = field(default_factory=list)
 
     def words(self, out: Path, *more: object, judged: bool = True, **flags: object) -> list[str]:
         """The words after `rag-r1 retriever data`; a flag that is None is left out."""
@@ -58,14 +70,10 @@ class ScoredWorld:
         told = ((f"--{name.replace('_', '-')}", value) for name, value in given.items() if value is not None)
         return [*(str(word) for pair in told for word in pair), *map(str, more)]
 
-    def holds(self, passage: str, entity: str) -> bool:
-        """Does a passage state the fact that the world's questions ask about this entity?"""
-        return passage.startswith(f'"{entity}"')
-
 
 @contextmanager
 def scored_world(
-    folder: Path, tokenizer: Any, count: int = 6, mood: Mood | None = None
+    folder: Path, tokenizer: Any, count: int = 6, mood: Mood | None = None, separator: str | None = None
 ) -> Iterator[ScoredWorld]:
     """Serve a world of `count` questions for the length of the block."""
     world = make_world(3, "test", people=30, places=12)
@@ -78,7 +86,7 @@ def scored_world(
         asked = (b for b in reversed(judge.bodies) if json.loads(b["messages"][-1]["content"]) == case)
         return _said(case) if mood is None else mood(case, _said(case), next(asked)["seed"])
 
-    policy = ReadingPolicy.of(tokenizer, questions, world.passages)
+    policy = DescribedPolicy.of(tokenizer, questions, world.passages, separator=separator)
     with policy, scripted_judge(reply) as judge:
         yield ScoredWorld(policy, judge, world, questions, data)
 

@@ -77,8 +77,7 @@ def twice(out: Path) -> list[object]:
     return [key for key, count in found.items() if count > 1]
 
 
-@pytest.mark.parametrize("seed", [0])
-def test_a_run_killed_at_ten_random_moments_ends_as_one_that_was_not(tmp_path, tokenizer, seed):
+def test_a_run_killed_at_ten_random_moments_ends_as_one_that_was_not(tmp_path, tokenizer):
     def mood(case, said, attempt):
         """To every third case the judge says too much when it is first asked."""
         return said if attempt or len(said) % 3 else said + " as far as I can tell"
@@ -89,7 +88,7 @@ def test_a_run_killed_at_ten_random_moments_ends_as_one_that_was_not(tmp_path, t
         whole, asked, judged = written(tmp_path / "whole"), len(world.policy.bodies), len(world.judge.cases)
         out = tmp_path / "killed"
         given = world.words(out, *few)
-        moments = sorted(random.Random(seed).sample(range(1, whole), KILLS))
+        moments = sorted(random.Random(0).sample(range(1, whole), KILLS))
         kills = sum(killed_at(world, out, given, count) for count in moments)
         assert kills == KILLS, "each start was killed while it worked"
         assert data.main(given) == 0
