@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_r1.retriever.records import plain
 from rag_r1.retriever.selection import REASONS, Round, Rule, Scored, Selection, rows_of
 
 FAITHFUL, SAFE = Rule(mode="faithful"), Rule(mode="safe")
@@ -51,7 +52,7 @@ def test_faithful_selects_the_published_positives(scores, found):
 
 def test_a_row_has_the_published_keys_the_positive_first_and_fifteen_negatives():
     (row,) = rows_of(round_of((0.0, 0), (1.0, 95), *[(0.0, 10)] * 14), FAITHFUL)
-    assert row.model_dump(mode="json") == {
+    assert plain(row) == {
         "dataset": "hotpotqa",
         "query_id": "q1",
         "question": "Who?",
