@@ -40,6 +40,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "rag_r1.evaluation.evaluate",
         "ask a model or a checkpoint questions and report; eval report, eval compare; resumable",
     ),
+    "retriever": (
+        "rag_r1.retriever.command",
+        "make a retriever for the agent: training data, training; resumable",
+    ),
     "mcp": ("rag_r1.mcp_command", "offer the search and a trained agent to MCP clients"),
     "serve": ("rag_r1.serving.command", "chat with a search agent: an OpenAI-compatible server with a page"),
     "chat": ("rag_r1.serving.terminal", "the same chat in the terminal"),

@@ -31,8 +31,10 @@ from rag_r1.agent import Tool
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.probe_passages import Passages
 from rag_r1.protocols import SEARCH, Document, Failure
+from rag_r1.retriever_query import Context
 from rag_r1.supporting import Evidence, title_of
 from rag_r1.tools import RetrieverConfig, Searcher, searching
+from rag_r1.tools.function_tool import sent_in_context
 
 Probe = Literal["real", "closed_book", "empty", "random", "gold", "withheld"]
 PROBES: tuple[Probe, ...] = ("real", "closed_book", "empty", "random", "gold", "withheld")
@@ -158,6 +160,9 @@ class _Gold:
         found = await self.tool.call([{"query": query} for query in queries])
         return [self._one(query, result) for query, result in zip(queries, found, strict=True)]
 
+    async def in_context(self, queries: Sequence[str], context: Context) -> Sequence[str] | Failure:
+        return await _sent(self.tool, queries, context)
+
     def _one(self, query: str, result: Result) -> Result:
         if isinstance(result, Failure):
             return result
@@ -214,9 +219,18 @@ class _Withheld:
             for result in results
         ]
 
+    async def in_context(self, queries: Sequence[str], context: Context) -> Sequence[str] | Failure:
+        return await _sent(self.tool, queries, context)
+
 
 def _with(setup: AgentSetup, searcher: Searcher) -> AgentSetup:
     return replace(setup, tools=lambda: {**setup.tools(), **searching(searcher)})
+
+
+async def _sent(tool: Tool, queries: Sequence[str], context: Context) -> Sequence[str] | Failure:
+    """What the tool's own search is sent for these queries."""
+    sent = await sent_in_context(tool, [{"query": query} for query in queries], context)
+    return sent if isinstance(sent, Failure) else [str(one["query"]) for one in sent]
 
 
 def _gold_first(tools: Mapping[str, Tool], evidence: Evidence, topk: int) -> dict[str, Tool]:

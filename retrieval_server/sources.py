@@ -41,6 +41,8 @@ class Description:
     corpus_sha256: str | None = None
     encoder: str | None = None
     separator: str | None = None
+    max_length: int | None = None
+    query_prefix: str | None = None
     guarantee: Guarantee | None = None
 
 

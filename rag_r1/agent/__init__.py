@@ -8,6 +8,7 @@ from rag_r1.agent.ledger import Capacity, Ledger, RowFull, Span, TrainingRow
 from rag_r1.agent.loop import Episode
 from rag_r1.agent.parts import Codec, Engine, Generation, Tool, UnknownToken
 from rag_r1.agent.paths import play_paths
+from rag_r1.agent.replay import PastTurn
 from rag_r1.agent.trajectory import STATUSES, CallRecord, Trajectory, Turn
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Generation",
     "Ledger",
     "Observer",
+    "PastTurn",
     "RowFull",
     "Span",
     "TokenizerCodec",

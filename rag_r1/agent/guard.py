@@ -6,6 +6,9 @@ with arguments that it does not accept, or beyond the calls that an episode may 
 mistake: the policy reads what is wrong, and this is not a failure. If the tool itself raises, times out or
 returns something invalid, that is a Failure of the calls concerned; only these are retried. How often, and
 how long a call may take, is set by the FailurePolicy, or by the tool's own limits (rag_r1/tool_limits.py).
+
+A tool that reads the context of its calls (`in_context`, see parts.py) is called with what it makes of their
+arguments; the record of a call keeps both.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from rag_r1.agent.failures import FailurePolicy
 from rag_r1.agent.parts import Tool
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.protocols import Document, Failure, Refusal, in_words
+from rag_r1.retriever_query import CallContext, Context
 from rag_r1.tool_limits import ToolLimits
 
 logger = logging.getLogger(__name__)
@@ -35,7 +39,8 @@ _NO_LIMITS = ToolLimits()
 
 class ToolGuard:
     """Makes the calls of an episode. `wait(attempt)` is awaited before each retry. `called` counts the calls
-    of each tool that it accepted, over all turns of the episode."""
+    of each tool that it accepted, over all turns of the episode. `context` is asked for the context of the
+    turn if a tool reads it."""
 
     def __init__(
         self,
@@ -43,8 +48,9 @@ class ToolGuard:
         failures: FailurePolicy,
         wait: Callable[[int], Awaitable[None]],
         called: Counter[str] | None = None,
+        context: Context = lambda: CallContext(""),
     ):
-        self.tools, self.failures, self.wait = tools, failures, wait
+        self.tools, self.failures, self.wait, self.context = tools, failures, wait, context
         self.called: Counter[str] = Counter() if called is None else called
 
     async def call(self, calls: Sequence[CallRecord]) -> list[Result]:
@@ -119,13 +125,13 @@ class ToolGuard:
         """One result for each call; only failed calls are retried."""
         started = time.perf_counter()
         limits = self._limits(name)
-        results = await self._ask(name, [call.arguments for call in calls], limits)
+        results = await self._ask(name, calls, limits)
         for attempt in range(self.failures.retries if limits.retries is None else limits.retries):
             failed = [i for i, result in enumerate(results) if isinstance(result, Failure)]
             if not failed:
                 break
             await self.wait(attempt)
-            again = await self._ask(name, [calls[i].arguments for i in failed], limits)
+            again = await self._ask(name, [calls[i] for i in failed], limits)
             for i, result in zip(failed, again, strict=True):
                 results[i] = result
         seconds = time.perf_counter() - started
@@ -134,14 +140,27 @@ class ToolGuard:
         return results
 
     async def _ask(
-        self, name: str, arguments: Sequence[Mapping[str, Any]], limits: ToolLimits
+        self, name: str, calls: Sequence[CallRecord], limits: ToolLimits
     ) -> list[Result | Refusal]:
-        call = partial(self.tools[name].call, arguments)
         seconds = self.failures.tool_timeout_s if limits.timeout_s is None else limits.timeout_s
         try:
-            answers = await within(seconds, call)
-            return checked_results(answers, len(arguments), no_answer(name))
+            answers = await within(seconds, partial(self._answers, name, calls))
+            return checked_results(answers, len(calls), no_answer(name))
         except Exception as error:
             logger.warning("a call of the tool %s failed: %s", name, reason(error))
             shown = no_answer(name, late=isinstance(error, Late))
-            return [Failure(shown, "tool", reason(error))] * len(arguments)
+            return [Failure(shown, "tool", reason(error))] * len(calls)
+
+    async def _answers(self, name: str, calls: Sequence[CallRecord]) -> Any:
+        """What the tool returns. Raises what it raises, and ValueError if its `in_context` is not aligned."""
+        arguments: Sequence[Mapping[str, Any]] = [call.arguments for call in calls]
+        if (in_context := self._own(name, "in_context", None)) is not None:
+            sent = await in_context(arguments, self.context)
+            if isinstance(sent, Failure):
+                return [sent] * len(calls)
+            arguments = [dict(one) for one in sent]
+            if len(arguments) != len(calls):
+                raise ValueError(f"{len(arguments)} arguments in context for {len(calls)} calls")
+            for call, one in zip(calls, arguments, strict=True):
+                call.sent = None if one == call.arguments else dict(one)
+        return await self.tools[name].call(arguments)

@@ -35,7 +35,8 @@ from rag_r1.agent.ledger import Ledger
 from rag_r1.agent.memory import Memory
 from rag_r1.agent.packing import fit_observation
 from rag_r1.agent.parts import Codec, Engine, Generation, Tool, UnknownToken
-from rag_r1.agent.trajectory import CallRecord, Trajectory, Turn, query_key
+from rag_r1.agent.replay import PastTurn, played_back
+from rag_r1.agent.trajectory import CallRecord, Trajectory, Turn, call_context, query_key
 from rag_r1.protocols import (
     Action,
     Answer,
@@ -127,6 +128,23 @@ class Episode:
         if self.observer:
             self._tell(record, "ended", **record.to_dict())
         return record
+
+    async def resume(
+        self,
+        trajectory_id: str,
+        question: str,
+        prompt_ids: Sequence[int] | Awaitable[Sequence[int]],
+        past: Sequence[PastTurn] = (),
+    ) -> Trajectory:
+        """As `run`, but the episode begins with turns that were played before (replay.py); the policy goes on
+        with what they leave of its turns and tokens. A past that cannot be played back is a failure."""
+        parts = self.engine, self.tools
+        if past:
+            self.engine, self.tools = played_back(*parts, past)
+        try:
+            return await self.run(trajectory_id, question, prompt_ids)
+        finally:
+            self.engine, self.tools = parts
 
     async def _begin(self, question: str, prompt: Sequence[int] | Awaitable[Sequence[int]]) -> str | None:
         """Put the prompt into the ledger. Returns the reason if the episode cannot start, else None."""
@@ -251,7 +269,13 @@ class Episode:
                 record, "calls", calls=[{"tool": c.tool, "arguments": c.arguments} for c in turn.calls]
             )
         started = time.perf_counter()
-        guard = ToolGuard(self.tools, self.failures, partial(self._wait, record), self._called)
+        guard = ToolGuard(
+            self.tools,
+            self.failures,
+            partial(self._wait, record),
+            self._called,
+            partial(call_context, record, self.protocol.thought),
+        )
         results = await guard.call(turn.calls)
         turn.tool_s = time.perf_counter() - started
         if failed := [result for result in results if isinstance(result, Failure)]:

@@ -43,7 +43,10 @@ class Tool(Interface):
     not block: what takes long to load is loaded by the first call.
 
     A tool may also have `limits`, a ToolLimits (rag_r1/tool_limits.py), and `together = False`: the calls of
-    a turn are then made one by one, side by side, so that one that hangs or fails costs itself alone.
+    a turn are then made one by one, side by side, so that one that hangs or fails costs itself alone. And it
+    may have a coroutine `in_context(arguments, context)`: it returns the arguments with which `call` is to be
+    called instead, one for each, or a Failure of all of them. `context()` gives the CallContext of the turn
+    (rag_r1/retriever_query.py).
     """
 
     name: str

@@ -8,12 +8,13 @@ that `to_dict` and JSON lose nothing. The prompt and the observations' text are 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rag_r1.agent.failures import KINDS, FailureNote
-from rag_r1.protocols import SEARCH, Document, Search
+from rag_r1.protocols import SEARCH, Document, Plan, Search, Think
+from rag_r1.retriever_query import CallContext
 
 #: How an episode can end. `answered` is the only one with an answer.
 #: turn_limit: no answer in the last turn; token_limit: no room for another turn; no_action: a turn without
@@ -48,14 +49,17 @@ def _copied(value: Any) -> Any:
 
 @dataclass
 class CallRecord:
-    """One call of a tool and its result. `documents`: as shown to the policy, None if nothing was shown;
-    `seconds`: wall time, retries included (of all the turn's calls of this tool if made together)."""
+    """One call of a tool and its result. `arguments`: as the policy gave them; `sent`: those with which the
+    tool was called, None if they are the same (a search may be sent more than the query: retriever_query.py);
+    `documents`: as shown to the policy, None if nothing was shown; `seconds`: wall time, retries included (of
+    all the turn's calls of this tool if made together)."""
 
     tool: str
     arguments: dict[str, Any]
     documents: list[Document] | None = None
     seconds: float = 0.0
     status: str = "ok"  # ok | failed (no answer) | refused (no such tool, wrong arguments, or one too many)
+    sent: dict[str, Any] | None = None
 
     @property
     def query(self) -> str | None:
@@ -65,14 +69,16 @@ class CallRecord:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, none of them shared with the record."""
         shown = None if self.documents is None else [dict(vars(document)) for document in self.documents]
-        return {**vars(self), "arguments": _copied(self.arguments), "documents": shown}
+        copied = {"arguments": _copied(self.arguments), "sent": _copied(self.sent)}
+        return {**vars(self), **copied, "documents": shown}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> CallRecord:
         """The inverse of `to_dict`. Raises TypeError on unknown keys."""
         shown = data.get("documents")
         documents = None if shown is None else [Document(**document) for document in shown]
-        return cls(**{**data, "arguments": _copied(data["arguments"]), "documents": documents})
+        copied = {"arguments": _copied(data["arguments"]), "sent": _copied(data.get("sent"))}
+        return cls(**{**data, **copied, "documents": documents})
 
 
 @dataclass
@@ -191,3 +197,17 @@ class Trajectory:
         failures = [FailureNote(**failure) for failure in data.get("failures", [])]
         paths = _copied(data.get("paths", []))
         return cls(**{**data, "turns": turns, "failures": failures, "paths": paths})
+
+
+def call_context(record: Trajectory, thought: Callable[[str], str], turn: int = -1) -> CallContext:
+    """The context of the calls of a turn (by number; the last one): the question, the queries of the turns
+    before, and what has been thought since the last turn with calls. `thought`: of a turn's text."""
+    now = range(len(record.turns))[turn]
+    before, this = record.turns[:now], record.turns[now]
+    since = next((n + 1 for n in reversed(range(now)) if before[n].calls), 0)
+    thinking = [one.text for one in before[since:] if one.action in (Think.kind, Plan.kind)]
+    return CallContext(
+        record.question,
+        tuple(query for one in before for query in one.queries),
+        "\n".join(filter(None, map(thought, [*thinking, this.text]))),
+    )

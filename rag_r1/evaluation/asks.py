@@ -24,6 +24,7 @@ from data_process.qa_parquet import make_rows
 from data_process.questions import Source, read_file
 from data_process.row_files import DataError
 from data_process.same_question import Repeat, fold
+from rag_r1.agent import PastTurn
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.protocols import Protocol
 from rag_r1.rows import QuestionRow, read_rows, row_fault
@@ -33,8 +34,8 @@ from rag_r1.rows import QuestionRow, read_rows, row_fault
 class Ask:
     """One episode to be played. `messages`: the prompt, None for the protocol's own; `sample` counts from 0;
     `seed` and `temperature` are for the engine. `setup`: the agent, None for the run's. `search_first`: the
-    question is searched for, and its passages stand in the prompt (one_shot.py). `metadata`: the row's, for
-    the record."""
+    question is searched for, and its passages stand in the prompt (one_shot.py). `past`: turns with which the
+    episode begins (agent/replay.py). `metadata`: the row's, for the record."""
 
     question_id: str
     question: str
@@ -46,6 +47,7 @@ class Ask:
     temperature: float = 1.0
     setup: AgentSetup | None = field(default=None, compare=False, repr=False)
     search_first: bool = False
+    past: tuple[PastTurn, ...] = field(default=(), compare=False, repr=False)
     metadata: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -74,11 +74,19 @@ class ChatEngine:
         text = closed(reply, self.protocol, stop)
         if self._known is None:
             text = _without_opening(text, self.protocol.opening)
-            self._prompt_tokens = len(context)
         ids = self.codec.encode(text)[:max_tokens]
+        self._keep(context, said, ids)
+        return Generation(ids)
+
+    def recall(self, context: list[int], ids: list[int]) -> None:
+        """A turn of the policy that was played before: it is part of the conversation."""
+        self._keep(context, self._conversation(context), ids)
+
+    def _keep(self, context: list[int], said: Sequence[dict[str, str]], ids: list[int]) -> None:
+        if self._known is None:
+            self._prompt_tokens = len(context)
         self._said = [*said, {"role": "assistant", "content": self.codec.decode(ids)}]
         self._known = [*context, *ids]
-        return Generation(ids)
 
     def _conversation(self, context: list[int]) -> list[dict[str, str]]:
         """What was said after the prompt, up to this context."""

@@ -64,6 +64,10 @@ class CompletionEngine:
             return Generation(reply.ids, reply.logprobs if self.logprobs else None)
         return Generation(self.codec.encode(closed(reply, self.protocol, stop)))
 
+    def recall(self, context: list[int], ids: list[int]) -> None:
+        """A turn of the policy that was played before: the seeds of the next ones follow its own."""
+        self._turn += 1
+
 
 def read_text(data: Any) -> Reply:
     """The text of an answer. Raises ValueError if there is none, or an empty one."""

@@ -93,8 +93,8 @@ _LIMITS: dict[str, dict[str, dict[str, int]]] = {
 }
 
 
-class EvalArguments(JudgeArguments, AskingArguments):
-    """Who is asked what, and how."""
+class PolicyArguments(JudgeArguments, AskingArguments):
+    """A policy, where it runs, and what it is asked."""
 
     finds_tokenizer: ClassVar[bool] = True
 
@@ -114,18 +114,6 @@ class EvalArguments(JudgeArguments, AskingArguments):
         "which API of the server is used: completions with token ids (vLLM), as in training, or chat",
         default="completions",
     )
-    baseline: BaselineName | None = argument(
-        "ask in another way than the agent: at once, with a chain of thought, with one search for the "
-        "question itself, or as the agent without search",
-        f"{{{','.join(BASELINES)}}}",
-        default=None,
-    )
-    card: bool = argument(
-        "does it search, or does it already know? Also play the questions with a closed book, with other "
-        "results of the search, and without the gold passages",
-        default=False,
-    )
-    corpus: list[Path] = argument("the corpus, for --card; may be repeated", "FILE", default=[])
     temperature: From0 = argument("0: greedy", "T", default=0.0)
     samples: Positive = argument("episodes for each question", "N", default=1)
     in_flight: Positive = argument("episodes at a time", "N", default=256)
@@ -143,17 +131,34 @@ class EvalArguments(JudgeArguments, AskingArguments):
     )
 
     @model_validator(mode="after")
+    def _samples_differ(self) -> PolicyArguments:
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError("--samples above 1 needs a --temperature above 0: greedy samples are equal")
+        return self
+
+
+class EvalArguments(PolicyArguments):
+    """How else the policy is asked."""
+
+    baseline: BaselineName | None = argument(
+        "ask in another way than the agent: at once, with a chain of thought, with one search for the "
+        "question itself, or as the agent without search",
+        f"{{{','.join(BASELINES)}}}",
+        default=None,
+    )
+    card: bool = argument(
+        "does it search, or does it already know? Also play the questions with a closed book, with other "
+        "results of the search, and without the gold passages",
+        default=False,
+    )
+    corpus: list[Path] = argument("the corpus, for --card; may be repeated", "FILE", default=[])
+
+    @model_validator(mode="after")
     def _card_is_the_agents(self) -> EvalArguments:
         if self.card and self.baseline is not None:
             raise ValueError("--card is about the agent: leave out --baseline")
         if self.corpus and not self.card:
             raise ValueError("--corpus is for --card")
-        return self
-
-    @model_validator(mode="after")
-    def _samples_differ(self) -> EvalArguments:
-        if self.samples > 1 and self.temperature == 0:
-            raise ValueError("--samples above 1 needs a --temperature above 0: greedy samples are equal")
         return self
 
 
@@ -215,7 +220,7 @@ def validation_limits(protocol: str) -> dict[str, dict[str, int]]:
     return _LIMITS.get(protocol, _RAG_R1)
 
 
-async def run_condition(given: EvalArguments, ready: Prepared, condition: Condition, out: Path) -> int:
+async def run_condition(given: PolicyArguments, ready: Prepared, condition: Condition, out: Path) -> int:
     """Play all questions of a condition into the folder `out`, and write its report; returns 0, or 3 if the
     run was stopped before its end.
 
@@ -258,7 +263,7 @@ async def run_condition(given: EvalArguments, ready: Prepared, condition: Condit
 
 
 async def _play(
-    run: Session, condition: Condition, row: QuestionRow, sample: int, given: EvalArguments
+    run: Session, condition: Condition, row: QuestionRow, sample: int, given: PolicyArguments
 ) -> Outcome:
     setup = _setup_of(condition, row)
     ask = ask_of(
@@ -283,7 +288,7 @@ def _setup_of(condition: Condition, row: QuestionRow) -> AgentSetup:
 
 
 async def _write_records(
-    given: EvalArguments, run: Session, outcomes: Sequence[Outcome], out: Path
+    given: PolicyArguments, run: Session, outcomes: Sequence[Outcome], out: Path
 ) -> Verdicts | None:
     """Write the records in the order of the questions, with the judge's term if there is a judge."""
     ids = [outcome.id for outcome in outcomes]
@@ -310,7 +315,7 @@ async def _write_records(
 
 
 def _report(
-    given: EvalArguments,
+    given: PolicyArguments,
     run: Session,
     condition: Condition,
     outcomes: Sequence[Outcome],

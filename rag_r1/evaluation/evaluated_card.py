@@ -21,14 +21,14 @@ from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval import RetrieverConfig
 
 if TYPE_CHECKING:
-    from rag_r1.evaluation.evaluate import EvalArguments
+    from rag_r1.evaluation.evaluate import PolicyArguments
 
 #: What must not change within a run, beside its settings (run_folder.py).
 _FIXED = ("model.", "protocol.", "corpus_sha256", "retriever.ready.", "index.", "data.")
 
 
 def write_card(
-    given: EvalArguments, ready: Prepared, condition: Condition, setup: AgentSetup, answers: str, out: Path
+    given: PolicyArguments, ready: Prepared, condition: Condition, setup: AgentSetup, answers: str, out: Path
 ) -> Card:
     """Write the card of a run, of which `setup` is the agent for its first question; `answers`: what the
     server returns (engines.py).
@@ -67,7 +67,7 @@ def _name(tokenizer: str) -> str:
 
 
 def _card(
-    given: EvalArguments, ready: Prepared, condition: Condition, setup: AgentSetup, answers: str
+    given: PolicyArguments, ready: Prepared, condition: Condition, setup: AgentSetup, answers: str
 ) -> Card:
     folder, tokenizer = Path(given.model), ready.tokens.name
     tool = ready.retriever.get("tool") or DEFAULT_TOOL

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
@@ -20,13 +20,15 @@ from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.serving import vllm_server
 
 if TYPE_CHECKING:
-    from rag_r1.evaluation.evaluate import EvalArguments
+    from rag_r1.evaluation.evaluate import PolicyArguments
+
+Given = TypeVar("Given", bound="PolicyArguments")
 
 #: In the run's folder: what the server prints, and a model that was merged from a checkpoint's shards.
 LOG, MODEL = "vllm.log", "model"
 
 
-def resolved(given: EvalArguments) -> EvalArguments:
+def resolved(given: Given) -> Given:
     """The arguments with the model's folder, its tokenizer and the length of its context. A chat endpoint
     needs no tokenizer. Raises RunError if the model is no folder and no server is named, or if the server
     does not have it."""
@@ -41,7 +43,7 @@ def resolved(given: EvalArguments) -> EvalArguments:
 
 
 @contextmanager
-def served(given: EvalArguments) -> Iterator[EvalArguments]:
+def served(given: Given) -> Iterator[Given]:
     """The arguments with a server's address, which is started for the block if none was given. `given`: as
     `resolved` returns it. Raises RunError if the server does not start."""
     if given.base_url is not None:
@@ -56,7 +58,7 @@ def served(given: EvalArguments) -> Iterator[EvalArguments]:
         yield given.model_copy(update={"base_url": url})
 
 
-def _within(given: EvalArguments, longest: int | None, **more: Any) -> EvalArguments:
+def _within(given: Given, longest: int | None, **more: Any) -> Given:
     """The arguments with what fits into a context of `longest` tokens, so that no request is too long."""
     context = given.max_context_tokens or given.max_prompt_tokens + given.max_response_tokens
     context = context if longest is None else min(context, longest)

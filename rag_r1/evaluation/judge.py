@@ -16,7 +16,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -144,11 +145,36 @@ async def judge(
 ) -> Verdicts:
     """The verdicts on all records. `folder`: where replies are kept; it belongs to one process at a time.
     Raises RunError."""
-    assert given.judge_url is not None
     cases = {case.key: case for record in records if (case := Case.of(record)) is not None}
-    verdicts, stop, tape = Verdicts(), Stop(), Tape()
+    verdicts, tape = Verdicts(), Tape()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     tape.lines = lines = JsonLines(folder / "exchanges.ndjson", tape.seen)
+    ways = {"retries": retries, "timeout_s": timeout_s, "backoff_s": backoff_s, "trust_env": trust_env}
+    try:
+        async with judge_endpoint(given, tape, **ways) as endpoint:
+            pool = Pool(given.judge_in_flight, endpoint.stop, endpoint.idle)
+            jobs = (partial(_ask, given, case, endpoint, tape, verdicts) for case in cases.values())
+            await pool.run(jobs, len(cases), "verdict")
+    finally:
+        lines.close()
+    verdicts.cost, verdicts.stopped = endpoint.spending.cost, endpoint.stop.reason
+    verdicts.counts["asked"] = len(cases)
+    return verdicts
+
+
+@asynccontextmanager
+async def judge_endpoint(
+    given: JudgeArguments,
+    tape: Tape,
+    *,
+    retries: int = 6,
+    timeout_s: float = 300.0,
+    backoff_s: float = 1.0,
+    trust_env: bool = False,
+) -> AsyncIterator[Endpoint]:
+    """The judge's endpoint while the block runs. What is on the tape counts as spent. Raises RunError."""
+    assert given.judge_url is not None
+    stop = Stop()
     options = EndpointOptions(
         url=given.judge_url,
         key_variable=given.judge_api_key_env,
@@ -158,22 +184,32 @@ async def judge(
         in_flight=given.judge_in_flight,
         trust_env=trust_env,
     )
+    spending = Spending(stop, given.judge_price_in, given.judge_price_out, given.judge_max_cost, tape.usage)
+    endpoint = Endpoint(options, stop, spending, Pace(given.judge_rpm))
     try:
-        spending = Spending(
-            stop, given.judge_price_in, given.judge_price_out, given.judge_max_cost, tape.usage
-        )
-        endpoint = Endpoint(options, stop, spending, Pace(given.judge_rpm))
-        try:
-            pool = Pool(given.judge_in_flight, stop, endpoint.idle)
-            jobs = (partial(_ask, given, case, endpoint, tape, verdicts) for case in cases.values())
-            await pool.run(jobs, len(cases), "verdict")
-        finally:
-            await endpoint.close()
+        yield endpoint
     finally:
-        lines.close()
-    verdicts.cost, verdicts.stopped = spending.cost, stop.reason
-    verdicts.counts["asked"] = len(cases)
-    return verdicts
+        await endpoint.close()
+
+
+def judge_request(
+    given: JudgeArguments, instructions: str, case: Mapping[str, Any], most_tokens: int, **more: Any
+) -> tuple[dict[str, Any], int]:
+    """The body of a request about a case, and how many tokens its reply may have: `most_tokens`, unless
+    --judge-body says otherwise. `more`: further keys."""
+    body = {
+        "model": given.judge_model,
+        "messages": [
+            {"role": "system", "content": instructions},
+            {"role": "user", "content": json.dumps(dict(case), ensure_ascii=False)},
+        ],
+        "temperature": 0.0,
+        "max_tokens": most_tokens,
+        **more,
+    }
+    body = merged(body, json.loads(given.judge_body))
+    limits = (body.get(name) for name in ("max_tokens", "max_completion_tokens"))
+    return body, next((limit for limit in limits if isinstance(limit, int)), most_tokens)
 
 
 def verdict_of(reply: str) -> float | None:
@@ -183,18 +219,7 @@ def verdict_of(reply: str) -> float | None:
 
 async def _ask(given: JudgeArguments, case: Case, endpoint: Endpoint, tape: Tape, verdicts: Verdicts) -> None:
     shown = {"question": case.question, "accepted_answers": case.golds, "given_answer": case.answer}
-    body = {
-        "model": given.judge_model,
-        "messages": [
-            {"role": "system", "content": PROMPT},
-            {"role": "user", "content": json.dumps(shown, ensure_ascii=False)},
-        ],
-        "temperature": 0.0,
-        "max_tokens": _MOST_TOKENS,
-    }
-    body = merged(body, json.loads(given.judge_body))
-    limits = (body.get(name) for name in ("max_tokens", "max_completion_tokens"))
-    most = next((limit for limit in limits if isinstance(limit, int)), _MOST_TOKENS)
+    body, most = judge_request(given, PROMPT, shown, _MOST_TOKENS)
     try:
         reply = await Exchanges(case.key, endpoint, tape).ask(PATH, body, read_chat, most)
     except EngineFailure:

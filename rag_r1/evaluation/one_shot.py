@@ -25,6 +25,7 @@ from rag_r1.agent_setup import AgentSetup
 from rag_r1.evaluation.asks import Ask
 from rag_r1.protocols import SEARCH, Document, Failure, Search
 from rag_r1.protocols.protocol import ObservationFormat
+from rag_r1.retriever_query import CallContext
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +85,8 @@ async def searched_first(ask: Ask, setup: AgentSetup) -> SearchedFirst:
     call = CallRecord(SEARCH, {"query": ask.question})
     turn = Turn("", Search.kind, [call])
     started = time.perf_counter()
-    [result] = await ToolGuard(setup.tools(), setup.failures, wait).call([call])
+    guard = ToolGuard(setup.tools(), setup.failures, wait, context=lambda: CallContext(ask.question))
+    [result] = await guard.call([call])
     turn.tool_s = time.perf_counter() - started
     failure = result if isinstance(result, Failure) else None
     if failure is not None:

@@ -144,7 +144,7 @@ class RunFolder:
         try:
             if not lock_descriptor(self._lock, blocking=False):
                 raise RunError(f"{out} is in use by another process: wait for it or choose another --out")
-            self._check(_plain(settings), _plain(notes or {}))
+            self._check(as_json(settings), as_json(notes or {}))
             self._records = JsonLines(self.journal / "records.ndjson", self._seen)
             self._open.append(self._records)
             self.tape = Tape()
@@ -223,7 +223,7 @@ def write_lines(path: Path, lines: Iterator[str] | Sequence[str]) -> None:
     part.replace(path)
 
 
-def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+def as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as they come back from JSON."""
     return json.loads(json.dumps(dict(settings), default=str))
 

@@ -133,7 +133,8 @@ class Runner:
 
         def path(place: int) -> Awaitable[Trajectory]:
             engines.append(self.make_engine(_of_path(ask, place)))
-            return setup.episode(engines[-1]).run(ask.id, ask.question, _prompt_ids(ask, setup))
+            episode = setup.episode(engines[-1])
+            return episode.resume(ask.id, ask.question, _prompt_ids(ask, setup), ask.past)
 
         if first and first.is_masked:
             record = first.failed_record()

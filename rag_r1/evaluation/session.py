@@ -30,8 +30,10 @@ from rag_r1.evaluation.run_folder import RunError, RunFolder
 from rag_r1.evaluation.runner import Right, Runner
 from rag_r1.import_path import find_beside_the_caller
 from rag_r1.protocols import Failure
+from rag_r1.retriever_query import CallContext
 from rag_r1.rewards import RewardError, RewardSum
 from rag_r1.tools import close_tools
+from rag_r1.tools.function_tool import sent_in_context
 
 #: Keys of rag_r1.retriever that do not change what a search finds.
 _HOW_FAST = {
@@ -111,7 +113,7 @@ def _prepared(given: AskingArguments, defaults: Mapping[str, Any], validation: b
 def settings_of(given: AskingArguments, ready: Prepared, command: str, **more: Any) -> dict[str, Any]:
     """What decides which episodes are played and how."""
     protocol = json.dumps(dataclasses.asdict(ready.config.protocol), sort_keys=True, default=str)
-    retriever = {key: value for key, value in ready.retriever.items() if key not in _HOW_FAST}
+    retriever = search_settings(ready.retriever)
     return {
         "command": command,
         "format": _FORMAT,
@@ -132,6 +134,11 @@ def settings_of(given: AskingArguments, ready: Prepared, command: str, **more: A
         "rewards": [{"term": term.name, "weight": term.weight} for term in ready.reward.terms],
         **more,
     }
+
+
+def search_settings(retriever: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a search that decide what it finds."""
+    return {key: value for key, value in retriever.items() if key not in _HOW_FAST}
 
 
 @dataclass
@@ -253,9 +260,10 @@ async def unless_stopped(stop: Stop, work: Awaitable[Any]) -> Any:
 
 async def try_search(setup: AgentSetup) -> None:
     """One search, before anything has to be paid for. Raises RunError if it fails."""
-    tool = setup.tools()["search"]
+    tool, query = setup.tools()["search"], "Which river flows through Paris?"
     try:
-        [found] = await tool.call([{"query": "Which river flows through Paris?"}])
+        sent = await sent_in_context(tool, [{"query": query}], lambda: CallContext(query))
+        [found] = [sent] if isinstance(sent, Failure) else await tool.call(sent)
     except Exception as error:  # a tool of the user's own may raise anything
         raise RunError(f"the search does not work: {type(error).__name__}: {error}") from error
     if isinstance(found, Failure):

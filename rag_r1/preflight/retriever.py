@@ -1,4 +1,5 @@
-"""Preflight of the retrieval server: it answers, and it finds something.
+"""Preflight of the retrieval server: it answers, it finds something, and it has the separator of
+`agentic_input`.
 
 The request is the same as the retrieval client's, with the token from the environment variable
 `RETRIEVAL_TOKEN` if it is set. The token must not appear elsewhere, so no message contains the request.
@@ -11,6 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.options import read_options
 from rag_r1.preflight.problems import Report, error, first_line, not_given, plain, warning
+from rag_r1.retriever_query import QueryFormat
+from rag_r1.tools.query_format import KEY, REMEDY, FormatError, read_format, ready_address
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval import TOKEN_VARIABLE, RetrieverConfig, token_header
 
@@ -51,8 +54,16 @@ def check_retriever(config: DictConfig, report: Report) -> None:
                     return
                 if answer.status_code not in (404, 405):
                     break  # Search-R1's server has neither route; the search below decides
+            if settings.input_mode != "plain":
+                address, index = ready_address(base)
+                answer = client.get(address)
+                form = read_format(address, index, answer.status_code, answer.content)
+                report.notes.append(f"{base}: separator {form.separator!r}, queries {_longest(form)}")
             payload = settings.spoken.payload([_PROBE], settings.topk)
             answer = client.post(settings.endpoint, json=payload)
+    except FormatError as fault:
+        report.problems.append(error(KEY, fault.what, REMEDY))
+        return
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as fault:
         what = f"no retrieval server answers at {base} ({type(fault).__name__}: {first_line(fault)})"
         report.problems.append(error(key, what, f"{start}; or correct the address"))
@@ -77,3 +88,7 @@ def check_retriever(config: DictConfig, report: Report) -> None:
         report.problems.append(
             warning("rag_r1.retriever.topk", what, "check that the index is of the right corpus")
         )
+
+
+def _longest(form: QueryFormat) -> str:
+    return "of any length" if form.max_length is None else f"of up to {form.max_length} tokens"

@@ -79,6 +79,17 @@ def parse_turn(text: str, acting: Sequence[Block], answer_opening: str, several:
     return calls_action(calls, block.call.most) if calls else Invalid("empty query")
 
 
+def call_start(text: str, acting: Sequence[Block]) -> int:
+    """Where the first block that acts begins in the text of a turn, if it is one of calls; else the text's
+    length."""
+    ends = [(end, i) for i, block in enumerate(acting) if (end := text.find(block.close)) >= 0]
+    if not ends:
+        return len(text)
+    end, i = min(ends)
+    start = text.rfind(acting[i].open, 0, end)
+    return start if acting[i].call is not None and start >= 0 else len(text)
+
+
 def _calls_after(text: str, position: int, acting: Sequence[Block]) -> Iterator[tuple[str, CallFormat]]:
     """Body and format of each closed call block from a position on, up to a block that acts otherwise.
     Raises ValueError for a closing tag without an opening one."""

@@ -28,7 +28,7 @@ from rag_r1.protocols.actions import Action, Document, Failure
 from rag_r1.protocols.blocks import Block, CallFormat, Tags
 from rag_r1.protocols.chat_turns import ChatTurns, Render, derived
 from rag_r1.protocols.neutralise import Neutraliser, with_question
-from rag_r1.protocols.parsing import parse_turn
+from rag_r1.protocols.parsing import call_start, parse_turn
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,14 @@ class Protocol:
     def parse(self, text: str) -> Action:
         """The action in the text of one generated turn."""
         return parse_turn(text, self.acting, self.answer_opening, several=self.turns == "chat")
+
+    def thought(self, text: str) -> str:
+        """What the policy thinks in a turn before its first call, without tags of thoughts and plans."""
+        head = text[: call_start(text, self.acting)]
+        for block in self.blocks:
+            if block.role in ("think", "plan"):
+                head = head.replace(block.open, " ").replace(block.close, " ")
+        return head.strip()
 
     def observation(self, queries: Sequence[str], results: Sequence[Sequence[Document] | Failure]) -> str:
         """The text that answers a turn's calls. `results` are aligned with `queries` (for a call of another

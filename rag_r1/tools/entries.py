@@ -34,8 +34,17 @@ from pydantic import AfterValidator, BeforeValidator
 from rag_r1.import_path import ImportPathError, imported
 from rag_r1.options import Must, OptionFault, OptionsError, Text, option_names, options, options_from
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal
+from rag_r1.retriever_query import Context
 from rag_r1.tool_limits import ToolLimits
-from rag_r1.tools.function_tool import FunctionTool, SearcherTool, by_name, fault_of, schema_of, validator_of
+from rag_r1.tools.function_tool import (
+    FunctionTool,
+    SearcherTool,
+    by_name,
+    fault_of,
+    schema_of,
+    sent_in_context,
+    validator_of,
+)
 
 #: The shipped tools, imported when an entry names them: factories of (options, key of the entry).
 SHIPPED = {
@@ -202,6 +211,12 @@ class Declared:
             if isinstance(answer, list | tuple) and all(isinstance(one, Document) for one in answer):
                 self._cache[keys[i]] = tuple(answer)
         return answers
+
+    async def in_context(
+        self, arguments: Sequence[Mapping[str, Any]], context: Context
+    ) -> Sequence[Mapping[str, Any]] | Failure:
+        """What the tool makes of the arguments in the context of the turn."""
+        return await sent_in_context(self.tool, arguments, context)
 
     async def close(self) -> None:
         """Close the tool's connections."""

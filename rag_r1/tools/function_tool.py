@@ -23,6 +23,7 @@ from jsonschema.exceptions import best_match
 from referencing import Registry
 
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal, in_words
+from rag_r1.retriever_query import Context
 from rag_r1.tool_limits import ToolLimits
 
 #: Characters kept of a text that a tool returns; usually the budget of the observation is the lower limit.
@@ -124,9 +125,21 @@ def tool(
 
 
 class Searcher(Interface):
-    """Answers all queries of a turn, aligned with them. A failed search is a Failure, never an exception."""
+    """Answers all queries of a turn, aligned with them. A failed search is a Failure, never an exception.
+
+    It may have a coroutine `in_context(queries, context)`, which returns what is to be searched for instead
+    of the queries of a turn, or a Failure of all of them; `context()` gives the turn's CallContext
+    (rag_r1/retriever_query.py).
+    """
 
     async def search(self, queries: Sequence[str]) -> Sequence[Sequence[Document] | Failure]: ...
+
+
+async def sent_in_context(inner: Any, what: Sequence[Any], context: Context) -> Sequence[Any] | Failure:
+    """What a tool (or a searcher) makes of the arguments (or queries) of a turn; unchanged if it does not
+    read the context."""
+    in_context = getattr(inner, "in_context", None)
+    return what if in_context is None else await in_context(what, context)
 
 
 class SearcherTool:
@@ -150,6 +163,13 @@ class SearcherTool:
     async def call(self, arguments: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Document] | Failure]:
         """Make one search for all queries."""
         return await self.searcher.search([one["query"] for one in arguments])
+
+    async def in_context(
+        self, arguments: Sequence[Mapping[str, Any]], context: Context
+    ) -> Sequence[Mapping[str, Any]] | Failure:
+        """The arguments with what the searcher is to be sent for each query."""
+        sent = await sent_in_context(self.searcher, [one["query"] for one in arguments], context)
+        return sent if isinstance(sent, Failure) else [{"query": query} for query in sent]
 
     async def close(self) -> None:
         """Close the searcher's connections, if it has any."""

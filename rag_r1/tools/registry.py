@@ -28,9 +28,10 @@ from weakref import WeakKeyDictionary
 
 from rag_r1.import_path import ImportPathError, imported
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal
+from rag_r1.retriever_query import Context
 from rag_r1.tool_limits import ToolLimits
 from rag_r1.tools.entries import ToolEntry, make_tool
-from rag_r1.tools.function_tool import SearcherTool, searching
+from rag_r1.tools.function_tool import SearcherTool, searching, sent_in_context
 from rag_r1.tools.retrieval import RetrievalClient, RetrieverConfig
 
 logger = logging.getLogger(__name__)
@@ -128,6 +129,11 @@ class _MadeWhenCalled:
     ) -> Sequence[Sequence[Document] | Failure | Refusal]:
         return await self._tool().call(arguments)
 
+    async def in_context(
+        self, arguments: Sequence[Mapping[str, Any]], context: Context
+    ) -> Sequence[Mapping[str, Any]] | Failure:
+        return await sent_in_context(self._tool(), arguments, context)
+
     async def close(self) -> None:
         await _close(self.made)
 
@@ -158,6 +164,11 @@ class _MadeWhenAsked:
         if self.searcher is None:
             self.searcher = make_searcher(self.config)
         return await self.searcher.search(queries)
+
+    async def in_context(self, queries: Sequence[str], context: Context) -> Sequence[str] | Failure:
+        if self.searcher is None:
+            self.searcher = make_searcher(self.config)
+        return await sent_in_context(self.searcher, queries, context)
 
     async def close(self) -> None:
         await _close(self.searcher)

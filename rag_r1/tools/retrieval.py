@@ -9,6 +9,9 @@ connection, time-out, 5xx, 429, broken JSON, wrong shape) is retried with expone
 after the last retry the query gets a `Failure`, never an exception, so a dead retriever costs one bounded
 error observation and not the run. Failures are not cached. Redirects are errors; nothing is decompressed.
 
+With `agentic_input` the server is sent more than the query: what its encoder was trained on, e.g. the
+question beside it (rag_r1/retriever_query.py). The separator is the server's own (query_format.py).
+
 The token for a server that requires one is read from the environment variable `RETRIEVAL_TOKEN`; it is not a
 key of the configuration, because configurations are logged.
 """
@@ -22,25 +25,16 @@ import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from typing import Any
 
 import aiohttp
 from cachetools import LRUCache
-from pydantic import AfterValidator
 
-from rag_r1.options import (
-    Count,
-    Must,
-    PositiveCount,
-    PositiveSeconds,
-    Seconds,
-    Text,
-    options,
-    options_from,
-)
+from rag_r1.options import options_from
 from rag_r1.protocols import Document, Failure
-from rag_r1.tools.wire import WIRES, Wire
+from rag_r1.retriever_query import Context
+from rag_r1.tools.query_format import MAX_READY_BYTES, AskedFormat, FormatError
+from rag_r1.tools.retriever_options import RetrieverConfig
 
 logger = logging.getLogger(__name__)
 
@@ -54,61 +48,6 @@ _RETRIED_STATUSES = {408, 425, 429}
 _LONGEST_WAIT_S = 20.0
 
 Result = list[Document] | Failure
-
-
-def _http_address(url: str) -> str:
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise ValueError("not an http(s) address")
-    return url
-
-
-@options("rag_r1.retriever")
-class RetrieverConfig:
-    """The keys under `rag_r1.retriever`."""
-
-    #: Address of the retrieval server; a trailing `/retrieve` (as in Search-R1) or `/queries` is removed.
-    url: Annotated[Text, AfterValidator(_http_address), Must("an http(s) address")] = "http://127.0.0.1:8000"
-    #: Wire format of the server: `retrieve`, or `queries` (R1-Searcher's server); see wire.py.
-    wire: Literal[tuple(WIRES)] = "retrieve"
-    #: Documents per query.
-    topk: PositiveCount = 3
-    #: Seconds that one attempt may take, connecting included.
-    timeout_s: PositiveSeconds = 30.0
-    #: Attempts after the first.
-    retries: Count = 4
-    #: Wait before the first retry in seconds; doubles each time, with jitter.
-    backoff_s: Seconds = 0.5
-    #: Queries in the cache; 0 turns it off.
-    cache_size: Count = 10_000
-    #: Connections to the server, per process.
-    max_connections: PositiveCount = 64
-    #: Seconds for which a query waits for others to share its request; 0 sends each turn's queries at once.
-    gather_s: Seconds = 0.002
-    #: Most queries in a request, unless one turn alone has more.
-    max_queries: PositiveCount = 16
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> RetrieverConfig:
-        """From the keys under `rag_r1.retriever`. Raises OptionsError naming every unknown or wrong key."""
-        return options_from(cls, config)
-
-    @property
-    def spoken(self) -> Wire:
-        """The wire format that `wire` names."""
-        return WIRES[self.wire]
-
-    @property
-    def base(self) -> str:
-        """The server's address without the route."""
-        base = self.url.rstrip("/")
-        for wire in WIRES.values():
-            base = base.removesuffix(wire.path)
-        return base
-
-    @property
-    def endpoint(self) -> str:
-        """The full address to which queries are sent."""
-        return self.base + self.spoken.path
 
 
 @dataclass
@@ -158,6 +97,20 @@ class RetrievalClient:
         self._gathered: list[list[str]] = []
         self._departure: asyncio.TimerHandle | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._format = AskedFormat(config.base, self._get, self._wait, config.retries)
+
+    async def in_context(self, queries: Sequence[str], context: Context) -> Sequence[str] | Failure:
+        """What to search for instead of these queries of a turn: see `agentic_input`. A Failure if the server
+        does not tell its separator."""
+        if self.config.input_mode == "plain":
+            return queries
+        try:
+            form = await self._format.format()
+        except (FormatError, aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            logger.warning("no separator from %s (%s)", self.config.base, error)
+            return failure(str(error) or type(error).__name__)
+        asked = context()
+        return [form.query(asked, query, self.config.input_mode) for query in queries]
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
         """Documents for each query, best first, or a Failure. Never raises for a failed search."""
@@ -183,6 +136,7 @@ class RetrievalClient:
         """Cancel requests in flight and close the connections."""
         for turn in self._gathered_until_now():
             self._settle(turn, [failure("cancelled")] * len(turn))
+        self._format.cancel()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -268,17 +222,20 @@ class RetrievalClient:
             return [failure(one) if isinstance(one, str) else one for one in found]
         left = _without_answer(turns, found)
         self.stats.retried += len(left)
-        backoff = self.config.backoff_s * 2**attempt * random.uniform(0.5, 1.5)
-        await asyncio.sleep(min(max(wait, backoff), _LONGEST_WAIT_S))
+        await self._wait(attempt, wait)
         again = iter(await self._ask_each(left, attempt + 1))
         return [next(again) if isinstance(one, str) else one for one in found]
+
+    async def _wait(self, attempt: int, least: float = 0.0) -> None:
+        """Wait before the next attempt."""
+        backoff = self.config.backoff_s * 2**attempt * random.uniform(0.5, 1.5)
+        await asyncio.sleep(min(max(least, backoff), _LONGEST_WAIT_S))
 
     async def _ask_each(self, turns: list[list[str]], attempt: int) -> list[Result]:
         found = await asyncio.gather(*(self._ask_with_retries([turn], attempt) for turn in turns))
         return [result for results in found for result in results]
 
-    async def _ask(self, queries: list[str]) -> list[list[Document] | str]:
-        """For each query its documents, or what is wrong with them."""
+    def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 # No compression: a few bytes could expand to gigabytes.
@@ -287,22 +244,37 @@ class RetrievalClient:
                 connector=aiohttp.TCPConnector(limit=self.config.max_connections),
                 timeout=aiohttp.ClientTimeout(total=self.config.timeout_s),
             )
+        return self._session
+
+    async def _get(self, address: str) -> tuple[int, bytes]:
+        async with self._connected().get(address, allow_redirects=False) as response:
+            return response.status, await _body(response, MAX_READY_BYTES)
+
+    async def _ask(self, queries: list[str]) -> list[list[Document] | str]:
+        """For each query its documents, or what is wrong with them."""
         payload = self.config.spoken.payload(queries, self.config.topk)
         # A redirect would carry queries and token to an address that nobody has configured.
-        async with self._session.post(self.config.endpoint, json=payload, allow_redirects=False) as response:
+        posted = self._connected().post(self.config.endpoint, json=payload, allow_redirects=False)
+        async with posted as response:
             if response.status != 200:
                 raise aiohttp.ClientResponseError(
                     response.request_info, response.history, status=response.status, headers=response.headers
                 )
-            body = await response.content.read(MAX_RESPONSE_BYTES + 1)
-            while not response.content.at_eof() and len(body) <= MAX_RESPONSE_BYTES:
-                body += await response.content.read(MAX_RESPONSE_BYTES + 1 - len(body))
+            body = await _body(response, MAX_RESPONSE_BYTES)
         if len(body) > MAX_RESPONSE_BYTES:
             raise _WrongAnswer(f"more than {MAX_RESPONSE_BYTES} bytes")
         try:
             return self.config.spoken.parse_each(json.loads(body), len(queries), self.config.topk)
         except (ValueError, RecursionError) as error:
             raise _WrongAnswer(str(error)) from error
+
+
+async def _body(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """The body of a response; of a longer one, a few more than `most` bytes."""
+    body = await response.content.read(most + 1)
+    while not response.content.at_eof() and len(body) <= most:
+        body += await response.content.read(most + 1 - len(body))
+    return body
 
 
 def _without_answer(turns: list[list[str]], found: Sequence[list[Document] | str]) -> list[list[str]]:

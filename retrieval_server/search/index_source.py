@@ -67,6 +67,8 @@ class IndexSource(StagedSource):
             corpus_sha256=manifest.corpus.sha256,
             encoder=encoder.name if encoder else None,
             separator=encoder.separator if encoder else None,
+            max_length=encoder.max_length if encoder else None,
+            query_prefix=encoder.query_prefix if encoder else None,
             guarantee=self._backend.guarantee,
         )
 

@@ -192,6 +192,12 @@ class IndexStatus(BaseModel):
     corpus_sha256: str | None = None
     encoder: str | None = None
     separator: str | None = Field(None, description="What joins the parts of a query made of several texts.")
+    max_length: int | None = Field(
+        None, description="Tokens of a query that its encoder reads, prefix and special tokens included."
+    )
+    query_prefix: str | None = Field(
+        None, description="What the server puts before a query; clients must not."
+    )
     guarantee: Guarantee | None = Field(
         None,
         description="What holds for an answer at every load. bits: the same ids and the same bits of every "

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import ANSWER, FOUND, OBSERVED, SEARCH, Searcher
 
-from rag_r1.agent import Budget, Episode, UnknownToken
+from rag_r1.agent import Budget, Episode, PastTurn, UnknownToken
 from rag_r1.evaluation.characters import PER_TOKEN, Characters, in_characters
 from rag_r1.evaluation.chat_engine import GO_ON, ChatEngine, closed, turn_seed
 from rag_r1.evaluation.endpoint import EngineFailure
@@ -36,14 +36,14 @@ class Said:
         return Reply(reply, finish="stop") if isinstance(reply, str) else reply
 
 
-def play(replies, protocol=SQ, codec=None, more=None, **budget):
-    """(record, ledger, requests) of an episode with these replies."""
+def play(replies, protocol=SQ, codec=None, more=None, past=(), **budget):
+    """(record, ledger, requests) of an episode with these replies, after the turns of a past."""
     said, codec = Said(replies), codec or Characters()
     messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}]
     engine = ChatEngine(said, codec, protocol, messages, SAMPLING, 5, more)
     limits = Budget(**{"max_query_observation_tokens": 4000, "max_response_tokens": 10_000, **budget})
     episode = Episode(protocol, limits, engine, searching(Searcher()), codec)
-    record = asyncio.run(episode.run("t", "Q", codec.encode("prompt")))
+    record = asyncio.run(episode.resume("t", "Q", codec.encode("prompt"), past))
     return record, episode.ledger, said
 
 
@@ -62,6 +62,16 @@ def test_the_context_is_told_as_a_conversation_and_closing_tags_are_put_back():
     ]
     row = ledger.row()
     assert "".join(map(chr, row.response_ids)) == SEARCH + OBSERVED + ANSWER
+
+
+def test_what_was_said_in_a_past_is_told_as_if_it_had_been_said_now():
+    replies = ["<search> q", "I do not know.", "<search> r", "<answer> a"]
+    whole, _, said = play(replies)
+    for count in range(1, 4):
+        turns = [PastTurn.of(Characters().encode(turn.text), turn.calls) for turn in whole.turns[:count]]
+        record, _, after = play(replies[count:], past=turns)
+        assert after.bodies == said.bodies[count:]
+        assert [turn.text for turn in record.turns] == [turn.text for turn in whole.turns]
 
 
 def test_a_request_has_the_sampling_the_limits_and_a_seed_of_its_own_for_each_turn():

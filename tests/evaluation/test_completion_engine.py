@@ -164,3 +164,19 @@ def test_an_answer_is_on_the_tape_before_it_is_used_and_is_not_asked_for_again(t
                     assert exchanges.usage == Usage(2, 1 + 2 + len(TEXT), 2 * len(TEXT)), start
 
     run(main())
+
+
+def test_the_seeds_after_a_past_are_those_of_its_next_turns():
+    async def main():
+        async with endpoint_of(vllm) as (endpoint, bodies):
+            whole, resumed = (
+                CompletionEngine(Exchanges("t", endpoint, Tape()), Characters(), SQ, {"model": "m"}, 5)
+                for _ in range(2)
+            )
+            await whole.generate([1], 50, ())
+            await whole.generate([1, 2], 50, ())
+            resumed.recall([1], [2])
+            await resumed.generate([1, 2], 50, ())
+        assert bodies[2] == bodies[1] and bodies[0]["seed"] != bodies[1]["seed"]
+
+    run(main())

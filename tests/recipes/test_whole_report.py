@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from json_server import JsonStub
 from omegaconf import OmegaConf
 
 from rag_r1.config import RagR1Config
@@ -191,9 +192,10 @@ def guarded(tmp_path_factory) -> str:
             yield url
 
 
-def asked(url: str) -> Report:
+def asked(url: str, **options) -> Report:
     report = Report()
-    check_retriever(OmegaConf.create({"rag_r1": {"retriever": {"url": url, "timeout_s": 20.0}}}), report)
+    retriever = {"url": url, "timeout_s": 20.0, **options}
+    check_retriever(OmegaConf.create({"rag_r1": {"retriever": retriever}}), report)
     return report
 
 
@@ -223,6 +225,22 @@ def test_a_token_that_is_missing_or_wrong_is_told_without_it(guarded, monkeypatc
     [problem] = asked(guarded).problems
     assert problem.level == "error" and words in problem.what
     assert "RETRIEVAL_TOKEN" in str(problem) and SECRET not in str(problem) + caplog.text
+
+
+def test_agentic_input_with_an_index_without_a_separator_is_an_error(guarded, monkeypatch):
+    monkeypatch.setenv("RETRIEVAL_TOKEN", SECRET)
+    [problem] = asked(guarded, agentic_input=True).problems
+    assert (problem.level, problem.where) == ("error", "rag_r1.retriever.agentic_input")
+    assert "of kind bm25, has no separator" in problem.what and "--encoder MODEL" in problem.remedy
+
+
+def test_agentic_input_with_an_encoder_is_noted_with_its_separator():
+    ready = {"backend": "dense", "separator": " [SEP] ", "max_length": 512, "query_prefix": "query: "}
+    found = {"result": [[{"id": str(i), "contents": "The Seine."} for i in range(3)]]}
+    with JsonStub(lambda asked: ready if asked.path == "/ready" else found) as server:
+        report = asked(server.url, agentic_input=True)
+    assert report.problems == []
+    assert report.notes[0] == f"{server.url}: separator ' [SEP] ', queries of up to 512 tokens"
 
 
 def test_the_rest_of_a_wrong_configuration_does_not_keep_the_server_from_being_asked(guarded, monkeypatch):

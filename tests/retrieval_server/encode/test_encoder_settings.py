@@ -30,6 +30,26 @@ def test_no_normalize_against_a_normalising_folder_is_refused(make_bert):
         Encoder.create(str(make_bert("own", "mean")), EncoderOptions(normalize=False))
 
 
+def test_separator_and_length_come_from_the_training_of_a_retriever_unless_a_flag_says_otherwise(make_bert):
+    folder = make_bert("own", "mean")
+    (folder / "retriever.json").write_text('{"separator": " | ", "max_length": 24, "mode": "agentic"}')
+    section = Encoder.create(str(folder), EncoderOptions()).section
+    assert (section.separator, section.max_length) == (" | ", 24)
+    flags = EncoderOptions(separator="||", max_length=16)
+    section = Encoder.create(str(folder), flags).section
+    assert (section.separator, section.max_length) == ("||", 16)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"separator": 3}', '{"max_length": "long"}', '{"max_length": true}', "no json"]
+)
+def test_settings_of_a_training_that_cannot_be_read_are_refused(make_bert, text):
+    folder = make_bert("own", "mean")
+    (folder / "retriever.json").write_text(text)
+    with pytest.raises(EncoderError, match="retriever.json"):
+        Encoder.create(str(folder), EncoderOptions())
+
+
 @pytest.mark.parametrize(
     "name, family",
     [

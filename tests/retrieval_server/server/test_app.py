@@ -166,7 +166,8 @@ def test_dense_answers_over_the_same_wire_with_exact_scores(dense_index, serve):
     with serve(lambda: retriever) as client:
         body = client.post("/retrieve", json={"queries": QUERIES, "return_scores": True}).json()
         ready = client.get("/ready").json()
-    assert ready["separator"] == " [SEP] "
+    assert (ready["separator"], ready["max_length"]) == (" [SEP] ", 64)
+    assert ready["query_prefix"] == "Represent this sentence for searching relevant passages: "
     got = [[(hit["document"]["id"], hit["score"]) for hit in hits] for hits in body["result"]]
     assert_same_answers(got, expected, ready["guarantee"])
 

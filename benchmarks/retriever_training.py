@@ -1,0 +1,196 @@
+"""What training a retriever on half of the questions does to recall on the other half.
+
+    python benchmarks/retriever_training.py --corpus corpus.jsonl.gz --questions questions.jsonl --work DIR
+
+Questions are JSONL with {"question", "supporting_ids": [corpus id, ...]} per line. For each split the
+questions are shuffled with the split's number and halved. Rows for the first half: each supporting passage is
+the positive of a row, the negatives are what the untrained encoder ranks highest without the supporting ones.
+They are trained on by `rag-r1 retriever train` with recipes/agentic_r/retriever_cpu.yaml (--recipe) and
+`--mode plain`, for a question is its own query here. Then an index of the whole corpus is built with the
+trained encoder, and asked the second half.
+
+Recall@k is the mean share of a question's supporting passages among the first k. The interval of the mean
+difference is Student's t over the splits (95 %); as the splits share questions, it is a description of these
+splits more than an inference about others.
+
+Every step leaves a file under --work, so the same command goes on after a kill: indexes and training resume
+by themselves, and a split that has its `result.json` is not done again. --base-index uses an existing index
+of the same corpus and untrained encoder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.retrieval_recall import recall  # noqa: E402
+
+#: Passages that are found for a question, of which the first that are not supporting are negatives.
+MINED = 30
+#: Student's t for 95 %, two-sided, by degrees of freedom.
+_T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--corpus", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--questions", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="everything that is made")
+    parser.add_argument("--splits", type=int, default=5, help="default %(default)s")
+    parser.add_argument("--k", type=int, nargs="+", default=[5, 10], help="default: 5 10")
+    parser.add_argument("--base-index", type=Path, metavar="DIR", help="an index with the untrained encoder")
+    parser.add_argument("--encoder", default="minilm", help="the untrained encoder (default %(default)s)")
+    parser.add_argument("--device", default="cpu", help="of the indexes (default %(default)s)")
+    parser.add_argument(
+        "--recipe", type=Path, default=ROOT / "recipes/agentic_r/retriever_cpu.yaml", metavar="FILE"
+    )
+    parser.add_argument("options", nargs="*", help="further options of `rag-r1 retriever train`, after --")
+    args = parser.parse_args(arguments)
+
+    rows = [json.loads(line) for line in args.questions.open(encoding="utf-8")]
+    questions = [row for row in rows if row["supporting_ids"]]
+    args.work.mkdir(parents=True, exist_ok=True)
+    results = [split(number, questions, args) for number in range(args.splits)]
+    print("\n".join(table(results, args.k)))
+    return 0
+
+
+def split(number: int, questions: Sequence[Mapping[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
+    """The recall of one split, measured or read: {"untrained": {k: recall}, "trained": {k: recall}}."""
+    folder = args.work / f"split{number}"
+    result = folder / "result.json"
+    if result.is_file():
+        return json.loads(result.read_text())
+    train, test = halves(questions, number)
+    folder.mkdir(exist_ok=True)
+    rows, base = folder / "train.jsonl", args.base_index or index(args, args.work / "untrained", args.encoder)
+    if not rows.is_file():
+        lines = training_rows(train, found_in(base, train, args))
+        part = rows.with_suffix(".part")
+        part.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        part.replace(rows)
+    model = trained(rows, folder, args)
+    measured = {
+        "untrained": measure(base, test, args),
+        "trained": measure(index(args, folder / "index", str(model)), test, args),
+        "questions": [len(train), len(test)],
+    }
+    result.write_text(json.dumps(measured, indent=1) + "\n")
+    return measured
+
+
+def halves(questions: Sequence[Any], number: int) -> tuple[list[Any], list[Any]]:
+    """The questions of a split to train on, and those to test on."""
+    shuffled = random.Random(number).sample(list(questions), len(questions))
+    middle = len(shuffled) // 2
+    return shuffled[:middle], shuffled[middle:]
+
+
+def training_rows(
+    questions: Sequence[Mapping[str, Any]], found: Sequence[Sequence[str]]
+) -> list[dict[str, Any]]:
+    """Rows as `rag-r1 retriever train` reads them, one for each supporting passage; `found`: the ids that the
+    untrained encoder gives for each question."""
+    rows = []
+    for question, ids in zip(questions, found, strict=True):
+        gold = list(dict.fromkeys(question["supporting_ids"]))
+        negatives = [name for name in ids if name not in gold]
+        rows += [
+            {
+                "dataset": "hotpotqa",
+                "query_id": question["id"],
+                "question": question["question"],
+                "round_index": 1,
+                "history_queries": [],
+                "query_text": question["question"],
+                "passage_ids": [positive, *negatives],
+                "scores": [
+                    {"em": float(i == 0), "local_utility": float(i == 0)} for i in range(len(negatives) + 1)
+                ],
+            }
+            for positive in gold
+        ]
+    return rows
+
+
+def found_in(
+    folder: Path, questions: Sequence[Mapping[str, Any]], args: argparse.Namespace, count: int = MINED
+) -> list[list[str]]:
+    """The ids of the best passages of an index for each question."""
+    from retrieval_server.search.index_source import IndexSource
+
+    source = IndexSource.open(folder, device=args.device)
+    answers = source.search([question["question"] for question in questions], count)
+    source.close()
+    return [[hit.passage.id for hit in hits] for hits in answers]
+
+
+def index(args: argparse.Namespace, out: Path, encoder: str) -> Path:
+    """An index of the corpus with this encoder; built unless it is there."""
+    from retrieval_server.indexing.builder import build_index
+    from retrieval_server.indexing.options import BuildOptions
+
+    if not out.exists():
+        options = {"backend": "dense", "encoder": encoder, "device": args.device}
+        build_index(BuildOptions(corpus=args.corpus, out=out, **options))
+    return out
+
+
+def trained(rows: Path, folder: Path, args: argparse.Namespace) -> Path:
+    """The folder of the model that is trained on the rows."""
+    from rag_r1.retriever.train import main as train
+
+    words = ["--recipe", args.recipe, "--model", args.encoder, "--mode", "plain"]
+    words += ["--rows", rows, "--corpus", args.corpus, "--out", folder / "training", *args.options]
+    if status := train([str(word) for word in words]):
+        raise SystemExit(status)
+    return folder / "training" / "model"
+
+
+def measure(
+    folder: Path, questions: Sequence[Mapping[str, Any]], args: argparse.Namespace
+) -> dict[str, float]:
+    """Recall at each k, in an index."""
+    found = found_in(folder, questions, args, max(args.k))
+    wanted = [set(question["supporting_ids"]) for question in questions]
+    return {str(k): recall([ids[:k] for ids in found], wanted) for k in args.k}
+
+
+def table(results: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> list[str]:
+    """The splits and the mean difference with its interval, as Markdown."""
+    heads = [head for k in ks for head in (f"untrained@{k}", f"trained@{k}", "points")]
+    lines = [f"| split | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
+    for number, one in enumerate(results):
+        cells = []
+        for k in map(str, ks):
+            before, after = one["untrained"][k], one["trained"][k]
+            cells += [f"{before:.1%}", f"{after:.1%}", f"{100 * (after - before):+.1f}"]
+        lines.append(f"| {number} | {' | '.join(cells)} |")
+    for k in map(str, ks):
+        gains = [100 * (one["trained"][k] - one["untrained"][k]) for one in results]
+        lines.append(f"recall@{k}: {mean(gains):+.1f} points, {interval(gains)}")
+    return lines
+
+
+def interval(gains: Sequence[float]) -> str:
+    """The interval of the mean of the splits' gains, in words."""
+    if len(gains) - 1 not in _T:
+        return f"of {len(gains)} split{'s' * (len(gains) != 1)}, without an interval"
+    half = _T[len(gains) - 1] * stdev(gains) / math.sqrt(len(gains))
+    return f"{mean(gains) - half:+.1f} to {mean(gains) + half:+.1f} (95 %, {len(gains)} splits)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

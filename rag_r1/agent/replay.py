@@ -1,0 +1,107 @@
+"""Goes on from the middle of an earlier episode: its first turns are played back, then the policy continues.
+
+A past turn is what the policy generated, as token ids, and what its calls found. The turn loop runs over past
+turns as over any others: it parses them, counts them against the limits, fits their observations and rewrites
+the context where they say so. So the policy continues in the very context that these turns make, with the
+turns and tokens that are left to it. Neither the engine nor a tool is asked for anything of the past; an
+engine that keeps a state of its own (a conversation, a count of turns) is told of it by `recall`, if it has
+that method.
+
+Another past than the one that was is possible, too: a call may have found something else, as when a
+retriever's passages are tried out one by one (rag_r1/retriever/correctness.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rag_r1.agent.parts import Engine, Generation, Tool
+from rag_r1.agent.trajectory import CallRecord
+from rag_r1.protocols import Document
+
+
+@dataclass(frozen=True)
+class PastTurn:
+    """A turn that is played back. `found`: the documents of each of its calls that was answered, by the
+    call's key (`call_key`)."""
+
+    token_ids: tuple[int, ...]
+    found: Mapping[str, tuple[Document, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, token_ids: Sequence[int], calls: Sequence[CallRecord]) -> PastTurn:
+        """From what was generated and the records of its calls, with the documents as they were shown."""
+        answered = (call for call in calls if call.status == "ok" and call.documents is not None)
+        return cls(
+            tuple(token_ids),
+            {call_key(call.tool, call.arguments): tuple(call.documents or ()) for call in answered},
+        )
+
+
+def call_key(tool: str, arguments: Mapping[str, Any]) -> str:
+    """Equal for equal calls; the calls of a turn differ."""
+    return json.dumps([tool, dict(arguments)], sort_keys=True, default=str)
+
+
+def played_back(
+    engine: Engine, tools: Mapping[str, Tool], past: Sequence[PastTurn]
+) -> tuple[Engine, dict[str, Any]]:
+    """An engine and tools for one episode, which play the past turns back before they use those given."""
+    played = PastEngine(engine, past)
+    return played, {name: _PastTool(name, tool, played) for name, tool in tools.items()}
+
+
+class PastEngine:
+    """Returns the past turns one by one, then what the engine generates."""
+
+    def __init__(self, engine: Engine, past: Sequence[PastTurn]):
+        self.engine, self.past = engine, tuple(past)
+        #: Turns that were played back; the last of them is the one whose calls are made now.
+        self._played = 0
+        self._continues = False
+
+    @property
+    def turn(self) -> PastTurn | None:
+        """The past turn that is being played; None as soon as the policy has continued."""
+        return self.past[self._played - 1] if self._played and not self._continues else None
+
+    async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
+        """Raises ValueError if the limits leave less room than a past turn needs."""
+        if self._played == len(self.past):
+            self._continues = True
+            return await self.engine.generate(context, max_tokens, stop)
+        ids = list(self.past[self._played].token_ids)
+        if len(ids) > max_tokens:
+            raise ValueError(
+                f"turn {self._played} has {len(ids)} tokens and only {max_tokens} are allowed: play it with "
+                "the limits of the earlier episode"
+            )
+        if callable(recall := getattr(self.engine, "recall", None)):
+            recall(context, ids)
+        self._played += 1
+        return Generation(ids)
+
+
+class _PastTool:
+    """A tool whose calls of past turns find what they found then."""
+
+    def __init__(self, name: str, tool: Tool, engine: PastEngine):
+        self._name, self._tool, self._engine = name, tool, engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tool, name)
+
+    async def call(self, arguments: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
+        """Raises KeyError for a call that the past turn has not made: its text parses differently now."""
+        if (turn := self._engine.turn) is None:
+            return await self._tool.call(arguments)
+        return [list(turn.found[call_key(self._name, one)]) for one in arguments]
+
+    async def in_context(self, arguments: Sequence[Mapping[str, Any]], context: Any) -> Any:
+        """What the tool makes of the arguments of its own calls (see parts.py); those of past turns are not
+        sent to it."""
+        in_context = None if self._engine.turn is not None else getattr(self._tool, "in_context", None)
+        return arguments if in_context is None else await in_context(arguments, context)

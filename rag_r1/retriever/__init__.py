@@ -1,0 +1,6 @@
+"""Agentic-R: a retriever that is trained on what helps the agent.
+
+`rag-r1 retriever data` makes the training data (data.py tells how, step by step), `rag-r1 retriever select`
+selects again from recorded scores, and `rag-r1 retriever train` trains on them (training.py). Source:
+Agentic-R, "Learning to Retrieve for Agentic Search" (arXiv 2601.11888).
+"""

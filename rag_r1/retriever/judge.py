@@ -1,0 +1,121 @@
+"""A judge that replies with a JSON list: strictly read, and asked again if the list is not what it should be.
+
+The judge is any OpenAI-compatible chat endpoint (evaluation/judge.py has its arguments). The texts that it
+judges are data: they are sent as JSON, apart from the instructions. Its reply must be the list alone, with or
+without a Markdown fence. A list of another length, or with one wrong entry, is refused as a whole, and the
+judge is asked again, up to `ATTEMPTS` times in each start of the command: first at temperature 0, then, since
+it would say the same again, at `AGAIN` and with another seed. So nothing is guessed, nothing is cut to
+length, and one malformed score costs a request rather than the round.
+
+Every reply is on the step's tape (evaluation/tape.py), so a start that was killed asks nothing twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from typing import Any, TypeVar
+
+from rag_r1.evaluation.chat_engine import PATH, read_chat
+from rag_r1.evaluation.endpoint import Endpoint, EngineFailure
+from rag_r1.evaluation.exchange import Exchanges
+from rag_r1.evaluation.judge import JudgeArguments, judge_request
+from rag_r1.evaluation.tape import Tape
+
+Read = TypeVar("Read")
+
+ATTEMPTS = 3
+#: Temperature of the attempts after the first.
+AGAIN = 0.7
+#: Requests without an answer in a row after which the run ends: the endpoint is gone.
+MOST_FAILURES_IN_A_ROW = 50
+#: Tokens of a reply, unless --judge-body says otherwise.
+MOST_TOKENS = 1000
+_FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
+
+
+def instructions(name: str) -> str:
+    """The text of `prompts/NAME.txt`."""
+    return (files("rag_r1.retriever") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
+
+
+class Judge:
+    """See the top of the module. `counts`: replies that were `refused`, and requests that stayed
+    `unanswered`."""
+
+    def __init__(self, given: JudgeArguments, endpoint: Endpoint, tape: Tape):
+        self.given, self.endpoint, self.tape = given, endpoint, tape
+        self.counts: Counter[str] = Counter()
+        self._failures_in_a_row = 0
+
+    async def ask(
+        self, name: str, told: str, case: Mapping[str, Any], read: Callable[[list[Any]], Read], before: int
+    ) -> Read | None:
+        """What `read` makes of the judge's list, which it refuses by raising ValueError; None after the last
+        attempt. `told`: the instructions. `before`: attempts of earlier starts, which are not repeated.
+
+        Raises Unanswered if the endpoint does not answer.
+        """
+        exchanges = Exchanges(f"{name}/{before}", self.endpoint, self.tape)
+        for attempt in range(before, before + ATTEMPTS):
+            temperature = AGAIN if attempt else 0.0
+            more = {"temperature": temperature, "seed": attempt}
+            body, most = judge_request(self.given, told, case, MOST_TOKENS, **more)
+            try:
+                reply = await exchanges.ask(PATH, body, read_chat, most)
+            except EngineFailure as error:
+                self._note_unanswered(error)
+                raise Unanswered(str(error)) from error
+            self._failures_in_a_row = 0
+            try:
+                return read(read_list(reply.text))
+            except ValueError:
+                self.counts["refused"] += 1
+        return None
+
+    def _note_unanswered(self, error: EngineFailure) -> None:
+        self.counts["unanswered"] += 1
+        self._failures_in_a_row += 1
+        if (count := self._failures_in_a_row) >= MOST_FAILURES_IN_A_ROW:
+            self.endpoint.stop(f"{count} requests in a row got no answer of the judge; the last: {error}")
+
+
+class Unanswered(Exception):
+    """The judge's endpoint gave no answer; the next start asks again."""
+
+
+def read_list(reply: str) -> list[Any]:
+    """The JSON list that a reply is. Raises ValueError if it is anything else, or has more beside it."""
+    text = reply.strip()
+    if fenced := _FENCE.fullmatch(text):
+        text = fenced[1]
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("a list of lists of lists") from error
+    if not isinstance(value, list):
+        raise ValueError(f"a JSON {type(value).__name__}, not a list")
+    return value
+
+
+def read_scores(values: list[Any], count: int) -> list[int]:
+    """Exactly `count` whole numbers from 0 to 100. Raises ValueError for anything else."""
+    if len(values) != count:
+        raise ValueError(f"{len(values)} scores for {count} passages")
+    for value in values:
+        if type(value) is not int or not 0 <= value <= 100:
+            raise ValueError(f"{value!r} is no whole number from 0 to 100")
+    return values
+
+
+def read_texts(values: list[Any], count: int) -> list[str]:
+    """Exactly `count` texts, none of them empty. Raises ValueError for anything else."""
+    if len(values) != count:
+        raise ValueError(f"{len(values)} texts for {count} searches")
+    for value in values:
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(f"{value!r} is no text")
+    return [value.strip() for value in values]

@@ -1,0 +1,150 @@
+"""The loss of a retriever: InfoNCE over hard and in-batch negatives, without known positives among them.
+
+For a query q with its positive passage p, and D the passages of all rows of the batch on all devices,
+
+    L = -log  exp(cos(q, p) / t)  /  sum over d in D' of exp(cos(q, d) / t)
+
+D' is D without the passages that are known to answer q: those of which a training row says so (the positives
+of the same text of a query), by their ids. Otherwise the second gold passage of a question, or a popular
+passage that is the positive of one row and a mined negative of another, would be pushed away from a query
+that it answers. sentence-transformers has this loss (MultipleNegativesRankingLoss), but it knows texts and no
+ids; its batch sampler can only keep equal texts out of a batch. So the passes over the model, with or without
+gradient cache, and the exchange between devices are the library's, and the formula is `info_nce` here.
+
+With `rank_weight` the order of a row's own passages counts, too: the divergence of softmax(cos / t) from
+softmax(LR / rank_temperature) over them, with LR the local relevance from 0 to 1 (Agentic-R's
+`local_utility`).
+
+Cosines, logits and the sums are computed in float32, whatever the model computes in: at t = 0.01 the logits
+reach 100, of which bfloat16 keeps two digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from sentence_transformers.base.losses.gradcache import CachedLossMixin
+from sentence_transformers.base.losses.merged_forward import embed_columns
+from sentence_transformers.util import all_gather, all_gather_with_grad, get_rank, get_world_size
+from torch import Tensor, nn
+from torch.nn import functional
+
+#: Fills up rows of `RowTable.positives`; no passage has this number.
+NO_PASSAGE = -1
+
+
+@dataclass(frozen=True)
+class RowTable:
+    """What the loss knows of the training rows, beside their texts. A label is the number of a row.
+
+    passages    (rows, passages) int64: numbers of a row's passages, the positive one first
+    positives   (rows, any) int64: of all passages known to answer the row's query; NO_PASSAGE elsewhere
+    relevance   (rows, passages) float32: LR of the row's passages, from 0 to 1
+    """
+
+    passages: Tensor
+    positives: Tensor
+    relevance: Tensor
+
+    def to(self, device: torch.device) -> RowTable:
+        """The same on a device."""
+        return RowTable(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+
+def info_nce(
+    queries: Tensor, passages: Tensor, numbers: Tensor, own: Tensor, positives: Tensor, temperature: float
+) -> Tensor:
+    """The loss of each query, (queries,), in float32.
+
+    queries     (queries, dimension)
+    passages    (all, dimension): of the whole batch
+    numbers     (all,): the number of each
+    own         (queries,): where in `passages` the positive of each query is
+    positives   (queries, any): numbers of the passages known to answer each query
+    """
+    logits = cosines(queries, passages) / temperature
+    known = (numbers[None, :, None] == positives[:, None, :]).any(-1)
+    known[torch.arange(len(own), device=own.device), own] = False
+    return functional.cross_entropy(logits.masked_fill(known, -torch.inf), own, reduction="none")
+
+
+def rank_loss(cosine: Tensor, relevance: Tensor, temperature: float, rank_temperature: float) -> Tensor:
+    """The divergence of each query's order of its own passages from that by relevance, (queries,).
+
+    `cosine`, `relevance`: (queries, passages).
+    """
+    wanted = functional.log_softmax(relevance.float() / rank_temperature, dim=-1)
+    got = functional.log_softmax(cosine.float() / temperature, dim=-1)
+    return functional.kl_div(got, wanted, reduction="none", log_target=True).sum(-1)
+
+
+def cosines(queries: Tensor, passages: Tensor) -> Tensor:
+    """(queries, passages), in float32, also under autocast."""
+    with torch.autocast(queries.device.type, enabled=False):
+        one, other = (functional.normalize(vectors.float(), dim=-1) for vectors in (queries, passages))
+        return one @ other.T
+
+
+class RetrieverLoss(CachedLossMixin, nn.Module):
+    """The loss for sentence-transformers' trainer: columns are the query, its positive, its negatives; the
+    label of a row is its number in the table. `mini_batch`: texts that are in the model at once (gradient
+    cache, arXiv 2101.06983); None: the whole batch."""
+
+    def __init__(
+        self,
+        model: Any,
+        table: RowTable,
+        *,
+        temperature: float = 0.01,
+        rank_weight: float = 0.0,
+        rank_temperature: float = 0.1,
+        mini_batch: int | None = None,
+    ):
+        super().__init__()
+        self.model, self.table = model, table
+        self.temperature, self.rank_weight = temperature, rank_weight
+        self.rank_temperature = rank_temperature
+        self.mini_batch_size = mini_batch or 0
+        self.uses_gradient_cache = mini_batch is not None
+
+    def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor) -> Tensor:
+        """The mean loss of this device's rows."""
+        features = list(sentence_features)
+        if self.uses_gradient_cache:
+            return self.forward_cached(features, labels)
+        return self.of_embeddings(embed_columns(self.model, features), labels)
+
+    def calculate_loss(
+        self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
+    ) -> Tensor:
+        """What the gradient cache calls: the loss of embeddings that come in parts."""
+        assert labels is not None
+        loss = self.of_embeddings([torch.cat(parts) for parts in reps], labels)
+        if with_backward:
+            loss.backward()
+        return loss.detach() if with_backward else loss
+
+    def of_embeddings(self, columns: list[Tensor], labels: Tensor) -> Tensor:
+        """The mean loss. `columns`: of queries, positives and each negative, (rows, dimension); `labels`:
+        (rows,)."""
+        queries, *documents = columns
+        table = self.table.to(queries.device)
+        rows, passages = labels, torch.cat(documents)
+        if get_world_size() > 1:
+            rows = all_gather(labels)
+            passages = torch.cat([all_gather_with_grad(column) for column in documents])
+        own = torch.arange(len(labels), device=queries.device) + get_rank() * len(labels)
+        numbers = table.passages[rows].T.reshape(-1)  # column by column, as the passages are
+        losses = info_nce(queries, passages, numbers, own, table.positives[labels], self.temperature)
+        if self.rank_weight:
+            ranked = torch.stack(documents, 1)
+            with torch.autocast(queries.device.type, enabled=False):
+                cosine = functional.cosine_similarity(queries.float()[:, None], ranked.float(), dim=-1)
+            relevance = table.relevance[labels]
+            losses = losses + self.rank_weight * rank_loss(
+                cosine, relevance, self.temperature, self.rank_temperature
+            )
+        return losses.mean()

@@ -1,0 +1,218 @@
+"""The files that the steps write, one JSON object a line, and how they are read.
+
+    candidates.jsonl    RoundsRecord        a trajectory: its searches, each with the retriever's candidates
+    passages.jsonl      PassageRecord       the text of all candidates, as in a corpus
+    sub_answers.jsonl   SubAnswersRecord    what each search of a trajectory should have found
+    relevance.jsonl     RelevanceRecord     local relevance (LR) of a search's candidates, 0 to 100
+    correctness.jsonl   CorrectnessRecord   is the final answer right with a candidate alone (GAC)? 0 to 1
+    train.jsonl         TrainingRow         a positive passage, its negatives, and their scores
+
+Passages are named by the corpus's own ids. `id` is the question's, `round_index` counts the searches of its
+trajectory from 1; together they name a round. Keys that a record here does not have are ignored, and the
+records of the published pipeline, whose keys these are, can be read as they are; so can its training rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from rag_r1.evaluation.run_folder import write_lines
+from rag_r1.protocols.actions import well_formed
+
+CANDIDATES, PASSAGES, SUB_ANSWERS = "candidates.jsonl", "passages.jsonl", "sub_answers.jsonl"
+RELEVANCE, CORRECTNESS, TRAIN = "relevance.jsonl", "correctness.jsonl", "train.jsonl"
+
+#: Id of a question or a passage; whole numbers, as in some corpora, become text.
+Name = Annotated[str, Field(min_length=1), BeforeValidator(lambda v: str(v) if type(v) is int else v)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+RoundNumber = Annotated[int, Field(ge=1)]
+
+
+class RecordsError(ValueError):
+    """A file whose lines are not what they should be; the message names file, line and remedy."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+
+class CandidatesRound(_Record):
+    """A search of a trajectory. `reasoning_context`: what the policy wrote and was shown, up to the end of
+    the turn that searches; `current_query`: the policy's query, and `sent_query` what the retriever was sent
+    for it; `turn`: number of the turn, from 0 (several searches may share one)."""
+
+    round_index: RoundNumber
+    reasoning_context: str
+    current_query: str
+    candidate_passage_ids: tuple[Name, ...]
+    sent_query: str | None = None
+    history_queries: tuple[str, ...] = ()
+    turn: int | None = None
+
+
+class RoundsRecord(_Record):
+    """A trajectory and its rounds."""
+
+    id: Name
+    question: str
+    golden_answers: tuple[str, ...]
+    trajectory: tuple[CandidatesRound, ...]
+    dataset: str = ""
+
+
+class PassageRecord(_Record):
+    """A passage, as in a corpus."""
+
+    id: Name
+    contents: str
+
+
+class SubAnswersRecord(_Record):
+    """One short answer for each search of a trajectory; `relevance.NOT_SURE` where none is known."""
+
+    id: Name
+    sub_answers: tuple[str, ...]
+
+
+class RelevanceRecord(_Record):
+    """Local relevance of the candidates of a round, by passage id, 0 to 100."""
+
+    id: Name
+    round_index: RoundNumber
+    docid_score: dict[Name, Annotated[int, Field(ge=0, le=100)]]
+
+
+class Metrics(_Record):
+    """`em`: share of the continuations that ended with a right answer."""
+
+    em: Share
+
+
+class Continuation(_Record):
+    """What became of a round if its search found one passage alone. `retrieved_times`: searches after it, the
+    mean over the continuations."""
+
+    metric_score: Metrics
+    retrieved_times: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
+
+
+class CorrectnessRecord(_Record):
+    """Global answer correctness of the candidates of a round, by passage id."""
+
+    id: Name
+    question: str
+    round_index: RoundNumber
+    history_queries: tuple[str, ...]
+    current_query: str
+    docid_score: dict[Name, Continuation]
+    dataset: str = ""
+
+
+class Utility(_Record):
+    """The scores of a passage of a training row, both from 0 to 1; 0 if one was not measured."""
+
+    em: Share
+    local_utility: Share
+
+
+class TrainingRow(_Record):
+    """A query with its positive passage, which is the first of `passage_ids`, and its negatives. `reasoning`:
+    the thought before the query, for a retriever that reads it (not in the published rows)."""
+
+    dataset: str
+    query_id: Name
+    question: str
+    round_index: RoundNumber
+    history_queries: tuple[str, ...]
+    query_text: str
+    passage_ids: Annotated[tuple[Name, ...], Field(min_length=2)]
+    scores: tuple[Utility, ...]
+    reasoning: str = ""
+
+    @model_validator(mode="after")
+    def _aligned(self) -> TrainingRow:
+        if len(self.scores) != len(self.passage_ids):
+            raise ValueError(f"{len(self.passage_ids)} passage_ids but {len(self.scores)} scores")
+        if len(set(self.passage_ids)) < len(self.passage_ids):
+            raise ValueError("a passage is named twice in passage_ids")
+        return self
+
+
+Record = TypeVar("Record", bound=_Record)
+
+
+def read_records(kind: type[Record], *paths: str | Path) -> Iterator[Record]:
+    """The records of files of this kind. Raises RecordsError, which names file and line, for the first line
+    that is none, and for a file that cannot be read."""
+    return (record for path in paths for record, _ in read_placed(kind, Path(path)))
+
+
+def read_placed(kind: type[Record], path: Path) -> Iterator[tuple[Record, int]]:
+    """The same of one file, each with its place for `record_at`."""
+    place = 0
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _read(kind, line, f"{path}, line {number}"), place
+                place += len(line)
+    except OSError as error:
+        what = f"{path} cannot be read ({error.strerror}): give a file whose lines are {_name(kind)}"
+        raise RecordsError(what) from error
+
+
+def record_at(kind: type[Record], path: Path, place: int) -> Record:
+    """The record at a place. Raises RecordsError if the file has changed since."""
+    with path.open("rb") as file:
+        file.seek(place)
+        return _read(kind, file.readline(), f"{path}, byte {place}")
+
+
+def read_training_rows(*paths: str | Path) -> Iterator[TrainingRow]:
+    """The rows of files as `rag-r1 retriever data` writes them, or as they were published. Raises
+    RecordsError."""
+    return read_records(TrainingRow, *paths)
+
+
+def read_passages(path: str | Path) -> dict[str, str]:
+    """The text of passages by id. Raises RecordsError."""
+    return {record.id: record.contents for record in read_records(PassageRecord, path)}
+
+
+def write_records(path: Path, records: Iterable[_Record]) -> int:
+    """Write a file all or nothing; returns the number of its records. Values that were not given are left
+    out."""
+    count = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal count
+        for record in records:
+            count += 1
+            yield well_formed(json.dumps(plain(record), ensure_ascii=False)) + "\n"
+
+    write_lines(path, lines())
+    return count
+
+
+def plain(record: _Record) -> Mapping[str, object]:
+    """A record as JSON values."""
+    return record.model_dump(mode="json", exclude_unset=True)
+
+
+def _read(kind: type[Record], line: bytes, place: str) -> Record:
+    try:
+        return kind.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"][:2]))
+        what = f"{where}: {first['msg']}" if where else first["msg"]
+        raise RecordsError(f"{place} is not {_name(kind)} ({what}): correct or remove it") from error
+
+
+def _name(kind: type[_Record]) -> str:
+    return f"a {kind.__name__} (rag_r1/retriever/records.py)"

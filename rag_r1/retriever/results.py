@@ -1,0 +1,80 @@
+"""What a step has found out, kept so that a kill loses nothing: `STEP/journal/results.ndjson`.
+
+A step works in a run's folder of its own (evaluation/run_folder.py: settings, lock, taped answers) and
+appends the result of each piece of work as soon as it is there. A result belongs to a key, such as a round,
+and to the input that it was found for, by fingerprint: if the input has changed since, the result does not
+count, and the work is done again. A piece of work that failed leaves a line without a value, with the number
+of attempts; the next start tries it again. """
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rag_r1.evaluation.run_folder import JsonLines, RunFolder
+
+Key = tuple[str, int]
+
+
+class Results:
+    """The results of a step; a context manager, which holds the step's folder. Raises RunError if that is in
+    use or was begun with other settings. `done` counts the results of this start."""
+
+    def __init__(self, out: Path, settings: Mapping[str, Any], notes: Mapping[str, Any] | None = None):
+        self.done = 0
+        self._places: dict[Key, tuple[str, tuple[int, int]]] = {}
+        self._failed: dict[Key, tuple[str, int]] = {}
+        with ExitStack() as opened:
+            self.folder = opened.enter_context(RunFolder(out, settings, notes))
+            self._lines = JsonLines(self.folder.journal / "results.ndjson", self._seen)
+            opened.callback(self._lines.close)
+            self._opened = opened.pop_all()
+
+    def __enter__(self) -> Results:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._opened.close()
+
+    def get(self, key: Key, fingerprint: str) -> Any | None:
+        """The result for this input, or None."""
+        known, place = self._places.get(key, ("", (0, 0)))
+        return self._lines.at(place)["value"] if known == fingerprint else None
+
+    def has(self, key: Key, fingerprint: str) -> bool:
+        """Is there a result for this input?"""
+        return self._places.get(key, ("", None))[0] == fingerprint
+
+    def put(self, key: Key, fingerprint: str, value: Any) -> None:
+        """Append a result. Raises RunError on a full disk."""
+        line = {"key": list(key), "input": fingerprint, "value": value}
+        self._seen(line, self._lines.append(line))
+        self.done += 1
+
+    def failed(self, key: Key, fingerprint: str, attempts: int) -> None:
+        """Append that so many attempts, all starts together, have given no result."""
+        line = {"key": list(key), "input": fingerprint, "attempts": attempts}
+        self._seen(line, self._lines.append(line))
+
+    def attempts(self, key: Key, fingerprint: str) -> int:
+        """Attempts that have failed until now, for this input."""
+        known, attempts = self._failed.get(key, ("", 0))
+        return attempts if known == fingerprint else 0
+
+    def _seen(self, line: Mapping[str, Any], place: tuple[int, int]) -> None:
+        name, number = line["key"]
+        key, fingerprint = (str(name), int(number)), str(line["input"])
+        if "value" in line:
+            self._places[key] = fingerprint, place
+        else:
+            self._failed[key] = fingerprint, int(line["attempts"])
+
+
+def fingerprint_of(values: Sequence[Any]) -> str:
+    """A hash of JSON values, short enough for the name of a piece of work."""
+    text = json.dumps(list(values), sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -1,0 +1,115 @@
+"""Recorded scores as rounds, ready for the selection.
+
+The files are those of `rag-r1 retriever data`, or of the published pipeline (records.py). With a file of
+candidates its order holds, of rounds and of candidates; without one, that of the correctness records, which
+name the query themselves. A round counts as unscored if a candidate lacks a score, so nothing is selected
+from a part of the candidates.
+
+In memory is only where each record stands in its file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic
+
+from rag_r1.retriever.records import (
+    CandidatesRound,
+    CorrectnessRecord,
+    Record,
+    RecordsError,
+    RelevanceRecord,
+    RoundsRecord,
+    read_placed,
+    read_records,
+    record_at,
+)
+from rag_r1.retriever.selection import Round, Scored
+
+
+@dataclass(frozen=True)
+class ScoreFiles:
+    """Where the scores of candidates are. `dataset`: the name for records that have none."""
+
+    candidates: Path | None = None
+    relevance: Path | None = None
+    correctness: Path | None = None
+    dataset: str = ""
+
+    def rounds(self) -> Iterator[Round]:
+        """All rounds. Raises RecordsError for a file that cannot be read, or a round that is there twice."""
+        relevance = _ByRound(RelevanceRecord, self.relevance)
+        correctness = _ByRound(CorrectnessRecord, self.correctness)
+        if self.candidates is not None:
+            for played in read_records(RoundsRecord, self.candidates):
+                for one in played.trajectory:
+                    key = played.id, one.round_index
+                    yield self._of_candidates(played, one, relevance.get(key), correctness.get(key))
+        elif self.correctness is not None:
+            for record in read_records(CorrectnessRecord, self.correctness):
+                yield self._of_correctness(record, relevance.get((record.id, record.round_index)))
+        else:
+            raise RecordsError("relevance alone does not name the queries: give the candidates, too")
+
+    def _of_candidates(
+        self,
+        played: RoundsRecord,
+        one: CandidatesRound,
+        relevance: RelevanceRecord | None,
+        correctness: CorrectnessRecord | None,
+    ) -> Round:
+        earlier = (other for other in played.trajectory if other.round_index < one.round_index)
+        before = tuple(other.current_query for other in earlier)
+        has_history = "history_queries" in one.model_fields_set  # the published records have none
+        return Round(
+            dataset=played.dataset or self.dataset,
+            query_id=played.id,
+            question=played.question,
+            round_index=one.round_index,
+            history_queries=one.history_queries if has_history else before,
+            query=one.current_query,
+            candidates=_scored(one.candidate_passage_ids, relevance, correctness),
+        )
+
+    def _of_correctness(self, record: CorrectnessRecord, relevance: RelevanceRecord | None) -> Round:
+        return Round(
+            dataset=record.dataset or self.dataset,
+            query_id=record.id,
+            question=record.question,
+            round_index=record.round_index,
+            history_queries=record.history_queries,
+            query=record.current_query,
+            candidates=_scored(tuple(record.docid_score), relevance, record),
+        )
+
+
+def _scored(
+    names: Sequence[str], relevance: RelevanceRecord | None, correctness: CorrectnessRecord | None
+) -> tuple[Scored, ...]:
+    local = {} if relevance is None else relevance.docid_score
+    final = {} if correctness is None else correctness.docid_score
+    return tuple(
+        Scored(name, final[name].metric_score.em if name in final else None, local.get(name))
+        for name in dict.fromkeys(names)
+    )
+
+
+class _ByRound(Generic[Record]):
+    """The records of a file by round; nothing if there is no file."""
+
+    def __init__(self, kind: type[Record], path: Path | None):
+        self._kind, self._path = kind, path
+        self._places: dict[tuple[str, int], int] = {}
+        for record, place in () if path is None else read_placed(kind, path):
+            key = record.id, record.round_index  # type: ignore[attr-defined]
+            if key in self._places:
+                raise RecordsError(f"{path} has round {key[1]} of {key[0]} twice: remove one of them")
+            self._places[key] = place
+
+    def get(self, key: tuple[str, int]) -> Record | None:
+        """The record of a round, or None."""
+        if self._path is None or key not in self._places:
+            return None
+        return record_at(self._kind, self._path, self._places[key])

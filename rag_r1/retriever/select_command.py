@@ -1,0 +1,102 @@
+"""`rag-r1 retriever select`: training rows from recorded scores, by another rule or of another pipeline."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from rag_r1.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.options import Must
+from rag_r1.retriever.records import RecordsError, write_records
+from rag_r1.retriever.scores import ScoreFiles
+from rag_r1.retriever.selection import Mode, Rule, Selection, Use
+
+_DESCRIPTION = """\
+Select training rows from recorded scores: those of `rag-r1 retriever data`, or of the published pipeline,
+whose records have the same keys.
+
+example:
+  rag-r1 retriever select --candidates data/round1/candidates.jsonl --relevance data/round1/relevance.jsonl \\
+      --correctness data/round1/correctness.jsonl --selection faithful --out data/round1/faithful.jsonl
+"""
+
+Points = Annotated[int, Field(ge=0, le=100), Must("a whole number from 0 to 100")]
+
+
+class SelectionArguments(Arguments):
+    """By which rule rows are selected (selection.py)."""
+
+    utility: Use = argument(
+        "what makes a passage a positive: correctness of the final answer (GAC) and relevance to the query "
+        "(LR), or one of them alone",
+        default="both",
+    )
+    selection: Mode = argument(
+        "safe: no passage that is itself useful becomes a negative; faithful: the published rule",
+        default="safe",
+    )
+    least_relevance: Points = argument("LR that a positive needs", "N", default=60)
+    tolerance: Points = argument("points of LR below the best at which safe sees a tie", "N", default=5)
+    negatives: Positive = argument("negatives of a row", "N", default=15)
+
+    def rule(self, seed: int) -> Rule:
+        """The rule."""
+        return Rule(
+            mode=self.selection,
+            use=self.utility,
+            seed=seed,
+            least_relevance=self.least_relevance,
+            tolerance=self.tolerance,
+            negatives=self.negatives,
+        )
+
+
+class SelectArguments(SelectionArguments):
+    """Where the scores are."""
+
+    candidates: Path | None = argument("candidates.jsonl; needed without --correctness", "FILE", default=None)
+    relevance: Path | None = argument("relevance.jsonl", "FILE", default=None)
+    correctness: Path | None = argument("correctness.jsonl", "FILE", default=None)
+    out: Path = argument("file for the rows, FILE.jsonl", "FILE")
+    dataset: str | None = argument("name of the data set, for records without one", "NAME", default=None)
+    seed: int = argument("of the negatives that are drawn", default=0)
+
+    @model_validator(mode="after")
+    def _scores_are_given(self) -> SelectArguments:
+        for name in ("relevance", "correctness"):
+            if self.utility in ("both", name) and getattr(self, name) is None:
+                raise ValueError(f"--utility {self.utility} needs --{name}")
+        if self.candidates is None and self.correctness is None:
+            raise ValueError("--candidates is needed: relevance alone does not name the queries")
+        if self.out in (self.candidates, self.relevance, self.correctness):
+            raise ValueError(f"--out {self.out} is also a file that is read")
+        return self
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 when the rows are written, else 1."""
+    given = read_arguments(
+        SelectArguments, arguments, prog="rag-r1 retriever select", description=_DESCRIPTION
+    )
+    files = ScoreFiles(given.candidates, given.relevance, given.correctness, given.dataset or "")
+    try:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        selection = write_rows(files, given.rule(given.seed), given.out)
+    except (RecordsError, RunError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for line in (*selection.told(), f"training rows: {given.out}"):
+        print(line)
+    return 0
+
+
+def write_rows(files: ScoreFiles, rule: Rule, out: Path) -> Selection:
+    """Select from these scores and write the rows; what was selected. Raises RecordsError."""
+    selection = Selection(rule)
+    write_records(out, selection.of(files.rounds()))
+    return selection

@@ -1,0 +1,193 @@
+"""Selects training rows from scored candidates (Agentic-R's last step).
+
+A round is a query with the retriever's candidates, each with two utilities: GAC, whether the agent's final
+answer was right with this passage alone, and LR, how relevant the passage is to the query, from 0 to 100.
+`both` sorts candidates by GAC, then by LR; `relevance` and `correctness` (the ablations) by one of them.
+Among equals the retriever's order holds. A round is left out if the best candidate has GAC 0, or LR below
+`least_relevance`, or if fewer than 15 negatives are left.
+
+`faithful` is the published rule:
+
+    positives   candidates whose scores equal the best one's exactly, at most three; each makes a row
+    negatives   15 drawn from all candidates with other scores, the same for all rows of the round
+
+So a passage with GAC 1 and LR 95 is a negative beside one with GAC 1 and LR 100, and the retriever is trained
+to rank useful passages low. `safe` differs in two points:
+
+    positives   also those whose LR is at most `tolerance` below the best one's, with the same GAC
+    negatives   none that is itself useful: with a GAC above 0 and LR from `least_relevance` on (of one
+                utility alone: by that)
+
+Which negatives are drawn depends on the seed and the round alone, not on what else is selected.
+
+Source: Agentic-R (arXiv 2601.11888) and its code, 8421BCD/Agentic-R, step 4, which draws without a seed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rag_r1.evaluation.asks import drawn
+from rag_r1.retriever.records import TrainingRow, Utility
+
+Mode = Literal["faithful", "safe"]
+Use = Literal["both", "relevance", "correctness"]
+
+#: Why rounds give no rows.
+REASONS = {
+    "not_correct": "no candidate leads to a right answer",
+    "not_relevant": "the best candidate is not relevant enough",
+    "few_negatives": "too few candidates can be negatives",
+    "no_candidates": "the search found nothing",
+    "unscored": "a score is missing",
+}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A candidate. `correctness`: GAC, 0 to 1; `relevance`: LR, 0 to 100; None: not measured."""
+
+    passage_id: str
+    correctness: float | None = None
+    relevance: int | None = None
+
+    @property
+    def utility(self) -> Utility:
+        """As a training row has it."""
+        return Utility(em=self.correctness or 0.0, local_utility=(self.relevance or 0) / 100)
+
+
+@dataclass(frozen=True)
+class Round:
+    """A query with its candidates, in the retriever's order."""
+
+    dataset: str
+    query_id: str
+    question: str
+    round_index: int
+    history_queries: tuple[str, ...]
+    query: str
+    candidates: tuple[Scored, ...]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How rows are selected; see the top of the module. `least_relevance` and `tolerance` are points of
+    LR."""
+
+    mode: Mode = "safe"
+    use: Use = "both"
+    seed: int = 0
+    least_relevance: int = 60
+    tolerance: int = 5
+    most_positives: int = 3
+    negatives: int = 15
+
+    def needs(self, candidate: Scored) -> bool:
+        """Has the candidate the scores that the rule reads?"""
+        return (self.use == "relevance" or candidate.correctness is not None) and (
+            self.use == "correctness" or candidate.relevance is not None
+        )
+
+
+@dataclass
+class Selection:
+    """The rows of many rounds, and what is counted on the way. `left_out`: rounds without a row, by the
+    reason."""
+
+    rule: Rule
+    rounds: int = 0
+    rows: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def of(self, rounds: Iterable[Round]) -> Iterator[TrainingRow]:
+        """Their rows, in order. Raises ValueError for a candidate that is named twice."""
+        for one in rounds:
+            self.rounds += 1
+            rows = rows_of(one, self.rule)
+            if isinstance(rows, str):
+                self.left_out[rows] += 1
+                continue
+            self.rows += len(rows)
+            yield from rows
+
+    def told(self) -> list[str]:
+        """What was selected and left out, in words."""
+        lines = [f"training rows: {self.rows:,} of {self.rounds - self.left_out.total():,} rounds"]
+        left_out = sorted(self.left_out.items())
+        return lines + [f"  left out: {count:,} rounds, {REASONS[why]}" for why, count in left_out]
+
+
+def rows_of(one: Round, rule: Rule) -> list[TrainingRow] | str:
+    """The rows of a round, or the reason (of REASONS) why there are none. Raises ValueError for a candidate
+    that is named twice."""
+    if len({candidate.passage_id for candidate in one.candidates}) < len(one.candidates):
+        raise ValueError(f"{one.query_id}, round {one.round_index}: a candidate is named twice")
+    if not one.candidates:
+        return "no_candidates"
+    if not all(map(rule.needs, one.candidates)):
+        return "unscored"
+    ranked = sorted(one.candidates, key=lambda candidate: [-score for score in _scores(candidate, rule)])
+    best = ranked[0]
+    if rule.use != "relevance" and not best.correctness:
+        return "not_correct"
+    if rule.use != "correctness" and (best.relevance or 0) < rule.least_relevance:
+        return "not_relevant"
+    positives = [candidate for candidate in ranked if _is_positive(candidate, best, rule)]
+    others = [candidate for candidate in ranked if _is_negative(candidate, best, rule)]
+    if len(others) < rule.negatives:
+        return "few_negatives"
+    negatives = _draw(others, one, rule)
+    return [_row(one, [positive, *negatives]) for positive in positives[: rule.most_positives]]
+
+
+def _scores(candidate: Scored, rule: Rule) -> list[float]:
+    """The scores that the rule compares, the first one first."""
+    correctness, relevance = candidate.correctness or 0.0, float(candidate.relevance or 0)
+    every = {"both": [correctness, relevance], "relevance": [relevance], "correctness": [correctness]}
+    return every[rule.use]
+
+
+def _is_positive(candidate: Scored, best: Scored, rule: Rule) -> bool:
+    if rule.mode == "faithful" or rule.use == "correctness":
+        return _scores(candidate, rule) == _scores(best, rule)
+    if rule.use == "both" and candidate.correctness != best.correctness:
+        return False
+    least = max((best.relevance or 0) - rule.tolerance, rule.least_relevance)
+    return (candidate.relevance or 0) >= least
+
+
+def _is_negative(candidate: Scored, best: Scored, rule: Rule) -> bool:
+    if rule.mode == "faithful":
+        return _scores(candidate, rule) != _scores(best, rule)
+    is_correct = rule.use == "relevance" or bool(candidate.correctness)
+    is_relevant = rule.use == "correctness" or (candidate.relevance or 0) >= rule.least_relevance
+    return not (is_correct and is_relevant)
+
+
+def _draw(others: Sequence[Scored], one: Round, rule: Rule) -> list[Scored]:
+    """As many as the rule wants, in the order in which they are given."""
+
+    def number(candidate: Scored) -> float:
+        key = json.dumps([one.dataset, one.query_id, one.round_index, candidate.passage_id])
+        return drawn(rule.seed, "negatives", key)
+
+    chosen = {candidate.passage_id for candidate in sorted(others, key=number)[: rule.negatives]}
+    return [candidate for candidate in others if candidate.passage_id in chosen]
+
+
+def _row(one: Round, passages: Sequence[Scored]) -> TrainingRow:
+    return TrainingRow(
+        dataset=one.dataset,
+        query_id=one.query_id,
+        question=one.question,
+        round_index=one.round_index,
+        history_queries=one.history_queries,
+        query_text=one.query,
+        passage_ids=tuple(passage.passage_id for passage in passages),
+        scores=tuple(passage.utility for passage in passages),
+    )

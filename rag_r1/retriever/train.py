@@ -1,0 +1,60 @@
+"""`rag-r1 retriever train`: trains a retriever on the rows of `rag-r1 retriever data` (training.py)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rag_r1.command_line import read_arguments
+from rag_r1.evaluation.corpus.files import CorpusError
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.retriever.encoder_settings import SettingsError
+from rag_r1.retriever.records import RecordsError
+from rag_r1.retriever.train_options import RecipeError, TrainOptions, with_recipe
+
+_DESCRIPTION = """\
+Train a retriever: InfoNCE over hard and in-batch negatives, without passages that are known to answer the
+query. Run again, the same command goes on from the last checkpoint.
+
+example:
+  rag-r1 retriever train --recipe recipes/agentic_r/retriever_cpu.yaml \\
+      --rows data/round1/train.jsonl --corpus corpus.jsonl.gz --out outputs/retriever1
+
+On several GPUs:
+  torchrun --nproc-per-node 8 -m rag_r1.cli retriever train --recipe recipes/agentic_r/retriever_gpu.yaml ...
+"""
+_EPILOG = """\
+OUT/model is the trained encoder, with its settings in retriever.json. Build an index of it, whose manifest
+gets the same settings, and serve that with rag_r1.retriever.agentic_input=true:
+  python retrieval_server/build_index.py --corpus FILE --out DIR --encoder OUT/model
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        arguments = with_recipe(arguments)
+    except RecipeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    given = read_arguments(
+        TrainOptions,
+        arguments,
+        prog="rag-r1 retriever train",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    from rag_r1.retriever.training import TrainingError, train
+
+    try:
+        folder = train(given)
+    except (TrainingError, SettingsError, RecordsError, CorpusError, RunError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"model: {folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

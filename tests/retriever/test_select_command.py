@@ -1,0 +1,128 @@
+"""`rag-r1 retriever select`: rows from recorded scores, also of the published pipeline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rag_r1.cli import main
+from rag_r1.retriever.records import read_training_rows
+from rag_r1.retriever.scores import ScoreFiles
+from rag_r1.retriever.select_command import SelectArguments
+
+NAMES = [f"p{number}" for number in range(20)]
+
+
+def write(path: Path, *values: object) -> Path:
+    path.write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
+    return path
+
+
+def correctness(query_id: str, right: str, names=NAMES, index: int = 2) -> dict:
+    scores = {name: {"metric_score": {"em": float(name in right)}, "retrieved_times": 1} for name in names}
+    return {
+        "id": query_id,
+        "question": "Who?",
+        "round_index": index,
+        "history_queries": ["first"],
+        "current_query": "second",
+        "docid_score": scores,
+    }
+
+
+def relevance(query_id: str, best: dict[str, int], names=NAMES, index: int = 2) -> dict:
+    return {"id": query_id, "round_index": index, "docid_score": {name: best.get(name, 0) for name in names}}
+
+
+def candidates(query_id: str, names=NAMES) -> dict:
+    rounds = [
+        {"round_index": i, "reasoning_context": "", "current_query": query, "candidate_passage_ids": ids}
+        for i, query, ids in ((1, "first", []), (2, "second", names))
+    ]
+    return {"id": query_id, "question": "Who?", "golden_answers": ["Rome"], "trajectory": rounds}
+
+
+def words(folder: Path, *names: str, **flags: str) -> list[str]:
+    given = {name: str(folder / f"{name}.jsonl") for name in names}
+    given = {**given, "out": str(folder / "train.jsonl"), **flags}
+    return ["retriever", "select", *(w for k, v in given.items() for w in (f"--{k.replace('_', '-')}", v))]
+
+
+def test_rows_are_selected_from_published_scores(tmp_path, capsys):
+    write(tmp_path / "correctness.jsonl", correctness("q1", "p3"), correctness("q2", "-"))
+    write(tmp_path / "relevance.jsonl", relevance("q2", {}), relevance("q1", {"p3": 90, "p0": 100}))
+    given = words(tmp_path, "correctness", "relevance", dataset="hotpotqa", selection="faithful")
+    assert main(given) == 0
+    (row,) = read_training_rows(tmp_path / "train.jsonl")
+    assert (row.dataset, row.query_id, row.query_text) == ("hotpotqa", "q1", "second")
+    assert (row.passage_ids[0], row.history_queries, row.round_index) == ("p3", ("first",), 2)
+    told = capsys.readouterr().out
+    assert "training rows: 1 of 1 rounds" in told
+    assert "left out: 1 rounds, no candidate leads to a right answer" in told
+
+
+def test_with_candidates_their_order_holds_and_relevance_alone_names_its_query(tmp_path):
+    write(tmp_path / "candidates.jsonl", candidates("q2", NAMES[::-1]), candidates("q1"))
+    scores = {"p4": 80, "p9": 80}
+    write(tmp_path / "relevance.jsonl", relevance("q1", scores), relevance("q2", scores))
+    assert main(words(tmp_path, "candidates", "relevance", utility="relevance")) == 0
+    rows = list(read_training_rows(tmp_path / "train.jsonl"))
+    assert [(row.query_id, row.passage_ids[0]) for row in rows] == [
+        ("q2", "p9"),
+        ("q2", "p4"),
+        ("q1", "p4"),
+        ("q1", "p9"),
+    ]
+    assert {row.query_text for row in rows} == {"second"}
+    assert {(row.question, row.history_queries) for row in rows} == {("Who?", ("first",))}
+
+
+def test_a_round_with_a_score_missing_gives_no_row(tmp_path, capsys):
+    write(tmp_path / "correctness.jsonl", correctness("q1", "p3"), correctness("q2", "p3"))
+    write(tmp_path / "relevance.jsonl", relevance("q1", {"p3": 90}, NAMES[:-1]))
+    assert main(words(tmp_path, "correctness", "relevance")) == 0
+    assert "left out: 2 rounds, a score is missing" in capsys.readouterr().out
+
+
+def test_a_round_that_is_there_twice_is_an_error(tmp_path, capsys):
+    write(tmp_path / "correctness.jsonl", correctness("q1", "p3"))
+    write(tmp_path / "relevance.jsonl", relevance("q1", {}), relevance("q1", {}))
+    assert main(words(tmp_path, "correctness", "relevance")) == 1
+    assert "has round 2 of q1 twice" in capsys.readouterr().err
+
+
+def test_a_wrong_line_ends_the_command_and_leaves_the_old_rows(tmp_path, capsys):
+    write(tmp_path / "correctness.jsonl", correctness("q1", "p3"), {"id": "q2"})
+    (tmp_path / "train.jsonl").write_text("before")
+    assert main(words(tmp_path, "correctness", utility="correctness")) == 1
+    assert "correctness.jsonl, line 2 is not a CorrectnessRecord" in capsys.readouterr().err
+    assert (tmp_path / "train.jsonl").read_text() == "before"
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"correctness": "c"}, "--utility both needs --relevance"),
+        ({"relevance": "r"}, "--utility both needs --correctness"),
+        ({"relevance": "r", "utility": "relevance"}, "--candidates is needed"),
+        ({"correctness": "o", "utility": "correctness"}, "also a file that is read"),
+    ],
+)
+def test_what_is_missing_is_told_by_its_flag(given, what):
+    with pytest.raises(ValueError, match=what):
+        SelectArguments(out="o", **given)
+
+
+def test_scores_without_queries_are_refused():
+    with pytest.raises(ValueError, match="give the candidates"):
+        list(ScoreFiles(relevance=None).rounds())
+
+
+def test_the_command_lists_its_subcommands_and_refuses_others(capsys):
+    assert main(["retriever", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert "data" in told and "select" in told
+    assert main(["retriever"]) == 2 and main(["retriever", "nothing"]) == 2
+    assert "there is no command 'nothing'" in capsys.readouterr().err

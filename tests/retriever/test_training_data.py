@@ -1,0 +1,125 @@
+"""What becomes of training rows: texts with prefixes, what is known to answer a query, and refused rows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_training import PASSAGES, files, row
+
+from rag_r1.retriever.encoder_settings import EncoderSettings
+from rag_r1.retriever.loss import NO_PASSAGE
+from rag_r1.retriever.records import RecordsError, TrainingRow
+from rag_r1.retriever.training_data import assemble, load
+
+
+def settings(**changed) -> EncoderSettings:
+    return EncoderSettings(
+        **{
+            "pooling": "mean",
+            "normalize": True,
+            "query_prefix": "query: ",
+            "passage_prefix": "passage: ",
+            "separator": " [SEP] ",
+            "max_length": 64,
+            "mode": "agentic",
+            **changed,
+        }
+    )
+
+
+def loaded(folder, rows, *, negatives=2, **changed):
+    given_rows, corpus = files(folder, rows)
+    return load([given_rows], [corpus], settings(**changed), negatives=negatives, progress=False)
+
+
+def test_texts_are_those_of_a_search_with_the_encoders_prefixes(tmp_path):
+    data = loaded(tmp_path, [row(0), row(3)])
+    assert data.queries == [
+        "query: what The red cat runs. [SEP] cat",
+        "query: what The red hen sees. [SEP] hen",
+    ]
+    assert [data.texts[number] for number in data.passages[0]] == [
+        f"passage: {PASSAGES[name]}" for name in ("p0", "p1", "p5")
+    ]
+    assert data.table.passages.tolist() == data.passages
+    assert data.table.relevance[0].tolist() == pytest.approx([0.9, 0.4, 0.1])
+
+
+@pytest.mark.parametrize(
+    ("mode", "query"),
+    [
+        ("plain", "cat"),
+        ("history", "what The red cat runs. [SEP] earlier [SEP] cat"),
+        ("reasoning", "I need the animal. [SEP] cat"),
+    ],
+)
+def test_the_mode_says_what_stands_in_a_query(tmp_path, mode, query):
+    given_row = row(0, history_queries=["earlier"], reasoning="I need the animal.")
+    assert loaded(tmp_path, [given_row], mode=mode).queries == [f"query: {query}"]
+
+
+def test_a_long_question_is_shortened_and_the_query_is_whole(tmp_path):
+    long = row(0, question="word " * 50, query_text="the whole query")
+    (query,) = loaded(tmp_path, [long], query_prefix="").queries
+    assert query.endswith("[SEP] the whole query") and len(query) <= 60
+
+
+def test_the_positives_of_rows_about_one_query_are_known_to_both(tmp_path):
+    second = row(0, passage_ids=["p7", "p1", "p5"])
+    other = row(0, question="another", passage_ids=["p9", "p1", "p5"])
+    data = loaded(tmp_path, [row(0), second, other])
+    number = {data.texts[i].removeprefix("passage: "): i for i in range(len(data.texts))}
+    known = [number[PASSAGES["p0"]], number[PASSAGES["p7"]]]
+    assert data.table.positives.tolist() == [known, known, [number[PASSAGES["p9"]], NO_PASSAGE]]
+
+
+def test_of_more_negatives_the_first_are_used_and_fewer_are_an_error(tmp_path):
+    assert [len(one) for one in loaded(tmp_path, [row(0)], negatives=1).passages] == [2]
+    three = row(0, passage_ids=["p0", "p1", "p2", "p3"], scores=[{"em": 0.0, "local_utility": 0.0}] * 4)
+    words = r"rows.jsonl, row 2 .*q1, round 1\) has 2 negatives, not 3.*--negatives 2"
+    with pytest.raises(RecordsError, match=words):
+        loaded(tmp_path, [three, row(1)], negatives=3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"passage_ids": ["p1", "p2"]}, "line 2 is not a TrainingRow"),
+        ({"scores": [{"em": 2.0, "local_utility": 0.0}] * 3}, "line 2 is not a TrainingRow"),
+        ({"query_text": None}, "line 2 is not a TrainingRow.*query_text"),
+        (
+            {"passage_ids": ["p1", "nowhere", "lost"]},
+            "2 of 5 passages are not in the corpus, such as 'nowhere', 'lost'",
+        ),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_named(tmp_path, wrong, words):
+    with pytest.raises(RecordsError, match=words):
+        loaded(tmp_path, [row(0), row(1, **wrong)])
+
+
+def test_no_rows_and_rows_without_a_thought_are_refused(tmp_path):
+    with pytest.raises(RecordsError, match="no training rows in .*rag-r1 retriever data"):
+        loaded(tmp_path, [])
+    with pytest.raises(RecordsError, match="row 1 .* has no `reasoning`"):
+        loaded(tmp_path, [row(0)], mode="reasoning")
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.permutations(sorted(PASSAGES)[:6])), min_size=1, max_size=8))
+def test_whatever_the_rows_a_positive_of_a_query_is_known_in_all_its_rows(drawn):
+    given_rows = [row(0, question=f"question {asked}", passage_ids=list(ids[:3])) for asked, ids in drawn]
+    rows = [TrainingRow.model_validate_json(json.dumps(one)) for one in given_rows]
+    data = assemble(rows, PASSAGES, settings(), 2)
+    ids = {data.texts[i].removeprefix("passage: "): i for i in range(len(data.texts))}
+    for i, (asked, _) in enumerate(drawn):
+        expected = {ids[PASSAGES[other[0]]] for also, other in drawn if also == asked}
+        assert set(data.table.positives[i].tolist()) - {NO_PASSAGE} == expected
+
+
+def test_the_fingerprint_changes_with_rows_and_texts(tmp_path):
+    one, other = (loaded(tmp_path, [row(n)]).fingerprint for n in (0, 1))
+    assert one != other != loaded(tmp_path, [row(1)], passage_prefix="").fingerprint
+    assert one == loaded(tmp_path, [row(0)]).fingerprint

@@ -1,0 +1,141 @@
+"""Rounds: the searches of trajectories, with the turns before them as they were generated."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scripted_runs import setup_of
+
+from rag_r1.agent import PastTurn, Trajectory, Turn
+from rag_r1.agent.trajectory import CallRecord
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.protocols import Document, load_protocol
+from rag_r1.retriever.trajectories import Trajectories
+
+SETUP = replace(setup_of(), protocol=load_protocol("rag_r1_mq"))
+ROME, PARIS = Document("1", '"Rome"\nRome is a city.'), Document("2", '"Paris"\nParis is a city.')
+ANSWER = Turn("<answer> Rome </answer>", "answer", generated_tokens=23)
+
+
+def searched(*queries: str, found=ROME) -> Turn:
+    text = f"<search> {json.dumps(list(queries))} </search>"
+    return Turn.searched(text, queries, [[found]] * len(queries), generated_tokens=len(text))
+
+
+def record(name: str, *turns: Turn, right: bool | None = True, **more: object) -> dict:
+    played = Trajectory(f"{name}#0", "Who?", "rag_r1_mq", list(turns), "Rome", "answered")
+    own = {"question_id": name, "golds": ["Rome"], "prompt": [{"role": "user", "content": "Who?"}]}
+    return {**own, "right": right, "data_source": "made", "sample": 0, **played.to_dict(), **more}
+
+
+def run_of(folder: Path, *records: dict, tape: list[dict] | None = None) -> Trajectories:
+    (folder / "trajectories").mkdir(parents=True)
+    (folder / "journal").mkdir()
+    for path, lines in (("trajectories/records.jsonl", records), ("journal/exchanges.ndjson", tape or [])):
+        (folder / path).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return Trajectories(folder, SETUP)
+
+
+def taped(name: str, turn: int, ids: list[int] | None) -> dict:
+    answer = {"text": "", "ids": ids}
+    return {"ask": f"{name}#0", "turn": turn, "sha256": "", "answer": answer, "usage": {"requests": 1}}
+
+
+def test_each_search_of_a_turn_is_a_round_whose_history_is_the_turns_before(tmp_path):
+    found = run_of(tmp_path, record("q", searched("a", "b"), searched("c"), ANSWER))
+    (played,) = found
+    assert [(one.key, one.turn, one.query, one.history) for one in played.rounds] == [
+        (("q", 1), 0, "a", ()),
+        (("q", 2), 0, "b", ()),
+        (("q", 3), 1, "c", ("a", "b")),
+    ]
+    assert (len(found), found.rounds, played.dataset, played.golds) == (1, 3, "made", ("Rome",))
+    assert len({one.fingerprint for one in played.rounds}) == 3
+
+
+def test_the_past_of_a_round_has_what_was_found_but_for_its_own_search(tmp_path):
+    turns = searched("a", "b"), searched("c", "d"), ANSWER
+    (played,) = run_of(tmp_path, record("q", *turns))
+    past = played.rounds[2].past([PARIS])
+    before = PastTurn.of(SETUP.codec.encode(turns[0].text), turns[0].calls)
+    assert past[0] == before and len(past) == 2
+    assert list(past[1].found.values()) == [(PARIS,), (ROME,)]
+
+
+def test_the_context_of_a_round_ends_with_its_search_and_has_the_documents_before(tmp_path):
+    (played,) = run_of(tmp_path, record("q", searched("a"), searched("c", found=PARIS), ANSWER))
+    first, second = (one.context(SETUP.protocol) for one in played.rounds)
+    assert first == searched("a").text and second.startswith(first) and second.endswith(searched("c").text)
+    assert "Rome is a city." in second and "Paris is a city." not in second
+
+
+def test_a_round_is_another_if_anything_before_it_was_another(tmp_path):
+    (one,) = run_of(tmp_path / "a", record("q", searched("a"), searched("c"), ANSWER))
+    turns = searched("a", found=PARIS), searched("c", found=PARIS), ANSWER
+    (other,) = run_of(tmp_path / "b", record("q", *turns))
+    assert one.rounds[0].fingerprint == other.rounds[0].fingerprint, "what a search finds comes after it"
+    assert one.rounds[1].fingerprint != other.rounds[1].fingerprint
+
+
+def test_tokens_are_those_that_were_sampled_if_they_make_the_text(tmp_path):
+    class Pairs(type(SETUP.codec)):
+        """A token above 1000 stands for the two characters "ab"."""
+
+        def decode(self, ids):
+            return "".join("ab" if token > 1000 else chr(token) for token in ids)
+
+    text = '<search> ["ab"] </search>'
+    turn = Turn.searched(text, ["ab"], [[ROME]], generated_tokens=len(text) - 1)
+    ids = [*map(ord, text[:11]), 2000, *map(ord, text[13:])]
+    assert Pairs().decode(ids) == text
+    tape = [taped("q", 0, [1, 2]), taped("q", 0, [*ids, 5, 5]), taped("q", 1, [7])]
+    run_of(tmp_path, record("q", turn, ANSWER), tape=tape)
+    (played,) = Trajectories(tmp_path, replace(SETUP, codec=Pairs()))
+    assert played.token_ids[0] == tuple(ids), "the last answer counts, as far as the turn has taken it"
+    assert played.token_ids[1] == tuple(map(ord, ANSWER.text)), "what is not the turn's text is encoded"
+
+
+def test_trajectories_that_cannot_be_scored_are_counted(tmp_path):
+    cut = Turn('<search> ["z"] </search>', "search")
+    unshown = Turn("<search> z </search>", "search", [CallRecord("search", {"query": "z"})])
+    found = run_of(
+        tmp_path,
+        record("right", searched("a"), ANSWER),
+        record("wrong", searched("a"), ANSWER, right=False),
+        record("failed", searched("a"), right=None),
+        record("known", ANSWER),
+        record("cut", searched("a"), cut, right=False),
+        record("unshown", searched("a"), unshown, right=False),
+    )
+    assert [played.id for played in found] == ["right", "wrong"]
+    assert found.left_out == {"failed": 1, "not_searched": 1, "not_carried_out": 2}
+
+
+def test_a_turn_that_was_cut_off_by_a_kill_and_a_missing_tape_do_no_harm(tmp_path):
+    run_of(tmp_path, record("q", searched("a"), ANSWER))
+    with (tmp_path / "trajectories" / "records.jsonl").open("a") as file:
+        file.write('{"question_id": "torn')
+    (tmp_path / "journal" / "exchanges.ndjson").unlink()
+    assert [played.id for played in Trajectories(tmp_path, SETUP)] == ["q"]
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({"protocol": "search_r1"}, "was played with --protocol search_r1"),
+        ({"sample": 1}, "several episodes"),
+        ({"paths": [{}]}, "several episodes"),
+        ({"turns": 7}, "a record that is none of an evaluation"),
+    ],
+)
+def test_a_run_that_cannot_be_used_is_refused(tmp_path, more, what):
+    with pytest.raises((RunError), match=what):
+        run_of(tmp_path, record("q", searched("a"), ANSWER, **more))
+
+
+def test_a_run_that_is_not_finished_is_refused(tmp_path):
+    with pytest.raises(RunError, match="give the folder of a finished `rag-r1 eval`"):
+        Trajectories(tmp_path, SETUP)
