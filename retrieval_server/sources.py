@@ -42,6 +42,8 @@ class Description:
     encoder: str | None = None
     separator: str | None = None
     guarantee: Guarantee | None = None
+    #: The share, 0 to 1, of a mapped index that was read ahead; None where nothing is read ahead.
+    paged_in: float | None = None
 
 
 class SearchFailed(Exception):

@@ -25,6 +25,15 @@ class DenseOptions(Options):
             metavar="NAME_OR_PATH",
         ),
     ] = None
+    preset: Annotated[
+        Literal["exact", "balanced", "small"] | None,
+        Flag(
+            "an index by name, in place of --factory. exact: all vectors in memory; balanced: 2 bits a "
+            "dimension in memory, candidates scored from 16-bit vectors on disk; small: 1 bit, and 8-bit "
+            "vectors on disk. The build first prints the memory, disk and time that it will need. Steps in "
+            "parts: give it to encode and to merge",
+        ),
+    ] = None
     factory: Annotated[
         str,
         Flag(

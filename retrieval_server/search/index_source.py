@@ -68,6 +68,7 @@ class IndexSource(StagedSource):
             encoder=encoder.name if encoder else None,
             separator=encoder.separator if encoder else None,
             guarantee=self._backend.guarantee,
+            paged_in=self._backend.paged_in,
         )
 
     def prepare(self, queries: Sequence[str]) -> Any:

@@ -53,11 +53,22 @@ class OpenOptions(Options):
         bool,
         Flag("keep vectors on the GPU in 16 bits: half the memory", group=_FAISS),
     ] = False
-    mmap: Annotated[
-        bool,
+    candidates: Annotated[
+        AtLeastOne | None,
         Flag(
-            "map the index file instead of reading it into memory: the server starts at once and shares the "
-            "pages with other servers; what does not fit into memory is read again for every batch",
+            "presets balanced and small: candidates of each query that are scored from the stored rows "
+            "(default: as in the manifest)",
+            metavar="N",
             group=_FAISS,
         ),
-    ] = False
+    ] = None
+    #: None: for the presets balanced and small.
+    mmap: Annotated[
+        bool | None,
+        Flag(
+            "map the index file instead of reading it into memory: the server starts at once, shares the "
+            "pages with other servers, and reads the file ahead in the background if it fits into memory; "
+            "what does not fit is read again for every batch (default: for the presets balanced and small)",
+            group=_FAISS,
+        ),
+    ] = None

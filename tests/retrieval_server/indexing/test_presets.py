@@ -1,0 +1,237 @@
+"""Presets: what they make of a corpus, in one go or after an interruption, and what is said beforehand."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from retrieval_server.encode.encoding import Vectors
+from retrieval_server.errors import BuildError, IndexFolderError
+from retrieval_server.folder.manifest import (
+    FAISS_INDEX,
+    ROWS,
+    DenseSection,
+    EncoderSection,
+    RescoringSection,
+    SearchSection,
+)
+from retrieval_server.folder.vector_rows import RowLayout
+from retrieval_server.indexing import dense_build, faiss_build
+from retrieval_server.indexing.dense_build import keep_rows
+from retrieval_server.indexing.faiss_build import make_index, write_faiss_index
+from retrieval_server.indexing.plan import Needs, announce, duration, needs_of, size
+from retrieval_server.indexing.presets import MOST_CELLS, PRESETS, cells_for
+from retrieval_server.indexing.unfinished import keep_if_same
+from retrieval_server.search.dense import DenseBackend
+from retrieval_server.search.options import OpenOptions
+
+DIMENSION, COUNT = 32, 700
+COMPRESSED = ("balanced", "small")
+ENCODER = EncoderSection(
+    name="none",
+    sha256="0",
+    pooling="mean",
+    query_prefix="",
+    passage_prefix="",
+    normalize=True,
+    separator=" ",
+    max_length=16,
+    dimension=DIMENSION,
+)
+
+
+def some_vectors(count: int = COUNT) -> np.ndarray:
+    made = np.random.default_rng(0).standard_normal((count, DIMENSION)).astype(np.float32)
+    return made / np.linalg.norm(made, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def encoded(tmp_path_factory) -> Vectors:
+    path = tmp_path_factory.mktemp("encoded") / "vectors.f32"
+    some_vectors().tofile(path)
+    return Vectors([path], DIMENSION)
+
+
+def built(encoded: Vectors, folder: Path, name: str) -> DenseSection:
+    """The files of an index with this preset, and its section; what the builder does, without an encoder."""
+    preset = PRESETS[name]
+    rows = keep_rows(encoded, folder / ROWS, preset.rescoring.rows)
+    factory = preset.factory(len(rows), DIMENSION)
+    write_faiss_index(rows, factory, folder / FAISS_INDEX)
+    return DenseSection(
+        encoder=ENCODER,
+        metric="inner_product",
+        factory=factory,
+        preset=name,
+        rescoring=preset.rescoring,
+        search=SearchSection(nprobe=cells_for(len(rows))),
+    )
+
+
+@given(passages=st.integers(1, 10**9))
+def test_cells_are_a_power_of_two_within_the_limit_and_with_enough_to_train_on(passages):
+    many = cells_for(passages)
+    assert many & (many - 1) == 0 and 1 <= many <= MOST_CELLS
+    assert many == 1 or passages >= 40 * many
+    assert many >= cells_for(max(1, passages // 2))
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_a_whole_wikipedia_has_a_graph_over_its_cells_and_a_small_corpus_none(name):
+    assert "IVF16384_HNSW32" in PRESETS[name].factory(29_000_000, 768)
+    assert "IVF64,RaBitQ" in PRESETS[name].factory(5000, 768)
+    index = make_index(PRESETS[name].factory(20, DIMENSION), DIMENSION)
+    index.train(some_vectors(20))
+    index.add(some_vectors(20))
+    assert index.ntotal == 20
+
+
+def test_small_takes_a_wikipedia_of_29_million_passages_into_half_of_8_gb():
+    needs = needs_of(PRESETS["small"], 29_000_000, 768)
+    assert needs.memory < 4e9 and needs.memory / 29_000_000 < 130
+    assert needs_of(PRESETS["exact"], 29_000_000, 768).memory == 29_000_000 * 768 * 4
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_the_needs_that_are_announced_are_those_of_the_files(encoded, tmp_path, name):
+    built(encoded, tmp_path, name)
+    needs = needs_of(PRESETS[name], COUNT, DIMENSION)
+    index = (tmp_path / FAISS_INDEX).stat().st_size
+    assert needs.memory == pytest.approx(index, abs=2000), "FAISS's headers apart"
+    assert needs.disk >= index + (tmp_path / ROWS).stat().st_size
+
+
+def test_a_disk_that_is_too_small_is_refused_before_the_build_with_both_sizes(tmp_path, capsys):
+    needs = Needs(memory=10**9, process=10**9, build_memory=10**9, disk=10**18, index_s=90.0, encode_s=7200.0)
+    with pytest.raises(BuildError, match="--preset small.*free.*1000000000.0 GB"):
+        announce(PRESETS["small"], 29_000_000, 768, needs, tmp_path)
+    printed = capsys.readouterr().out
+    assert "29000000 passages of 768 dimensions" in printed and "IVF16384_HNSW32" in printed
+    assert "1.0 GB for the index" in printed and "120 min" not in printed and "2 h" in printed
+
+
+def test_sizes_and_durations_are_in_units_that_people_read():
+    assert [size(number) for number in (12, 12_345, 3.25e9)] == ["12 B", "12 kB", "3.2 GB"]
+    assert [duration(s) for s in (0, 89, 91, 3600, 7200, 10 * 86400)] == [
+        "1 s",
+        "89 s",
+        "2 min",
+        "60 min",
+        "2 h",
+        "10 days",
+    ]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(kind=st.sampled_from(["float16", "int8"]), left=st.integers(0, 40_000), block=st.integers(1, COUNT))
+def test_rows_are_stored_the_same_in_blocks_and_after_an_interruption(
+    encoded, tmp_path_factory, kind, left, block
+):
+    """``left``: bytes that an interrupted build has written."""
+    whole = RowLayout(DIMENSION, kind).encode(encoded[:])
+    path = tmp_path_factory.mktemp("rows") / ROWS
+    path.write_bytes(whole[:left])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dense_build, "_BLOCK", block)
+        rows = keep_rows(encoded, path, kind)
+    assert path.read_bytes() == whole and len(rows) == COUNT
+    copied = keep_rows(rows, path.with_name("copy"), kind)
+    assert copied.files[0].read_bytes() == whole, "rows of the same type are copied, not rounded again"
+
+
+class Stops(Vectors):
+    """Vectors whose reading is interrupted at row ``at``."""
+
+    at = 0
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        if rows.start is not None and rows.start >= self.at:
+            raise KeyboardInterrupt
+        return super().__getitem__(rows)
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+@pytest.mark.parametrize("at", [0, 100, 450])
+def test_an_interrupted_index_goes_on_and_ends_in_the_same_bytes(encoded, tmp_path, monkeypatch, name, at):
+    factory = PRESETS[name].factory(COUNT, DIMENSION)
+    monkeypatch.setattr(faiss_build, "_BLOCK", 50)
+    monkeypatch.setattr(faiss_build, "SAVE_EVERY", 200)
+    write_faiss_index(encoded, factory, tmp_path / "in one go")
+    stops = Stops(encoded.files, DIMENSION)
+    stops.at = at
+    with pytest.raises(KeyboardInterrupt):
+        write_faiss_index(stops, factory, tmp_path / "index", saved=tmp_path / "half")
+    assert not (tmp_path / "index").exists()
+    assert faiss.read_index(str(tmp_path / "half")).ntotal == at // 200 * 200
+    stops.at = COUNT + 1
+    write_faiss_index(stops, factory, tmp_path / "index", saved=tmp_path / "half")
+    assert (tmp_path / "index").read_bytes() == (tmp_path / "in one go").read_bytes()
+
+
+def test_what_is_left_of_another_build_is_removed(tmp_path):
+    for origin, stays in (({"corpus": "a"}, False), ({"corpus": "a"}, True), ({"corpus": "b"}, False)):
+        keep_if_same(tmp_path, "rows", origin)
+        assert (tmp_path / "rows").exists() == stays
+        (tmp_path / "rows").write_text("x")
+    keep_if_same(tmp_path, "index", {"factory": "f"})
+    assert (tmp_path / "rows").exists(), "each file has its own origin"
+    (tmp_path / "progress.json").write_text("[half a file")
+    keep_if_same(tmp_path, "rows", {"corpus": "b"})
+    assert not (tmp_path / "rows").exists()
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+@pytest.mark.parametrize("mapped", [None, False])
+def test_a_compressed_index_finds_each_passage_by_its_own_vector(encoded, tmp_path, name, mapped):
+    section = built(encoded, tmp_path, name)
+    options = OpenOptions(mmap=mapped)
+    backend = DenseBackend(tmp_path / FAISS_INDEX, section, COUNT, None, options)
+    assert [hits[0].row for hits in backend.find(encoded[:], 3)] == list(range(COUNT))
+    if mapped is None:
+        backend._page_in.wait()
+        assert backend.paged_in == 1.0, "mapped by default, and read ahead"
+    else:
+        assert backend.paged_in is None
+    backend.close()
+
+
+def test_parts_of_an_index_that_do_not_fit_are_refused(encoded, tmp_path):
+    section = built(encoded, tmp_path, "small")
+    path = tmp_path / FAISS_INDEX
+    other_rows = section.model_copy(update={"rescoring": RescoringSection(rows="float16", candidates=9)})
+    with pytest.raises(IndexFolderError, match=f"vectors.rows: {COUNT} rows .* in float16"):
+        DenseBackend(path, other_rows, COUNT, None)
+    with pytest.raises(IndexFolderError, match="vectors: the manifest says 699, found 700"):
+        DenseBackend(path, section, COUNT - 1, None)
+    shutil.copy(tmp_path / ROWS, tmp_path / "aside")
+    (tmp_path / ROWS).unlink()
+    with pytest.raises(IndexFolderError, match="vectors.rows: cannot be read"):
+        DenseBackend(path, section, COUNT, None)
+
+
+def test_candidates_and_gpus_are_refused_where_they_have_no_use(encoded, tmp_path):
+    section = built(encoded, tmp_path, "small")
+    path = tmp_path / FAISS_INDEX
+    with pytest.raises(IndexFolderError, match="--gpu on.*compressed"):
+        DenseBackend(path, section, COUNT, None, OpenOptions(gpu="on"))
+    plain = section.model_copy(update={"rescoring": None, "preset": None})
+    with pytest.raises(IndexFolderError, match="--candidates 9.*--preset balanced or small"):
+        DenseBackend(path, plain, COUNT, None, OpenOptions(candidates=9))
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_a_cell_searched_more_never_loses_a_passage(encoded, tmp_path, name):
+    """nprobe of all cells and all candidates: exact search of the stored rows, through the back end."""
+    section = built(encoded, tmp_path, name)
+    backend = DenseBackend(tmp_path / FAISS_INDEX, section, COUNT, None, OpenOptions(candidates=COUNT))
+    rows = Vectors([tmp_path / ROWS], DIMENSION, section.rescoring.rows)[:].astype(np.float64)
+    queries = some_vectors(5) + np.float32(0.05)
+    exact = np.argsort(-(queries.astype(np.float64) @ rows.T), axis=1, kind="stable")[:, :10]
+    assert [[hit.row for hit in hits] for hits in backend.find(queries, 10)] == exact.tolist()
+    backend.close()
