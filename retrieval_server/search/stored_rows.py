@@ -19,8 +19,8 @@ import numpy as np
 from retrieval_server.errors import IndexFolderError
 from retrieval_server.folder.vector_rows import RowLayout
 
-#: Rows read before the mapped pages are released. Linux maps 64 KiB around each: 256 MB at worst.
-RELEASE_AFTER = 4096
+#: Rows read before the mapped pages are released. Linux maps 64 KiB around each: 64 MB at worst.
+RELEASE_AFTER = 1024
 
 
 class StoredRows:
