@@ -101,7 +101,7 @@ def announce(preset: Preset, passages: int, dimension: int, needs: Needs, folder
         f"{preset.factory(passages, dimension)}",
         f"  memory of a server    {size(needs.memory)} for the index, "
         f"and {size(needs.process)} for the process",
-        f"  memory of the build   {size(needs.build_memory)}, and the same for the process",
+        f"  memory of the build   {size(needs.build_memory)} for the vectors in work, and the same process",
         f"  disk                  {size(needs.disk)}, beside the text ({size(free)} are free)",
     ]
     if needs.encode_s is not None:

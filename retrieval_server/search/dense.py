@@ -17,7 +17,7 @@ from retrieval_server.encode.encoder import Encoder
 from retrieval_server.errors import IndexFolderError
 from retrieval_server.folder.manifest import ROWS, DenseSection, SearchSection, require_equal
 from retrieval_server.folder.vector_rows import RowLayout
-from retrieval_server.guarantee import Guarantee
+from retrieval_server.guarantee import Guarantee, weakest
 from retrieval_server.search.backends import Backend, Hit
 from retrieval_server.search.faiss_files import open_index
 from retrieval_server.search.faiss_search import (
@@ -31,6 +31,7 @@ from retrieval_server.search.gpu import place
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.search.page_in import PageIn, available_memory
 from retrieval_server.search.stored_rows import StoredRows
+from retrieval_server.search.threads import Threads
 
 
 class DenseBackend(Backend):
@@ -61,16 +62,29 @@ class DenseBackend(Backend):
         self._search = _open_search(index, path, section, count, options)
         self._page_in = PageIn([path], available_memory()) if mapped else None
         self._encoder = encoder
+        self._search_threads = Threads(
+            faiss.omp_set_num_threads,
+            faiss.omp_get_max_threads,
+            options.search_threads_alone,
+            options.search_threads,
+        )
+        self._encode_threads = Threads(
+            _set_torch_threads, _torch_threads, options.encode_threads_alone, options.encode_threads
+        )
         self.guarantee = encoder.probed.guarantee if encoder else Guarantee.BITS
+        if encoder and self._encode_threads.differ:  # what was probed is one number of threads
+            self.guarantee = weakest([self.guarantee, Guarantee.ORDER])
         # On the same cores two batches at once take longer than one after the other, and are smaller.
         self.overlaps = isinstance(self._search, GpuSearch) or (encoder is not None and encoder.on_gpu)
 
     def prepare(self, queries: Sequence[str]) -> np.ndarray:
         """The queries' vectors, (queries, dimension)."""
         assert self._encoder is not None, "opened without its encoder"
+        self._encode_threads.use_for(len(queries))
         return self._encoder.encode_queries(queries)
 
     def find(self, prepared: np.ndarray, topk: int) -> list[list[Hit]]:
+        self._search_threads.use_for(len(prepared))
         return self._search.find(prepared, topk)
 
     @property
@@ -94,7 +108,7 @@ def _open_search(
                 f"--candidates {options.candidates}: {path.parent} has no rows to score candidates from. "
                 "Drop the flag, or build the index with --preset balanced or small."
             )
-        return open_search(index, lambda index: place(index, options))
+        return open_search(index, lambda index: place(index, options), options.search_threads)
     if options.gpu == "on":
         raise IndexFolderError(
             f"--gpu on: {path.parent} is a compressed index, which FAISS searches on the CPU only. Start "
@@ -103,4 +117,16 @@ def _open_search(
     layout = RowLayout(section.encoder.dimension, rescoring.rows)
     stored = StoredRows(path.with_name(ROWS), layout, count)
     candidates = options.candidates or rescoring.candidates
-    return ApproximateSearch(index, stored=stored, candidates=candidates)
+    return ApproximateSearch(index, options.search_threads, stored=stored, candidates=candidates)
+
+
+def _set_torch_threads(number: int) -> None:
+    import torch
+
+    torch.set_num_threads(number)
+
+
+def _torch_threads() -> int:
+    import torch
+
+    return torch.get_num_threads()

@@ -220,10 +220,15 @@ def _scored(
 
 
 def open_search(
-    index: faiss.Index, place: Callable[[faiss.Index], faiss.Index] = lambda index: index
+    index: faiss.Index,
+    place: Callable[[faiss.Index], faiss.Index] = lambda index: index,
+    threads: int | None = None,
 ) -> Search:
-    """The search that fits the index. ``place`` may copy it to GPUs; it returns the copy or the index."""
+    """The search that fits the index. ``place`` may copy it to GPUs; it returns the copy or the index.
+
+    ``threads``: queries that are searched at once in an approximate index; None: one for each core.
+    """
     placed = place(index)
     if placed is not index:
         return GpuSearch(placed, index)
-    return FlatSearch(index) if is_exact(index) else ApproximateSearch(index)
+    return FlatSearch(index) if is_exact(index) else ApproximateSearch(index, threads)

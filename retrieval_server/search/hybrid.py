@@ -49,6 +49,10 @@ class HybridBackend(Backend):
         self.overlaps = all(member.overlaps for member in members)
         self.guarantee = weakest(member.guarantee for member in members)
 
+    @property
+    def paged_in(self) -> float | None:
+        return min((share for member in self._members if (share := member.paged_in) is not None), default=None)
+
     def prepare(self, queries: Sequence[str]) -> list[Any]:
         """Turn queries into what each index needs."""
         return [member.prepare(queries) for member in self._members]

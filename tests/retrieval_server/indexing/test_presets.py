@@ -27,6 +27,7 @@ from retrieval_server.indexing.dense_build import keep_rows
 from retrieval_server.indexing.faiss_build import make_index, write_faiss_index
 from retrieval_server.indexing.plan import Needs, announce, duration, needs_of, size
 from retrieval_server.indexing.presets import MOST_CELLS, PRESETS, cells_for
+from retrieval_server.indexing.split_index import _split_compressed
 from retrieval_server.indexing.unfinished import keep_if_same
 from retrieval_server.search.dense import DenseBackend
 from retrieval_server.search.options import OpenOptions
@@ -223,6 +224,31 @@ def test_candidates_and_gpus_are_refused_where_they_have_no_use(encoded, tmp_pat
     plain = section.model_copy(update={"rescoring": None, "preset": None})
     with pytest.raises(IndexFolderError, match="--candidates 9.*--preset balanced or small"):
         DenseBackend(path, plain, COUNT, None, OpenOptions(candidates=9))
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_shards_together_find_at_least_what_the_whole_index_finds(encoded, tmp_path, name):
+    """With few candidates the whole misses some; two shards look at twice as many."""
+    section = built(encoded, tmp_path, name)
+    layout = RowLayout(DIMENSION, section.rescoring.rows)
+    few = OpenOptions(candidates=20)
+    queries = some_vectors(40) + np.float32(0.1)
+
+    def scores(folder: Path, count: int) -> np.ndarray:
+        backend = DenseBackend(folder / FAISS_INDEX, section, count, None, few)
+        found = backend.find(queries, 10)
+        backend.close()
+        return np.array([[hit.score for hit in hits] for hits in found])
+
+    halves = []
+    for number, rows in enumerate((range(0, 300), range(300, COUNT))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        _split_compressed(tmp_path, rows, folder, layout)
+        halves.append(scores(folder, len(rows)))
+    together = -np.sort(-np.concatenate(halves, axis=1), axis=1)[:, :10]
+    whole = scores(tmp_path, COUNT)
+    assert (together >= whole).all() and (together > whole).any()
 
 
 @pytest.mark.parametrize("name", COMPRESSED)
