@@ -51,7 +51,8 @@ class HybridBackend(Backend):
 
     @property
     def paged_in(self) -> float | None:
-        return min((share for member in self._members if (share := member.paged_in) is not None), default=None)
+        shares = [member.paged_in for member in self._members]
+        return min((share for share in shares if share is not None), default=None)
 
     def prepare(self, queries: Sequence[str]) -> list[Any]:
         """Turn queries into what each index needs."""

@@ -19,9 +19,10 @@ import numpy as np
 from retrieval_server.errors import IndexFolderError
 from retrieval_server.folder.vector_rows import RowLayout
 
-#: Rows read before the mapped pages are released. With each Linux maps 64 KiB around it, or the whole block
-of #: the page cache that holds it, up to 2 MiB where the file was written or read in order shortly before.
-That #: counts as resident, but it is the cache's memory and not the process's own. RELEASE_AFTER = 1024
+#: Rows read before the mapped pages are released. With each, Linux maps 64 KiB around it, or the whole block
+#: of the page cache that holds it: up to 2 MiB where the file was written or read in order shortly before.
+#: They count as resident, but are the cache's memory and not the process's own.
+RELEASE_AFTER = 1024
 
 
 class StoredRows:
