@@ -209,7 +209,9 @@ def say_needs(options: BuildOptions, store: PassageStore, dimension: int, encode
 
     if (preset := chosen(options)) is not None:
         needs = measured(preset, store, dimension, encoder, options.batch_size)
-        announce(preset, len(store), dimension, needs, options.out.parent)
+        work = options.out.with_name(options.out.name + ".building")
+        there = sum((work / name).stat().st_size for name in KEPT if (work / name).exists())
+        announce(preset, len(store), dimension, needs, options.out.parent, there)
 
 
 def origin_of_rows(

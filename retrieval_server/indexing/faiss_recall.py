@@ -27,7 +27,7 @@ from retrieval_server.search.stored_rows import StoredRows
 GOOD = 0.95
 K = 10
 QUERIES = 200
-_NPROBES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_NPROBES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _EF_SEARCHES = (32, 64, 128, 256, 512)
 _BLOCK = 65_536
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s")

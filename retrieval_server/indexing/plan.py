@@ -93,9 +93,14 @@ def measured(
     return Needs(**{**vars(needs), "encode_s": encode_s, "index_s": index_s})
 
 
-def announce(preset: Preset, passages: int, dimension: int, needs: Needs, folder: Path) -> None:
-    """Print what the build will need. Raises BuildError if the disk of ``folder`` has less than that free."""
-    free = shutil.disk_usage(folder).free
+def announce(
+    preset: Preset, passages: int, dimension: int, needs: Needs, folder: Path, there: int = 0
+) -> None:
+    """Print what the build will need. Raises BuildError if the disk of ``folder`` has less than that free.
+
+    ``there``: bytes that an interrupted build has left, which are continued or removed.
+    """
+    free = shutil.disk_usage(folder).free + there
     lines = [
         f"{passages} passages of {dimension} dimensions, preset {preset.name}: "
         f"{preset.factory(passages, dimension)}",

@@ -117,6 +117,11 @@ def test_a_disk_that_is_too_small_is_refused_before_the_build_with_both_sizes(tm
     assert "1.0 GB for the index" in printed and "120 min" not in printed and "2 h" in printed
 
 
+def test_what_an_interrupted_build_has_written_is_not_asked_for_again(tmp_path):
+    needs = Needs(memory=1, process=1, build_memory=1, disk=10**18, index_s=0.0)
+    announce(PRESETS["small"], 2000, 768, needs, tmp_path, there=10**18)
+
+
 def test_sizes_and_durations_are_in_units_that_people_read():
     assert [size(number) for number in (12, 12_345, 3.25e9)] == ["12 B", "12 kB", "3.2 GB"]
     assert [duration(s) for s in (0, 89, 91, 3600, 7200, 10 * 86400)] == [
