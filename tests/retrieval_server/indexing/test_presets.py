@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import faiss
@@ -30,8 +32,10 @@ from retrieval_server.indexing.presets import MOST_CELLS, PRESETS, cells_for
 from retrieval_server.indexing.split_index import _split_compressed
 from retrieval_server.indexing.unfinished import keep_if_same
 from retrieval_server.search.dense import DenseBackend
+from retrieval_server.search.faiss_files import open_index
 from retrieval_server.search.options import OpenOptions
 
+ROOT = Path(__file__).parents[3]
 DIMENSION, COUNT = 32, 700
 COMPRESSED = ("balanced", "small")
 ENCODER = EncoderSection(
@@ -152,13 +156,14 @@ def test_rows_are_stored_the_same_in_blocks_and_after_an_interruption(
 
 
 class Stops(Vectors):
-    """Vectors whose reading is interrupted at row ``at``."""
+    """Vectors whose reading is interrupted at row ``at``; ``read`` are the first rows of the blocks read."""
 
     at = 0
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         if rows.start is not None and rows.start >= self.at:
             raise KeyboardInterrupt
+        self.read = [*getattr(self, "read", ()), rows.start]
         return super().__getitem__(rows)
 
 
@@ -175,8 +180,9 @@ def test_an_interrupted_index_goes_on_and_ends_in_the_same_bytes(encoded, tmp_pa
         write_faiss_index(stops, factory, tmp_path / "index", saved=tmp_path / "half")
     assert not (tmp_path / "index").exists()
     assert faiss.read_index(str(tmp_path / "half")).ntotal == at // 200 * 200
-    stops.at = COUNT + 1
+    stops.at, stops.read = COUNT + 1, []
     write_faiss_index(stops, factory, tmp_path / "index", saved=tmp_path / "half")
+    assert stops.read == list(range(at // 200 * 200, COUNT, 50)), "neither trained nor added again"
     assert (tmp_path / "index").read_bytes() == (tmp_path / "in one go").read_bytes()
 
 
@@ -229,6 +235,38 @@ def test_candidates_and_gpus_are_refused_where_they_have_no_use(encoded, tmp_pat
     plain = section.model_copy(update={"rescoring": None, "preset": None})
     with pytest.raises(IndexFolderError, match="--candidates 9.*--preset balanced or small"):
         DenseBackend(path, plain, COUNT, None, OpenOptions(candidates=9))
+
+
+_OTHER_SERVER = """
+import sys
+from pathlib import Path
+import numpy as np
+from retrieval_server.search.faiss_files import open_index
+index = open_index(Path(sys.argv[1]), mapped=True)
+index.search(np.ones((1, index.d), np.float32), 10)
+print("searched", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
+def test_processes_that_map_an_index_share_its_pages(tmp_path):
+    """Of 20,000 vectors, so that the cells are larger than what FAISS reads of a file in any case."""
+    vectors = np.random.default_rng(0).standard_normal((20_000, DIMENSION)).astype(np.float32)
+    vectors.tofile(tmp_path / "vectors.f32")
+    path = tmp_path / FAISS_INDEX
+    write_faiss_index(Vectors([tmp_path / "vectors.f32"], DIMENSION), f"RR{DIMENSION},IVF1,RaBitQ", path)
+    command = [sys.executable, "-c", _OTHER_SERVER, str(path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as other:
+        assert other.stdout.readline() == "searched\n"
+        index = open_index(path, mapped=True)
+        index.search(vectors[:1], 10)
+        mapping = Path("/proc/self/smaps").read_text().partition(str(path))[2]
+        resident, mine = (int(mapping.partition(f"\n{key}:")[2].split()[0]) for key in ("Rss", "Pss"))
+        other.communicate()
+    assert resident * 1024 > 0.8 * path.stat().st_size, "the cells lie in the mapping"
+    assert mine < 0.6 * resident, "of which each process counts half"
 
 
 @pytest.mark.parametrize("name", COMPRESSED)
