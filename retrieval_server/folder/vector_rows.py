@@ -8,7 +8,8 @@ by multiplication, a file can be mapped, and a writer that was killed continues 
 - ``int8``: the scale as a float32, then whole numbers from -127 to 127, 4 bytes and 1 a dimension. The scale
   is the largest absolute value of the row divided by 127, so a value is off by at most half of it.
 
-A compressed index rescores its candidates from such a file (search/stored_rows.py).
+Rows that are decoded and encoded again in their own type are the same bytes. A compressed index rescores its
+candidates from such a file (search/stored_rows.py).
 """
 
 from __future__ import annotations

@@ -124,9 +124,8 @@ def keep_rows(vectors: Vectors, path: Path, kind: RowType, progress: bool = Fals
         stream.truncate(done * layout.row_bytes)
         for first in range(done, len(vectors), _BLOCK):
             rows = slice(first, min(first + _BLOCK, len(vectors)))
-            same = getattr(vectors, "layout", None) == layout
             try:
-                stream.write(vectors.stored(rows).tobytes() if same else layout.encode(vectors[rows]))
+                stream.write(layout.encode(vectors[rows]))
             except ValueError as error:
                 raise BuildError(
                     f"vectors {rows.start} to {rows.stop}: {error}. Take --preset exact."

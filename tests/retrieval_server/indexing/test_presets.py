@@ -152,7 +152,7 @@ def test_rows_are_stored_the_same_in_blocks_and_after_an_interruption(
         rows = keep_rows(encoded, path, kind)
     assert path.read_bytes() == whole and len(rows) == COUNT
     copied = keep_rows(rows, path.with_name("copy"), kind)
-    assert copied.files[0].read_bytes() == whole, "rows of the same type are copied, not rounded again"
+    assert copied.files[0].read_bytes() == whole, "parts in the type of the rows stay as they are"
 
 
 class Stops(Vectors):
