@@ -11,6 +11,9 @@ from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
 from retrieval_server.encode.options import DENSE, Device, DType, EncoderOptions
 from retrieval_server.folder.manifest import BM25Section
 
+#: Indexes by name; see presets.py.
+PresetName = Literal["exact", "balanced", "small"]
+
 
 class DenseOptions(Options):
     """The vectors of an index and how FAISS searches them; how texts are encoded: ``EncoderOptions``."""
@@ -26,7 +29,7 @@ class DenseOptions(Options):
         ),
     ] = None
     preset: Annotated[
-        Literal["exact", "balanced", "small"] | None,
+        PresetName | None,
         Flag(
             "an index by name, in place of --factory. exact: all vectors in memory; balanced: 2 bits a "
             "dimension in memory, candidates scored from 16-bit vectors on disk; small: 1 bit, and 8-bit "

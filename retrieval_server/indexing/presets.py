@@ -5,26 +5,24 @@
   disk;
 - ``small``: 1 bit a dimension in memory, 200 candidates, scored from 8-bit rows on disk.
 
-RaBitQ (Gao and Long, SIGMOD 2024 and 2025) quantises the difference of a vector from the centre of its cell,
-after a random rotation, in FAISS's implementation. Its plain form is used and not the fast-scan one, whose
-files FAISS cannot map (1.15). The number of cells grows with the root of the corpus up to 16,384: more would
-take two cores half a day to train at 768 dimensions. From 2,048 cells on a graph over them finds the nearest.
+RaBitQ (Gao and Long, SIGMOD 2024; with several bits Gao et al., SIGMOD 2025) quantises the difference of a
+vector from the centre of its cell, after a random rotation, in FAISS's implementation. Its plain form is used
+and not the fast-scan one, whose files FAISS cannot map (1.15). The number of cells grows with the root of the
+corpus, but not beyond what two cores can train. From 2,048 cells on a graph over them finds the nearest.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from retrieval_server.folder.manifest import RescoringSection
 from retrieval_server.folder.vector_rows import RowType
 from retrieval_server.indexing.faiss_build import TRAIN_PER_CELL
-from retrieval_server.indexing.options import DenseOptions
+from retrieval_server.indexing.options import DenseOptions, PresetName
 
-PresetName = Literal["exact", "balanced", "small"]
 MOST_CELLS = 16_384
-#: Above this many cells it is faster to find the nearest in a graph than to compare all.
+#: From this many cells on it is faster to find the nearest in a graph than to compare all.
 GRAPH_FROM = 2048
 
 
@@ -52,7 +50,7 @@ class Preset:
         return f"RR{dimension},IVF{many}{graph},RaBitQ{width}"
 
 
-PRESETS: dict[str, Preset] = {
+PRESETS: dict[PresetName, Preset] = {
     preset.name: preset
     for preset in (
         Preset("exact"),

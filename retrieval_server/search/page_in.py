@@ -16,15 +16,23 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 _BLOCK = 8 * 2**20  # bytes
 _MEMORY = Path("/proc/meminfo")
+_LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container; "max" where there is none
 
 
 def available_memory() -> int | None:
-    """Bytes that processes can still get, with the page cache; None where the system does not say."""
+    """Bytes that processes can still get, with the page cache; None where the system does not say.
+
+    In a container with a limit of memory, at most that limit.
+    """
     try:
         lines = _MEMORY.read_text(encoding="ascii").splitlines()
-    except OSError:
+        free = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
         return None
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
+    try:
+        return min(free, int(_LIMIT.read_text(encoding="ascii")))
+    except (OSError, ValueError):
+        return free
 
 
 class PageIn:

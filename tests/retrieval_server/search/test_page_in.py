@@ -54,6 +54,15 @@ def test_the_free_memory_is_known():
     assert 2**20 < available_memory() < 2**50
 
 
+@pytest.mark.parametrize("limit, expected", [("4096", 4096), ("9999999", 1024 * 100), ("max", 1024 * 100)])
+def test_the_limit_of_a_container_counts(tmp_path, monkeypatch, limit, expected):
+    (tmp_path / "meminfo").write_text("MemTotal: 500 kB\nMemAvailable: 100 kB\n")
+    (tmp_path / "memory.max").write_text(f"{limit}\n")
+    monkeypatch.setattr(page_in, "_MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(page_in, "_LIMIT", tmp_path / "memory.max")
+    assert available_memory() == expected
+
+
 def test_where_the_system_does_not_say_there_is_no_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(page_in, "_MEMORY", tmp_path / "none")
     assert available_memory() is None
