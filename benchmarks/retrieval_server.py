@@ -11,8 +11,16 @@ sends the next question as soon as it has an answer. Open loop (``--rate``): que
 at that rate, whether the server keeps up or not, and latency counts from the time at which a question was
 due.
 
-``--ceiling`` measures the index's encoder and FAISS in this process, without a server: all questions in
-batches of the number of clients; with one client, each question is encoded and then searched on its own.
+``--anchor search-r1 PATH --index DIR`` starts two servers and stops them at the end: ours, and the original,
+Search-R1's ``search_r1/search/retrieval_server.py``, on the same index and encoder. PATH is a clone of
+https://github.com/PeterGriffinJin/Search-R1 or that file alone; it is run as it is, and nothing of it is part
+of this project (benchmarks/search_r1_server.py says what is changed around it):
+
+    python benchmarks/retrieval_server.py --anchor search-r1 Search-R1 --index DIR --ceiling DIR
+
+``--ceiling`` measures the index's encoder and its search without a server, each alone in a process of its own
+(benchmarks/retrieval_stages.py), and adds up the two: all questions in batches of the number of clients, with
+one client one by one.
 
 All targets are measured in turn, ``--rounds`` times, and medians are reported, so that other work on the
 machine affects all of them. First every question is asked once on its own; answers under load must then have
@@ -24,6 +32,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import itertools
 import json
 import random
@@ -32,13 +41,20 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import aiohttp
 
 _here = Path(__file__).resolve().parent
+# By its path: this file has the name of a package, so its folder must not be where packages are looked for.
+_spec = importlib.util.spec_from_file_location("retrieval_processes", _here / "retrieval_processes.py")
+assert _spec is not None and _spec.loader is not None
+processes = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(processes)
 QUESTIONS = _here.parents[1] / "shared" / "data" / "qa" / "hotpotqa.jsonl"
 WARM_UP_S = 2.0
 Made = TypeVar("Made")
@@ -135,42 +151,19 @@ async def open_loop(target: Target, questions: Iterator[str], rate: float, secon
     return result
 
 
-class InProcess:
-    """The encoder and the FAISS index of a folder, without queue, HTTP or documents."""
+class Ceiling:
+    """Encoder and index without any server, each stage measured alone in a process of its own."""
 
-    def __init__(self, folder: Path, batch: int, topk: int):
-        sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
-        import faiss
+    def __init__(self, running: Any, batch: int, questions: int):
+        self.name = f"ceiling: stages alone, batches of {batch}"
+        self._running, self._batch, self._questions = running, batch, questions
 
-        from retrieval_server.encode.encoder import Encoder
-        from retrieval_server.folder.manifest import FAISS_INDEX, read_manifest
-        from retrieval_server.search import faiss_search  # noqa: F401  (sets FAISS as our server does)
-
-        manifest = read_manifest(folder)
-        if manifest.dense is None:
-            raise SystemExit(f"error: {folder} is a {manifest.backend} index; give a dense one")
-        self.name = f"in process, batches of {batch}"
-        self._encoder = Encoder.open(manifest.dense.encoder)
-        self._index = faiss.read_index(str(folder / FAISS_INDEX))
-        self._batch, self._topk = batch, topk
-
-    def round(self, questions: list[str]) -> Round:
-        """Search all questions once. A question's latency is its own if searched alone, else its batch's
-        average."""
-        texts = [self._encoder.section.query_prefix + question for question in questions]
-        if self._batch == 1:
-            latencies = [self._timed([text]) for text in texts]
-            return Round(sum(latencies), latencies, other_ids=None)
-        seconds = self._timed(texts)
-        return Round(seconds, [seconds * self._batch / len(texts)] * len(texts), other_ids=None)
-
-    def _timed(self, texts: list[str]) -> float:
-        started = time.perf_counter()
-        # Sorted by length and padded to the longest of a batch: faster than in order of arrival.
-        vectors = self._encoder.encode_together(texts, self._batch)
-        for first in range(0, len(vectors), self._batch):
-            self._index.search(vectors[first : first + self._batch], self._topk)
-        return time.perf_counter() - started
+    def round(self) -> Round:
+        """All questions once. A question's latency is that of its batch in both stages."""
+        seconds = self._running.seconds()
+        sizes = [min(self._batch, self._questions - i * self._batch) for i in range(len(seconds))]
+        latencies = [each for each, size in zip(seconds, sizes, strict=True) for _ in range(size)]
+        return Round(sum(seconds), latencies, other_ids=None)
 
 
 def line(name: str, rounds: list[Round]) -> str:
@@ -191,16 +184,14 @@ def line(name: str, rounds: list[Round]) -> str:
     return f"{row}   errors {problems}; {sum(compared)} of {answers} answers differ from those asked alone"
 
 
-async def measure(args: argparse.Namespace, questions: list[str]) -> dict[str, list[Round]]:
-    """Alternating rounds against every server, and in this process with --ceiling; prints each result."""
-    in_process: InProcess | None = None
-    if args.ceiling is not None:
-        in_process = InProcess(args.ceiling, args.batch or args.clients, args.topk)
-        in_process.round(questions[: 2 * (args.batch or args.clients)])  # warm
+async def measure(
+    args: argparse.Namespace, questions: list[str], urls: list[str], ceiling: Ceiling | None
+) -> dict[str, list[Round]]:
+    """Alternating rounds against every server, and of the ceiling if there is one; prints each result."""
     connections = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=args.timeout)
     async with aiohttp.ClientSession(connector=connections, timeout=timeout) as session:
-        targets = [Target(url, session, args.topk) for url in args.url]
+        targets = [Target(url, session, args.topk) for url in urls]
         for target in targets:
             try:
                 await target.learn(questions)
@@ -221,12 +212,12 @@ async def measure(args: argparse.Namespace, questions: list[str]) -> dict[str, l
                 f"the same ids from {targets[0].name} and {other.name}: {same} of {len(questions)} questions"
             )
         order = random.Random(0).sample(questions, len(questions))
-        every: list[Target | InProcess] = [*targets, *([in_process] if in_process else [])]
+        every: list[Target | Ceiling] = [*targets, *([ceiling] if ceiling else [])]
         results: dict[str, list[Round]] = {one.name: [] for one in every}
         for number, target in itertools.product(range(args.rounds), every):
             endless = itertools.cycle(order)
-            if isinstance(target, InProcess):
-                result = target.round(order)
+            if isinstance(target, Ceiling):
+                result = target.round()
             elif args.rate:
                 result = await open_loop(target, endless, args.rate, args.seconds)
             else:
@@ -272,7 +263,15 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "--url", action="append", default=[], help="URL of a server; repeat to compare several"
     )
     parser.add_argument(
-        "--ceiling", type=Path, metavar="INDEX", help="also measure this dense index in process"
+        "--anchor",
+        nargs=2,
+        metavar=("search-r1", "PATH"),
+        help="also start the original's server from this checkout or file, and ours, on --index",
+    )
+    parser.add_argument("--index", type=Path, metavar="DIR", help="the dense index of --anchor")
+    parser.add_argument("--device", help="of the encoders of --anchor (default: a GPU if torch sees one)")
+    parser.add_argument(
+        "--ceiling", type=Path, metavar="INDEX", help="also measure the stages of this dense index alone"
     )
     parser.add_argument(
         "--clients", type=int, default=64, help="clients of the closed loop (default %(default)s)"
@@ -299,8 +298,14 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help="JSONL with 'question', or text with one per line (default ../shared/data/qa/hotpotqa.jsonl)",
     )
     args = parser.parse_args(argv)
-    if not args.url and args.ceiling is None:
-        parser.error("give at least one --url, or --ceiling INDEX")
+    if not args.url and args.ceiling is None and args.anchor is None:
+        parser.error("give at least one --url, --anchor search-r1 PATH, or --ceiling INDEX")
+    if args.anchor is not None and args.anchor[0] != "search-r1":
+        parser.error(f"--anchor {args.anchor[0]}: the only anchor is search-r1")
+    if (args.anchor is None) != (args.index is None):
+        parser.error("--anchor and --index belong together: the original and ours serve the same index")
+    if args.anchor is not None and not Path(args.anchor[1]).exists():
+        parser.error(f"--anchor search-r1 {args.anchor[1]}: no such file or folder; clone Search-R1 there")
     if min(args.clients, args.rounds, args.topk, args.batch or 1) < 1 or args.seconds <= 0:
         parser.error("--clients, --rounds, --topk, --batch and --seconds must be above 0")
     if args.rate is not None and not args.rate > 0:
@@ -313,7 +318,18 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     questions = list(dict.fromkeys(read_questions(args.questions)))
-    results = run(measure(args, questions))
+    with ExitStack() as open_now:
+        urls, ceiling = list(args.url), None
+        if args.anchor is not None:
+            pair = processes.anchored(Path(args.anchor[1]), args.index, args.device)
+            urls = [*open_now.enter_context(pair), *urls]
+            print(f"ours: {urls[0]}, Search-R1's: {urls[1]}", flush=True)
+        if args.ceiling is not None:
+            batch = args.batch or args.clients
+            work = Path(open_now.enter_context(TemporaryDirectory(prefix="ceiling-")))
+            stages = processes.stages(args.ceiling, questions, batch, args.topk, work)
+            ceiling = Ceiling(open_now.enter_context(stages), batch, len(questions))
+        results = run(measure(args, questions, urls, ceiling))
     report(args, results)
     if args.json is not None:
         rows = {name: [asdict(one) for one in rounds] for name, rounds in results.items()}

@@ -83,7 +83,13 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--checkout", type=Path, required=True, metavar="DIR", help="a clone of Search-R1")
+    parser.add_argument(
+        "--checkout",
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help="a clone of Search-R1, or its server's file",
+    )
     parser.add_argument("--index", type=Path, required=True, metavar="DIR", help="a dense index folder")
     parser.add_argument("--port", type=int, default=8001, help="port on 127.0.0.1 (default %(default)s)")
     parser.add_argument("--topk", type=int, default=3, help="for requests without topk (default %(default)s)")
@@ -95,7 +101,9 @@ def main(argv: list[str] | None = None) -> int:
     from retrieval_server.errors import RetrievalServerError
     from retrieval_server.folder.manifest import FAISS_INDEX, read_manifest
 
-    server = args.checkout.resolve() / _SERVER
+    server = args.checkout.resolve()
+    if not server.is_file():
+        server /= _SERVER
     try:
         manifest = read_manifest(args.index)
         if manifest.dense is None:

@@ -175,10 +175,19 @@ class BuildCommand(Options):
                 "--skip-bad-rows: a row left out would shift all vectors behind it; repair the corpus"
             )
         dense = self.dense
-        if ready.faiss and (dense.factory != "Flat" or dense.recall_queries or dense.train_sample):
+        settled = dense.factory != "Flat" or dense.preset or dense.recall_queries or dense.train_sample
+        if ready.faiss and settled:
             raise ValueError(
-                "--factory, --recall-queries, --train-sample: the index of --faiss is built already"
+                "--factory, --preset, --recall-queries, --train-sample: the index of --faiss is built already"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _preset_fits(self) -> BuildCommand:
+        if self.dense.preset and self.dense.factory != "Flat":
+            raise ValueError("--preset and --factory both say how FAISS searches; give one of them")
+        if self.dense.preset and self.backend not in (None, "dense"):
+            raise ValueError(f"--preset is for --backend dense, not {self.backend}")
         return self
 
 

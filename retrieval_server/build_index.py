@@ -15,6 +15,12 @@ interrupted continues in the same way:
     python retrieval_server/build_index.py encode --parts work --part 1/8 --encoder intfloat/e5-base-v2
     python retrieval_server/build_index.py merge --parts work --out indexes/e5
 
+A dense index is exact unless a preset says otherwise: small takes a Wikipedia of 29 million passages of 768
+dimensions into 4 GB of memory and scores candidates from disk. The build first prints what it will need:
+
+    python retrieval_server/build_index.py --corpus corpus.jsonl --out indexes/e5 --backend dense \\
+        --encoder intfloat/e5-base-v2 --preset small
+
 An index or vectors built elsewhere become an index folder, with their corpus and encoder:
 
     python retrieval_server/build_index.py import --faiss e5_Flat.index --corpus wiki-18.jsonl \\
@@ -126,13 +132,22 @@ def _encode(command: BuildCommand) -> None:
 
     from retrieval_server.encode.cpu import prefer_reproducible_products
     from retrieval_server.encode.encoder import Encoder
+    from retrieval_server.indexing.presets import row_type
 
     prefer_reproducible_products()  # a resumed part ends with the same bytes as one that was never stopped
     encoder = Encoder.create(dense.encoder, command.encoding, dense.device, dense.dtype)
-    record = encode_part(parts, part, encoder, batch_size=dense.batch_size, overwrite=command.overwrite)
+    record = encode_part(
+        parts,
+        part,
+        encoder,
+        rows=row_type(dense),
+        batch_size=dense.batch_size,
+        overwrite=command.overwrite,
+    )
     count = record.stop - record.start
     print(f"part {part}: {count} passages are encoded. When all parts are, continue with:")
-    print(f"python retrieval_server/build_index.py merge --parts {parts} --out DIR")
+    preset = f" --preset {dense.preset}" if dense.preset else ""
+    print(f"python retrieval_server/build_index.py merge --parts {parts} --out DIR{preset}")
 
 
 def _say_how_to_serve(out: Path, manifest: Manifest) -> None:

@@ -1,8 +1,8 @@
 """Passages to vectors on disk, and back from disk, block by block.
 
-Passages are encoded in blocks and appended to a raw float32 file, so memory does not grow with the corpus and
-a run that was killed resumes after its last whole block. Blocks have fixed borders: a resumed run encodes the
-same batches as an undisturbed one, and ends with the same bytes.
+Passages are encoded in blocks and appended to a file of rows (folder/vector_rows.py), so memory does not grow
+with the corpus and a run that was killed resumes after its last whole block. Blocks have fixed borders: a
+resumed run encodes the same batches as an undisturbed one, and ends with the same bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import numpy as np
 from tqdm import tqdm
 
 from retrieval_server.encode.encoder import Encoder
+from retrieval_server.errors import EncoderError
 from retrieval_server.folder.passages import PassageStore
+from retrieval_server.folder.vector_rows import RowLayout, RowType
 
 BLOCK = 1024  # passages encoded and written at once
 
@@ -28,16 +30,19 @@ def encode_rows(
     *,
     start: int = 0,
     stop: int | None = None,
+    kind: RowType = "float32",
     batch_size: int = 64,
     progress: bool = True,
     label: str = "encoding",
 ) -> None:
-    """Append the vectors of rows ``start`` to ``stop`` (excluded; None: all) to the raw file ``path``.
+    """Append the vectors of rows ``start`` to ``stop`` (excluded; None: all) to the file ``path``.
 
-    Resumes after the file's last whole block. Part of a block, as a kill leaves it, is encoded again.
+    They are stored as ``kind``. Resumes after the file's last whole block. Part of a block, as a kill leaves
+    it, is encoded again.
     """
     stop = len(store) if stop is None else stop
-    row_bytes = encoder.section.dimension * 4
+    layout = RowLayout(encoder.section.dimension, kind)
+    row_bytes = layout.row_bytes
     there = path.stat().st_size // row_bytes if path.exists() else 0
     done = min(there, stop - start) // BLOCK * BLOCK
     texts = store.iter_contents(start + done, stop)
@@ -47,39 +52,50 @@ def encode_rows(
     ):
         stream.truncate(done * row_bytes)
         while block := list(islice(texts, BLOCK)):
-            stream.write(encoder.encode_passages(block, batch_size).tobytes())
+            vectors = encoder.encode_passages(block, batch_size)
+            try:
+                stream.write(layout.encode(vectors))
+            except ValueError as error:
+                raise EncoderError(
+                    f"{encoder.section.name}: of passages {start + bar.n} and following, {error}. "
+                    "Encode with --dtype float32, or look at the model."
+                ) from None
             stream.flush()
             bar.update(len(block))
         os.fsync(stream.fileno())
 
 
 class Vectors:
-    """The rows of raw float32 files, one file after another: ``vectors[a:b]`` is a (b - a, dimension) array.
+    """The rows of files, one file after another: ``vectors[a:b]`` is a float32 array (b - a, dimension).
 
-    A slice is read from disk each time and not kept.
+    All files hold rows of the type ``kind``. A slice is read from disk each time and not kept.
     """
 
-    def __init__(self, files: Sequence[Path], dimension: int):
+    def __init__(self, files: Sequence[Path], dimension: int, kind: RowType = "float32"):
         self.dimension = dimension
-        self._files = list(files)
-        sizes = [path.stat().st_size // (4 * dimension) for path in self._files]
+        self.layout = RowLayout(dimension, kind)
+        self.files = list(files)
+        sizes = [path.stat().st_size // self.layout.row_bytes for path in self.files]
         self._ends = np.cumsum(sizes, dtype=np.int64).tolist()
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, rows: slice) -> np.ndarray:
+        return self.layout.decode(self.stored(rows))
+
+    def stored(self, rows: slice) -> np.ndarray:
+        """The bytes of a slice as they are on disk, (rows, row_bytes)."""
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise IndexError("vectors are read in slices of step 1")
-        pieces = [np.empty((0, self.dimension), dtype=np.float32)]
+        size = self.layout.row_bytes
+        pieces = [np.empty((0, size), np.uint8)]
         first = 0
-        for path, end in zip(self._files, self._ends, strict=True):
+        for path, end in zip(self.files, self._ends, strict=True):
             low, high = max(start, first), min(stop, end)
             if low < high:
-                values = np.fromfile(
-                    path, np.float32, (high - low) * self.dimension, offset=(low - first) * self.dimension * 4
-                )
-                pieces.append(values.reshape(-1, self.dimension))
+                values = np.fromfile(path, np.uint8, (high - low) * size, offset=(low - first) * size)
+                pieces.append(values.reshape(-1, size))
             first = end
         return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from tqdm import tqdm
 
 from retrieval_server.errors import IndexFolderError
@@ -24,6 +24,7 @@ FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 PASSAGES = "passages.arrow"
 FAISS_INDEX = "faiss.index"
+ROWS = "vectors.rows"
 BM25_FOLDER = "bm25"
 LUCENE_FOLDER = "lucene"
 VERIFY_UP_TO = 2**30  # bytes; a larger folder's contents are hashed only on request
@@ -78,12 +79,27 @@ class RecallSection(_Section):
     rows: tuple[RecallRow, ...]
 
 
+class RescoringSection(_Section):
+    """Candidates of a compressed index are scored from ``vectors.rows``, rows of the type ``rows``.
+
+    ``candidates`` of each query, unless the server is told otherwise; the layout: folder/vector_rows.py.
+    """
+
+    rows: Literal["float16", "int8"]
+    candidates: int = Field(ge=1)
+
+
 class DenseSection(_Section):
-    """A FAISS index and the encoder of its vectors. ``search`` and ``recall`` of approximate ones."""
+    """A FAISS index and the encoder of its vectors. ``search`` and ``recall`` of approximate ones.
+
+    ``preset`` is the name under which the index was asked for; None: by its factory string.
+    """
 
     encoder: EncoderSection
     metric: Literal["inner_product"]
     factory: str
+    preset: str | None = None
+    rescoring: RescoringSection | None = None
     search: SearchSection | None = None
     recall: RecallSection | None = None
 

@@ -3,12 +3,12 @@
 All work is done in ``OUT.building`` beside the target; the manifest is written last and the folder renamed
 then, so that ``OUT`` is either a finished index or does not exist. A build that was killed leaves
 ``OUT.building``; the same command continues from the vectors in it, if corpus and encoder are still the same
-(``progress.json`` tells), else starts over.
+(``progress.json`` tells), else starts over. With a preset the vectors are encoded straight into the rows that
+the index keeps, and a half-built FAISS index is continued too.
 """
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -21,9 +21,11 @@ from retrieval_server.folder.manifest import (
     FORMAT_VERSION,
     LUCENE_FOLDER,
     PASSAGES,
+    ROWS,
     BM25Section,
     CorpusSection,
     DenseSection,
+    EncoderSection,
     Manifest,
     describe_files,
     write_manifest,
@@ -31,9 +33,8 @@ from retrieval_server.folder.manifest import (
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.folder.publishing import link_or_copy, publish, refuse_target, work_folder
 from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.indexing.unfinished import KEPT, VECTORS, keep_if_same
 
-_VECTORS = "vectors.f32"
-_PROGRESS = "progress.json"
 _LIBRARIES = {
     "dense": ("faiss-cpu", "sentence-transformers", "torch"),
     "bm25": ("bm25s",),
@@ -51,7 +52,7 @@ def build_index(options: BuildOptions) -> Manifest:
     encoder = None
     if options.backend == "dense":
         encoder = open_encoder(options)  # first: a wrong encoder shows before the corpus is read
-    with work_folder(out, keep=(_VECTORS, _PROGRESS)) as work:
+    with work_folder(out, keep=KEPT) as work:
         reader = CorpusReader(options.corpus, skip_bad_rows=options.skip_bad_rows, progress=options.progress)
         corpus, _ = write_passages(reader, work / PASSAGES)
         store = PassageStore(work / PASSAGES)
@@ -59,13 +60,24 @@ def build_index(options: BuildOptions) -> Manifest:
         if encoder is not None:
             from retrieval_server.encode.encoding import Vectors, encode_rows
             from retrieval_server.indexing.dense_build import make_dense
+            from retrieval_server.indexing.presets import row_type
 
-            _keep_or_drop_vectors(work, {"corpus": corpus.sha256, "encoder": encoder.section.model_dump()})
+            say_needs(options, store, encoder.section.dimension, encoder)
+            kind = row_type(options)
+            name = VECTORS if kind == "float32" else ROWS
+            keep_if_same(work, name, origin_of_rows(corpus, encoder.section, kind))
             encode_rows(
-                store, encoder, work / _VECTORS, batch_size=options.batch_size, progress=options.progress
+                store,
+                encoder,
+                work / name,
+                kind=kind,
+                batch_size=options.batch_size,
+                progress=options.progress,
             )
-            vectors = Vectors([work / _VECTORS], encoder.section.dimension)
-            sections["dense"] = make_dense(options, work, store, encoder.section, vectors, lambda: encoder)
+            vectors = Vectors([work / name], encoder.section.dimension, kind)
+            sections["dense"] = make_dense(
+                options, work, store, encoder.section, vectors, lambda: encoder, corpus
+            )
         elif options.backend == "lucene":
             from retrieval_server.search.lucene import build_lucene
 
@@ -77,8 +89,6 @@ def build_index(options: BuildOptions) -> Manifest:
 
             sections["bm25"] = options.bm25
             build_bm25(store.iter_contents(), options.bm25, work / BM25_FOLDER, progress=options.progress)
-        for name in (_VECTORS, _PROGRESS):
-            (work / name).unlink(missing_ok=True)
         return finish_index(options, work, corpus, len(store), sections)
 
 
@@ -91,14 +101,22 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
     from retrieval_server.encode.encoding import Vectors
     from retrieval_server.indexing.dense_build import check_options, make_dense
     from retrieval_server.indexing.parts import check_parts, open_corpus
+    from retrieval_server.indexing.presets import row_type
 
     refuse_target(options.out, overwrite=options.overwrite)
     record, _ = open_corpus(parts)
-    encoder, files = check_parts(parts, progress=options.progress)
+    encoder, files, kind = check_parts(parts, progress=options.progress)
     check_options(options, encoder.dimension)
-    with work_folder(options.out) as work:
+    if kind not in ("float32", row_type(options)):
+        raise BuildError(
+            f"{parts}: the parts were encoded in {kind}, for a preset that scores from such rows. Merge them "
+            f"with the --preset of encode, or encode them again without one."
+        )
+    with work_folder(options.out, keep=KEPT) as work:
         link_or_copy(parts / PASSAGES, work / PASSAGES)
-        vectors, store = Vectors(files, encoder.dimension), PassageStore(work / PASSAGES)
+        vectors, store = Vectors(files, encoder.dimension, kind), PassageStore(work / PASSAGES)
+        say_needs(options, store, encoder.dimension)
+        keep_if_same(work, ROWS, origin_of_rows(record.corpus, encoder, row_type(options), kind))
         section = make_dense(
             options,
             work,
@@ -106,6 +124,7 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
             encoder,
             vectors,
             lambda: Encoder.open(encoder, options.encoder, options.device, options.dtype),
+            record.corpus,
         )
         return finish_index(options, work, record.corpus, record.count, {"dense": section})
 
@@ -145,7 +164,15 @@ def finish_index(
     count: int,
     sections: dict[str, BM25Section | DenseSection],
 ) -> Manifest:
-    """Write the manifest of what is in ``work``, and give the folder its final name."""
+    """Write the manifest of what is in ``work``, and give the folder its final name.
+
+    What only a continued build needs is removed first, also where a build of another kind has left it.
+    """
+    dense = sections.get("dense")
+    rescores = isinstance(dense, DenseSection) and dense.rescoring is not None
+    for name in KEPT:
+        if name != ROWS or not rescores:
+            (work / name).unlink(missing_ok=True)
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         backend=options.backend,
@@ -172,16 +199,31 @@ def open_encoder(options: BuildOptions):
     return encoder
 
 
-def _keep_or_drop_vectors(work: Path, wanted: dict) -> None:
-    """Keep the vectors of an interrupted build only if they are of the same corpus and encoder."""
-    path = work / _PROGRESS
-    try:
-        same = json.loads(path.read_text(encoding="utf-8")) == wanted
-    except (OSError, ValueError):
-        same = False
-    if not same:
-        (work / _VECTORS).unlink(missing_ok=True)
-        path.write_text(json.dumps(wanted), encoding="utf-8")
+def say_needs(options: BuildOptions, store: PassageStore, dimension: int, encoder=None) -> None:
+    """Print what the preset needs for these passages, if there is one; ``encoder`` if they must be encoded.
+
+    Raises BuildError if the disk has less than that.
+    """
+    from retrieval_server.indexing.plan import announce, measured
+    from retrieval_server.indexing.presets import chosen
+
+    if (preset := chosen(options)) is not None:
+        needs = measured(preset, store, dimension, encoder, options.batch_size)
+        work = options.out.with_name(options.out.name + ".building")
+        there = sum((work / name).stat().st_size for name in KEPT if (work / name).exists())
+        announce(preset, len(store), dimension, needs, options.out.parent, there)
+
+
+def origin_of_rows(
+    corpus: CorpusSection, encoder: EncoderSection, kind: str, encoded_as: str | None = None
+) -> dict[str, object]:
+    """What a file of rows is made of, for unfinished.py; ``encoded_as``: the type that they come from."""
+    return {
+        "corpus": corpus.sha256,
+        "encoder": encoder.model_dump(),
+        "rows": kind,
+        "encoded_as": encoded_as or kind,
+    }
 
 
 def _versions(backend: str) -> dict[str, str]:

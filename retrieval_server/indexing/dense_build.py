@@ -1,17 +1,34 @@
-"""From encoded passages to the dense section of an index: the FAISS file, and its entry in the manifest."""
+"""From encoded passages to the dense section of an index: the FAISS file, and its entry in the manifest.
+
+A compressed index (presets.py) has a second file, the rows that its candidates are scored from. The vectors
+are read from these rows from then on, so that what is trained, added and measured is what a server scores
+with.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
+from tqdm import tqdm
+
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.encoding import Vectors
 from retrieval_server.errors import BuildError
-from retrieval_server.folder.manifest import FAISS_INDEX, DenseSection, EncoderSection, SearchSection
+from retrieval_server.folder.manifest import (
+    FAISS_INDEX,
+    ROWS,
+    CorpusSection,
+    DenseSection,
+    EncoderSection,
+    SearchSection,
+)
 from retrieval_server.folder.passages import PassageStore
+from retrieval_server.folder.vector_rows import RowLayout, RowType
 from retrieval_server.indexing.faiss_build import make_index, write_faiss_index
 from retrieval_server.indexing.faiss_recall import (
+    GOOD,
+    Rescoring,
     choose_default,
     measure_recall,
     read_queries,
@@ -19,16 +36,22 @@ from retrieval_server.indexing.faiss_recall import (
     table,
 )
 from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.indexing.presets import chosen
+from retrieval_server.indexing.unfinished import HALF_BUILT, keep_if_same
 from retrieval_server.search.faiss_search import SearchParameters, is_exact
+from retrieval_server.search.stored_rows import StoredRows
+
+_BLOCK = 65_536  # vectors stored at once
 
 
 def check_options(options: BuildOptions, dimension: int) -> None:
     """Raise BuildError for a wrong option before the corpus is encoded, not hours later."""
-    index = make_index(options.factory, dimension)
+    preset = chosen(options)
+    index = make_index(preset.factory(1, dimension) if preset else options.factory, dimension)
     SearchParameters(options.nprobe, options.ef_search).apply(index)
     if options.recall_queries is not None:
         if is_exact(index):
-            raise BuildError("--recall-queries: --factory Flat is exact: nothing to measure. Drop it.")
+            raise BuildError("--recall-queries: the index is exact: nothing to measure. Drop it.")
         read_queries(options.recall_queries)
 
 
@@ -39,24 +62,73 @@ def make_dense(
     encoder: EncoderSection,
     vectors: Vectors,
     open_encoder: Callable[[], Encoder],
+    corpus: CorpusSection,
 ) -> DenseSection:
-    """Write the FAISS index of ``vectors`` into ``work``.
+    """Write the FAISS index of ``vectors`` into ``work``, and the rows of a compressed one.
 
     The recall of an approximate index is measured and printed, and its default settings are chosen from it;
     ``open_encoder`` is called only for that.
     """
     path = work / FAISS_INDEX
-    section = DenseSection(encoder=encoder, metric="inner_product", factory=options.factory)
-    write_faiss_index(vectors, options.factory, path, options.train_sample)
-    if is_exact(make_index(options.factory, vectors.dimension)):
+    preset = chosen(options)
+    rescoring = preset.rescoring if preset else None
+    factory = preset.factory(len(vectors), vectors.dimension) if preset else options.factory
+    section = DenseSection(
+        encoder=encoder,
+        metric="inner_product",
+        factory=factory,
+        preset=options.preset,
+        rescoring=rescoring,
+    )
+    saved = None
+    if rescoring is not None:
+        vectors = keep_rows(vectors, work / ROWS, rescoring.rows, options.progress)
+        saved = work / HALF_BUILT
+        origin = {"factory": factory, "train_sample": options.train_sample, "rows": rescoring.rows}
+        keep_if_same(work, HALF_BUILT, {**origin, "corpus": corpus.sha256, "encoder": encoder.model_dump()})
+    write_faiss_index(vectors, factory, path, options.train_sample, saved=saved, progress=options.progress)
+    if saved is not None:
+        saved.unlink()
+    if is_exact(make_index(factory, vectors.dimension)):
         return section
     if options.recall_queries is None:
         queries, source = sample_queries(store), "first sentences of passages"
     else:
         queries, source = read_queries(options.recall_queries), options.recall_queries.name
     asked = SearchParameters(options.nprobe, options.ef_search)
-    found = measure_recall(path, vectors, open_encoder().encode_queries(queries), source, asked)
+    scoring = None
+    if rescoring is not None:
+        stored = StoredRows(work / ROWS, RowLayout(vectors.dimension, rescoring.rows), len(vectors))
+        scoring = Rescoring(stored, rescoring.candidates)
+    found = measure_recall(path, vectors, open_encoder().encode_queries(queries), source, asked, scoring)
     print(table(found))
-    chosen = asked if asked != SearchParameters() else choose_default(found.rows)
-    search = SearchSection(nprobe=chosen.nprobe, ef_search=chosen.ef_search)
+    good = preset.good if preset else GOOD
+    best = asked if asked != SearchParameters() else choose_default(found.rows, good)
+    search = SearchSection(nprobe=best.nprobe, ef_search=best.ef_search)
     return section.model_copy(update={"search": search, "recall": found})
+
+
+def keep_rows(vectors: Vectors, path: Path, kind: RowType, progress: bool = False) -> Vectors:
+    """Write the vectors to ``path`` as rows of that type, unless they are there, and return those rows.
+
+    A file that an interrupted build has left is continued; it must be of the same vectors.
+    """
+    layout = RowLayout(vectors.dimension, kind)
+    if getattr(vectors, "files", None) == [path]:
+        return vectors
+    done = min(path.stat().st_size // layout.row_bytes if path.exists() else 0, len(vectors))
+    with (
+        path.open("ab") as stream,
+        tqdm(total=len(vectors), initial=done, desc="storing", unit=" vectors", disable=not progress) as bar,
+    ):
+        stream.truncate(done * layout.row_bytes)
+        for first in range(done, len(vectors), _BLOCK):
+            rows = slice(first, min(first + _BLOCK, len(vectors)))
+            try:
+                stream.write(layout.encode(vectors[rows]))
+            except ValueError as error:
+                raise BuildError(
+                    f"vectors {rows.start} to {rows.stop}: {error}. Take --preset exact."
+                ) from None
+            bar.update(rows.stop - rows.start)
+    return Vectors([path], vectors.dimension, kind)

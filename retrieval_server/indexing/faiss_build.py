@@ -2,6 +2,9 @@
 
 Quantisers and cell centres are learned from a random sample of bounded size, drawn with a fixed seed, so that
 training takes as long for one million passages as for thirty million. The vectors are then added in blocks.
+
+Given a file for it, the index is saved after training and after every few million vectors, so that a build
+that was killed continues there.
 """
 
 from __future__ import annotations
@@ -10,16 +13,19 @@ from pathlib import Path
 
 import faiss
 import numpy as np
+from tqdm import tqdm
 
 from retrieval_server.encode.encoding import Vectors
 from retrieval_server.errors import BuildError
-from retrieval_server.search.faiss_search import cells
+from retrieval_server.search.faiss_search import cells, choose_cells_well
 
 #: Vectors to train on, at least: FAISS uses no more of them for 256 centroids.
 TRAIN_AT_LEAST = 65_536
 #: ... and for each cell of an IVF index: FAISS warns below 39.
 TRAIN_PER_CELL = 40
 _BLOCK = 65_536  # vectors added at once
+#: Vectors after which a half-built index is saved: 0.4 GB at 2 bits and 768 dimensions, some minutes of work.
+SAVE_EVERY = 2_097_152
 _SEED = 0
 
 
@@ -41,23 +47,55 @@ def make_index(factory: str, dimension: int) -> faiss.Index:
     return index
 
 
-def write_faiss_index(vectors: Vectors, factory: str, path: Path, train_sample: int | None = None) -> None:
+def write_faiss_index(
+    vectors: Vectors,
+    factory: str,
+    path: Path,
+    train_sample: int | None = None,
+    *,
+    saved: Path | None = None,
+    progress: bool = False,
+) -> None:
     """Train on a sample of the vectors, add all, write the index.
 
-    ``train_sample`` is the number of vectors to train on; None: as many as the index's kind needs.
+    ``train_sample`` is the number of vectors to train on; None: as many as the index's kind needs. ``saved``
+    is where a half-built index is kept: if it is there it is continued, and it must be of these vectors and
+    this factory string. The caller removes it.
     """
-    index = make_index(factory, vectors.dimension)
+    continued = saved is not None and saved.exists()
+    index = faiss.read_index(str(saved)) if continued else make_index(factory, vectors.dimension)
     try:
         if not index.is_trained:
-            index.train(_sample(vectors, train_sample or max(TRAIN_AT_LEAST, TRAIN_PER_CELL * cells(index))))
-        for first in range(0, len(vectors), _BLOCK):
-            index.add(vectors[first : first + _BLOCK])
+            index.train(_sample(vectors, train_sample or sample_size(cells(index))))
+        choose_cells_well(index)
+        _save(index, saved)
+        with tqdm(
+            total=len(vectors), initial=index.ntotal, desc="adding", unit=" vectors", disable=not progress
+        ) as bar:
+            for first in range(index.ntotal, len(vectors), _BLOCK):
+                block = vectors[first : first + _BLOCK]
+                index.add(block)
+                bar.update(len(block))
+                if index.ntotal % SAVE_EVERY < _BLOCK and index.ntotal < len(vectors):
+                    _save(index, saved)
     except RuntimeError as error:
         raise BuildError(
             f"--factory {factory}: FAISS could not build it from {len(vectors)} passages "
             f"({_last_line(error)}). A small corpus needs fewer cells and centroids, and Flat always works."
         ) from None
     faiss.write_index(index, str(path))
+
+
+def sample_size(cells: int) -> int:
+    """The number of vectors to train on, for an index of so many cells."""
+    return max(TRAIN_AT_LEAST, TRAIN_PER_CELL * cells)
+
+
+def _save(index: faiss.Index, path: Path | None) -> None:
+    if path is not None:
+        unfinished = path.with_name(path.name + ".part")
+        faiss.write_index(index, str(unfinished))
+        unfinished.replace(path)
 
 
 def _sample(vectors: Vectors, most: int) -> np.ndarray:

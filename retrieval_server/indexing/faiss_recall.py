@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import faiss
@@ -19,16 +20,26 @@ from retrieval_server.encode.encoding import Vectors
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.manifest import RecallRow, RecallSection
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.search.faiss_search import ApproximateSearch, SearchParameters, cells
+from retrieval_server.search.faiss_files import open_index
+from retrieval_server.search.faiss_search import FIRST, ApproximateSearch, SearchParameters, cells
+from retrieval_server.search.stored_rows import StoredRows
 
 GOOD = 0.95
 K = 10
 QUERIES = 200
-_NPROBES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_NPROBES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _EF_SEARCHES = (32, 64, 128, 256, 512)
 _BLOCK = 65_536
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s")
 _SEED = 1
+
+
+@dataclass(frozen=True)
+class Rescoring:
+    """The rows that candidates are scored from, and how many of a query's are."""
+
+    stored: StoredRows
+    candidates: int
 
 
 def sample_queries(store: PassageStore, number: int = QUERIES) -> list[str]:
@@ -53,14 +64,25 @@ def read_queries(path: Path) -> list[str]:
 
 
 def measure_recall(
-    path: Path, vectors: Vectors, queries: np.ndarray, source: str, asked: SearchParameters
+    path: Path,
+    vectors: Vectors,
+    queries: np.ndarray,
+    source: str,
+    asked: SearchParameters,
+    rescoring: Rescoring | None = None,
 ) -> RecallSection:
     """The table of the index in ``path`` of ``vectors``, for (queries, dimension).
 
-    ``source`` says where the queries are from. If ``asked`` names a setting, it is measured as well.
+    ``source`` says where the queries are from. If ``asked`` names a setting, it is measured as well. With
+    ``rescoring`` candidates are scored from those rows, as a server does, and the index is mapped.
     """
-    index = faiss.read_index(str(path))
-    search = ApproximateSearch(index, threads=1)
+    index = open_index(path, mapped=rescoring is not None)
+    search = ApproximateSearch(
+        index,
+        threads=1,
+        stored=rescoring.stored if rescoring else None,
+        candidates=rescoring.candidates if rescoring else FIRST,
+    )
     best = _exact(vectors, queries, K)
     rows = []
     for parameters in _settings(index, asked):
@@ -82,9 +104,12 @@ def measure_recall(
     return RecallSection(k=best.shape[1], queries=len(queries), source=source, rows=tuple(rows))
 
 
-def choose_default(rows: Sequence[RecallRow]) -> SearchParameters:
-    """The setting of the first good row (rows are in the order of rising cost), else of the best row."""
-    row = next((row for row in rows if row.recall >= GOOD), None) or max(rows, key=lambda row: row.recall)
+def choose_default(rows: Sequence[RecallRow], good: float = GOOD) -> SearchParameters:
+    """The setting of the first good row (rows are in the order of rising cost), else of the best row.
+
+    A row is good if it finds the share ``good`` of what exact search finds.
+    """
+    row = next((row for row in rows if row.recall >= good), None) or max(rows, key=lambda row: row.recall)
     return SearchParameters(row.nprobe, row.ef_search)
 
 

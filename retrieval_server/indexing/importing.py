@@ -24,10 +24,17 @@ from tqdm import tqdm
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.errors import BuildError, CorpusError
 from retrieval_server.folder.corpus import CorpusReader, write_passages
-from retrieval_server.folder.manifest import FAISS_INDEX, PASSAGES, DenseSection, Manifest, SearchSection
+from retrieval_server.folder.manifest import (
+    FAISS_INDEX,
+    PASSAGES,
+    CorpusSection,
+    DenseSection,
+    Manifest,
+    SearchSection,
+)
 from retrieval_server.folder.passages import Passage, PassageStore
 from retrieval_server.folder.publishing import refuse_target, work_folder
-from retrieval_server.indexing.builder import finish_index, open_encoder
+from retrieval_server.indexing.builder import finish_index, open_encoder, say_needs
 from retrieval_server.indexing.dense_build import make_dense
 from retrieval_server.indexing.embedding_files import Embeddings
 from retrieval_server.indexing.options import BuildOptions
@@ -81,7 +88,8 @@ def import_index(
         else:
             vectors.settle(count)
             _probe(encoder, store, vectors.take, exact=True, trust=trust)
-            section = _make_index(options, vectors, encoder, store, work)
+            say_needs(options, store, dimension)
+            section = _make_index(options, vectors, encoder, store, work, corpus)
         return finish_index(options, work, corpus, count, {"dense": section})
 
 
@@ -152,11 +160,16 @@ def _take_index(
 
 
 def _make_index(
-    options: BuildOptions, vectors: Embeddings, encoder: Encoder, store: PassageStore, work: Path
+    options: BuildOptions,
+    vectors: Embeddings,
+    encoder: Encoder,
+    store: PassageStore,
+    work: Path,
+    corpus: CorpusSection,
 ) -> DenseSection:
     """Build the index of embeddings: an exact one on disk, in blocks; any other in memory, as FAISS does."""
-    if options.factory != "Flat":
-        return make_dense(options, work, store, encoder.section, vectors, lambda: encoder)
+    if options.factory != "Flat" or options.preset not in (None, "exact"):
+        return make_dense(options, work, store, encoder.section, vectors, lambda: encoder, corpus)
 
     def blocks() -> Iterator[np.ndarray]:
         with tqdm(total=len(vectors), desc="writing", unit=" vectors", disable=not options.progress) as bar:
@@ -166,7 +179,9 @@ def _make_index(
                 bar.update(len(block))
 
     write_exact(blocks(), len(vectors), vectors.dimension, work / FAISS_INDEX)
-    return DenseSection(encoder=encoder.section, metric="inner_product", factory="Flat")
+    return DenseSection(
+        encoder=encoder.section, metric="inner_product", factory="Flat", preset=options.preset
+    )
 
 
 def _probe(

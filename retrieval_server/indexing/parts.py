@@ -5,10 +5,11 @@ slice of a finished index, served on a machine of its own.) Three steps share a 
 are put together for the last step:
 
 * ``prepare_corpus`` writes the text, ``passages.arrow``, and ``corpus.json``, which describes it;
-* ``encode_part`` writes the vectors of one part of the rows, ``part-00002-of-00010.f32``, and beside it a
-  ``.json`` that says whose vectors these are. If it is killed, it resumes after its last whole block;
-* ``check_parts`` sees that the parts are whole, of this corpus and of one encoder, and that none is missing;
-  builder.py makes the index from them.
+* ``encode_part`` writes the vectors of one part of the rows, ``part-00002-of-00010.f32`` (or ``.f16``,
+  ``.i8``: the type of a preset's rows), and beside it a ``.json`` that says whose vectors these are. If it is
+  killed, it resumes after its last whole block;
+* ``check_parts`` sees that the parts are whole, of this corpus, of one encoder and one type, and that none is
+  missing; builder.py makes the index from them.
 
 Rows are divided at the borders of blocks, so that n parts together have the bytes of a single one.
 """
@@ -32,6 +33,7 @@ from retrieval_server.folder.corpus import CorpusReader, write_passages
 from retrieval_server.folder.locking import held_alone
 from retrieval_server.folder.manifest import PASSAGES, CorpusSection, EncoderSection, sha256_of_file
 from retrieval_server.folder.passages import PassageStore
+from retrieval_server.folder.vector_rows import SUFFIXES, RowType
 
 CORPUS = "corpus.json"
 _NAME = re.compile(r"part-(\d{5})-of-(\d{5})\.json")
@@ -58,6 +60,7 @@ class PartRecord(_Record):
     encoder: EncoderSection
     start: int
     stop: int
+    rows: RowType = "float32"
     sha256: str | None = None
 
 
@@ -88,11 +91,11 @@ class Part:
         first, last = (blocks * i // self.of * encoding.BLOCK for i in (self.number - 1, self.number))
         return min(first, count), min(last, count)
 
-    def vectors(self, folder: Path) -> Path:
-        return folder / f"part-{self.number:05d}-of-{self.of:05d}.f32"
+    def vectors(self, folder: Path, rows: RowType = "float32") -> Path:
+        return self.record(folder).with_suffix(SUFFIXES[rows])
 
     def record(self, folder: Path) -> Path:
-        return self.vectors(folder).with_suffix(".json")
+        return folder / f"part-{self.number:05d}-of-{self.of:05d}.json"
 
 
 def prepare_corpus(reader: CorpusReader, folder: Path) -> CorpusRecord:
@@ -127,19 +130,22 @@ def encode_part(
     part: Part,
     encoder: Encoder,
     *,
+    rows: RowType = "float32",
     batch_size: int = 64,
     overwrite: bool = False,
     progress: bool = True,
 ) -> PartRecord:
     """The second step, for one part. Resumes where a killed run stopped; does nothing for a finished part.
 
-    Raises BuildError if the part has vectors of another encoder or corpus (``overwrite`` starts over), or if
-    another process is encoding it.
+    ``rows`` is the type in which vectors are stored. Raises BuildError if the part has vectors of another
+    type, encoder or corpus (``overwrite`` starts over), or if another process is encoding it.
     """
     record, store = open_corpus(folder)
     start, stop = part.rows(record.count)
-    wanted = PartRecord(corpus_sha256=record.corpus.sha256, encoder=encoder.section, start=start, stop=stop)
-    path = part.vectors(folder)
+    wanted = PartRecord(
+        corpus_sha256=record.corpus.sha256, encoder=encoder.section, start=start, stop=stop, rows=rows
+    )
+    path = part.vectors(folder, rows)
     path.touch()
     with held_alone(path, f"part {part}: another process is encoding it in {folder}."):
         if part.record(folder).exists() and not overwrite:
@@ -153,11 +159,14 @@ def encode_part(
                 return there
         else:
             os.truncate(path, 0)
+            for other in set(SUFFIXES) - {rows}:
+                part.vectors(folder, other).unlink(missing_ok=True)
             _write(part.record(folder), wanted)
         encode_rows(
             store,
             encoder,
             path,
+            kind=rows,
             start=start,
             stop=stop,
             batch_size=batch_size,
@@ -169,8 +178,10 @@ def encode_part(
     return finished
 
 
-def check_parts(folder: Path, *, progress: bool = True) -> tuple[EncoderSection, list[Path]]:
-    """The encoder, and the files of vectors in the order of rows; every file is compared with its hash.
+def check_parts(folder: Path, *, progress: bool = True) -> tuple[EncoderSection, list[Path], RowType]:
+    """The encoder, the files of vectors in the order of rows, and the type of their rows.
+
+    Every file is compared with its hash.
 
     Raises BuildError naming the part that is missing, unfinished, damaged, or of another corpus or encoder.
     """
@@ -198,21 +209,23 @@ def check_parts(folder: Path, *, progress: bool = True) -> tuple[EncoderSection,
             encoder=reference.encoder if reference else there.encoder,
             start=start,
             stop=stop,
+            rows=reference.rows if reference else there.rows,
         )
         if difference := _difference(there, wanted):
             raise BuildError(
                 f"part {part}: its vectors are of another {difference}. Encode it again: "
                 f"{again} {part} --overwrite --encoder NAME"
             )
-        if not part.vectors(folder).is_file() or sha256_of_file(part.vectors(folder)) != there.sha256:
+        path = part.vectors(folder, there.rows)
+        if not path.is_file() or sha256_of_file(path) != there.sha256:
             raise BuildError(
-                f"part {part}: {part.vectors(folder)} is not the file that was encoded: its hash differs. "
+                f"part {part}: {path} is not the file that was encoded: its hash differs. "
                 f"Copy it again, or encode it again: {again} {part} --overwrite --encoder NAME"
             )
         reference = reference or there
-        files.append(part.vectors(folder))
+        files.append(path)
     assert reference is not None
-    return reference.encoder, files
+    return reference.encoder, files, reference.rows
 
 
 def _difference(there: PartRecord, wanted: PartRecord) -> str | None:
@@ -221,6 +234,8 @@ def _difference(there: PartRecord, wanted: PartRecord) -> str | None:
         return f"corpus (sha256 {there.corpus_sha256} instead of {wanted.corpus_sha256})"
     if (there.start, there.stop) != (wanted.start, wanted.stop):
         return f"range (rows {there.start}-{there.stop} instead of {wanted.start}-{wanted.stop})"
+    if there.rows != wanted.rows:
+        return f"type ({there.rows} instead of {wanted.rows})"
     one, other = there.encoder.model_dump(exclude={"name"}), wanted.encoder.model_dump(exclude={"name"})
     return next(
         (f"encoder ({key} {one[key]!r} instead of {other[key]!r})" for key in one if one[key] != other[key]),

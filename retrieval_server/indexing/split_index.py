@@ -6,6 +6,10 @@ are computed when the whole index is built, and a shard takes its rows' scores w
 where vectors are stored unchanged (``Flat``, ``IVF...,Flat``: a shard keeps the cells of the whole). Trained
 encodings (PQ, SQ8) and graphs (HNSW) would not give the same, and are refused.
 
+An index that rescores (presets ``balanced`` and ``small``) can be split too. A shard keeps the cells and the
+rotation of the whole, so its codes are the same, and each shard rescores as many candidates as the whole
+would: together they find what the whole index finds, and now and then a passage that it has missed.
+
 A shard's manifest says which rows of which index it holds; ``folder/shard_set.py`` opens a set of them.
 """
 
@@ -18,11 +22,13 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from retrieval_server.encode.encoding import Vectors
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.manifest import (
     BM25_FOLDER,
     FAISS_INDEX,
     PASSAGES,
+    ROWS,
     ShardSection,
     check_files,
     describe_files,
@@ -31,6 +37,7 @@ from retrieval_server.folder.manifest import (
 )
 from retrieval_server.folder.passages import PassageStore, PassageWriter
 from retrieval_server.folder.shard_set import shard_folder
+from retrieval_server.folder.vector_rows import RowLayout
 
 _EXACT = re.compile(r"(IVF\d+,)?Flat")
 _VECTORS_AT_ONCE = 65536
@@ -48,10 +55,11 @@ def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) 
         raise BuildError(
             f"--shards {shards}: an index of {manifest.count} passages has 1 to {manifest.count}."
         )
-    if manifest.dense is not None and not _EXACT.fullmatch(manifest.dense.factory):
+    dense = manifest.dense
+    if dense is not None and dense.rescoring is None and not _EXACT.fullmatch(dense.factory):
         raise BuildError(
-            f"{folder}: shards of a {manifest.dense.factory} index would not answer as the whole does; "
-            "Flat and IVF...,Flat can be split."
+            f"{folder}: shards of a {dense.factory} index would not answer as the whole does; "
+            "Flat, IVF...,Flat and the presets balanced and small can be split."
         )
     work = out.with_name(out.name + ".building")
     shutil.rmtree(work, ignore_errors=True)
@@ -64,7 +72,10 @@ def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) 
         with PassageWriter(target / PASSAGES) as writer:
             for row in rows:
                 writer.add(store[row], row + 1)
-        if manifest.dense is not None:
+        if dense is not None and dense.rescoring is not None:
+            layout = RowLayout(dense.encoder.dimension, dense.rescoring.rows)
+            _split_compressed(folder, rows, target, layout)
+        elif dense is not None:
             _split_faiss(folder / FAISS_INDEX, rows, target / FAISS_INDEX)
         else:
             _split_bm25(folder / BM25_FOLDER, rows, target / BM25_FOLDER)
@@ -96,6 +107,22 @@ def _split_faiss(path: Path, rows: range, out: Path) -> None:
     for first in range(rows.start, rows.stop, _VECTORS_AT_ONCE):
         shard.add(whole.reconstruct_n(first, min(_VECTORS_AT_ONCE, rows.stop - first)))
     faiss.write_index(shard, str(out))
+
+
+def _split_compressed(folder: Path, rows: range, target: Path, layout: RowLayout) -> None:
+    """Copy these rows, and encode them again: the same row in the same cells has the same code."""
+    import faiss
+
+    shard = faiss.read_index(str(folder / FAISS_INDEX))
+    shard.reset()
+    whole = Vectors([folder / ROWS], layout.dimension, layout.kind)
+    with (target / ROWS).open("wb") as stream:
+        for first in range(rows.start, rows.stop, _VECTORS_AT_ONCE):
+            block = slice(first, min(first + _VECTORS_AT_ONCE, rows.stop))
+            stored = whole.stored(block)
+            stream.write(stored.tobytes())
+            shard.add(layout.decode(stored))
+    faiss.write_index(shard, str(target / FAISS_INDEX))
 
 
 def _split_bm25(folder: Path, rows: range, out: Path) -> None:

@@ -59,6 +59,11 @@ class Backend(ABC):
     #: What holds for a query's hits whatever batch it is in.
     guarantee: Guarantee = Guarantee.BITS
 
+    @property
+    def paged_in(self) -> float | None:
+        """The share, 0 to 1, of a mapped index that was read ahead; None if nothing is read ahead."""
+        return None
+
     @abstractmethod
     def prepare(self, queries: Sequence[str]) -> Any:
         """Turn queries into what ``find`` needs."""

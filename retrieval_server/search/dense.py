@@ -1,6 +1,8 @@
 """Dense search: an encoder makes vectors (encode/), FAISS finds the largest inner products.
 
-How the index is made: indexing/faiss_build.py. How it is searched: faiss_search.py.
+How the index is made: indexing/faiss_build.py. How it is searched: faiss_search.py. A compressed index, which
+has rows to score its candidates from, is mapped unless the options say otherwise, stays on the CPU, and is
+brought into memory in the background (page_in.py).
 """
 
 from __future__ import annotations
@@ -12,13 +14,24 @@ import faiss
 import numpy as np
 
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.folder.manifest import DenseSection, SearchSection, require_equal
-from retrieval_server.guarantee import Guarantee
+from retrieval_server.errors import IndexFolderError
+from retrieval_server.folder.manifest import ROWS, DenseSection, SearchSection, require_equal
+from retrieval_server.folder.vector_rows import RowLayout
+from retrieval_server.guarantee import Guarantee, weakest
 from retrieval_server.search.backends import Backend, Hit
 from retrieval_server.search.faiss_files import open_index
-from retrieval_server.search.faiss_search import GpuSearch, SearchParameters, open_search
+from retrieval_server.search.faiss_search import (
+    ApproximateSearch,
+    GpuSearch,
+    Search,
+    SearchParameters,
+    open_search,
+)
 from retrieval_server.search.gpu import place
 from retrieval_server.search.options import OpenOptions
+from retrieval_server.search.page_in import PageIn, available_memory
+from retrieval_server.search.stored_rows import StoredRows
+from retrieval_server.search.threads import Threads
 
 
 class DenseBackend(Backend):
@@ -33,7 +46,9 @@ class DenseBackend(Backend):
         options: OpenOptions | None = None,
     ):
         options = options or OpenOptions()
-        index = open_index(path, mapped=options.mmap)
+        rescoring = section.rescoring
+        mapped = rescoring is not None if options.mmap is None else options.mmap
+        index = open_index(path, mapped=mapped)
         remedy = "Build the index again."
         require_equal(f"{path}: vectors", count, index.ntotal, remedy)
         require_equal(f"{path}: dimension", section.encoder.dimension, index.d, remedy)
@@ -44,19 +59,74 @@ class DenseBackend(Backend):
             kept.nprobe if options.nprobe is None else options.nprobe,
             kept.ef_search if options.ef_search is None else options.ef_search,
         ).apply(index)
-        self._search = open_search(index, lambda index: place(index, options))
+        self._search = _open_search(index, path, section, count, options)
+        self._page_in = PageIn([path], available_memory()) if mapped else None
         self._encoder = encoder
+        self._search_threads = Threads(
+            faiss.omp_set_num_threads,
+            faiss.omp_get_max_threads,
+            options.search_threads_alone,
+            options.search_threads,
+        )
+        self._encode_threads = Threads(
+            _set_torch_threads, _torch_threads, options.encode_threads_alone, options.encode_threads
+        )
         self.guarantee = encoder.probed.guarantee if encoder else Guarantee.BITS
+        if encoder and self._encode_threads.differ:  # what was probed is one number of threads
+            self.guarantee = weakest([self.guarantee, Guarantee.ORDER])
         # On the same cores two batches at once take longer than one after the other, and are smaller.
         self.overlaps = isinstance(self._search, GpuSearch) or (encoder is not None and encoder.on_gpu)
 
     def prepare(self, queries: Sequence[str]) -> np.ndarray:
         """The queries' vectors, (queries, dimension)."""
         assert self._encoder is not None, "opened without its encoder"
+        self._encode_threads.use_for(len(queries))
         return self._encoder.encode_queries(queries)
 
     def find(self, prepared: np.ndarray, topk: int) -> list[list[Hit]]:
+        self._search_threads.use_for(len(prepared))
         return self._search.find(prepared, topk)
 
+    @property
+    def paged_in(self) -> float | None:
+        return self._page_in.share if self._page_in else None
+
     def close(self) -> None:
+        if self._page_in is not None:
+            self._page_in.close()
         self._search.close()
+
+
+def _open_search(
+    index: faiss.Index, path: Path, section: DenseSection, count: int, options: OpenOptions
+) -> Search:
+    """What searches the index. Raises IndexFolderError for an option that it has no use for."""
+    rescoring = section.rescoring
+    if rescoring is None:
+        if options.candidates is not None:
+            raise IndexFolderError(
+                f"--candidates {options.candidates}: {path.parent} has no rows to score candidates from. "
+                "Drop the flag, or build the index with --preset balanced or small."
+            )
+        return open_search(index, lambda index: place(index, options), options.search_threads)
+    if options.gpu == "on":
+        raise IndexFolderError(
+            f"--gpu on: {path.parent} is a compressed index, which FAISS searches on the CPU only. Start "
+            "with --gpu auto, or build the index with --preset exact."
+        )
+    layout = RowLayout(section.encoder.dimension, rescoring.rows)
+    stored = StoredRows(path.with_name(ROWS), layout, count)
+    candidates = options.candidates or rescoring.candidates
+    return ApproximateSearch(index, options.search_threads, stored=stored, candidates=candidates)
+
+
+def _set_torch_threads(number: int) -> None:
+    import torch
+
+    torch.set_num_threads(number)
+
+
+def _torch_threads() -> int:
+    import torch
+
+    return torch.get_num_threads()

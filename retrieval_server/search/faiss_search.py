@@ -8,7 +8,7 @@ candidates; these are scored again in float64, query by query, equal scores in c
   still more where a near-tie could have been cut off;
 - ``ApproximateSearch``, for all others: one query at a time in each of several threads, always with the same
   numbers of candidates (see ``nested``). Scores are those of the vectors that the index stores: of a
-  quantised index, the decoded vectors;
+  quantised index, the decoded vectors; of a compressed index with rescoring, the rows of a file beside it;
 - ``GpuSearch``, for an index with a copy on GPUs: the copy chooses candidates for the whole batch.
 """
 
@@ -25,12 +25,17 @@ import numpy as np
 
 from retrieval_server.errors import IndexFolderError
 from retrieval_server.search.backends import Hit, nested
+from retrieval_server.search.stored_rows import StoredRows
 
 # FAISS multiplies matrices with BLAS only for batches above this size, and its default (queries x dimension
 # of 128,000 in 1.15; 20 queries before) sends the batches of a retrieval server through the slow path: on two
 # cores 42 ms a query instead of 2-3 ms for 128 queries against 200,000 vectors.
 faiss.cvar.distance_compute_blas_threshold = 16
 
+#: Candidates of a query in an approximate index, unless topk needs more.
+FIRST = 32
+#: Cells that a graph over them looks at, at least, to find the nearest.
+LOOKED_AT = 64
 _GPU_MOST = 2048  # hits for a query that FAISS can give on a GPU
 _SPARE = 8  # candidates beyond topk in an exact search
 # How far FAISS's score of a passage may be from the exact one, as a share of the two vectors' lengths: about
@@ -62,6 +67,7 @@ class SearchParameters:
                     f"{flag} {value}: this index has no {kind} part, so there is nothing to set. "
                     f"Drop the flag, or build with --factory {kind}..."
                 ) from None
+        choose_cells_well(index)
 
 
 def is_exact(index: faiss.Index) -> bool:
@@ -73,6 +79,17 @@ def cells(index: faiss.Index) -> int:
     """The number of cells of an IVF index, 0 for another kind."""
     ivf = faiss.try_extract_index_ivf(index)
     return 0 if ivf is None else ivf.nlist
+
+
+def choose_cells_well(index: faiss.Index) -> None:
+    """Let a graph over the cells of an IVF index look at more of them than are searched.
+
+    FAISS's default, a list of 16 candidates or as many as cells are searched, misses some of the nearest.
+    """
+    ivf = faiss.try_extract_index_ivf(index)
+    graph = None if ivf is None else faiss.downcast_index(ivf.quantizer)
+    if isinstance(graph, faiss.IndexHNSW):
+        graph.hnsw.efSearch = max(LOOKED_AT, 2 * ivf.nprobe)
 
 
 class FlatSearch:
@@ -118,11 +135,25 @@ class FlatSearch:
 
 
 class ApproximateSearch:
-    """Search of (queries, dimension) vectors in any other index: each query alone, ``threads`` at once."""
+    """Search of (queries, dimension) vectors in any other index: each query alone, ``threads`` at once.
 
-    def __init__(self, index: faiss.Index, threads: int | None = None):
+    With ``stored`` the first ``candidates`` of a query, or more if topk needs them, are scored from those
+    rows instead of the index's own vectors, which need not be decodable then.
+    """
+
+    def __init__(
+        self,
+        index: faiss.Index,
+        threads: int | None = None,
+        *,
+        stored: StoredRows | None = None,
+        candidates: int = FIRST,
+    ):
         self._index = index
-        _number_rows(index)
+        self._candidates = candidates
+        self._vectors = index.reconstruct_batch if stored is None else stored.take
+        if stored is None:
+            _number_rows(index)
         # One thread for each query and none within FAISS, which can hardly divide a single query anyway.
         self._threads = ThreadPoolExecutor(
             threads or os.cpu_count() or 1, "faiss", initializer=faiss.omp_set_num_threads, initargs=(1,)
@@ -137,9 +168,9 @@ class ApproximateSearch:
 
     def _alone(self, query: np.ndarray, topk: int) -> list[Hit]:
         def search(depth: int) -> list[Hit]:
-            return _scored(self._index, query, self._index.search(query[None], depth)[1][0])
+            return _scored(self._vectors, query, self._index.search(query[None], depth)[1][0])
 
-        return nested(search, topk, self._index.ntotal)
+        return nested(search, topk, self._index.ntotal, self._candidates)
 
 
 class GpuSearch:
@@ -157,13 +188,17 @@ class GpuSearch:
             return self._copy.search(queries, depth)[1]
 
         def search(i: int, depth: int) -> list[Hit]:
-            return _scored(self._index, queries[i], candidates(depth)[i])
+            return _scored(self._index.reconstruct_batch, queries[i], candidates(depth)[i])
 
         most = min(self._index.ntotal, _GPU_MOST)
         return [nested(partial(search, i), topk, most) for i in range(len(queries))]
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+#: What opens as a search of an index.
+Search = FlatSearch | ApproximateSearch | GpuSearch
 
 
 def _number_rows(index: faiss.Index) -> None:
@@ -173,20 +208,27 @@ def _number_rows(index: faiss.Index) -> None:
         ivf.make_direct_map(True)
 
 
-def _scored(index: faiss.Index, query: np.ndarray, rows: np.ndarray) -> list[Hit]:
-    """The candidates by exact score of their stored vectors, equal scores in corpus order."""
-    rows = rows[rows >= 0]
+def _scored(
+    vectors: Callable[[np.ndarray], np.ndarray], query: np.ndarray, rows: np.ndarray
+) -> list[Hit]:
+    """The candidates by exact score of their ``vectors(rows)``, equal scores in corpus order."""
+    rows = np.sort(rows[rows >= 0])
     if not len(rows):
         return []
-    exact = (index.reconstruct_batch(rows).astype(np.float64) * query).sum(axis=1)
+    exact = (vectors(rows).astype(np.float64) * query).sum(axis=1)
     return [Hit(int(rows[i]), float(exact[i])) for i in np.lexsort((rows, -exact))]
 
 
 def open_search(
-    index: faiss.Index, place: Callable[[faiss.Index], faiss.Index] = lambda index: index
-) -> FlatSearch | ApproximateSearch | GpuSearch:
-    """The search that fits the index. ``place`` may copy it to GPUs; it returns the copy or the index."""
+    index: faiss.Index,
+    place: Callable[[faiss.Index], faiss.Index] = lambda index: index,
+    threads: int | None = None,
+) -> Search:
+    """The search that fits the index. ``place`` may copy it to GPUs; it returns the copy or the index.
+
+    ``threads``: queries that are searched at once in an approximate index; None: one for each core.
+    """
     placed = place(index)
     if placed is not index:
         return GpuSearch(placed, index)
-    return FlatSearch(index) if is_exact(index) else ApproximateSearch(index)
+    return FlatSearch(index) if is_exact(index) else ApproximateSearch(index, threads)

@@ -49,6 +49,11 @@ class HybridBackend(Backend):
         self.overlaps = all(member.overlaps for member in members)
         self.guarantee = weakest(member.guarantee for member in members)
 
+    @property
+    def paged_in(self) -> float | None:
+        shares = [member.paged_in for member in self._members]
+        return min((share for share in shares if share is not None), default=None)
+
     def prepare(self, queries: Sequence[str]) -> list[Any]:
         """Turn queries into what each index needs."""
         return [member.prepare(queries) for member in self._members]

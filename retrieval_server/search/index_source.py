@@ -70,6 +70,7 @@ class IndexSource(StagedSource):
             max_length=encoder.max_length if encoder else None,
             query_prefix=encoder.query_prefix if encoder else None,
             guarantee=self._backend.guarantee,
+            paged_in=self._backend.paged_in,
         )
 
     def prepare(self, queries: Sequence[str]) -> Any:

@@ -8,6 +8,11 @@ from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
 from retrieval_server.encode.options import Device, DType
 
 _FAISS = Group("search of a FAISS index")
+_THREADS = Group(
+    "threads",
+    "On a CPU, in this process. The encoder's and FAISS's threads share the cores; fewer for a query alone "
+    "may be faster. With different numbers for the encoder, /ready promises at most `order`.",
+)
 
 
 class OpenOptions(Options):
@@ -53,11 +58,47 @@ class OpenOptions(Options):
         bool,
         Flag("keep vectors on the GPU in 16 bits: half the memory", group=_FAISS),
     ] = False
-    mmap: Annotated[
-        bool,
+    candidates: Annotated[
+        AtLeastOne | None,
         Flag(
-            "map the index file instead of reading it into memory: the server starts at once and shares the "
-            "pages with other servers; what does not fit into memory is read again for every batch",
+            "presets balanced and small: candidates of each query that are scored from the stored rows "
+            "(default: as in the manifest)",
+            metavar="N",
             group=_FAISS,
         ),
-    ] = False
+    ] = None
+    #: None: for the presets balanced and small.
+    mmap: Annotated[
+        bool | None,
+        Flag(
+            "map the index file instead of reading it into memory: the server starts at once, shares the "
+            "pages with other servers, and reads the file ahead in the background if it fits into memory; "
+            "what does not fit is read again for every batch (default: for the presets balanced and small)",
+            group=_FAISS,
+        ),
+    ] = None
+    encode_threads: Annotated[
+        AtLeastOne | None,
+        Flag("threads of the encoder for a batch (default: torch's own number)", metavar="N", group=_THREADS),
+    ] = None
+    encode_threads_alone: Annotated[
+        AtLeastOne | None,
+        Flag("threads of the encoder for one query (default: as for a batch)", metavar="N", group=_THREADS),
+    ] = None
+    search_threads: Annotated[
+        AtLeastOne | None,
+        Flag(
+            "threads of FAISS for a batch (default: FAISS's own number); in an approximate index, queries "
+            "searched at once",
+            metavar="N",
+            group=_THREADS,
+        ),
+    ] = None
+    search_threads_alone: Annotated[
+        AtLeastOne | None,
+        Flag(
+            "threads of FAISS for one query in an exact index (default: as for a batch)",
+            metavar="N",
+            group=_THREADS,
+        ),
+    ] = None

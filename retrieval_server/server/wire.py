@@ -204,6 +204,11 @@ class IndexStatus(BaseModel):
         "score. order: scores within 1e-6, and the same ids except where scores are that close. none: "
         "neither, as the model computes in 16 bits. Null where documents come from the web.",
     )
+    paged_in: float | None = Field(
+        None,
+        description="The share, 0 to 1, of a mapped index that has been read into memory in the background. "
+        "Searches are answered meanwhile, more slowly. Null where the index is not mapped, or does not fit.",
+    )
 
 
 class Ready(IndexStatus):

@@ -119,6 +119,33 @@ def test_an_index_is_filled_up_and_still_finds_its_own_passages(recall, tmp_path
 
 
 @pytest.mark.full
+def test_the_presets_of_ten_passages_find_what_exact_search_finds(recall, corpus, tmp_path):
+    given = ["--index", recall[1] / "minilm", "--questions", corpus / "questions.jsonl"]
+    told = run("index_presets.py", "recall", *given, "--work", tmp_path)
+    header, _, _, *rows = told.splitlines()
+    assert header == "10 passages of 384 dimensions, 10 questions"
+    assert [row.split(" | ")[0] for row in rows][::4] == ["| balanced (as built)", "| small (as built)"]
+    assert all(row.split(" | ")[3] == "100.00%" for row in rows), "ten candidates are all passages"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="left out: reads /proc, which only Linux has")
+def test_the_memory_of_a_preset_is_measured_in_processes(tmp_path):
+    size = ("--passages", "3000", "--dimension", "16")
+    told = run("index_presets.py", "memory", "--work", tmp_path, *size, "--preset", "small")
+    assert "3000 random vectors of 16 dimensions" in told
+    assert "| small | mapped | " in told and "| small | read | " in told
+
+
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform != "linux", reason="left out: reads /proc, which only Linux has")
+def test_the_openmp_runtimes_of_torch_and_faiss_are_listed_with_the_threads_asked_for(recall):
+    flags = ("--device", "cpu", "--encode-threads-alone", "1", "--encode-threads", "2")
+    told = run("openmp_runtimes.py", "--index", recall[1] / "minilm", *flags)
+    assert "OpenMP runtimes are loaded" in told and "torch" in told and "faiss" in told
+    assert "torch, one query: 1 threads" in told and "torch, a batch: 2 threads" in told
+
+
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="left out: reads /proc, which only Linux has")
 def test_a_large_index_is_built_served_and_measured(tmp_path):
     told = run("large_index.py", "--work", tmp_path / "work", "--passages", "400", "--dimension", "8")

@@ -99,7 +99,60 @@ def test_two_servers_are_compared_and_give_the_same_ids(index, tmp_path):
 def test_the_ceiling_needs_no_server(index):
     done = run("--ceiling", index / "index", "--questions", index / "questions.txt", "--rounds", 1)
     assert done.returncode == 0, done.stderr
-    assert "in process, batches of 64" in done.stdout and "answers differ" not in done.stdout
+    assert "stages alone, batches of 64" in done.stdout and "answers differ" not in done.stdout
+
+
+@pytest.mark.full
+def test_the_original_and_ours_are_started_compared_and_stopped(index, tmp_path):
+    """A server that asks nobody in the place of the original, so its ids differ from ours."""
+    stand_in = tmp_path / "retrieval_server.py"
+    stand_in.write_text(
+        "import uvicorn\n"
+        "from fastapi import FastAPI, Request\n"
+        "app = FastAPI()\n"
+        "@app.post('/retrieve')\n"
+        "async def retrieve(request: Request):\n"
+        "    queries = (await request.json())['queries']\n"
+        "    return {'result': [[{'document': {'id': 'nobody'}, 'score': 1.0}] for _ in queries]}\n"
+        "uvicorn.run(app, host='0.0.0.0', port=8000)\n"
+    )
+    given = ["--anchor", "search-r1", stand_in, "--index", index / "index", "--device", "cpu"]
+    common = ["--questions", index / "questions.txt", "--seconds", 0.5, "--rounds", 1, "--clients", 2]
+    done = run(*given, *common)
+    assert done.returncode == 0, done.stderr
+    assert "0 of 10 questions" in done.stdout and done.stdout.count("errors none") == 2
+    ours, theirs = done.stdout.splitlines()[0].removeprefix("ours: ").split(", Search-R1's: ")
+    for url in (ours, theirs):
+        with pytest.raises(httpx.TransportError):
+            httpx.get(url)
+
+
+class Measured:
+    """Two stages of five questions in batches of two."""
+
+    def seconds(self):
+        return [0.2, 0.4, 0.1]
+
+
+def test_the_ceiling_counts_every_question_with_the_time_of_its_batch():
+    one = benchmark.Ceiling(Measured(), batch=2, questions=5).round()
+    assert one.latencies == [0.2, 0.2, 0.4, 0.4, 0.1] and one.seconds == pytest.approx(0.7)
+    assert one.qps == pytest.approx(5 / 0.7) and one.other_ids is None
+
+
+@pytest.mark.parametrize(
+    "given, reason",
+    [
+        (["--anchor", "bm25", "."], "the only anchor is search-r1"),
+        (["--anchor", "search-r1", "."], "belong together"),
+        (["--index", "i", "--url", "http://x"], "belong together"),
+        (["--anchor", "search-r1", "no such file", "--index", "i"], "no such file or folder"),
+    ],
+)
+def test_an_anchor_that_cannot_be_started_is_refused(given, reason, capsys):
+    with pytest.raises(SystemExit):
+        benchmark.parse_args(given)
+    assert reason in capsys.readouterr().err
 
 
 def test_percentiles_and_ratios_are_those_of_the_answers():

@@ -88,7 +88,7 @@ def test_more_parts_than_blocks_leave_some_empty(corpus, encoder, tmp_path):
     prepare_corpus(CorpusReader(corpus, progress=False), tmp_path)
     for number in (1, 2):
         encode_part(tmp_path, Part(number, 2), encoder, progress=False)
-    _, files = check_parts(tmp_path, progress=False)
+    _, files, _ = check_parts(tmp_path, progress=False)
     assert sorted(path.stat().st_size for path in files) == [0, 20 * 32 * 4]
 
 

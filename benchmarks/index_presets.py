@@ -1,0 +1,276 @@
+"""What the presets of a dense index lose and cost: recall, ids, and bytes of memory a vector.
+
+    python retrieval_server/build_index.py --corpus FILE --out indexes/exact --backend dense --encoder minilm
+    python benchmarks/index_presets.py recall --index indexes/exact --work /tmp/presets
+    python benchmarks/index_presets.py memory --work /tmp/presets --passages 1000000 --dimension 768
+
+``recall`` takes the vectors of an exact index, makes an index of each preset of them, and asks all questions.
+Compared are the preset's first ten and first three with exact search of the 32-bit vectors, which is what a
+build's own table cannot do: it compares with the stored rows. Printed for several numbers of cells searched
+and of candidates; a row named "as built" has the settings that the build would choose by first sentences of
+passages. Nothing is timed, so the load of the machine does not matter.
+
+``memory`` makes an index of random vectors (their values do not change its size), opens it in a process of
+its own as a server does, and makes 500 searches. Before, the same is done with an index of 1,000 vectors.
+Reported is by how much the resident set has grown, divided by the vectors; and apart from it the most that
+was ever resident of the rows on disk, whose pages are released again and again, so that it does not grow with
+the index. Both ways of opening the index are measured: mapped, and read into memory. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+# This folder has its own retrieval_server.py: look for packages in the project's root instead.
+_here = Path(__file__).resolve().parent
+sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
+
+QUESTIONS = _here.parents[1] / "shared" / "data" / "qa" / "hotpotqa.jsonl"
+SEARCHES = 500
+#: Random vectors that the cells of ``memory`` are trained on; how good they are does not matter there.
+_TRAINED_ON = 20_000
+#: Vectors of the index that is used first, so that what a process needs in any case is there.
+_HARDLY_ANY = 1000
+
+
+def compressed() -> list[str]:
+    from retrieval_server.indexing.presets import PRESETS
+
+    return [preset.name for preset in PRESETS.values() if preset.rescoring is not None]
+
+
+def make_files(name: str, vectors, folder: Path, train_sample: int | None = None) -> None:
+    """The index file and the rows of a preset, without text and manifest; what is there is kept."""
+    from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
+    from retrieval_server.indexing.dense_build import keep_rows
+    from retrieval_server.indexing.faiss_build import write_faiss_index
+    from retrieval_server.indexing.presets import PRESETS
+
+    preset = PRESETS[name]
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = keep_rows(vectors, folder / ROWS, preset.rescoring.rows, progress=True)
+    if not (folder / FAISS_INDEX).exists():
+        factory = preset.factory(len(rows), rows.dimension)
+        write_faiss_index(rows, factory, folder / FAISS_INDEX, train_sample, progress=True)
+
+
+class Opened:
+    """The files of a preset, opened as a server opens them."""
+
+    def __init__(self, folder: Path, name: str, dimension: int, mapped: bool):
+        from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
+        from retrieval_server.folder.vector_rows import RowLayout
+        from retrieval_server.indexing.presets import PRESETS
+        from retrieval_server.search.faiss_files import open_index
+        from retrieval_server.search.stored_rows import StoredRows
+
+        rescoring = PRESETS[name].rescoring
+        self.index = open_index(folder / FAISS_INDEX, mapped=mapped)
+        self.stored = StoredRows(folder / ROWS, RowLayout(dimension, rescoring.rows), self.index.ntotal)
+
+    def find(self, queries: np.ndarray, k: int, nprobe: int, candidates: int) -> list[list[int]]:
+        """The rows of the ``k`` best of each query."""
+        from retrieval_server.search.faiss_search import ApproximateSearch, SearchParameters
+
+        SearchParameters(nprobe=nprobe).apply(self.index)
+        search = ApproximateSearch(self.index, threads=1, stored=self.stored, candidates=candidates)
+        found = [[hit.row for hit in hits] for hits in search.find(queries, k)]
+        search.close()
+        return found
+
+
+def measure_recall(args: argparse.Namespace) -> None:
+    """Print the table of every preset."""
+    import faiss
+
+    from retrieval_server.encode.cpu import prefer_reproducible_products
+
+    prefer_reproducible_products()
+
+    from retrieval_server.encode.encoder import Encoder
+    from retrieval_server.encode.encoding import Vectors
+    from retrieval_server.folder.manifest import FAISS_INDEX, PASSAGES, ROWS, read_manifest
+    from retrieval_server.folder.passages import PassageStore
+    from retrieval_server.indexing import faiss_recall
+    from retrieval_server.indexing.presets import PRESETS, cells_for
+    from retrieval_server.search.faiss_files import open_index
+    from retrieval_server.search.faiss_search import FlatSearch, SearchParameters
+
+    manifest = read_manifest(args.index)
+    if manifest.dense is None or manifest.dense.factory != "Flat":
+        raise SystemExit(f"error: {args.index}: give an exact dense index (--preset exact)")
+    whole = open_index(args.index / FAISS_INDEX, mapped=True)
+    rows = [json.loads(line) for line in args.questions.read_text(encoding="utf-8").splitlines() if line]
+    questions = list(dict.fromkeys(row["question"] for row in rows))
+    encoder = Encoder.open(manifest.dense.encoder)
+    asked = encoder.encode_queries(questions)
+    sentences = encoder.encode_queries(
+        faiss_recall.sample_queries(PassageStore(args.index / PASSAGES))
+    )
+    exact = [[hit.row for hit in hits] for hits in FlatSearch(whole).find(asked, 10)]
+    args.work.mkdir(parents=True, exist_ok=True)
+    raw = args.work / "vectors.f32"
+    faiss.rev_swig_ptr(whole.get_xb(), whole.ntotal * whole.d).tofile(raw)
+    vectors = Vectors([raw], whole.d)
+    print(f"{whole.ntotal} passages of {whole.d} dimensions, {len(questions)} questions")
+    print("| preset | nprobe | candidates | recall@10 | the same first three |")
+    print("|---|---:|---:|---:|---:|")
+    for name in compressed():
+        preset, folder = PRESETS[name], args.work / name
+        make_files(name, vectors, folder)
+        opened = Opened(folder, name, whole.d, mapped=True)
+        many, usual = cells_for(whole.ntotal), preset.rescoring.candidates
+        table = faiss_recall.measure_recall(
+            folder / FAISS_INDEX,
+            Vectors([folder / ROWS], whole.d, preset.rescoring.rows),
+            sentences,
+            "sentences",
+            SearchParameters(),
+            faiss_recall.Rescoring(opened.stored, usual),
+        )
+        built = faiss_recall.choose_default(table.rows, preset.good).nprobe
+        probes = sorted({many, *(n for n in args.nprobe if n < many)})
+        settings = [(built, usual, " (as built)")]
+        settings += [(n, usual, "") for n in probes] + [(many, c, "") for c in args.candidates if c != usual]
+        for nprobe, candidates, note in settings:
+            found = opened.find(asked, 10, nprobe, candidates)
+            pairs = list(zip(found, exact, strict=True))
+            recall = sum(len(set(ours) & set(best)) for ours, best in pairs) / sum(map(len, exact))
+            same = sum(ours[:3] == best[:3] for ours, best in pairs) / len(pairs)
+            print(f"| {name}{note} | {nprobe} of {many} | {candidates} | {recall:.2%} | {same:.2%} |")
+
+
+class RandomVectors:
+    """``passages`` unit vectors that are drawn again, the same, each time a slice is read."""
+
+    def __init__(self, passages: int, dimension: int):
+        self.dimension = dimension
+        self._passages = passages
+
+    def __len__(self) -> int:
+        return self._passages
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        start, stop, _ = rows.indices(len(self))
+        drawn = np.random.default_rng(start).standard_normal((stop - start, self.dimension), dtype=np.float32)
+        return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+
+
+def resident(of: str = "") -> int:
+    """Bytes of this process that are in memory: all, or those of the mapped file of that name."""
+    if not of:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        return 1024 * int(status.partition("VmRSS:")[2].split()[0])
+    found, total = False, 0
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        fields = line.split()
+        if "-" in fields[0]:
+            found = fields[-1].endswith(of)
+        elif found and fields[0] == "Rss:":
+            total += 1024 * int(fields[1])
+    return total
+
+
+def measured_process(args: argparse.Namespace) -> None:
+    """The body of a measured process: use a tiny index, then the one to measure; print bytes as JSON."""
+    from retrieval_server.encode.malloc import give_back_freed
+
+    use_index(args, _HARDLY_ANY)
+    give_back_freed()  # as a server does every ten seconds
+    before = resident()
+    opened, rows = use_index(args, args.passages)
+    give_back_freed()
+    print(json.dumps({"index": resident() - before, "rows": rows}))
+    del opened
+
+
+def use_index(args: argparse.Namespace, passages: int) -> tuple[Opened, int]:
+    """Open the preset's files and search; also the most bytes of its rows that were resident meanwhile."""
+    from retrieval_server.folder.manifest import ROWS
+    from retrieval_server.indexing.presets import PRESETS, cells_for
+
+    queries = RandomVectors(SEARCHES, args.dimension)[:]
+    folder = args.work / f"{args.only}-{passages}x{args.dimension}"
+    opened = Opened(folder, args.only, args.dimension, args.mapped)
+    candidates, many = PRESETS[args.only].rescoring.candidates, cells_for(passages)
+    most = 0
+    for first in range(0, SEARCHES, 10):
+        # All cells at first, so that every page of a mapped index is resident.
+        opened.find(queries[first : first + 10], 10, many if first == 0 else min(64, many), candidates)
+        most = max(most, resident(f"{folder.name}/{ROWS}"))
+    opened.stored.release()
+    return opened, most
+
+
+def measure_memory(args: argparse.Namespace) -> None:
+    """Print the table of every preset."""
+
+    def process(*flags: str) -> dict[str, int]:
+        size = ("--passages", str(args.passages), "--dimension", str(args.dimension))
+        command = [sys.executable, __file__, "process", "--work", str(args.work), *size, *flags]
+        return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+    names = args.preset or compressed()
+    for name in names:
+        for passages in (_HARDLY_ANY, args.passages):
+            folder = args.work / f"{name}-{passages}x{args.dimension}"
+            make_files(name, RandomVectors(passages, args.dimension), folder, _TRAINED_ON)
+    print(f"{args.passages} random vectors of {args.dimension} dimensions")
+    print("| preset | index | bytes of memory a vector | rows on disk, resident at most |")
+    print("|---|---|---:|---:|")
+    for name in names:
+        for way, flags in (("mapped", ["--mapped"]), ("read", [])):
+            found = process("--only", name, *flags)
+            each = found["index"] / args.passages
+            print(f"| {name} | {way} | {each:.1f} | {found['rows'] / 1e6:.0f} MB |", flush=True)
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    recall = commands.add_parser("recall", help="recall and ids against exact search")
+    memory = commands.add_parser("memory", help="resident bytes of a vector")
+    process = commands.add_parser("process", help="one measured process of memory")
+    recall.add_argument("--index", type=Path, required=True, metavar="DIR", help="an exact dense index")
+    recall.add_argument("--questions", type=Path, default=QUESTIONS, help="JSONL with 'question'")
+    recall.add_argument("--nprobe", type=int, nargs="*", default=[16, 32, 64], help="(default 16 32 64)")
+    recall.add_argument(
+        "--candidates", type=int, nargs="*", default=[100, 200, 400], help="(default 100 200 400)"
+    )
+    for one in (recall, memory, process):
+        one.add_argument("--work", type=Path, required=True, metavar="DIR", help="folder for the indexes")
+    for one in (memory, process):
+        one.add_argument("--passages", type=int, default=1_000_000, help="(default %(default)s)")
+        one.add_argument("--dimension", type=int, default=768, help="(default %(default)s)")
+    memory.add_argument("--preset", nargs="*", help="only these (default: balanced and small)")
+    process.add_argument("--only", metavar="PRESET", required=True)
+    process.add_argument("--mapped", action="store_true")
+    args = parser.parse_args(argv)
+    if args.command == "recall" and not args.questions.is_file():
+        parser.error(f"{args.questions}: no such file; give your questions with --questions FILE")
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
+    from retrieval_server.errors import RetrievalServerError
+
+    run = {"recall": measure_recall, "memory": measure_memory, "process": measured_process}[args.command]
+    try:
+        run(args)
+    except RetrievalServerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

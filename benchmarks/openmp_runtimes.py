@@ -1,0 +1,110 @@
+"""Which OpenMP runtimes a retrieval server has loaded, and how many threads each uses.
+
+    python benchmarks/openmp_runtimes.py --index indexes/wiki
+    python benchmarks/openmp_runtimes.py --index indexes/wiki --encode-threads-alone 1
+    python benchmarks/openmp_runtimes.py --pid 12345
+
+With ``--index`` the index is opened in this process as the server does it, with the server's own options, and
+one question and a batch are encoded and searched in a thread, as in the server. Then the numbers of threads
+of the encoder and of FAISS are printed, and every library with threads of its own, as threadpoolctl finds it
+if that is installed. With ``--pid`` the runtimes of a running server are listed, without their settings.
+Linux only.
+"""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated
+
+# This folder has its own retrieval_server.py: look for packages in the project's root instead.
+_here = Path(__file__).resolve().parent
+sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
+
+from pydantic import model_validator  # noqa: E402
+
+from retrieval_server.command_line import Flag, Options, parse  # noqa: E402
+from retrieval_server.search.options import OpenOptions  # noqa: E402
+
+_BATCH = 16
+
+
+class Command(Options):
+    """The options of this script: those of the server about an index, and what to look at."""
+
+    index: Annotated[Path | None, Flag("a dense index folder, opened in this process", metavar="DIR")] = None
+    pid: Annotated[int | None, Flag("a running server", metavar="PID")] = None
+    opening: OpenOptions = OpenOptions()
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Command:
+        if (self.index is None) == (self.pid is None):
+            raise ValueError("give either --index DIR or --pid PID")
+        return self
+
+
+def use(command: Command) -> dict[str, int]:
+    """Open the index and use it once alone and once in a batch; the threads seen after each stage."""
+    from retrieval_server.encode.cpu import prefer_reproducible_products
+
+    prefer_reproducible_products()
+
+    from retrieval_server.search.index_source import IndexSource
+
+    source = IndexSource.open(command.index, options=command.opening)
+    seen = {}
+
+    def work() -> None:
+        import faiss
+
+        for number in (1, _BATCH):
+            prepared = source.prepare([f"What is number {i}?" for i in range(number)])
+            source.find(prepared, [3] * number)
+            seen[f"FAISS, {'one query' if number == 1 else 'a batch'}"] = faiss.omp_get_max_threads()
+            if "torch" in sys.modules:
+                import torch
+
+                seen[f"torch, {'one query' if number == 1 else 'a batch'}"] = torch.get_num_threads()
+
+    with ThreadPoolExecutor(1) as stage:
+        stage.submit(work).result()
+    return seen
+
+
+def report(seen: dict[str, int]) -> None:
+    """Print the numbers of threads of the libraries of this process."""
+    for what, number in sorted(seen.items()):
+        print(f"{what}: {number} threads")
+    try:
+        from threadpoolctl import threadpool_info
+    except ImportError:
+        print("threadpoolctl is not installed: no settings of each runtime")
+        return
+    for library in threadpool_info():
+        print(f"{library['user_api']} {library['num_threads']} threads: {library['filepath']}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    command = parse(Command, __doc__, argv)
+    from retrieval_server.errors import RetrievalServerError
+    from retrieval_server.search.threads import loaded_runtimes
+
+    try:
+        seen = use(command) if command.index is not None else {}
+        runtimes = loaded_runtimes("self" if command.pid is None else command.pid)
+    except (RetrievalServerError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"{len(runtimes)} OpenMP runtimes are loaded" + ("" if len(runtimes) != 1 else ": no conflict"))
+    for path in runtimes:
+        print(f"  {path}")
+    tasks = Path(f"/proc/{command.pid or 'self'}/task")
+    print(f"{sum(1 for _ in tasks.iterdir())} threads in the process")
+    if command.index is not None:
+        report(seen)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

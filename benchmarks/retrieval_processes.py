@@ -1,0 +1,109 @@
+"""Starts what benchmarks/retrieval_server.py measures: servers on free ports, and the stages of the ceiling.
+
+Each is a process of its own; leaving the context ends them all. It is read by that benchmark, and has no
+command line.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_START_S = 600  # until a server answers: the original reads its whole index and corpus first
+
+
+@contextmanager
+def running(*command: object, **more) -> Iterator[subprocess.Popen]:
+    """A process of this Python in the project's folder, ended with SIGTERM."""
+    process = subprocess.Popen([sys.executable, *map(str, command)], cwd=ROOT, text=True, **more)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def serving(*command: object) -> Iterator[str]:
+    """A server with ``--port`` on a free port; its address, when it answers a query."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    with running(*command, "--port", port, stdout=subprocess.DEVNULL) as process:
+        end = time.monotonic() + _START_S
+        while not _answers(url):
+            if process.poll() is not None:
+                raise SystemExit(f"error: {command[0]} ended with status {process.returncode}; see above")
+            if time.monotonic() > end:
+                raise SystemExit(f"error: {command[0]} does not answer after {_START_S} s")
+            time.sleep(0.2)
+        yield url
+
+
+@contextmanager
+def anchored(original: Path, index: Path, device: str | None) -> Iterator[list[str]]:
+    """Our server and Search-R1's own, on the same index and encoder: their addresses, ours first."""
+    on = ("--device", device) if device else ()
+    ours = ("retrieval_server/start_retrieval.py", "--index", index.resolve(), "--cache-size", 0, *on)
+    theirs = ("benchmarks/search_r1_server.py", "--checkout", original.resolve(), "--index", index.resolve())
+    with serving(*ours) as first, serving(*theirs, *on) as second:
+        yield [first, second]
+
+
+@contextmanager
+def stages(index: Path, questions: list[str], batch: int, topk: int, work: Path) -> Iterator[Stages]:
+    """Both stages, each alone in its process; the search is started when the vectors are there."""
+    (work / "questions.json").write_text(json.dumps(questions), encoding="utf-8")
+    script = ["benchmarks/retrieval_stages.py", "--index", index.resolve(), "--batch", batch, "--topk", topk]
+    script += ["--questions", work / "questions.json", "--vectors", work / "vectors.npy", "--stage"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with running(*script, "encode", **pipes) as encode:
+        _wait(encode)
+        with running(*script, "search", **pipes) as search:
+            _wait(search)
+            yield Stages([encode, search])
+
+
+class Stages:
+    """The running stages."""
+
+    def __init__(self, processes: list[subprocess.Popen]):
+        self._processes = processes
+
+    def seconds(self) -> list[float]:
+        """The seconds of each batch, one stage after the other: first all encoded, then all searched."""
+        found = []
+        for process in self._processes:
+            print("go", file=process.stdin, flush=True)
+            found.append(json.loads(process.stdout.readline()))
+        return [sum(each) for each in zip(*found, strict=True)]
+
+
+def _wait(process: subprocess.Popen) -> None:
+    if process.stdout.readline().strip() != "ready":
+        raise SystemExit("error: a stage of the ceiling does not start; see above")
+
+
+def _answers(url: str) -> bool:
+    body = json.dumps({"queries": ["Is it there?"], "topk": 1, "return_scores": True}).encode()
+    request = urllib.request.Request(f"{url}/retrieve", body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status == 200
+    except (urllib.error.URLError, OSError):
+        return False

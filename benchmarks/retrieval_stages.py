@@ -1,0 +1,98 @@
+"""One stage of dense retrieval, alone in its process: the encoder, or the search in the index.
+
+    python benchmarks/retrieval_stages.py --index DIR --stage encode --questions q.json --vectors v.npy
+    python benchmarks/retrieval_stages.py --index DIR --stage search --questions q.json --vectors v.npy
+
+benchmarks/retrieval_server.py starts both for its ceiling. In one process the two libraries bring an OpenMP
+runtime each, and the idle threads of one slow the other down, so a pipeline in process is no upper bound. A
+stage first encodes, or searches, everything once, and prints "ready". Then for each line that it reads it
+does so again, in batches of ``--batch`` in the order given, and prints the seconds of each batch as a line of
+JSON. The encoder writes its vectors to ``--vectors``, from where the search reads them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# This folder has its own retrieval_server.py: look for packages in the project's root instead.
+_here = Path(__file__).resolve().parent
+sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
+
+
+def encoder(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any]]:
+    """The stage's work on a batch, and the batches."""
+    from retrieval_server.encode.cpu import prefer_reproducible_products
+
+    prefer_reproducible_products()
+
+    from retrieval_server.encode.encoder import Encoder
+    from retrieval_server.folder.manifest import read_manifest
+
+    loaded = Encoder.open(read_manifest(args.index).dense.encoder, device=args.device)
+    questions = json.loads(args.questions.read_text(encoding="utf-8"))
+    np.save(args.vectors, loaded.encode_queries(questions))
+    return loaded.encode_queries, list(batches(questions, args.batch))
+
+
+def search(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any]]:
+    """The stage's work on a batch, and the batches: bare FAISS in an exact index, else our search."""
+    from retrieval_server.folder.manifest import FAISS_INDEX, read_manifest
+    from retrieval_server.search.dense import DenseBackend
+    from retrieval_server.search.faiss_files import open_index
+    from retrieval_server.search.faiss_search import is_exact
+
+    manifest = read_manifest(args.index)
+    path = args.index / FAISS_INDEX
+    vectors = list(batches(np.load(args.vectors), args.batch))
+    index = open_index(path)
+    if is_exact(index):
+        return (lambda some: index.search(some, args.topk)), vectors
+    backend = DenseBackend(path, manifest.dense, manifest.count, None)
+    return (lambda some: backend.find(some, args.topk)), vectors
+
+
+def batches(items: Any, size: int) -> Iterator[Any]:
+    for first in range(0, len(items), size):
+        yield items[first : first + size]
+
+
+def timed(work: Callable[[Any], object], items: list[Any]) -> list[float]:
+    """The seconds of each batch."""
+    seconds = []
+    for batch in items:
+        started = time.perf_counter()
+        work(batch)
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--index", type=Path, required=True, metavar="DIR", help="a dense index folder")
+    parser.add_argument("--stage", choices=["encode", "search"], required=True)
+    parser.add_argument("--questions", type=Path, required=True, metavar="FILE", help="JSON list of strings")
+    parser.add_argument("--vectors", type=Path, required=True, metavar="FILE.npy")
+    parser.add_argument("--batch", type=int, default=64, help="(default %(default)s)")
+    parser.add_argument("--topk", type=int, default=3, help="(default %(default)s)")
+    parser.add_argument("--device", help="of the encoder (default: a GPU if torch sees one)")
+    args = parser.parse_args(argv)
+    work, items = (encoder if args.stage == "encode" else search)(args)
+    timed(work, items)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        print(json.dumps(timed(work, items)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Vectors on disk, one row after another: in 32 or 16 bits, or in 8 bits with a scale for each row.
+
+Row ``i`` belongs to passage ``i``. All rows of a file have the same number of bytes, so that a row is found
+by multiplication, a file can be mapped, and a writer that was killed continues after its last whole row:
+
+- ``float32``: the vector as the encoder gave it, 4 bytes a dimension;
+- ``float16``: rounded to 16 bits, 2 bytes a dimension;
+- ``int8``: the scale as a float32, then whole numbers from -127 to 127, 4 bytes and 1 a dimension. The scale
+  is the largest absolute value of the row divided by 127, so a value is off by at most half of it.
+
+Rows that are decoded and encoded again in their own type are the same bytes. A compressed index rescores its
+candidates from such a file (search/stored_rows.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+RowType = Literal["float32", "float16", "int8"]
+#: How a file of such rows is named.
+SUFFIXES: dict[RowType, str] = {"float32": ".f32", "float16": ".f16", "int8": ".i8"}
+_VALUE_BYTES: dict[RowType, int] = {"float32": 4, "float16": 2, "int8": 1}
+_SCALE_BYTES = 4
+_LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """The bytes of a row of ``dimension`` values in the type ``kind``; little-endian on every machine."""
+
+    dimension: int
+    kind: RowType = "float32"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        scale = _SCALE_BYTES if self.kind == "int8" else 0
+        return scale + _VALUE_BYTES[self.kind] * self.dimension
+
+    def encode(self, vectors: np.ndarray) -> bytes:
+        """The bytes of float32 vectors (rows, dimension).
+
+        Raises ValueError for values that are not finite, or too large for 16 bits.
+        """
+        if self.kind == "float32":
+            return np.ascontiguousarray(vectors, "<f4").tobytes()
+        largest = np.abs(vectors).max(axis=1, initial=0.0)
+        most = _LARGEST_FLOAT16 if self.kind == "float16" else float(np.finfo(np.float32).max)
+        if not (largest <= most).all():  # also False for a value that is not a number
+            row = int(np.flatnonzero(~(largest <= most))[0])
+            raise ValueError(f"vector {row} has a value of {largest[row]}, which {self.kind} cannot hold")
+        if self.kind == "float16":
+            return vectors.astype("<f2").tobytes()
+        scales = (largest / 127).astype("<f4")
+        with np.errstate(divide="ignore", invalid="ignore"):
+            steps = np.nan_to_num(vectors / scales[:, None], nan=0.0, posinf=0.0, neginf=0.0)
+        rows = np.empty((len(vectors), self.row_bytes), np.uint8)
+        rows[:, :_SCALE_BYTES] = scales[:, None].view(np.uint8)
+        rows[:, _SCALE_BYTES:] = np.clip(np.rint(steps), -127, 127).astype(np.int8).view(np.uint8)
+        return rows.tobytes()
+
+    def decode(self, rows: np.ndarray) -> np.ndarray:
+        """The float32 vectors (rows, dimension) of bytes (rows, row_bytes)."""
+        rows = np.ascontiguousarray(rows)
+        if self.kind == "float32":
+            return rows.view("<f4").astype(np.float32, copy=False)
+        if self.kind == "float16":
+            return rows.view("<f2").astype(np.float32)
+        scales = np.ascontiguousarray(rows[:, :_SCALE_BYTES]).view("<f4").astype(np.float32)
+        return rows[:, _SCALE_BYTES:].view(np.int8).astype(np.float32) * scales

@@ -1,0 +1,180 @@
+"""What a preset will need for this corpus on this machine: memory, disk and time, told before the build
+starts.
+
+Bytes are computed: codes, ids and centres as FAISS stores them, rows as vector_rows.py does. Times are
+extrapolated from a few seconds of the same work on this machine: passages of this corpus encoded, a product
+of matrices as in the training of the cells, vectors added to a small index of the same kind. So they are as
+good as the machine is idle.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import faiss
+import numpy as np
+
+from retrieval_server.encode.encoder import Encoder
+from retrieval_server.errors import BuildError
+from retrieval_server.folder.passages import PassageStore
+from retrieval_server.folder.vector_rows import RowLayout
+from retrieval_server.indexing.faiss_build import make_index, sample_size
+from retrieval_server.indexing.presets import GRAPH_FROM, Preset, cells_for
+from retrieval_server.search.faiss_search import choose_cells_well
+
+_ID_BYTES = 8  # of a row in a cell
+_LINK_BYTES = 4 * 2 * 32 + 16  # of a centre in a graph of the cells, HNSW32
+_ROUNDS = 10  # of FAISS's k-means for the cells of an IVF index
+_WORTH_TIMING = 1024  # passages; fewer are done before their time could be measured
+_PROBED_TEXTS = 64
+_PROBED_VECTORS = 2048
+_PROBED_CELLS = 64
+_STATUS = Path("/proc/self/status")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes and seconds; ``encode_s`` is None if the passages are encoded already.
+
+    ``memory`` is that of a server, with ``process`` bytes that do not depend on the corpus; the rows on disk
+    need none. ``disk`` is what the build writes in all, the text apart.
+    """
+
+    memory: int
+    process: int
+    build_memory: int
+    disk: int
+    index_s: float
+    encode_s: float | None = None
+
+
+def needs_of(preset: Preset, passages: int, dimension: int) -> Needs:
+    """The bytes for ``passages`` vectors of ``dimension``; no times, and no encoder in the process."""
+    flat = 4 * dimension * passages
+    if preset.bits is None or preset.rescoring is None:
+        # The vectors of the encoder and the index are on disk together; the index is built in memory.
+        return Needs(memory=flat, process=_resident(), build_memory=2 * flat, disk=2 * flat, index_s=0.0)
+    many = cells_for(passages)
+    code = faiss.extract_index_ivf(make_index(preset.factory(1, dimension), dimension)).code_size
+    centres = many * (4 * dimension + (_LINK_BYTES if many >= GRAPH_FROM else 0)) + 4 * dimension**2
+    index = passages * (code + _ID_BYTES) + centres
+    rows = RowLayout(dimension, preset.rescoring.rows).row_bytes * passages
+    # Training holds the sample and two copies; cells grow by doubling while vectors are added.
+    sample = 4 * dimension * min(passages, sample_size(many))
+    return Needs(
+        memory=index,
+        process=_resident(),
+        build_memory=max(3 * sample, 2 * index),
+        disk=rows + 2 * index,  # the index, and the half-built one that is kept until it is finished
+        index_s=0.0,
+    )
+
+
+def measured(
+    preset: Preset, store: PassageStore, dimension: int, encoder: Encoder | None, batch_size: int
+) -> Needs:
+    """The same with times, from some seconds of work; ``encoder`` None: there is nothing to encode."""
+    passages = len(store)
+    needs = needs_of(preset, passages, dimension)
+    if passages < _WORTH_TIMING:
+        return needs
+    encode_s = None
+    if encoder is not None:
+        texts = list(islice(store.iter_contents(), _PROBED_TEXTS))
+        encoder.encode_passages(texts[:1])  # warm
+        encode_s = _seconds(lambda: encoder.encode_passages(texts, batch_size)) / len(texts) * passages
+    index_s = 0.0 if preset.bits is None else _index_seconds(preset, passages, dimension)
+    return Needs(**{**vars(needs), "encode_s": encode_s, "index_s": index_s})
+
+
+def announce(
+    preset: Preset, passages: int, dimension: int, needs: Needs, folder: Path, there: int = 0
+) -> None:
+    """Print what the build will need. Raises BuildError if the disk of ``folder`` has less than that free.
+
+    ``there``: bytes that an interrupted build has left, which are continued or removed.
+    """
+    free = shutil.disk_usage(folder).free + there
+    lines = [
+        f"{passages} passages of {dimension} dimensions, preset {preset.name}: "
+        f"{preset.factory(passages, dimension)}",
+        f"  memory of a server    {size(needs.memory)} for the index, "
+        f"and {size(needs.process)} for the process",
+        f"  memory of the build   {size(needs.build_memory)} for the vectors in work, and the same process",
+        f"  disk                  {size(needs.disk)}, beside the text ({size(free)} are free)",
+    ]
+    if needs.encode_s is not None:
+        lines.append(f"  time to encode        about {duration(needs.encode_s)} on this machine as it is now")
+    if needs.index_s:
+        lines.append(f"  time to index         about {duration(needs.index_s)}")
+    print("\n".join(lines), flush=True)
+    if free < needs.disk:
+        raise BuildError(
+            f"--preset {preset.name}: {folder} has {size(free)} free, and the build needs "
+            f"{size(needs.disk)}. "
+            "Free some, choose another --out, or take a smaller preset."
+        )
+
+
+def size(number: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}"
+        number /= 1000
+    return f"{number:.1f} GB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people."""
+    for limit, unit in ((90, "s"), (90, "min"), (48, "h")):
+        if seconds < limit:
+            return f"{max(1, math.ceil(seconds))} {unit}"
+        seconds /= 24 if unit == "h" else 60
+    return f"{math.ceil(seconds)} days"
+
+
+def _index_seconds(preset: Preset, passages: int, dimension: int) -> float:
+    """Training and adding, extrapolated."""
+    many = cells_for(passages)
+    generator = np.random.default_rng(0)
+    vectors = generator.standard_normal((_PROBED_VECTORS, dimension), dtype=np.float32)
+    product = _seconds(lambda: vectors @ vectors.T) / (2 * dimension * _PROBED_VECTORS**2)
+    sample = min(passages, sample_size(many))
+    train = _ROUNDS * sample * many * 2 * dimension * product
+    small = make_index(preset.in_cells(_PROBED_CELLS, dimension), dimension)
+    faiss.extract_index_ivf(small).cp.min_points_per_centroid = 1
+    small.train(vectors)
+    code = _seconds(lambda: small.add(vectors)) / len(vectors)
+    if many < GRAPH_FROM:
+        assign = 2 * dimension * many * product
+    else:
+        graph = faiss.index_factory(dimension, f"IVF{_PROBED_CELLS}_HNSW32,Flat", faiss.METRIC_INNER_PRODUCT)
+        choose_cells_well(graph)
+        graph.quantizer.add(vectors)  # only the graph over the centres is wanted
+        # A search in a graph grows with the logarithm of its size.
+        longer = math.log2(many) / math.log2(_PROBED_VECTORS)
+        asked: Sequence[np.ndarray] = vectors[:256]
+        assign = longer * _seconds(lambda: graph.quantizer.search(asked, 1)) / len(asked)
+    return train + passages * (code + assign)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _resident() -> int:
+    """Bytes of memory that this process holds now; 0 where the system does not say."""
+    try:
+        lines = _STATUS.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS:")), 0)

@@ -1,0 +1,34 @@
+"""What an interrupted build leaves for the next one: files of the work folder, each with what it is made of.
+
+``progress.json`` says of each such file from which corpus, encoder and settings it comes. A build keeps a
+file only if it would make the same, and removes it otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from retrieval_server.folder.manifest import ROWS
+
+PROGRESS = "progress.json"
+#: Encoded vectors of an index that does not keep them.
+VECTORS = "vectors.f32"
+#: The half-built FAISS index of a build with a preset.
+HALF_BUILT = "faiss.index.unfinished"
+#: All that an interrupted build of any kind leaves; the rows are a part of the index if it rescores.
+KEPT = (VECTORS, ROWS, HALF_BUILT, PROGRESS)
+
+
+def keep_if_same(work: Path, name: str, origin: Mapping[str, object]) -> None:
+    """Keep the file ``name`` of the folder only if its recorded origin is ``origin``, and record that."""
+    path = work / PROGRESS
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        recorded = found if isinstance(found, dict) else {}
+    except (OSError, ValueError, RecursionError):
+        recorded = {}
+    if recorded.get(name) != origin:
+        (work / name).unlink(missing_ok=True)
+    path.write_text(json.dumps({**recorded, name: origin}), encoding="utf-8")
