@@ -13,7 +13,7 @@ pages (pages.py),
 and `--arms ppo` trains the first by PPO. The page compares EM on held-out questions, greedily, before and
 after, as the trainings' own validations measured it.
 
-    OUT/warm                   the base and the warm starts
+    OUT/warm                   the base and the warm starts, named after what they are made of
     OUT/seed0/memory, ...      the trainings (rag_r1/demo/run.py)
     OUT/memory.md, memory.png  the tables and the curves, of all trainings that are in the folder
 
@@ -34,7 +34,7 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
-from rag_r1.demo.memory_policy import measured, memory_base, memory_protocol, warm_start
+from rag_r1.demo.memory_policy import made_of, measured, memory_base, memory_protocol, warm_start
 from rag_r1.demo.memory_text import draw, markdown
 from rag_r1.demo.pages import pages_data, write_pages
 from rag_r1.demo.report import summarise
@@ -86,20 +86,15 @@ class Arm:
     def ground(self) -> Ground:
         """What it stands on; makes the warm start if it is not there."""
         protocol = memory_protocol(protocol_of(RECIPES[self.name]))
-        base = memory_base(self.out / "warm" / "base")
-        policy = warm_start(self.out / "warm" / protocol.name, protocol, base)
+        base = memory_base(self.out / "warm" / f"base-{made_of()}")
+        policy = warm_start(self.out / "warm" / f"{protocol.name}-{made_of()}", protocol, base)
         return Ground(protocol, policy.resolve(), write_pages)
 
     def trained(self, seed: int, overrides: Sequence[str], timeout_s: float) -> None:
-        """Train it, if that is not done. Raises DemoError, and FolderError for other overrides."""
+        """Train it, if that is not done. Raises DemoError."""
         folder = (self.out / f"seed{seed}" / self.name).resolve()
         finished = folder / _FINISHED
         if finished.exists():
-            before = json.loads(finished.read_text(encoding="utf-8"))["overrides"]
-            if before != list(overrides):
-                raise FolderError(
-                    f"{folder} was trained with {before or 'no overrides'}: choose another --out"
-                )
             return
         print(f"seed {seed}: training {self.name}")
         recipe, ground = RECIPES[self.name], self.ground()
@@ -110,6 +105,7 @@ class Arm:
             "arm": self.name,
             "seed": seed,
             "overrides": list(overrides),
+            "made_of": made_of(),
             "seconds": results["seconds"],
             "held_out": curve(folder),
         }
@@ -138,13 +134,21 @@ def _share(values: Any) -> float:
 
 
 def finished_runs(out: Path) -> list[dict[str, Any]]:
-    """The trainings that are in the folder, by seed and arm. Raises FolderError if their overrides differ."""
-    runs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob(f"seed*/*/{_FINISHED}"))]
-    for run in runs:
-        if run["overrides"] != runs[0]["overrides"]:
-            several = " and ".join(str(one["overrides"] or "no overrides") for one in (runs[0], run))
-            raise FolderError(f"{out} has trainings with {several}, which no table may mix: use two --out")
+    """The trainings that are in the folder, by seed and arm."""
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob(f"seed*/*/{_FINISHED}")]
     return sorted(runs, key=lambda run: (run["seed"], list(RECIPES).index(run["arm"])))
+
+
+def check_folder(out: Path, overrides: Sequence[str]) -> None:
+    """Raises FolderError if a training in the folder had other overrides, or another world or warm start: no
+    table may mix them."""
+    for run in finished_runs(out):
+        which = out / f"seed{run['seed']}" / run["arm"]
+        if run["overrides"] != list(overrides):
+            told = " ".join(run["overrides"]) or "no overrides"
+            raise FolderError(f"{which} was trained with {told}: choose another --out")
+        if run.get("made_of") != made_of():
+            raise FolderError(f"{which} was trained in another form of this world: choose another --out")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -161,13 +165,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.measure:
         return _measure(arms, given.seeds, given.measure)
     try:
+        check_folder(given.out, given.overrides)
         for seed in given.seeds:
             for arm in arms:
                 arm.trained(seed, given.overrides, given.timeout)
-        runs = finished_runs(given.out)
     except (DemoError, ServerError, FolderError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    runs = finished_runs(given.out)
     text = markdown(runs)
     write_text(given.out / "memory.md", text + "\n")
     draw(runs, given.out / "memory.png")

@@ -15,6 +15,9 @@ the outputs folder, not in the repository.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import random
 from pathlib import Path
 
 import torch
@@ -26,6 +29,7 @@ from transformers import PreTrainedTokenizerBase, Qwen2ForCausalLM
 from rag_r1.agent import Budget
 from rag_r1.agent_setup import AgentSetup, RowLimits
 from rag_r1.demo.memory_traces import MIXED, RIGHT, Habits, scripted_rows
+from rag_r1.demo.pages import fresh_pages
 from rag_r1.demo.policy import demo_setup, load_policy, policy_path, save_policy
 from rag_r1.demo.pretraining import PROGRESS, SAVED_EVERY, save_progress
 from rag_r1.demo.reading import name_tokens
@@ -55,6 +59,14 @@ def memory_budget() -> Budget:
     data, context = settings["data"], settings["actor_rollout_ref"]["rollout"]["max_model_len"]
     limits = RowLimits(data["max_prompt_length"], data["max_response_length"], context)
     return limits.within(Budget.from_config(settings["rag_r1"]["agent"], limits.response_tokens))
+
+
+def made_of() -> str:
+    """A short hash of what the warm starts are made of: the form of the world's pages, the scripts, and how
+    long and with which rates they are trained. Policies and trainings of another hash do not compare."""
+    pages = fresh_pages(random.Random(0)).world.passages
+    parts = [pages, MIXED, RIGHT, vars(BASE), vars(WARM)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def memory_base(folder: Path, seed: int = 0, part: Part = BASE) -> Path:

@@ -8,6 +8,7 @@ import pytest
 
 from rag_r1.demo import memory
 from rag_r1.demo.memory import RECIPES, figures, finished_runs
+from rag_r1.demo.memory_policy import made_of
 from rag_r1.demo.memory_text import draw, held, markdown
 from rag_r1.demo.run import recipe_names
 
@@ -18,7 +19,8 @@ OTHERS = {"summary": 0.25, "backtrack": 0.5, "token limit": 0.0, "rows": 2.0}
 def run_of(arm: str, seed: int, *ems: float) -> dict:
     """A finished training whose validations, six steps apart, had these EMs."""
     held_out = {str(6 * i): {**EMS, **OTHERS, "EM all": em} for i, em in enumerate(ems)}
-    return {"arm": arm, "seed": seed, "overrides": [], "seconds": 90.0, "held_out": held_out}
+    same = {"overrides": [], "made_of": made_of(), "seconds": 90.0}
+    return {"arm": arm, "seed": seed, **same, "held_out": held_out}
 
 
 def turn(action: str, row: int) -> dict:
@@ -66,21 +68,23 @@ def test_the_page_has_a_line_for_each_training_and_a_picture(tmp_path):
 
 
 @pytest.mark.slow  # a picture
-def test_finished_trainings_are_shown_again_and_other_overrides_are_refused(tmp_path, capsys):
-    for run in (run_of("plain", 0, 0.2, 0.3), run_of("memory", 0, 0.2, 0.8)):
-        folder = tmp_path / "seed0" / run["arm"]
+def test_finished_trainings_are_shown_again_and_those_of_other_settings_are_refused(tmp_path, capsys):
+    def write(run):
+        folder = tmp_path / f"seed{run['seed']}" / run["arm"]
         folder.mkdir(parents=True)
         (folder / "memory.json").write_text(json.dumps(run))
+
+    for run in (run_of("plain", 0, 0.2, 0.3), run_of("memory", 0, 0.2, 0.8)):
+        write(run)
     assert [run["arm"] for run in finished_runs(tmp_path)] == ["memory", "plain"]
     assert memory.main(["--out", str(tmp_path)]) == 0
     assert "held" in capsys.readouterr().out and (tmp_path / "memory.md").exists()
     assert memory.main(["--out", str(tmp_path), "trainer.total_training_steps=3"]) == 1
     assert "choose another --out" in capsys.readouterr().err
-    (tmp_path / "seed1" / "memory").mkdir(parents=True)
-    other = run_of("memory", 1, 0.2, 0.8) | {"overrides": ["a=1"]}
-    (tmp_path / "seed1" / "memory" / "memory.json").write_text(json.dumps(other))
-    assert memory.main(["--out", str(tmp_path)]) == 1
-    assert "['a=1'], which no table may mix" in capsys.readouterr().err
+    write(run_of("memory", 1, 0.2, 0.8) | {"made_of": "an earlier form"})
+    # A seed that is not there: the refusal comes before any training.
+    assert memory.main(["--out", str(tmp_path), "--seeds", "2"]) == 1
+    assert "another form of this world" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
