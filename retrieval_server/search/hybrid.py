@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from math import fsum
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +29,15 @@ from retrieval_server.search.backends import Backend, Hit
 def fuse(lists: Sequence[Sequence[Hit]], k: int, topk: int) -> list[Hit]:
     """Reciprocal rank fusion of ranked lists, the best ``topk``; equal sums in corpus order.
 
-    The order of the lists does not matter: the sums are exactly rounded.
+    The order of the lists does not matter: sums are kept as fractions, numerator and denominator, because
+    equal sums of rounded numbers may differ (1/10 + 1/2 and 3 times 1/5). Their quotient is rounded once.
     """
-    shares: dict[int, list[float]] = {}
+    sums: dict[int, tuple[int, int]] = {}
     for hits in lists:
         for rank, hit in enumerate(hits, start=1):
-            shares.setdefault(hit.row, []).append(1 / (k + rank))
-    fused = [Hit(row, fsum(parts)) for row, parts in shares.items()]
+            above, below = sums.get(hit.row, (0, 1))
+            sums[hit.row] = above * (k + rank) + below, below * (k + rank)
+    fused = [Hit(row, above / below) for row, (above, below) in sums.items()]
     return sorted(fused, key=lambda hit: (-hit.score, hit.row))[:topk]
 
 

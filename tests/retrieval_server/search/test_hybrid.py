@@ -6,7 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from retrieval_server.errors import BuildError, IndexFolderError
@@ -34,6 +34,7 @@ def rows(found):
 
 
 @unhurried
+@example([[0, 1, 2, 5], [0, 1, 2, 5], [0, 1, 2, 5, 6, 7, 3, 8, 4], [4]], 1)  # 3/5 in two ways
 @given(ranked_lists, constants)
 def test_a_passage_scores_the_sum_of_its_reciprocal_ranks_and_ties_stand_in_corpus_order(lists, k):
     found = fuse([hits(rows) for rows in lists], k, 99)
