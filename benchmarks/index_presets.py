@@ -78,7 +78,7 @@ class Opened:
         """The rows of the ``k`` best of each query."""
         from retrieval_server.search.faiss_search import ApproximateSearch, SearchParameters
 
-        SearchParameters(nprobe=nprobe).apply(self.index)
+        SearchParameters(nprobe=nprobe).apply(self.index, compressed=True)
         search = ApproximateSearch(self.index, threads=1, stored=self.stored, candidates=candidates)
         found = [[hit.row for hit in hits] for hits in search.find(queries, k)]
         search.close()

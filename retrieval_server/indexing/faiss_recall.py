@@ -86,7 +86,7 @@ def measure_recall(
     best = _exact(vectors, queries, K)
     rows = []
     for parameters in _settings(index, asked):
-        parameters.apply(index)
+        parameters.apply(index, compressed=rescoring is not None)
         started = time.perf_counter()
         found = [search.find(query[None], K)[0] for query in queries]
         seconds = time.perf_counter() - started
@@ -127,11 +127,10 @@ def table(section: RecallSection) -> str:
 
 def _settings(index: faiss.Index, asked: SearchParameters) -> list[SearchParameters]:
     """The settings that the index has, in the order of rising cost."""
-    ivf, hnsw = cells(index), _takes(index, SearchParameters(ef_search=64))
-    if ivf:
+    if ivf := cells(index):
         probes = {n for n in _NPROBES if n <= ivf} | ({asked.nprobe} if asked.nprobe else set())
         return [SearchParameters(n, asked.ef_search) for n in sorted(probes)]
-    if hnsw:
+    if _takes(index, SearchParameters(ef_search=64)):
         efs = set(_EF_SEARCHES) | ({asked.ef_search} if asked.ef_search else set())
         return [SearchParameters(None, ef) for ef in sorted(efs)]
     return [SearchParameters()]

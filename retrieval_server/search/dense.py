@@ -58,7 +58,7 @@ class DenseBackend(Backend):
         SearchParameters(
             kept.nprobe if options.nprobe is None else options.nprobe,
             kept.ef_search if options.ef_search is None else options.ef_search,
-        ).apply(index)
+        ).apply(index, compressed=rescoring is not None)
         self._search = _open_search(index, path, section, count, options)
         self._page_in = PageIn([path], available_memory()) if mapped else None
         self._encoder = encoder
