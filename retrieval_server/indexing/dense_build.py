@@ -7,9 +7,9 @@ with.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
+import faiss
 from tqdm import tqdm
 
 from retrieval_server.encode.encoder import Encoder
@@ -46,13 +46,17 @@ _BLOCK = 65_536  # vectors stored at once
 
 def check_options(options: BuildOptions, dimension: int) -> None:
     """Raise BuildError for a wrong option before the corpus is encoded, not hours later."""
-    preset = chosen(options)
-    index = make_index(preset.factory(1, dimension) if preset else options.factory, dimension)
+    index = _empty(options, dimension)
     SearchParameters(options.nprobe, options.ef_search).apply(index)
     if options.recall_queries is not None:
         if is_exact(index):
             raise BuildError("--recall-queries: the index is exact: nothing to measure. Drop it.")
         read_queries(options.recall_queries)
+
+
+def measures_recall(options: BuildOptions, dimension: int) -> bool:
+    """Whether the build asks its index, for which it needs an encoder that is loaded."""
+    return not is_exact(_empty(options, dimension))
 
 
 def make_dense(
@@ -61,13 +65,14 @@ def make_dense(
     store: PassageStore,
     encoder: EncoderSection,
     vectors: Vectors,
-    open_encoder: Callable[[], Encoder],
+    loaded: Encoder | None,
     corpus: CorpusSection,
 ) -> DenseSection:
     """Write the FAISS index of ``vectors`` into ``work``, and the rows of a compressed one.
 
     The recall of an approximate index is measured and printed, and its default settings are chosen from it;
-    ``open_encoder`` is called only for that.
+    the encoder must be ``loaded`` for that. If the build is stopped meanwhile, the next one finds the
+    finished index of a preset.
     """
     path = work / FAISS_INDEX
     preset = chosen(options)
@@ -87,10 +92,9 @@ def make_dense(
         origin = {"factory": factory, "train_sample": options.train_sample, "rows": rescoring.rows}
         keep_if_same(work, HALF_BUILT, {**origin, "corpus": corpus.sha256, "encoder": encoder.model_dump()})
     write_faiss_index(vectors, factory, path, options.train_sample, saved=saved, progress=options.progress)
-    if saved is not None:
-        saved.unlink()
-    if is_exact(make_index(factory, vectors.dimension)):
+    if not measures_recall(options, vectors.dimension):
         return section
+    assert loaded is not None, "the queries of an approximate index must be encoded"
     if options.recall_queries is None:
         queries, source = sample_queries(store), "first sentences of passages"
     else:
@@ -100,12 +104,18 @@ def make_dense(
     if rescoring is not None:
         stored = StoredRows(work / ROWS, RowLayout(vectors.dimension, rescoring.rows), len(vectors))
         scoring = Rescoring(stored, rescoring.candidates)
-    found = measure_recall(path, vectors, open_encoder().encode_queries(queries), source, asked, scoring)
+    found = measure_recall(path, vectors, loaded.encode_queries(queries), source, asked, scoring)
     print(table(found))
     good = preset.good if preset else GOOD
     best = asked if asked != SearchParameters() else choose_default(found.rows, good)
     search = SearchSection(nprobe=best.nprobe, ef_search=best.ef_search)
     return section.model_copy(update={"search": search, "recall": found})
+
+
+def _empty(options: BuildOptions, dimension: int) -> faiss.Index:
+    """An index of the kind that is asked for. Raises BuildError for a string that FAISS does not take."""
+    preset = chosen(options)
+    return make_index(preset.factory(1, dimension) if preset else options.factory, dimension)
 
 
 def keep_rows(vectors: Vectors, path: Path, kind: RowType, progress: bool = False) -> Vectors:

@@ -88,7 +88,7 @@ def import_index(
         else:
             vectors.settle(count)
             _probe(encoder, store, vectors.take, exact=True, trust=trust)
-            say_needs(options, store, dimension)
+            say_needs(options, store, dimension, encoder, encodes=False)
             section = _make_index(options, vectors, encoder, store, work, corpus)
         return finish_index(options, work, corpus, count, {"dense": section})
 
@@ -169,7 +169,7 @@ def _make_index(
 ) -> DenseSection:
     """Build the index of embeddings: an exact one on disk, in blocks; any other in memory, as FAISS does."""
     if options.factory != "Flat" or options.preset not in (None, "exact"):
-        return make_dense(options, work, store, encoder.section, vectors, lambda: encoder, corpus)
+        return make_dense(options, work, store, encoder.section, vectors, encoder, corpus)
 
     def blocks() -> Iterator[np.ndarray]:
         with tqdm(total=len(vectors), desc="writing", unit=" vectors", disable=not options.progress) as bar:

@@ -83,7 +83,7 @@ def restored():
 @pytest.mark.parametrize(
     "batch, alone, promised", [(2, 2, Guarantee.BITS), (2, 1, Guarantee.ORDER), (3, None, None)]
 )
-def test_what_is_promised_was_probed_with_the_number_of_threads_that_encodes(batch, alone, promised, restored):
+def test_what_is_promised_was_probed_with_the_threads_of_a_batch(batch, alone, promised, restored):
     options, encoder = OpenOptions(encode_threads=batch, encode_threads_alone=alone), Encodes()
     found = probed(encoder, encoder_threads(options))
     assert encoder.seen == [batch]
