@@ -186,7 +186,7 @@ def _positions(model) -> int | None:
     if not isinstance(number, int) or number < 1:
         return None
     if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
-        number -= config.pad_token_id + 1  # they count from the position after the padding's
+        number -= (config.pad_token_id or 0) + 1  # they count from the position after the padding's
     return number
 
 
