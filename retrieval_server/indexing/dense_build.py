@@ -24,7 +24,7 @@ from retrieval_server.folder.manifest import (
     SearchSection,
 )
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.folder.vector_rows import RowLayout, RowType
+from retrieval_server.folder.vector_rows import RowLayout, RowType, TooLarge
 from retrieval_server.indexing.faiss_build import make_index, write_faiss_index
 from retrieval_server.indexing.faiss_recall import (
     GOOD,
@@ -135,10 +135,12 @@ def keep_rows(vectors: Vectors, path: Path, kind: RowType, progress: bool = Fals
         for first in range(done, len(vectors), _BLOCK):
             rows = slice(first, min(first + _BLOCK, len(vectors)))
             try:
-                stream.write(layout.encode(vectors[rows]))
+                stream.write(layout.encode(vectors[rows], first))
+            except TooLarge as error:
+                raise BuildError(f"{error}. Take --preset small or exact.") from None
             except ValueError as error:
                 raise BuildError(
-                    f"vectors {rows.start} to {rows.stop}: {error}. Take --preset exact."
+                    f"{error}. No index can be made of it: look at the encoder, or at the embeddings."
                 ) from None
             bar.update(rows.stop - rows.start)
     return Vectors([path], vectors.dimension, kind)
