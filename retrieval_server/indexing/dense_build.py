@@ -33,6 +33,7 @@ from retrieval_server.indexing.faiss_recall import (
     measure_recall,
     read_queries,
     sample_queries,
+    shortfall,
     table,
 )
 from retrieval_server.indexing.options import BuildOptions
@@ -107,7 +108,11 @@ def make_dense(
     found = measure_recall(path, vectors, loaded.encode_queries(queries), source, asked, scoring)
     print(table(found))
     good = preset.good if preset else GOOD
-    best = asked if asked != SearchParameters() else choose_default(found.rows, good)
+    best = asked
+    if asked == SearchParameters():
+        best = choose_default(found.rows, good)
+        if warning := shortfall(found.rows, good):
+            print(warning)
     search = SearchSection(nprobe=best.nprobe, ef_search=best.ef_search)
     return section.model_copy(update={"search": search, "recall": found})
 

@@ -113,6 +113,21 @@ def choose_default(rows: Sequence[RecallRow], good: float = GOOD) -> SearchParam
     return SearchParameters(row.nprobe, row.ef_search)
 
 
+def shortfall(rows: Sequence[RecallRow], good: float = GOOD) -> str | None:
+    """What to tell the user if no row is good; None if one is."""
+    best = max(rows, key=lambda row: row.recall)
+    if best.recall >= good:
+        return None
+    flags = {"--nprobe": best.nprobe, "--ef-search": best.ef_search}
+    given = " ".join(f"{flag} {value}" for flag, value in flags.items() if value is not None)
+    if not given:
+        return f"warning: the index finds {best.recall:.1%} of what exact search finds, less than {good:.1%}."
+    return (
+        f"warning: no setting that was tried finds {good:.1%} of what exact search finds; the default is the "
+        f"best of them, {given}, with {best.recall:.1%}. Higher numbers may find more."
+    )
+
+
 def table(section: RecallSection) -> str:
     """The table as text."""
     lines = [
