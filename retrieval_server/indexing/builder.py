@@ -70,12 +70,13 @@ def build_index(options: BuildOptions) -> Manifest:
         sections: dict[str, BM25Section | DenseSection] = {}
         if encoder is not None:
             from retrieval_server.encode.encoding import Vectors, encode_rows
-            from retrieval_server.indexing.dense_build import make_dense
+            from retrieval_server.indexing.dense_build import keep_half_built, make_dense
             from retrieval_server.indexing.presets import row_type
 
             kind = row_type(options)
             name = VECTORS if kind == "float32" else ROWS
             keep_if_same(work, name, origin_of_rows(corpus, encoder.section, kind))
+            keep_half_built(options, work, len(store), encoder.section, corpus)
             remove_except(work, [name] if kind == "float32" else [name, HALF_BUILT])
             say_needs(options, store, encoder.section.dimension, encoder, encodes=True)
             encode_rows(
@@ -87,7 +88,7 @@ def build_index(options: BuildOptions) -> Manifest:
                 progress=options.progress,
             )
             vectors = Vectors([work / name], encoder.section.dimension, kind)
-            sections["dense"] = make_dense(options, work, store, encoder.section, vectors, encoder, corpus)
+            sections["dense"] = make_dense(options, work, store, encoder.section, vectors, encoder)
         elif options.backend == "lucene":
             from retrieval_server.search.lucene import build_lucene
 
@@ -109,7 +110,12 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
     """
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.encode.encoding import Vectors
-    from retrieval_server.indexing.dense_build import check_options, make_dense, measures_recall
+    from retrieval_server.indexing.dense_build import (
+        check_options,
+        keep_half_built,
+        make_dense,
+        measures_recall,
+    )
     from retrieval_server.indexing.parts import check_parts, open_corpus
     from retrieval_server.indexing.presets import row_type
 
@@ -129,9 +135,10 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
         link_or_copy(parts / PASSAGES, work / PASSAGES)
         vectors, store = Vectors(files, encoder.dimension, kind), PassageStore(work / PASSAGES)
         keep_if_same(work, ROWS, origin_of_rows(record.corpus, encoder, row_type(options), kind))
+        keep_half_built(options, work, len(store), encoder, record.corpus)
         remove_except(work, [] if row_type(options) == "float32" else [ROWS, HALF_BUILT])
         say_needs(options, store, encoder.dimension, loaded, encodes=False)
-        section = make_dense(options, work, store, encoder, vectors, loaded, record.corpus)
+        section = make_dense(options, work, store, encoder, vectors, loaded)
         return finish_index(options, work, record.corpus, record.count, {"dense": section})
 
 

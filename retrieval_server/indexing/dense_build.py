@@ -60,6 +60,22 @@ def measures_recall(options: BuildOptions, dimension: int) -> bool:
     return not is_exact(_empty(options, dimension))
 
 
+def keep_half_built(
+    options: BuildOptions, work: Path, passages: int, encoder: EncoderSection, corpus: CorpusSection
+) -> None:
+    """Of the index that an interrupted build with a preset has left, keep the same as this one's alone."""
+    preset = chosen(options)
+    if preset is not None and preset.rescoring is not None:
+        origin = {
+            "factory": preset.factory(passages, encoder.dimension),
+            "train_sample": options.train_sample,
+            "rows": preset.rescoring.rows,
+            "corpus": corpus.sha256,
+            "encoder": encoder.model_dump(),
+        }
+        keep_if_same(work, HALF_BUILT, origin)
+
+
 def make_dense(
     options: BuildOptions,
     work: Path,
@@ -67,13 +83,13 @@ def make_dense(
     encoder: EncoderSection,
     vectors: Vectors,
     loaded: Encoder | None,
-    corpus: CorpusSection,
 ) -> DenseSection:
     """Write the FAISS index of ``vectors`` into ``work``, and the rows of a compressed one.
 
     The recall of an approximate index is measured and printed, and its default settings are chosen from it;
     the encoder must be ``loaded`` for that. If the build is stopped meanwhile, the next one finds the
-    finished index of a preset.
+    finished index of a preset. What is in ``work`` of an earlier build must be of the same index; see
+    keep_half_built.
     """
     path = work / FAISS_INDEX
     preset = chosen(options)
@@ -90,8 +106,6 @@ def make_dense(
     if rescoring is not None:
         vectors = keep_rows(vectors, work / ROWS, rescoring.rows, options.progress)
         saved = work / HALF_BUILT
-        origin = {"factory": factory, "train_sample": options.train_sample, "rows": rescoring.rows}
-        keep_if_same(work, HALF_BUILT, {**origin, "corpus": corpus.sha256, "encoder": encoder.model_dump()})
     write_faiss_index(vectors, factory, path, options.train_sample, saved=saved, progress=options.progress)
     if not measures_recall(options, vectors.dimension):
         return section

@@ -11,7 +11,7 @@ from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import BuildError, EncoderError
 from retrieval_server.folder.corpus import CorpusReader
-from retrieval_server.folder.manifest import FAISS_INDEX
+from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
 from retrieval_server.indexing import dense_build, plan
 from retrieval_server.indexing.builder import build_index, merge_parts
 from retrieval_server.indexing.options import BuildOptions
@@ -99,6 +99,16 @@ def test_vectors_of_a_build_of_another_kind_do_not_count_as_room(options, tmp_pa
     with pytest.raises(BuildError, match="has 0 B free"):
         build_index(options())
     assert not vectors.exists(), "removed, so that the system counts them itself"
+
+
+def test_a_half_built_index_of_other_options_does_not_count_as_room(options, tmp_path, free):
+    stopped(options(), "measure_recall")
+    work = tmp_path / "i.building"
+    rows = (work / ROWS).stat().st_size
+    free(0)
+    with pytest.raises(BuildError, match=f"has {rows} B free"):
+        build_index(options(train_sample=19))
+    assert (work / ROWS).exists() and not (work / HALF_BUILT).exists()
 
 
 def test_a_merge_opens_the_encoder_before_it_builds_the_index(options, parts, tmp_path, monkeypatch):
