@@ -23,16 +23,21 @@ vectors. What is finished there is used again; what a stop has left is made anew
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 # This folder has its own retrieval_server.py: look for packages in the project's root instead.
 _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
+
+if TYPE_CHECKING:
+    from retrieval_server.folder.manifest import Manifest
 
 QUESTIONS = _here.parents[1] / "shared" / "data" / "qa" / "hotpotqa.jsonl"
 SEARCHES = 500
@@ -50,9 +55,12 @@ def compressed() -> list[str]:
     return [preset.name for preset in PRESETS.values() if preset.rescoring is not None]
 
 
-def folder_for(work: Path, name: str, corpus_sha256: str, encoder_sha256: str) -> Path:
-    """Where the files of a preset are, for the vectors of this corpus and encoder."""
-    return work / f"{name}-{corpus_sha256[:16]}-{encoder_sha256[:16]}"
+def folder_for(work: Path, name: str, manifest: Manifest) -> Path:
+    """Where the files of a preset are, for the vectors of this corpus, encoder and its settings."""
+    assert manifest.dense is not None
+    encoder = json.dumps(manifest.dense.encoder.model_dump(exclude={"name"}), sort_keys=True)
+    settings = hashlib.sha256(encoder.encode()).hexdigest()
+    return work / f"{name}-{manifest.corpus.sha256[:16]}-{settings[:16]}"
 
 
 def make_files(name: str, vectors, folder: Path, train_sample: int | None = None) -> None:
@@ -128,8 +136,7 @@ def measure_recall(args: argparse.Namespace) -> None:
         faiss_recall.sample_queries(PassageStore(args.index / PASSAGES))
     )
     exact = [[hit.row for hit in hits] for hits in FlatSearch(whole).find(asked, 10)]
-    of = (manifest.corpus.sha256, manifest.dense.encoder.sha256)
-    raw = folder_for(args.work, "exact", *of) / "vectors.f32"
+    raw = folder_for(args.work, "exact", manifest) / "vectors.f32"
     raw.parent.mkdir(parents=True, exist_ok=True)
     faiss.rev_swig_ptr(whole.get_xb(), whole.ntotal * whole.d).tofile(raw)
     vectors = Vectors([raw], whole.d)
@@ -137,7 +144,7 @@ def measure_recall(args: argparse.Namespace) -> None:
     print("| preset | nprobe | candidates | recall@10 | the same first three |")
     print("|---|---:|---:|---:|---:|")
     for name in compressed():
-        preset, folder = PRESETS[name], folder_for(args.work, name, *of)
+        preset, folder = PRESETS[name], folder_for(args.work, name, manifest)
         make_files(name, vectors, folder)
         opened = Opened(folder, name, whole.d, mapped=True)
         many, usual = cells_for(whole.ntotal), preset.rescoring.candidates

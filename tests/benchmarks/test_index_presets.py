@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from benchmarks import index_presets
 from benchmarks.index_presets import RandomVectors, folder_for, make_files
 from retrieval_server.encode.encoding import Vectors
-from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
+from retrieval_server.folder.manifest import (
+    FAISS_INDEX,
+    FORMAT_VERSION,
+    ROWS,
+    CorpusSection,
+    DenseSection,
+    EncoderSection,
+    Manifest,
+)
 
 
 @given(start=st.integers(0, 40), length=st.integers(0, 40))
@@ -26,13 +34,21 @@ def test_a_random_vector_is_the_same_in_every_slice_and_has_length_one(start, le
 
 
 def test_another_corpus_or_encoder_has_another_folder(tmp_path):
-    names = {
-        folder_for(tmp_path, preset, corpus, encoder)
-        for preset in ("small", "balanced")
-        for corpus in ("a" * 64, "b" * 64)
-        for encoder in ("c" * 64, "d" * 64)
-    }
-    assert len(names) == 8
+    section = {"sha256": "c", "pooling": "mean", "query_prefix": "", "passage_prefix": "", "separator": " "}
+    section |= {"name": "here", "normalize": True, "max_length": 16, "dimension": 8}
+
+    def folder(preset="small", corpus="a", **changed):
+        encoder = EncoderSection(**{**section, **changed})
+        dense = DenseSection(encoder=encoder, metric="inner_product", factory="Flat")
+        made = {"format_version": FORMAT_VERSION, "backend": "dense", "files": {}, "built_with": {}}
+        manifest = Manifest(
+            **made, count=1, corpus=CorpusSection(source="c", sha256=corpus), dense=dense
+        )
+        return folder_for(tmp_path, preset, manifest)
+
+    others = [folder("balanced"), folder(corpus="b"), folder(sha256="d"), folder(max_length=17)]
+    assert len({folder(), *others}) == 5
+    assert folder(name="elsewhere") == folder()
 
 
 def test_an_index_that_was_not_finished_is_made_again(tmp_path, monkeypatch):
