@@ -15,15 +15,20 @@ its own as a server does, and makes 500 searches. Before, the same is done with 
 Reported is by how much the resident set has grown, divided by the vectors; and apart from it the most that
 was ever resident of the rows on disk, whose pages are released again and again, so that it does not grow with
 the index. Both ways of opening the index are measured: mapped, and read into memory. Linux only.
+
+Under --work each preset has a folder for each corpus and encoder, or for each number and dimension of random
+vectors. What is finished there is used again; what a stop has left is made anew or continued.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,12 +36,17 @@ import numpy as np
 _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
+if TYPE_CHECKING:
+    from retrieval_server.folder.manifest import Manifest
+
 QUESTIONS = _here.parents[1] / "shared" / "data" / "qa" / "hotpotqa.jsonl"
 SEARCHES = 500
 #: Random vectors that the cells of ``memory`` are trained on; how good they are does not matter there.
 _TRAINED_ON = 20_000
 #: Vectors of the index that is used first, so that what a process needs in any case is there.
 _HARDLY_ANY = 1000
+#: Random vectors of one seed.
+_DRAWN_AT_ONCE = 4096
 
 
 def compressed() -> list[str]:
@@ -45,8 +55,19 @@ def compressed() -> list[str]:
     return [preset.name for preset in PRESETS.values() if preset.rescoring is not None]
 
 
+def folder_for(work: Path, name: str, manifest: Manifest) -> Path:
+    """Where the files of a preset are, for the vectors of this corpus, encoder and its settings."""
+    assert manifest.dense is not None
+    encoder = json.dumps(manifest.dense.encoder.model_dump(exclude={"name"}), sort_keys=True)
+    settings = hashlib.sha256(encoder.encode()).hexdigest()
+    return work / f"{name}-{manifest.corpus.sha256[:16]}-{settings[:16]}"
+
+
 def make_files(name: str, vectors, folder: Path, train_sample: int | None = None) -> None:
-    """The index file and the rows of a preset, without text and manifest; what is there is kept."""
+    """The index file and the rows of a preset, without text and manifest.
+
+    A finished index is kept, and rows are continued: the folder must be one of these vectors alone.
+    """
     from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
     from retrieval_server.indexing.dense_build import keep_rows
     from retrieval_server.indexing.faiss_build import write_faiss_index
@@ -56,8 +77,9 @@ def make_files(name: str, vectors, folder: Path, train_sample: int | None = None
     folder.mkdir(parents=True, exist_ok=True)
     rows = keep_rows(vectors, folder / ROWS, preset.rescoring.rows, progress=True)
     if not (folder / FAISS_INDEX).exists():
-        factory = preset.factory(len(rows), rows.dimension)
-        write_faiss_index(rows, factory, folder / FAISS_INDEX, train_sample, progress=True)
+        factory, part = preset.factory(len(rows), rows.dimension), folder / f"{FAISS_INDEX}.part"
+        write_faiss_index(rows, factory, part, train_sample, progress=True)
+        part.replace(folder / FAISS_INDEX)
 
 
 class Opened:
@@ -78,7 +100,7 @@ class Opened:
         """The rows of the ``k`` best of each query."""
         from retrieval_server.search.faiss_search import ApproximateSearch, SearchParameters
 
-        SearchParameters(nprobe=nprobe).apply(self.index)
+        SearchParameters(nprobe=nprobe).apply(self.index, compressed=True)
         search = ApproximateSearch(self.index, threads=1, stored=self.stored, candidates=candidates)
         found = [[hit.row for hit in hits] for hits in search.find(queries, k)]
         search.close()
@@ -114,15 +136,15 @@ def measure_recall(args: argparse.Namespace) -> None:
         faiss_recall.sample_queries(PassageStore(args.index / PASSAGES))
     )
     exact = [[hit.row for hit in hits] for hits in FlatSearch(whole).find(asked, 10)]
-    args.work.mkdir(parents=True, exist_ok=True)
-    raw = args.work / "vectors.f32"
+    raw = folder_for(args.work, "exact", manifest) / "vectors.f32"
+    raw.parent.mkdir(parents=True, exist_ok=True)
     faiss.rev_swig_ptr(whole.get_xb(), whole.ntotal * whole.d).tofile(raw)
     vectors = Vectors([raw], whole.d)
     print(f"{whole.ntotal} passages of {whole.d} dimensions, {len(questions)} questions")
     print("| preset | nprobe | candidates | recall@10 | the same first three |")
     print("|---|---:|---:|---:|---:|")
     for name in compressed():
-        preset, folder = PRESETS[name], args.work / name
+        preset, folder = PRESETS[name], folder_for(args.work, name, manifest)
         make_files(name, vectors, folder)
         opened = Opened(folder, name, whole.d, mapped=True)
         many, usual = cells_for(whole.ntotal), preset.rescoring.candidates
@@ -147,7 +169,10 @@ def measure_recall(args: argparse.Namespace) -> None:
 
 
 class RandomVectors:
-    """``passages`` unit vectors that are drawn again, the same, each time a slice is read."""
+    """``passages`` random unit vectors of a dimension, float32, drawn each time that a slice is read.
+
+    They are drawn in blocks, each with its own seed: a row is the same in every slice.
+    """
 
     def __init__(self, passages: int, dimension: int):
         self.dimension = dimension
@@ -158,8 +183,13 @@ class RandomVectors:
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         start, stop, _ = rows.indices(len(self))
-        drawn = np.random.default_rng(start).standard_normal((stop - start, self.dimension), dtype=np.float32)
-        return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+        blocks = range(start // _DRAWN_AT_ONCE, -(-stop // _DRAWN_AT_ONCE))
+        shape = (_DRAWN_AT_ONCE, self.dimension)
+        drawn = [np.empty((0, self.dimension), np.float32)]
+        drawn += [np.random.default_rng(block).standard_normal(shape, dtype=np.float32) for block in blocks]
+        first = blocks.start * _DRAWN_AT_ONCE
+        found = np.concatenate(drawn)[start - first : max(start, stop) - first]
+        return found / np.linalg.norm(found, axis=1, keepdims=True)
 
 
 def resident(of: str = "") -> int:

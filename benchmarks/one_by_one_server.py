@@ -50,6 +50,14 @@ def main(argv: list[str] | None = None) -> int:
     if manifest.dense is None:
         print(f"error: {args.index} is a {manifest.backend} index; give a dense one", file=sys.stderr)
         return 2
+    if manifest.dense.rescoring is not None:
+        print(
+            f"error: {args.index} is a compressed index ({manifest.dense.preset}): this server does not "
+            "score candidates from stored rows, so it would find other passages. Give an exact index, or one "
+            "made with --factory.",
+            file=sys.stderr,
+        )
+        return 2
     encoder = Encoder.open(manifest.dense.encoder, device=args.device)
     index = faiss.read_index(str(args.index / FAISS_INDEX))
     passages = PassageStore(args.index / PASSAGES)

@@ -66,11 +66,17 @@ def anchored(original: Path, index: Path, device: str | None) -> Iterator[list[s
 
 
 @contextmanager
-def stages(index: Path, questions: list[str], batch: int, topk: int, work: Path) -> Iterator[Stages]:
-    """Both stages, each alone in its process; the search is started when the vectors are there."""
+def stages(
+    index: Path, questions: list[str], batch: int, topk: int, work: Path, device: str | None = None
+) -> Iterator[Stages]:
+    """Both stages, each alone in its process; the search is started when the vectors are there.
+
+    ``device`` is that of the encoder; None: a GPU if torch sees one.
+    """
     (work / "questions.json").write_text(json.dumps(questions), encoding="utf-8")
     script = ["benchmarks/retrieval_stages.py", "--index", index.resolve(), "--batch", batch, "--topk", topk]
-    script += ["--questions", work / "questions.json", "--vectors", work / "vectors.npy", "--stage"]
+    script += ["--questions", work / "questions.json", "--vectors", work / "vectors.npy"]
+    script += [*(("--device", device) if device else ()), "--stage"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with running(*script, "encode", **pipes) as encode:
         _wait(encode)

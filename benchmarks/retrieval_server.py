@@ -269,7 +269,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help="also start the original's server from this checkout or file, and ours, on --index",
     )
     parser.add_argument("--index", type=Path, metavar="DIR", help="the dense index of --anchor")
-    parser.add_argument("--device", help="of the encoders of --anchor (default: a GPU if torch sees one)")
+    parser.add_argument("--device", help="of the encoders of --anchor and --ceiling (default: a GPU if any)")
     parser.add_argument(
         "--ceiling", type=Path, metavar="INDEX", help="also measure the stages of this dense index alone"
     )
@@ -327,7 +327,7 @@ def main(argv: list[str] | None = None) -> int:
         if args.ceiling is not None:
             batch = args.batch or args.clients
             work = Path(open_now.enter_context(TemporaryDirectory(prefix="ceiling-")))
-            stages = processes.stages(args.ceiling, questions, batch, args.topk, work)
+            stages = processes.stages(args.ceiling, questions, batch, args.topk, work, args.device)
             ceiling = Ceiling(open_now.enter_context(stages), batch, len(questions))
         results = run(measure(args, questions, urls, ceiling))
     report(args, results)

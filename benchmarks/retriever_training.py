@@ -14,8 +14,9 @@ difference is Student's t over the splits (95 %); as the splits share questions,
 splits more than an inference about others.
 
 Every step leaves a file under --work, so the same command goes on after a kill: indexes and training resume
-by themselves, and a split that has its `result.json` is not done again. --base-index uses an existing index
-of the same corpus and untrained encoder.
+by themselves, and a split that has its `result.json` is not done again. What a split is made of, the hashes
+of corpus, questions and recipe among it, is kept in its `settings.json` and `result.json`; with other
+settings the command is refused. --base-index uses an existing index of the same corpus and untrained encoder.
 """
 
 from __future__ import annotations
@@ -62,19 +63,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = [json.loads(line) for line in args.questions.open(encoding="utf-8")]
     questions = [row for row in rows if row["supporting_ids"]]
     args.work.mkdir(parents=True, exist_ok=True)
-    results = [split(number, questions, args) for number in range(args.splits)]
+    made_of = settings(args)
+    for number in range(args.splits):  # before the first is trained
+        refuse_others(args.work / f"split{number}", made_of)
+    results = [split(number, questions, args, made_of) for number in range(args.splits)]
     print("\n".join(table(results, args.k)))
     return 0
 
 
-def split(number: int, questions: Sequence[Mapping[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
+def settings(args: argparse.Namespace) -> dict[str, Any]:
+    """What the figures of a split depend on, besides its number."""
+    from retrieval_server.folder.manifest import sha256_of_file
+
+    files = {name: sha256_of_file(getattr(args, name)) for name in ("corpus", "questions", "recipe")}
+    base = str(args.base_index.resolve()) if args.base_index else None
+    same = {"k": sorted(args.k), "encoder": args.encoder, "device": args.device, "options": args.options}
+    return {**files, **same, "base_index": base}
+
+
+def refuse_others(folder: Path, made_of: Mapping[str, Any]) -> None:
+    """End the process if the split's files are of other settings, or do not say of which."""
+    for path in (folder / "settings.json", folder / "result.json"):
+        if not path.is_file():
+            continue
+        found = json.loads(path.read_text(encoding="utf-8"))
+        there = found if path.name == "settings.json" else found.get("settings", {})
+        if other := [name for name in made_of if there.get(name) != made_of[name]]:
+            raise SystemExit(
+                f"error: {path}: made with other settings ({', '.join(other)}), so its figures are not those "
+                "that are asked for. Choose another --work, or remove this one."
+            )
+
+
+def write(path: Path, found: Mapping[str, Any]) -> None:
+    """Write JSON: the whole file, or none."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def split(
+    number: int,
+    questions: Sequence[Mapping[str, Any]],
+    args: argparse.Namespace,
+    made_of: Mapping[str, Any],
+) -> dict[str, Any]:
     """The recall of one split, measured or read: {"untrained": {k: recall}, "trained": {k: recall}}."""
     folder = args.work / f"split{number}"
     result = folder / "result.json"
     if result.is_file():
-        return json.loads(result.read_text())
+        return json.loads(result.read_text(encoding="utf-8"))
     train, test = halves(questions, number)
     folder.mkdir(exist_ok=True)
+    write(folder / "settings.json", made_of)
     rows, base = folder / "train.jsonl", args.base_index or index(args, args.work / "untrained", args.encoder)
     if not rows.is_file():
         lines = training_rows(train, found_in(base, train, args))
@@ -86,8 +127,9 @@ def split(number: int, questions: Sequence[Mapping[str, Any]], args: argparse.Na
         "untrained": measure(base, test, args),
         "trained": measure(index(args, folder / "index", str(model)), test, args),
         "questions": [len(train), len(test)],
+        "settings": made_of,
     }
-    result.write_text(json.dumps(measured, indent=1) + "\n")
+    write(result, measured)
     return measured
 
 

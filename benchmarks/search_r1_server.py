@@ -108,6 +108,12 @@ def main(argv: list[str] | None = None) -> int:
         manifest = read_manifest(args.index)
         if manifest.dense is None:
             raise RetrievalServerError(f"{args.index} is a {manifest.backend} index; give a dense one")
+        if manifest.dense.rescoring is not None:
+            raise RetrievalServerError(
+                f"{args.index} is a compressed index ({manifest.dense.preset}): Search-R1's server does not "
+                "score candidates from stored rows, so it would find other passages. Give an exact index, or "
+                "one made with --factory."
+            )
         if not server.is_file():
             raise RetrievalServerError(
                 f"--checkout {args.checkout}: no {_SERVER} in it. Clone https://github.com/PeterGriffinJin/Search-R1"

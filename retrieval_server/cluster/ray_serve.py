@@ -41,18 +41,22 @@ _WAITS = (0.05, 1.0)
 class QueryEncoder:
     """A replica of an index's encoder."""
 
-    def __init__(self, section: dict, where: str | None, device: str | None, dtype: str):
+    def __init__(self, section: dict, options: OpenOptions):
         from retrieval_server.encode.cpu import prefer_reproducible_products
 
         prefer_reproducible_products()
         keep_giving_back()
         from retrieval_server.encode.encoder import Encoder
+        from retrieval_server.search.threads import encoder_threads, probed
 
-        self._encoder = Encoder.open(EncoderSection.model_validate(section), where, device, dtype)
-        self._probed = self._encoder.probed
+        found = EncoderSection.model_validate(section)
+        self._encoder = Encoder.open(found, options.encoder, options.device, options.dtype)
+        self._threads = encoder_threads(options)
+        self._probed = probed(self._encoder, self._threads)
 
     def call(self, queries: list[str]) -> tuple[Any, Probe]:
         """The queries' vectors, (queries, dimension), and the result of this process's probe."""
+        self._threads.use_for(len(queries))
         return self._encoder.encode_queries(queries), self._probed
 
 
@@ -230,8 +234,7 @@ class RayServe:
             deployment = self._deployment(
                 QueryEncoder, "encoder", options.encoder_replicas, options.encoder_gpus
             )
-            section = whole.dense.encoder.model_dump()
-            bound = deployment.bind(section, opening.encoder, opening.device, opening.dtype)
+            bound = deployment.bind(whole.dense.encoder.model_dump(), opening)
             targets.append(serve.RunTarget(bound, name=f"{name}-encoder", route_prefix=None))
         for number, (path, _) in enumerate(shards):
             deployment = self._deployment(Shard, f"shard-{number}", options.shard_replicas, 0.0)

@@ -16,7 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval_server.encode.encoder_settings import choose_pooling, find_family, settle_settings
+from retrieval_server.encode.encoder_settings import (
+    check_length,
+    choose_pooling,
+    find_family,
+    settle_settings,
+)
 from retrieval_server.encode.imports import first_import_of
 from retrieval_server.encode.model_folder import hash_model, read_folder_settings, resolve_model
 from retrieval_server.encode.options import EncoderOptions
@@ -48,6 +53,9 @@ class Encoder:
         own = read_folder_settings(folder)
         pooling = choose_pooling(name, options, own, find_family(kept_name))
         model = _load(folder, pooling, bare=own.pooling is None, device=device, dtype=dtype)
+        if options.max_length is None:
+            special = getattr(model.tokenizer, "num_special_tokens_to_add", lambda: 0)()
+            check_length(folder, own, special=special, positions=_positions(model))
         section = settle_settings(
             kept_name,
             hash_model(folder),
@@ -169,6 +177,17 @@ class Encoder:
         if self.section.normalize:
             vectors = torch.nn.functional.normalize(vectors, dim=-1)
         return np.ascontiguousarray(vectors.cpu().numpy())
+
+
+def _positions(model) -> int | None:
+    """The tokens that a model can read at most; None if it has no such limit, or does not say."""
+    config = getattr(model[0], "config", None)
+    number = getattr(config, "max_position_embeddings", None)
+    if not isinstance(number, int) or number < 1:
+        return None
+    if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+        number -= (config.pad_token_id or 0) + 1  # they count from the position after the padding's
+    return number
 
 
 def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: str):

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval_server.encode.model_folder import FolderSettings
+from retrieval_server.encode.model_folder import TRAINED, FolderSettings
 from retrieval_server.encode.options import POOLINGS, EncoderOptions
 from retrieval_server.errors import EncoderError
 from retrieval_server.folder.manifest import EncoderSection
@@ -81,6 +81,28 @@ def choose_pooling(name: str, options: EncoderOptions, own: FolderSettings, fami
             "like that family, or drop the flag."
         )
     return next(iter(said.values()))
+
+
+def check_length(folder: Path, own: FolderSettings, *, special: int, positions: int | None) -> None:
+    """Raise EncoderError if the folder's own length limit leaves no room, or is more than the model has.
+
+    ``special``: tokens that the tokenizer adds to every text; ``positions``: the tokens that the model can
+    read, None if there is no limit.
+    """
+    longest = own.max_length
+    if longest is None:
+        return
+    where = f"{folder / TRAINED}: max_length: {longest}"
+    if longest <= special:
+        raise EncoderError(
+            f"{where} tokens leave none for the text beside the {special} that mark its ends. Copy the file "
+            f"again, or give --max-length."
+        )
+    if positions is not None and longest > positions:
+        raise EncoderError(
+            f"{where} tokens are more than the {positions} that the model can read. Copy the file again, or "
+            f"give --max-length."
+        )
 
 
 def settle_settings(

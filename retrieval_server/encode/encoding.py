@@ -18,7 +18,7 @@ from tqdm import tqdm
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.errors import EncoderError
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.folder.vector_rows import RowLayout, RowType
+from retrieval_server.folder.vector_rows import RowLayout, RowType, TooLarge
 
 BLOCK = 1024  # passages encoded and written at once
 
@@ -38,7 +38,7 @@ def encode_rows(
     """Append the vectors of rows ``start`` to ``stop`` (excluded; None: all) to the file ``path``.
 
     They are stored as ``kind``. Resumes after the file's last whole block. Part of a block, as a kill leaves
-    it, is encoded again.
+    it, is encoded again. Raises EncoderError naming the passage whose vector cannot be stored.
     """
     stop = len(store) if stop is None else stop
     layout = RowLayout(encoder.section.dimension, kind)
@@ -51,14 +51,19 @@ def encode_rows(
         tqdm(total=stop - start, initial=done, desc=label, unit=" passages", disable=not progress) as bar,
     ):
         stream.truncate(done * row_bytes)
-        while block := list(islice(texts, BLOCK)):
+        for first in range(start + done, stop, BLOCK):
+            block = list(islice(texts, BLOCK))
             vectors = encoder.encode_passages(block, batch_size)
             try:
-                stream.write(layout.encode(vectors))
+                stream.write(layout.encode(vectors, first))
+            except TooLarge as error:
+                raise EncoderError(
+                    f"{encoder.section.name}: of the passages, {error}. Take --preset small or exact."
+                ) from None
             except ValueError as error:
                 raise EncoderError(
-                    f"{encoder.section.name}: of passages {start + bar.n} and following, {error}. "
-                    "Encode with --dtype float32, or look at the model."
+                    f"{encoder.section.name}: of the passages, {error}. Encode with --dtype float32, or look "
+                    "at the model: no index can be made of such a vector."
                 ) from None
             stream.flush()
             bar.update(len(block))

@@ -122,13 +122,7 @@ def read_folder_settings(folder: Path) -> FolderSettings:
     config_file = folder / "config_sentence_transformers.json"
     prompts = (_json(config_file).get("prompts") or {}) if config_file.is_file() else {}
     passage = next((prompts[key] for key in ("passage", "document", "corpus") if prompts.get(key)), None)
-    trained_file = folder / TRAINED
-    trained = _json(trained_file) if trained_file.is_file() else {}
-    separator, longest = (
-        (trained.get("separator"), trained.get("max_length")) if isinstance(trained, dict) else (None, None)
-    )
-    if not isinstance(separator, str | None) or type(longest) not in (int, type(None)):
-        raise EncoderError(f"{trained_file}: its separator or max_length is of a wrong type. Copy it again.")
+    separator, longest = _trained(folder / TRAINED)
     return FolderSettings(
         separator=separator,
         max_length=longest,
@@ -137,6 +131,24 @@ def read_folder_settings(folder: Path) -> FolderSettings:
         query_prefix=prompts.get("query") or None,
         passage_prefix=passage,
     )
+
+
+def _trained(path: Path) -> tuple[str | None, int | None]:
+    """Separator and length limit of a trained retriever; None where it does not say.
+
+    What the model can do with that length is checked when it is loaded (encoder_settings.py).
+    """
+    if not path.is_file():
+        return None, None
+    trained = _json(path)
+    if not isinstance(trained, dict):
+        raise EncoderError(f"{path}: no object with the settings of a retriever. Copy it again.")
+    separator, longest = trained.get("separator"), trained.get("max_length")
+    if not isinstance(separator, str | None):
+        raise EncoderError(f"{path}: separator: {separator!r} is no text. Copy it again.")
+    if longest is not None and (type(longest) is not int or longest < 1):  # True is an int too
+        raise EncoderError(f"{path}: max_length: {longest!r} is no whole number above 0. Copy it again.")
+    return separator, longest
 
 
 def _modules(path: Path) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""One process at a time: a lock on a file or folder itself, which leaves no lock file behind.
+"""One process at a time: a lock on a file or folder itself, or on a file that is made for it and removed.
 
 The lock belongs to the open descriptor and falls with its process, however that ends. Two machines that share
 a folder over a network exclude each other as far as its file system passes ``flock`` on.
@@ -26,3 +26,31 @@ def held_alone(path: Path, refusal: str) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def held_by_name(path: Path, refusal: str) -> Iterator[None]:
+    """Hold a lock file of that name, for work whose own files come and go; it is removed in the end.
+
+    One that a killed process has left is taken over. Raises BuildError(refusal) if another process holds it.
+    """
+    descriptor = _lock_file(path, refusal)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # while it is held: nobody else can hold a file of that name yet
+        os.close(descriptor)
+
+
+def _lock_file(path: Path, refusal: str) -> int:
+    while True:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
+        try:
+            if not lock_descriptor(descriptor, blocking=False):
+                raise BuildError(refusal)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # its holder removed it between the two lines above: make it again

@@ -24,7 +24,15 @@ RowType = Literal["float32", "float16", "int8"]
 SUFFIXES: dict[RowType, str] = {"float32": ".f32", "float16": ".f16", "int8": ".i8"}
 _VALUE_BYTES: dict[RowType, int] = {"float32": 4, "float16": 2, "int8": 1}
 _SCALE_BYTES = 4
-_LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
+_LARGEST: dict[RowType, float] = {
+    "float32": float(np.finfo(np.float32).max),
+    "float16": float(np.finfo(np.float16).max),
+    "int8": float(np.finfo(np.float32).max),
+}
+
+
+class TooLarge(ValueError):
+    """A value is finite, and more than the type can hold."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +48,21 @@ class RowLayout:
         scale = _SCALE_BYTES if self.kind == "int8" else 0
         return scale + _VALUE_BYTES[self.kind] * self.dimension
 
-    def encode(self, vectors: np.ndarray) -> bytes:
-        """The bytes of float32 vectors (rows, dimension).
+    def encode(self, vectors: np.ndarray, first: int = 0) -> bytes:
+        """The bytes of float32 vectors (rows, dimension); ``first`` is the number of the first, for errors.
 
-        Raises ValueError for values that are not finite, or too large for 16 bits.
+        Raises ValueError for a value that is not finite, TooLarge for one that 16 bits cannot hold.
         """
+        largest = np.abs(vectors).max(axis=1, initial=0.0)
+        fits = largest <= _LARGEST[self.kind]  # False for a value that is not a number, too
+        if not fits.all():
+            row = int(np.flatnonzero(~fits)[0])
+            what = f"vector {first + row} has a value of {largest[row]}, which"
+            if np.isfinite(largest[row]):
+                raise TooLarge(f"{what} {self.kind} cannot hold")
+            raise ValueError(f"{what} is not finite")
         if self.kind == "float32":
             return np.ascontiguousarray(vectors, "<f4").tobytes()
-        largest = np.abs(vectors).max(axis=1, initial=0.0)
-        most = _LARGEST_FLOAT16 if self.kind == "float16" else float(np.finfo(np.float32).max)
-        if not (largest <= most).all():  # also False for a value that is not a number
-            row = int(np.flatnonzero(~(largest <= most))[0])
-            raise ValueError(f"vector {row} has a value of {largest[row]}, which {self.kind} cannot hold")
         if self.kind == "float16":
             return vectors.astype("<f2").tobytes()
         scales = (largest / 127).astype("<f4")

@@ -13,6 +13,7 @@ import platform
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.corpus import CorpusReader, write_passages
@@ -33,7 +34,17 @@ from retrieval_server.folder.manifest import (
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.folder.publishing import link_or_copy, publish, refuse_target, work_folder
 from retrieval_server.indexing.options import BuildOptions
-from retrieval_server.indexing.unfinished import KEPT, VECTORS, keep_if_same
+from retrieval_server.indexing.unfinished import (
+    HALF_BUILT,
+    KEPT,
+    PROGRESS,
+    VECTORS,
+    keep_if_same,
+    remove_except,
+)
+
+if TYPE_CHECKING:
+    from retrieval_server.encode.encoder import Encoder
 
 _LIBRARIES = {
     "dense": ("faiss-cpu", "sentence-transformers", "torch"),
@@ -59,13 +70,15 @@ def build_index(options: BuildOptions) -> Manifest:
         sections: dict[str, BM25Section | DenseSection] = {}
         if encoder is not None:
             from retrieval_server.encode.encoding import Vectors, encode_rows
-            from retrieval_server.indexing.dense_build import make_dense
+            from retrieval_server.indexing.dense_build import keep_half_built, make_dense
             from retrieval_server.indexing.presets import row_type
 
-            say_needs(options, store, encoder.section.dimension, encoder)
             kind = row_type(options)
             name = VECTORS if kind == "float32" else ROWS
             keep_if_same(work, name, origin_of_rows(corpus, encoder.section, kind))
+            keep_half_built(options, work, len(store), encoder.section, corpus)
+            remove_except(work, [name] if kind == "float32" else [name, HALF_BUILT])
+            say_needs(options, store, encoder.section.dimension, encoder, encodes=True)
             encode_rows(
                 store,
                 encoder,
@@ -75,9 +88,7 @@ def build_index(options: BuildOptions) -> Manifest:
                 progress=options.progress,
             )
             vectors = Vectors([work / name], encoder.section.dimension, kind)
-            sections["dense"] = make_dense(
-                options, work, store, encoder.section, vectors, lambda: encoder, corpus
-            )
+            sections["dense"] = make_dense(options, work, store, encoder.section, vectors, encoder)
         elif options.backend == "lucene":
             from retrieval_server.search.lucene import build_lucene
 
@@ -99,7 +110,12 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
     """
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.encode.encoding import Vectors
-    from retrieval_server.indexing.dense_build import check_options, make_dense
+    from retrieval_server.indexing.dense_build import (
+        check_options,
+        keep_half_built,
+        make_dense,
+        measures_recall,
+    )
     from retrieval_server.indexing.parts import check_parts, open_corpus
     from retrieval_server.indexing.presets import row_type
 
@@ -112,20 +128,17 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
             f"{parts}: the parts were encoded in {kind}, for a preset that scores from such rows. Merge them "
             f"with the --preset of encode, or encode them again without one."
         )
+    loaded = None
+    if measures_recall(options, encoder.dimension):  # now: that it is missing shows before the index is built
+        loaded = Encoder.open(encoder, options.encoder, options.device, options.dtype)
     with work_folder(options.out, keep=KEPT) as work:
         link_or_copy(parts / PASSAGES, work / PASSAGES)
         vectors, store = Vectors(files, encoder.dimension, kind), PassageStore(work / PASSAGES)
-        say_needs(options, store, encoder.dimension)
         keep_if_same(work, ROWS, origin_of_rows(record.corpus, encoder, row_type(options), kind))
-        section = make_dense(
-            options,
-            work,
-            store,
-            encoder,
-            vectors,
-            lambda: Encoder.open(encoder, options.encoder, options.device, options.dtype),
-            record.corpus,
-        )
+        keep_half_built(options, work, len(store), encoder, record.corpus)
+        remove_except(work, [] if row_type(options) == "float32" else [ROWS, HALF_BUILT])
+        say_needs(options, store, encoder.dimension, loaded, encodes=False)
+        section = make_dense(options, work, store, encoder, vectors, loaded)
         return finish_index(options, work, record.corpus, record.count, {"dense": section})
 
 
@@ -199,18 +212,23 @@ def open_encoder(options: BuildOptions):
     return encoder
 
 
-def say_needs(options: BuildOptions, store: PassageStore, dimension: int, encoder=None) -> None:
-    """Print what the preset needs for these passages, if there is one; ``encoder`` if they must be encoded.
+def say_needs(
+    options: BuildOptions, store: PassageStore, dimension: int, encoder: Encoder | None, *, encodes: bool
+) -> None:
+    """Print what the preset needs for these passages, if there is one.
 
-    Raises BuildError if the disk has less than that.
+    ``encoder``: the one that is loaded, if any; ``encodes``: whether the passages must still be encoded. What
+    this build does not use of an interrupted one must be removed already. Raises BuildError if the disk has
+    less than what is needed.
     """
     from retrieval_server.indexing.plan import announce, measured
     from retrieval_server.indexing.presets import chosen
 
     if (preset := chosen(options)) is not None:
-        needs = measured(preset, store, dimension, encoder, options.batch_size)
+        needs = measured(preset, store, dimension, encoder, options.batch_size, encodes=encodes)
         work = options.out.with_name(options.out.name + ".building")
-        there = sum((work / name).stat().st_size for name in KEPT if (work / name).exists())
+        files = [work / name for name in KEPT if name != PROGRESS]
+        there = sum(path.stat().st_size for path in files if path.exists())
         announce(preset, len(store), dimension, needs, options.out.parent, there)
 
 

@@ -7,9 +7,9 @@ with.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
+import faiss
 from tqdm import tqdm
 
 from retrieval_server.encode.encoder import Encoder
@@ -24,7 +24,7 @@ from retrieval_server.folder.manifest import (
     SearchSection,
 )
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.folder.vector_rows import RowLayout, RowType
+from retrieval_server.folder.vector_rows import RowLayout, RowType, TooLarge
 from retrieval_server.indexing.faiss_build import make_index, write_faiss_index
 from retrieval_server.indexing.faiss_recall import (
     GOOD,
@@ -33,6 +33,7 @@ from retrieval_server.indexing.faiss_recall import (
     measure_recall,
     read_queries,
     sample_queries,
+    shortfall,
     table,
 )
 from retrieval_server.indexing.options import BuildOptions
@@ -46,13 +47,33 @@ _BLOCK = 65_536  # vectors stored at once
 
 def check_options(options: BuildOptions, dimension: int) -> None:
     """Raise BuildError for a wrong option before the corpus is encoded, not hours later."""
-    preset = chosen(options)
-    index = make_index(preset.factory(1, dimension) if preset else options.factory, dimension)
+    index = _empty(options, dimension)
     SearchParameters(options.nprobe, options.ef_search).apply(index)
     if options.recall_queries is not None:
         if is_exact(index):
             raise BuildError("--recall-queries: the index is exact: nothing to measure. Drop it.")
         read_queries(options.recall_queries)
+
+
+def measures_recall(options: BuildOptions, dimension: int) -> bool:
+    """Whether the build asks its index, for which it needs an encoder that is loaded."""
+    return not is_exact(_empty(options, dimension))
+
+
+def keep_half_built(
+    options: BuildOptions, work: Path, passages: int, encoder: EncoderSection, corpus: CorpusSection
+) -> None:
+    """Of the index that an interrupted build with a preset has left, keep the same as this one's alone."""
+    preset = chosen(options)
+    if preset is not None and preset.rescoring is not None:
+        origin = {
+            "factory": preset.factory(passages, encoder.dimension),
+            "train_sample": options.train_sample,
+            "rows": preset.rescoring.rows,
+            "corpus": corpus.sha256,
+            "encoder": encoder.model_dump(),
+        }
+        keep_if_same(work, HALF_BUILT, origin)
 
 
 def make_dense(
@@ -61,13 +82,14 @@ def make_dense(
     store: PassageStore,
     encoder: EncoderSection,
     vectors: Vectors,
-    open_encoder: Callable[[], Encoder],
-    corpus: CorpusSection,
+    loaded: Encoder | None,
 ) -> DenseSection:
     """Write the FAISS index of ``vectors`` into ``work``, and the rows of a compressed one.
 
     The recall of an approximate index is measured and printed, and its default settings are chosen from it;
-    ``open_encoder`` is called only for that.
+    the encoder must be ``loaded`` for that. If the build is stopped meanwhile, the next one finds the
+    finished index of a preset. What is in ``work`` of an earlier build must be of the same index; see
+    keep_half_built.
     """
     path = work / FAISS_INDEX
     preset = chosen(options)
@@ -84,13 +106,10 @@ def make_dense(
     if rescoring is not None:
         vectors = keep_rows(vectors, work / ROWS, rescoring.rows, options.progress)
         saved = work / HALF_BUILT
-        origin = {"factory": factory, "train_sample": options.train_sample, "rows": rescoring.rows}
-        keep_if_same(work, HALF_BUILT, {**origin, "corpus": corpus.sha256, "encoder": encoder.model_dump()})
     write_faiss_index(vectors, factory, path, options.train_sample, saved=saved, progress=options.progress)
-    if saved is not None:
-        saved.unlink()
-    if is_exact(make_index(factory, vectors.dimension)):
+    if not measures_recall(options, vectors.dimension):
         return section
+    assert loaded is not None, "the queries of an approximate index must be encoded"
     if options.recall_queries is None:
         queries, source = sample_queries(store), "first sentences of passages"
     else:
@@ -100,12 +119,22 @@ def make_dense(
     if rescoring is not None:
         stored = StoredRows(work / ROWS, RowLayout(vectors.dimension, rescoring.rows), len(vectors))
         scoring = Rescoring(stored, rescoring.candidates)
-    found = measure_recall(path, vectors, open_encoder().encode_queries(queries), source, asked, scoring)
+    found = measure_recall(path, vectors, loaded.encode_queries(queries), source, asked, scoring)
     print(table(found))
     good = preset.good if preset else GOOD
-    best = asked if asked != SearchParameters() else choose_default(found.rows, good)
+    best = asked
+    if asked == SearchParameters():
+        best = choose_default(found.rows, good)
+        if warning := shortfall(found.rows, good):
+            print(warning)
     search = SearchSection(nprobe=best.nprobe, ef_search=best.ef_search)
     return section.model_copy(update={"search": search, "recall": found})
+
+
+def _empty(options: BuildOptions, dimension: int) -> faiss.Index:
+    """An index of the kind that is asked for. Raises BuildError for a string that FAISS does not take."""
+    preset = chosen(options)
+    return make_index(preset.factory(1, dimension) if preset else options.factory, dimension)
 
 
 def keep_rows(vectors: Vectors, path: Path, kind: RowType, progress: bool = False) -> Vectors:
@@ -125,10 +154,12 @@ def keep_rows(vectors: Vectors, path: Path, kind: RowType, progress: bool = Fals
         for first in range(done, len(vectors), _BLOCK):
             rows = slice(first, min(first + _BLOCK, len(vectors)))
             try:
-                stream.write(layout.encode(vectors[rows]))
+                stream.write(layout.encode(vectors[rows], first))
+            except TooLarge as error:
+                raise BuildError(f"{error}. Take --preset small or exact.") from None
             except ValueError as error:
                 raise BuildError(
-                    f"vectors {rows.start} to {rows.stop}: {error}. Take --preset exact."
+                    f"{error}. No index can be made of it: look at the encoder, or at the embeddings."
                 ) from None
             bar.update(rows.stop - rows.start)
     return Vectors([path], vectors.dimension, kind)

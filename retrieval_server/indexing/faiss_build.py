@@ -3,12 +3,14 @@
 Quantisers and cell centres are learned from a random sample of bounded size, drawn with a fixed seed, so that
 training takes as long for one million passages as for thirty million. The vectors are then added in blocks.
 
-Given a file for it, the index is saved after training and after every few million vectors, so that a build
-that was killed continues there.
+Given a file for it, the index is saved after training, after every few million vectors, and when it is
+finished, so that a build that was killed continues there.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from pathlib import Path
 
 import faiss
@@ -17,8 +19,10 @@ from tqdm import tqdm
 
 from retrieval_server.encode.encoding import Vectors
 from retrieval_server.errors import BuildError
+from retrieval_server.folder.publishing import link_or_copy
 from retrieval_server.search.faiss_search import cells, choose_cells_well
 
+log = logging.getLogger(__name__)
 #: Vectors to train on, at least: FAISS uses no more of them for 256 centroids.
 TRAIN_AT_LEAST = 65_536
 #: ... and for each cell of an IVF index: FAISS warns below 39.
@@ -60,15 +64,19 @@ def write_faiss_index(
 
     ``train_sample`` is the number of vectors to train on; None: as many as the index's kind needs. ``saved``
     is where a half-built index is kept: if it is there it is continued, and it must be of these vectors and
-    this factory string. The caller removes it.
+    this factory string; a damaged one is built anew. In the end it is the finished index, to which ``path``
+    is a link. The caller removes it.
+
+    Raises BuildError if FAISS cannot build it, or there is too little memory for what is kept.
     """
-    continued = saved is not None and saved.exists()
-    index = faiss.read_index(str(saved)) if continued else make_index(factory, vectors.dimension)
+    index = _half_built(saved, vectors)
     try:
-        if not index.is_trained:
-            index.train(_sample(vectors, train_sample or sample_size(cells(index))))
-        choose_cells_well(index)
-        _save(index, saved)
+        if index is None:
+            index = make_index(factory, vectors.dimension)
+            if not index.is_trained:
+                index.train(_sample(vectors, train_sample or sample_size(cells(index))))
+            choose_cells_well(index)
+            _save(index, saved)
         with tqdm(
             total=len(vectors), initial=index.ntotal, desc="adding", unit=" vectors", disable=not progress
         ) as bar:
@@ -76,14 +84,18 @@ def write_faiss_index(
                 block = vectors[first : first + _BLOCK]
                 index.add(block)
                 bar.update(len(block))
-                if index.ntotal % SAVE_EVERY < _BLOCK and index.ntotal < len(vectors):
+                if index.ntotal % SAVE_EVERY < _BLOCK or index.ntotal == len(vectors):
                     _save(index, saved)
     except RuntimeError as error:
         raise BuildError(
             f"--factory {factory}: FAISS could not build it from {len(vectors)} passages "
             f"({_last_line(error)}). A small corpus needs fewer cells and centroids, and Flat always works."
         ) from None
-    faiss.write_index(index, str(path))
+    if saved is None:
+        faiss.write_index(index, str(path))
+    else:
+        path.unlink(missing_ok=True)
+        link_or_copy(saved, path)
 
 
 def sample_size(cells: int) -> int:
@@ -95,7 +107,29 @@ def _save(index: faiss.Index, path: Path | None) -> None:
     if path is not None:
         unfinished = path.with_name(path.name + ".part")
         faiss.write_index(index, str(unfinished))
+        with unfinished.open("rb") as written:
+            os.fsync(written.fileno())
         unfinished.replace(path)
+
+
+def _half_built(path: Path | None, vectors: Vectors) -> faiss.Index | None:
+    """What an interrupted build has left of an index of these vectors; None for nothing, or if damaged."""
+    if path is None or not path.exists():
+        return None
+    try:
+        index = faiss.read_index(str(path))
+    except RuntimeError as error:
+        log.warning("%s: damaged (%s); the index is built from the beginning", path, _last_line(error))
+        return None
+    except MemoryError:
+        raise BuildError(
+            f"{path}: the half-built index does not fit into memory, or is damaged. Free some memory, or "
+            "remove the file to begin anew."
+        ) from None
+    if index.d != vectors.dimension or index.ntotal > len(vectors):
+        log.warning("%s: not an index of these vectors; it is built from the beginning", path)
+        return None
+    return index
 
 
 def _sample(vectors: Vectors, most: int) -> np.ndarray:

@@ -86,7 +86,7 @@ def measure_recall(
     best = _exact(vectors, queries, K)
     rows = []
     for parameters in _settings(index, asked):
-        parameters.apply(index)
+        parameters.apply(index, compressed=rescoring is not None)
         started = time.perf_counter()
         found = [search.find(query[None], K)[0] for query in queries]
         seconds = time.perf_counter() - started
@@ -113,6 +113,21 @@ def choose_default(rows: Sequence[RecallRow], good: float = GOOD) -> SearchParam
     return SearchParameters(row.nprobe, row.ef_search)
 
 
+def shortfall(rows: Sequence[RecallRow], good: float = GOOD) -> str | None:
+    """What to tell the user if no row is good; None if one is."""
+    best = max(rows, key=lambda row: row.recall)
+    if best.recall >= good:
+        return None
+    flags = {"--nprobe": best.nprobe, "--ef-search": best.ef_search}
+    given = " ".join(f"{flag} {value}" for flag, value in flags.items() if value is not None)
+    if not given:
+        return f"warning: the index finds {best.recall:.1%} of what exact search finds, less than {good:.1%}."
+    return (
+        f"warning: no setting that was tried finds {good:.1%} of what exact search finds; the default is the "
+        f"best of them, {given}, with {best.recall:.1%}. Higher numbers may find more."
+    )
+
+
 def table(section: RecallSection) -> str:
     """The table as text."""
     lines = [
@@ -127,11 +142,10 @@ def table(section: RecallSection) -> str:
 
 def _settings(index: faiss.Index, asked: SearchParameters) -> list[SearchParameters]:
     """The settings that the index has, in the order of rising cost."""
-    ivf, hnsw = cells(index), _takes(index, SearchParameters(ef_search=64))
-    if ivf:
+    if ivf := cells(index):
         probes = {n for n in _NPROBES if n <= ivf} | ({asked.nprobe} if asked.nprobe else set())
         return [SearchParameters(n, asked.ef_search) for n in sorted(probes)]
-    if hnsw:
+    if _takes(index, SearchParameters(ef_search=64)):
         efs = set(_EF_SEARCHES) | ({asked.ef_search} if asked.ef_search else set())
         return [SearchParameters(None, ef) for ef in sorted(efs)]
     return [SearchParameters()]

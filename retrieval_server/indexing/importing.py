@@ -27,7 +27,6 @@ from retrieval_server.folder.corpus import CorpusReader, write_passages
 from retrieval_server.folder.manifest import (
     FAISS_INDEX,
     PASSAGES,
-    CorpusSection,
     DenseSection,
     Manifest,
     SearchSection,
@@ -88,8 +87,8 @@ def import_index(
         else:
             vectors.settle(count)
             _probe(encoder, store, vectors.take, exact=True, trust=trust)
-            say_needs(options, store, dimension)
-            section = _make_index(options, vectors, encoder, store, work, corpus)
+            say_needs(options, store, dimension, encoder, encodes=False)
+            section = _make_index(options, vectors, encoder, store, work)
         return finish_index(options, work, corpus, count, {"dense": section})
 
 
@@ -165,11 +164,10 @@ def _make_index(
     encoder: Encoder,
     store: PassageStore,
     work: Path,
-    corpus: CorpusSection,
 ) -> DenseSection:
     """Build the index of embeddings: an exact one on disk, in blocks; any other in memory, as FAISS does."""
     if options.factory != "Flat" or options.preset not in (None, "exact"):
-        return make_dense(options, work, store, encoder.section, vectors, lambda: encoder, corpus)
+        return make_dense(options, work, store, encoder.section, vectors, encoder)
 
     def blocks() -> Iterator[np.ndarray]:
         with tqdm(total=len(vectors), desc="writing", unit=" vectors", disable=not options.progress) as bar:

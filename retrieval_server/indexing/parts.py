@@ -30,7 +30,7 @@ from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.encoding import encode_rows
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.corpus import CorpusReader, write_passages
-from retrieval_server.folder.locking import held_alone
+from retrieval_server.folder.locking import held_alone, held_by_name
 from retrieval_server.folder.manifest import PASSAGES, CorpusSection, EncoderSection, sha256_of_file
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.folder.vector_rows import SUFFIXES, RowType
@@ -97,6 +97,9 @@ class Part:
     def record(self, folder: Path) -> Path:
         return folder / f"part-{self.number:05d}-of-{self.of:05d}.json"
 
+    def lock(self, folder: Path) -> Path:
+        return self.record(folder).with_suffix(".lock")
+
 
 def prepare_corpus(reader: CorpusReader, folder: Path) -> CorpusRecord:
     """The first step. Raises CorpusError for a bad corpus, BuildError if the folder has one already."""
@@ -146,8 +149,8 @@ def encode_part(
         corpus_sha256=record.corpus.sha256, encoder=encoder.section, start=start, stop=stop, rows=rows
     )
     path = part.vectors(folder, rows)
-    path.touch()
-    with held_alone(path, f"part {part}: another process is encoding it in {folder}."):
+    # One lock whatever the type: with --overwrite the files of the other types are removed.
+    with held_by_name(part.lock(folder), f"part {part}: another process is encoding it in {folder}."):
         if part.record(folder).exists() and not overwrite:
             there = _read(part.record(folder), PartRecord)
             if difference := _difference(there, wanted):
@@ -158,9 +161,8 @@ def encode_part(
             if there.sha256 is not None:
                 return there
         else:
-            os.truncate(path, 0)
-            for other in set(SUFFIXES) - {rows}:
-                part.vectors(folder, other).unlink(missing_ok=True)
+            for kind in SUFFIXES:
+                part.vectors(folder, kind).unlink(missing_ok=True)
             _write(part.record(folder), wanted)
         encode_rows(
             store,

@@ -43,7 +43,8 @@ class Needs:
     """Bytes and seconds; ``encode_s`` is None if the passages are encoded already.
 
     ``memory`` is that of a server, with ``process`` bytes that do not depend on the corpus; the rows on disk
-    need none. ``disk`` is what the build writes in all, the text apart.
+    need none. ``with_encoder``: whether an encoder is loaded, and so counted, in ``process``. ``disk`` is
+    what the build writes in all, the text apart.
     """
 
     memory: int
@@ -52,14 +53,27 @@ class Needs:
     disk: int
     index_s: float
     encode_s: float | None = None
+    with_encoder: bool = True
 
 
-def needs_of(preset: Preset, passages: int, dimension: int) -> Needs:
-    """The bytes for ``passages`` vectors of ``dimension``; no times, and no encoder in the process."""
+def needs_of(
+    preset: Preset, passages: int, dimension: int, *, encodes: bool = True, with_encoder: bool = True
+) -> Needs:
+    """The bytes for ``passages`` vectors of ``dimension``, without times.
+
+    ``encodes``: whether the build writes the vectors itself; else they lie elsewhere and are only read.
+    """
     flat = 4 * dimension * passages
     if preset.bits is None or preset.rescoring is None:
         # The vectors of the encoder and the index are on disk together; the index is built in memory.
-        return Needs(memory=flat, process=_resident(), build_memory=2 * flat, disk=2 * flat, index_s=0.0)
+        return Needs(
+            memory=flat,
+            process=_resident(),
+            build_memory=2 * flat,
+            disk=2 * flat if encodes else flat,
+            index_s=0.0,
+            with_encoder=with_encoder,
+        )
     many = cells_for(passages)
     code = faiss.extract_index_ivf(make_index(preset.factory(1, dimension), dimension)).code_size
     centres = many * (4 * dimension + (_LINK_BYTES if many >= GRAPH_FROM else 0)) + 4 * dimension**2
@@ -73,19 +87,29 @@ def needs_of(preset: Preset, passages: int, dimension: int) -> Needs:
         build_memory=max(3 * sample, 2 * index),
         disk=rows + 2 * index,  # the index, and the half-built one that is kept until it is finished
         index_s=0.0,
+        with_encoder=with_encoder,
     )
 
 
 def measured(
-    preset: Preset, store: PassageStore, dimension: int, encoder: Encoder | None, batch_size: int
+    preset: Preset,
+    store: PassageStore,
+    dimension: int,
+    encoder: Encoder | None,
+    batch_size: int,
+    *,
+    encodes: bool,
 ) -> Needs:
-    """The same with times, from some seconds of work; ``encoder`` None: there is nothing to encode."""
+    """The same with times, from some seconds of work.
+
+    ``encoder``: the one that this process has loaded; it must be there if the build ``encodes``.
+    """
     passages = len(store)
-    needs = needs_of(preset, passages, dimension)
+    needs = needs_of(preset, passages, dimension, encodes=encodes, with_encoder=encoder is not None)
     if passages < _WORTH_TIMING:
         return needs
     encode_s = None
-    if encoder is not None:
+    if encodes and encoder is not None:
         texts = list(islice(store.iter_contents(), _PROBED_TEXTS))
         encoder.encode_passages(texts[:1])  # warm
         encode_s = _seconds(lambda: encoder.encode_passages(texts, batch_size)) / len(texts) * passages
@@ -105,7 +129,7 @@ def announce(
         f"{passages} passages of {dimension} dimensions, preset {preset.name}: "
         f"{preset.factory(passages, dimension)}",
         f"  memory of a server    {size(needs.memory)} for the index, "
-        f"and {size(needs.process)} for the process",
+        f"and {size(needs.process)} for the process{'' if needs.with_encoder else ' without the encoder'}",
         f"  memory of the build   {size(needs.build_memory)} for the vectors in work, and the same process",
         f"  disk                  {size(needs.disk)}, beside the text ({size(free)} are free)",
     ]

@@ -49,6 +49,8 @@ def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) 
     check_files(folder, manifest)
     if manifest.shard is not None:
         raise BuildError(f"{folder} is a shard itself; split the whole index.")
+    if manifest.backend not in ("dense", "bm25"):
+        raise BuildError(f"{folder}: a {manifest.backend} index; dense and bm25 indexes can be split.")
     if out.exists():
         raise BuildError(f"{out} exists. Choose another --out, or remove it.")
     if not 1 <= shards <= manifest.count:

@@ -7,7 +7,7 @@ file only if it would make the same, and removes it otherwise.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from retrieval_server.folder.manifest import ROWS
@@ -19,6 +19,13 @@ VECTORS = "vectors.f32"
 HALF_BUILT = "faiss.index.unfinished"
 #: All that an interrupted build of any kind leaves; the rows are a part of the index if it rescores.
 KEPT = (VECTORS, ROWS, HALF_BUILT, PROGRESS)
+
+
+def remove_except(work: Path, used: Collection[str]) -> None:
+    """Remove what an interrupted build of another kind has left, all but the files that are ``used``."""
+    for name in KEPT:
+        if name not in used and name != PROGRESS:
+            (work / name).unlink(missing_ok=True)
 
 
 def keep_if_same(work: Path, name: str, origin: Mapping[str, object]) -> None:

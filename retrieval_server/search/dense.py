@@ -17,7 +17,6 @@ from retrieval_server.encode.encoder import Encoder
 from retrieval_server.errors import IndexFolderError
 from retrieval_server.folder.manifest import ROWS, DenseSection, SearchSection, require_equal
 from retrieval_server.folder.vector_rows import RowLayout
-from retrieval_server.guarantee import Guarantee, weakest
 from retrieval_server.search.backends import Backend, Hit
 from retrieval_server.search.faiss_files import open_index
 from retrieval_server.search.faiss_search import (
@@ -31,7 +30,7 @@ from retrieval_server.search.gpu import place
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.search.page_in import PageIn, available_memory
 from retrieval_server.search.stored_rows import StoredRows
-from retrieval_server.search.threads import Threads
+from retrieval_server.search.threads import Threads, encoder_threads, probed
 
 
 class DenseBackend(Backend):
@@ -58,7 +57,7 @@ class DenseBackend(Backend):
         SearchParameters(
             kept.nprobe if options.nprobe is None else options.nprobe,
             kept.ef_search if options.ef_search is None else options.ef_search,
-        ).apply(index)
+        ).apply(index, compressed=rescoring is not None)
         self._search = _open_search(index, path, section, count, options)
         self._page_in = PageIn([path], available_memory()) if mapped else None
         self._encoder = encoder
@@ -68,12 +67,9 @@ class DenseBackend(Backend):
             options.search_threads_alone,
             options.search_threads,
         )
-        self._encode_threads = Threads(
-            _set_torch_threads, _torch_threads, options.encode_threads_alone, options.encode_threads
-        )
-        self.guarantee = encoder.probed.guarantee if encoder else Guarantee.BITS
-        if encoder and self._encode_threads.differ:  # what was probed is one number of threads
-            self.guarantee = weakest([self.guarantee, Guarantee.ORDER])
+        if encoder is not None:
+            self._encode_threads = encoder_threads(options)
+            self.guarantee = probed(encoder, self._encode_threads).guarantee
         # On the same cores two batches at once take longer than one after the other, and are smaller.
         self.overlaps = isinstance(self._search, GpuSearch) or (encoder is not None and encoder.on_gpu)
 
@@ -118,15 +114,3 @@ def _open_search(
     stored = StoredRows(path.with_name(ROWS), layout, count)
     candidates = options.candidates or rescoring.candidates
     return ApproximateSearch(index, options.search_threads, stored=stored, candidates=candidates)
-
-
-def _set_torch_threads(number: int) -> None:
-    import torch
-
-    torch.set_num_threads(number)
-
-
-def _torch_threads() -> int:
-    import torch
-
-    return torch.get_num_threads()

@@ -53,8 +53,13 @@ class SearchParameters:
     nprobe: int | None = None
     ef_search: int | None = None
 
-    def apply(self, index: faiss.Index) -> None:
-        """Apply them to the index. Raises IndexFolderError naming the flag that does not fit it."""
+    def apply(self, index: faiss.Index, *, compressed: bool = False) -> None:
+        """Apply them to the index. Raises IndexFolderError naming the flag that does not fit it.
+
+        In a ``compressed`` index, one that rescores, a graph over the cells looks at enough of them, unless
+        ``ef_search`` is given. In any other it keeps the list of its file: the recall in the manifests of
+        existing indexes was measured with that.
+        """
         names = {"nprobe": self.nprobe, "efSearch": self.ef_search}
         for (name, value), flag in zip(names.items(), ("--nprobe", "--ef-search"), strict=True):
             if value is None:
@@ -67,7 +72,8 @@ class SearchParameters:
                     f"{flag} {value}: this index has no {kind} part, so there is nothing to set. "
                     f"Drop the flag, or build with --factory {kind}..."
                 ) from None
-        choose_cells_well(index)
+        if compressed and self.ef_search is None:
+            choose_cells_well(index)
 
 
 def is_exact(index: faiss.Index) -> bool:

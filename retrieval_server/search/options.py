@@ -10,8 +10,9 @@ from retrieval_server.encode.options import Device, DType
 _FAISS = Group("search of a FAISS index")
 _THREADS = Group(
     "threads",
-    "On a CPU, in this process. The encoder's and FAISS's threads share the cores; fewer for a query alone "
-    "may be faster. With different numbers for the encoder, /ready promises at most `order`.",
+    "On a CPU, in each process that encodes or searches. The encoder's and FAISS's threads share the cores; "
+    "fewer for a query alone may be faster. With different numbers for the encoder, /ready promises at most "
+    "`order`.",
 )
 
 

@@ -3,56 +3,107 @@
 A server that maps its index starts in seconds, but its first searches wait for the disk, page by page.
 Reading the file once, in order and in large blocks, brings it into the system's page cache, which all
 processes that map it share. Searches are answered meanwhile. A file that does not fit into the free memory is
-left alone: its end would only push out its beginning.
+left alone: its end would only push out its beginning. The indexes of a process share what is free: pages that
+were read for one count as free to the system, so what was read for all open ones is added up here.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 log = logging.getLogger(__name__)
 _BLOCK = 8 * 2**20  # bytes
 _MEMORY = Path("/proc/meminfo")
-_LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container; "max" where there is none
+
+
+@dataclass(frozen=True)
+class _ControlGroup:
+    """Where a container's limit of memory is said, and what it uses: a folder, two files of one number each,
+    and the names that its ``memory.stat`` has for pages of files."""
+
+    folder: Path
+    limit: str
+    use: str
+    pages: tuple[str, ...]
+
+    def free(self) -> int | None:
+        """Bytes up to the limit; pages of files count as free, for they are given up. None: no limit."""
+        try:
+            limit = int((self.folder / self.limit).read_text(encoding="ascii"))  # "max" where there is none
+            used = int((self.folder / self.use).read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return None
+        return max(0, limit - max(0, used - self._pages()))
+
+    def _pages(self) -> int:
+        try:
+            lines = (self.folder / "memory.stat").read_text(encoding="ascii").splitlines()
+        except OSError:
+            return 0
+        pairs = (line.partition(" ") for line in lines)
+        return sum(int(number) for name, _, number in pairs if name in self.pages)
+
+
+#: Version 2, then version 1.
+_GROUPS = (
+    _ControlGroup(
+        Path("/sys/fs/cgroup"), "memory.max", "memory.current", ("inactive_file", "active_file")
+    ),
+    _ControlGroup(
+        Path("/sys/fs/cgroup/memory"),
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        ("total_inactive_file", "total_active_file"),
+    ),
+)
 
 
 def available_memory() -> int | None:
     """Bytes that processes can still get, with the page cache; None where the system does not say.
 
-    In a container with a limit of memory, at most that limit.
+    In a container with a limit of memory, at most what it has left.
     """
     try:
         lines = _MEMORY.read_text(encoding="ascii").splitlines()
         free = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
         return None
-    try:
-        return min(free, int(_LIMIT.read_text(encoding="ascii")))
-    except (OSError, ValueError):
-        return free
+    limits = [left for group in _GROUPS if (left := group.free()) is not None]
+    return min([free, *limits])
 
 
 class PageIn:
     """Reads ``files`` in a thread of its own. ``share`` is the part that has been read, from 0 to 1.
 
-    ``share`` is None if there is less than their size in ``available`` bytes, so that none is read.
+    ``share`` is None if ``available`` bytes are too few for them and the files of all others that are open in
+    this process; then none is read. A file that several read counts once.
     """
 
     def __init__(self, files: Sequence[Path], available: int | None = None):
         self._files = list(files)
-        self._size = sum(path.stat().st_size for path in self._files)
+        self._sizes = dict(_sizes(self._files))
+        self._size = sum(self._sizes.values())
         self._read = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        if available is not None and self._size > available:
+        with _lock:
+            together = {key: size for one in _reading for key, size in one._sizes.items()} | self._sizes
+            others = sum(together.values()) - self._size
+            fits = available is None or self._size + others <= available
+            if fits:
+                _reading.add(self)
+        if not fits:
             log.warning(
-                "%s: %d bytes do not fit into the %d bytes of free memory; searches read it from disk",
+                "%s: %d bytes do not fit into the %d bytes of free memory%s; searches read it from disk",
                 ", ".join(map(str, self._files)),
                 self._size,
                 available,
+                f", of which {others} are other indexes'" if others else "",
             )
             return
         self._thread = threading.Thread(target=self._work, name="page-in", daemon=True)
@@ -74,6 +125,8 @@ class PageIn:
         """Stop reading."""
         self._stop.set()
         self.wait()
+        with _lock:
+            _reading.discard(self)
 
     def _work(self) -> None:
         block = bytearray(_BLOCK)
@@ -84,3 +137,15 @@ class PageIn:
                         self._read += size
         except OSError as error:  # a search would meet the same fault, and report it
             log.warning("reading %s ahead stopped: %s", path, error)
+
+
+#: What is open in this process and was, or is being, read ahead.
+_reading: weakref.WeakSet[PageIn] = weakref.WeakSet()
+_lock = threading.Lock()
+
+
+def _sizes(files: Sequence[Path]) -> Iterator[tuple[tuple[int, int], int]]:
+    """Each file's identity on this machine, and its bytes."""
+    for path in files:
+        found = path.stat()
+        yield (found.st_dev, found.st_ino), found.st_size

@@ -4,12 +4,23 @@ torch and FAISS each bring an OpenMP runtime of their own, and the idle threads 
 cores on which the other computes. A single query is too little work to divide among many threads; a batch is
 not. So each library can be given one number of threads for a query alone and another for a batch. What is
 best depends on the processor: `benchmarks/openmp_runtimes.py` shows what is loaded.
+
+A number that is set may hold for the whole process, and so for other indexes in it. So a library's own number
+is read once, before the first is set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retrieval_server.guarantee import Guarantee, Probe, weakest
+from retrieval_server.search.options import OpenOptions
+
+if TYPE_CHECKING:
+    from retrieval_server.encode.encoder import Encoder
 
 _MAPS = "/proc/{}/maps"
 #: What the file of an OpenMP runtime is called: GNU's, LLVM's, Intel's.
@@ -19,8 +30,9 @@ _RUNTIMES = ("libgomp", "libomp", "libiomp")
 class Threads:
     """Tells a library how many threads to use, ``alone`` for one query and ``together`` for more.
 
-    ``set_threads`` sets the number for the thread that calls it. None leaves the library's own number as long
-    as neither is given; if only one is, the other is ``usual()``, the number at the first batch.
+    ``set_threads`` sets the number for the thread that calls it, or for the process. None leaves the
+    library's own number as long as neither is given; if only one is, the other is ``usual()``, as it was when
+    the process first asked for it.
     """
 
     def __init__(
@@ -30,8 +42,10 @@ class Threads:
         alone: int | None,
         together: int | None,
     ):
-        self._set, self._usual = set_threads, usual
-        self._alone, self._together = alone, together
+        if (alone is None) != (together is None):
+            own = _own_number(usual)
+            alone, together = alone or own, together or own
+        self._set, self._alone, self._together = set_threads, alone, together
 
     @property
     def differ(self) -> bool:
@@ -40,13 +54,41 @@ class Threads:
 
     def use_for(self, queries: int) -> None:
         """Call this in the thread that computes a batch of so many queries, before it does."""
-        if self._alone is None and self._together is None:
-            return
-        if self._alone is None or self._together is None:
-            usual = self._usual()
-            self._alone = self._alone or usual
-            self._together = self._together or usual
-        self._set(self._alone if queries == 1 else self._together)
+        number = self._alone if queries == 1 else self._together
+        if number is not None:
+            self._set(number)
+
+
+@cache
+def _own_number(usual: Callable[[], int]) -> int:
+    return usual()
+
+
+def encoder_threads(options: OpenOptions) -> Threads:
+    """The threads of an encoder in this process, as the options say."""
+    return Threads(_set_torch_threads, _torch_threads, options.encode_threads_alone, options.encode_threads)
+
+
+def probed(encoder: Encoder, threads: Threads) -> Probe:
+    """What the encoder guarantees with these threads. The number for a batch is the one that is probed; if a
+    query alone has another, the order is the most that can be promised."""
+    threads.use_for(2)
+    found = encoder.probed
+    if not threads.differ:
+        return found
+    return Probe(weakest([found.guarantee, Guarantee.ORDER]), found.fingerprint)
+
+
+def _set_torch_threads(number: int) -> None:
+    import torch
+
+    torch.set_num_threads(number)
+
+
+def _torch_threads() -> int:
+    import torch
+
+    return torch.get_num_threads()
 
 
 def loaded_runtimes(process: int | str = "self") -> list[str]:

@@ -207,7 +207,8 @@ class IndexStatus(BaseModel):
     paged_in: float | None = Field(
         None,
         description="The share, 0 to 1, of a mapped index that has been read into memory in the background. "
-        "Searches are answered meanwhile, more slowly. Null where the index is not mapped, or does not fit.",
+        "Searches are answered meanwhile, more slowly. Null where the index is not mapped, does not fit, or "
+        "is searched on Ray, where each shard reads its own.",
     )
 
 

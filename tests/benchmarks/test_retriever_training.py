@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import retriever_training
 from benchmarks.retriever_training import halves, interval, main, table, training_rows
 from rag_r1.retriever.records import TrainingRow
 
@@ -41,6 +42,82 @@ def test_the_table_has_the_points_of_each_split_and_their_mean():
     lines = table(results, [5])
     assert lines[2:4] == ["| 0 | 70.0% | 74.0% | +4.0 |", "| 1 | 70.0% | 72.0% | +2.0 |"]
     assert lines[4].startswith("recall@5: +3.0 points, ")
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """command(**changed): one whose files are there; training is refused, as it is done or not to begin."""
+
+    def refused(*_):
+        raise AssertionError("a split was trained")
+
+    monkeypatch.setattr(retriever_training, "trained", refused)
+    monkeypatch.setattr(retriever_training, "found_in", refused)
+
+    def make(**changed) -> list[str]:
+        flags = {"corpus": "c", "questions": "q", "recipe": "r", "k": 5, "encoder": "minilm", "device": "cpu"}
+        flags |= {"work": "work", "splits": 1, "base-index": "base", **changed}
+        for name in ("corpus", "questions", "recipe"):
+            flags[name] = tmp_path / flags[name]
+            if not flags[name].exists():
+                flags[name].write_text('{"id": "a", "question": "?", "supporting_ids": ["a"]}\n')
+        for name in ("work", "base-index"):
+            flags[name] = tmp_path / flags[name]
+        return [str(word) for name, value in flags.items() for word in (f"--{name}", value)]
+
+    return make
+
+
+def put_result(command: list[str], work: Path) -> Path:
+    """A split's result with the settings of this command, as the benchmark writes it."""
+    path = work / "split0" / "result.json"
+    path.parent.mkdir(parents=True)
+    with pytest.raises(AssertionError, match="a split was trained"):
+        main(command)
+    made_of = json.loads((work / "split0" / "settings.json").read_text())
+    path.write_text(json.dumps({"untrained": {"5": 0.7}, "trained": {"5": 0.8}, "settings": made_of}))
+    return path
+
+
+def test_a_result_is_read_again_with_the_same_settings(command, tmp_path, capsys):
+    put_result(command(), tmp_path / "work")
+    assert main(command()) == 0
+    assert "| 0 | 70.0% | 80.0% | +10.0 |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "changed, named",
+    [
+        ({"k": 3}, "k"),
+        ({"encoder": "other"}, "encoder"),
+        ({"base-index": "elsewhere"}, "base_index"),
+        ({"device": "cuda"}, "device"),
+    ],
+)
+def test_a_result_of_other_settings_is_refused_by_their_names(command, tmp_path, changed, named):
+    put_result(command(), tmp_path / "work")
+    with pytest.raises(SystemExit, match=rf"other settings \({named}\).*another --work"):
+        main(command(**changed))
+
+
+@pytest.mark.parametrize("name", ["corpus", "questions", "recipe"])
+def test_a_result_of_files_that_have_changed_since_is_refused(command, tmp_path, name):
+    put_result(command(), tmp_path / "work")
+    (tmp_path / name[0]).write_text('{"id": "b", "question": "?", "supporting_ids": ["b"]}\n')
+    with pytest.raises(SystemExit, match=rf"other settings \({name}\)"):
+        main(command())
+
+
+def test_a_result_that_does_not_say_its_settings_is_refused_before_anything_is_trained(command, tmp_path):
+    result = put_result(command(), tmp_path / "work")
+    found = json.loads(result.read_text())
+    del found["settings"]
+    result.write_text(json.dumps(found))
+    (result.parent / "settings.json").unlink()
+    result.parent.rename(result.parent.with_name("split1"))
+    with pytest.raises(SystemExit, match="split1/result.json: made with other settings"):
+        main(command(splits=2))
+    assert not (tmp_path / "work" / "split0").exists()
 
 
 @pytest.mark.slow

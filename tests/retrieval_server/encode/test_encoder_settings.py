@@ -41,13 +41,41 @@ def test_separator_and_length_come_from_the_training_of_a_retriever_unless_a_fla
 
 
 @pytest.mark.parametrize(
-    "text", ['{"separator": 3}', '{"max_length": "long"}', '{"max_length": true}', "no json"]
+    "text, reason",
+    [
+        ('{"separator": 3}', "separator: 3 is no text"),
+        ('{"max_length": "long"}', "max_length: 'long' is no whole number"),
+        ('{"max_length": true}', "max_length: True is no whole number"),
+        ('{"max_length": 24.0}', "max_length: 24.0 is no whole number"),
+        ('{"max_length": 0}', "max_length: 0 is no whole number above 0"),
+        ('{"max_length": -5}', "max_length: -5 is no whole number above 0"),
+        ('{"max_length": 2}', "max_length: 2 tokens leave none for the text beside the 2"),
+        ('{"max_length": 65}', "max_length: 65 tokens are more than the 64 that the model can read"),
+        ('[{"max_length": 24}]', "no object"),
+        ('"max_length"', "no object"),
+        ("no json", "fetch it again"),
+    ],
 )
-def test_settings_of_a_training_that_cannot_be_read_are_refused(make_bert, text):
+def test_settings_of_a_training_that_cannot_be_used_are_refused_with_file_and_key(make_bert, text, reason):
     folder = make_bert("own", "mean")
     (folder / "retriever.json").write_text(text)
-    with pytest.raises(EncoderError, match="retriever.json"):
+    with pytest.raises(EncoderError, match=f"retriever.json: .*{reason}"):
         Encoder.create(str(folder), EncoderOptions())
+
+
+@pytest.mark.parametrize("longest", [3, 64])
+def test_the_longest_and_shortest_length_of_a_training_encode_long_and_short_texts(make_bert, longest):
+    folder = make_bert("own", "mean")
+    (folder / "retriever.json").write_text(f'{{"max_length": {longest}}}')
+    encoder = Encoder.create(str(folder), EncoderOptions())
+    assert encoder.section.max_length == longest
+    assert encoder.encode_queries(["Ulm", "a town in a valley " * 99]).shape == (2, 32)
+
+
+def test_a_flag_takes_the_place_of_a_length_that_the_model_does_not_have(make_bert):
+    folder = make_bert("own", "mean")
+    (folder / "retriever.json").write_text('{"max_length": 9999}')
+    assert Encoder.create(str(folder), EncoderOptions(max_length=32)).section.max_length == 32
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from filelock import lock_descriptor
 
 from retrieval_server.errors import BuildError
-from retrieval_server.folder.locking import held_alone
+from retrieval_server.folder.locking import held_alone, held_by_name
 
 ROOT = Path(__file__).parents[3]
 HOLD = """
@@ -78,3 +79,44 @@ def test_the_lock_is_held_against_this_process_too_and_given_back_after_an_error
         raise ZeroDivisionError
     with held_alone(path, "busy"):
         pass
+
+
+def test_a_lock_file_excludes_and_is_gone_afterwards_also_after_an_error(tmp_path):
+    lock = tmp_path / "part.lock"
+    with pytest.raises(ZeroDivisionError), held_by_name(lock, "busy"):
+        assert lock.exists()
+        with pytest.raises(BuildError, match="busy"), held_by_name(lock, "busy"):
+            pass
+        raise ZeroDivisionError
+    assert not lock.exists()
+
+
+def test_a_lock_file_of_another_process_excludes_until_that_is_killed_and_is_taken_over(tmp_path):
+    lock = tmp_path / "part.lock"
+    lock.touch()
+    with held_elsewhere(lock) as other:
+        with pytest.raises(BuildError), held_by_name(lock, "busy"):
+            pass
+        other.kill()
+        other.wait(60)
+        assert lock.exists()
+        with held_by_name(lock, "busy"):
+            pass
+    assert not lock.exists()
+
+
+def test_a_lock_file_removed_by_its_holder_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
+    """Two that locked files of the same name, one of them removed, would both believe to be alone."""
+    lock, tried = tmp_path / "part.lock", []
+
+    def removed_first(descriptor, blocking):
+        tried.append(descriptor)
+        if len(tried) == 1:
+            lock.unlink()
+        return lock_descriptor(descriptor, blocking=blocking)
+
+    monkeypatch.setattr("retrieval_server.folder.locking.lock_descriptor", removed_first)
+    with held_by_name(lock, "busy"):
+        assert len(tried) == 2 and lock.exists()
+        with pytest.raises(BuildError), held_by_name(lock, "busy"):
+            pass

@@ -10,7 +10,7 @@ from retrieval_server.folder.manifest import RecallRow, read_manifest
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.faiss_build import TRAIN_AT_LEAST, make_index, write_faiss_index
-from retrieval_server.indexing.faiss_recall import choose_default, sample_queries
+from retrieval_server.indexing.faiss_recall import choose_default, sample_queries, shortfall
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.faiss_search import SearchParameters
 from retrieval_server.search.index_source import IndexSource
@@ -118,3 +118,23 @@ def test_sampled_queries_are_first_sentences_without_the_title(dense_index):
     queries = sample_queries(PassageStore(dense_index / "passages.arrow"))
     assert len(queries) == 20
     assert "Ulm is a town in the valley of the river Donau." in queries
+
+
+def test_no_good_setting_is_told_with_the_best_one():
+    def rows(*recalls, **setting):
+        return [RecallRow(recall=recall, ms=1.0, **setting) for recall in recalls]
+
+    assert shortfall(rows(0.5, 0.95, nprobe=8)) is None
+    told = shortfall(rows(0.5, 0.9123, nprobe=1024), 0.97)
+    assert "finds 97.0%" in told and "--nprobe 1024, with 91.2%" in told
+    assert "--ef-search 512, with 50.0%" in shortfall(rows(0.5, ef_search=512))
+    assert "finds 50.0% of what exact search finds, less than 95.0%" in shortfall(rows(0.5))
+
+
+@pytest.mark.parametrize("nprobe, warned", [(None, True), (2, False)])
+def test_a_build_warns_where_no_setting_is_good_unless_the_user_chose_one(
+    corpus, tiny_bge, tmp_path, monkeypatch, capsys, nprobe, warned
+):
+    monkeypatch.setattr("retrieval_server.indexing.dense_build.GOOD", 1.01)
+    build_index(options(corpus, tiny_bge, tmp_path / "i", factory="IVF4,Flat", nprobe=nprobe))
+    assert ("warning: no setting that was tried" in capsys.readouterr().out) == warned

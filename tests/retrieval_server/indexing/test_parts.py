@@ -19,6 +19,7 @@ from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.corpus import CorpusReader
+from retrieval_server.folder.locking import held_by_name
 from retrieval_server.folder.manifest import sha256_of_file
 from retrieval_server.indexing.builder import build_index, merge_parts
 from retrieval_server.indexing.options import BuildOptions
@@ -154,6 +155,24 @@ def test_vectors_of_another_encoder_are_replaced_only_on_request(parts, make_ber
         encode_part(parts, Part(1, 3), other, progress=False)
     assert sha256_of_file(parts / "part-00001-of-00003.f32") == before
     assert encode_part(parts, Part(1, 3), other, overwrite=True, progress=False).sha256 != before
+
+
+def test_a_part_that_is_being_encoded_is_refused_in_every_type(parts, encoder):
+    part, before = Part(2, 3), contents(parts)
+    with held_by_name(part.lock(parts), "busy"):
+        for rows in ("float32", "int8"):
+            with pytest.raises(BuildError, match="part 2/3: another process is encoding it"):
+                encode_part(parts, part, encoder, rows=rows, overwrite=True, progress=False)
+    assert contents(parts) == before
+    encode_part(parts, part, encoder, rows="int8", overwrite=True, progress=False)
+    assert sorted(path.suffix for path in parts.glob("part-00002*")) == [".i8", ".json"]
+
+
+def test_a_refused_part_leaves_no_file_of_its_type(parts, encoder):
+    before = contents(parts)
+    with pytest.raises(BuildError, match="another type"):
+        encode_part(parts, Part(2, 3), encoder, rows="int8", progress=False)
+    assert contents(parts) == before
 
 
 def build(*args):

@@ -155,6 +155,17 @@ def test_rows_are_stored_the_same_in_blocks_and_after_an_interruption(
     assert copied.files[0].read_bytes() == whole, "parts in the type of the rows stay as they are"
 
 
+@pytest.mark.parametrize("value, reason", [(1e6, "--preset small or exact"), (np.inf, "No index can be")])
+def test_embeddings_that_16_bits_cannot_hold_are_named_with_a_remedy_that_helps(tmp_path, value, reason):
+    vectors = some_vectors(300)
+    vectors[290, 3] = value
+    vectors.tofile(tmp_path / "vectors.f32")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dense_build, "_BLOCK", 100)
+        with pytest.raises(BuildError, match=f"vector 290 .*{reason}"):
+            keep_rows(Vectors([tmp_path / "vectors.f32"], DIMENSION), tmp_path / ROWS, "float16")
+
+
 class Stops(Vectors):
     """Vectors whose reading is interrupted at row ``at``; ``read`` are the first rows of the blocks read."""
 

@@ -13,7 +13,7 @@ from retrieval_server.cluster.merging import merge
 from retrieval_server.errors import BuildError, IndexFolderError
 from retrieval_server.folder.passages import Passage
 from retrieval_server.folder.shard_set import read_shards, shard_folder
-from retrieval_server.indexing.builder import build_index
+from retrieval_server.indexing.builder import build_hybrid, build_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.indexing.split_index import split_index
 from retrieval_server.search.index_source import IndexSource
@@ -93,6 +93,16 @@ def test_what_would_not_answer_as_the_whole_is_refused(doubled, tiny_bge, bm25_i
         split_index(bm25_index, tmp_path / "out", 2)
     with pytest.raises(BuildError, match="a shard itself"):
         split_index(shard_folder(tmp_path / "out", 0, 2), tmp_path / "again", 2)
+
+
+@pytest.mark.parametrize("preset", [None, "small"])
+def test_a_hybrid_is_refused_whatever_its_members_are(corpus, bm25_index, tiny_bge, tmp_path, preset):
+    made = {"corpus": corpus, "out": tmp_path / "dense", "backend": "dense", "encoder": str(tiny_bge)}
+    build_index(BuildOptions(**made, preset=preset, device="cpu", progress=False))
+    build_hybrid([tmp_path / "dense", bm25_index], tmp_path / "both")
+    with pytest.raises(BuildError, match="both: a hybrid index; dense and bm25 indexes can be split"):
+        split_index(tmp_path / "both", tmp_path / "shards", 2, progress=False)
+    assert not list(tmp_path.glob("shards*"))
 
 
 def test_a_set_with_a_missing_or_foreign_shard_is_refused(bm25_index, tmp_path):

@@ -135,6 +135,28 @@ def test_search_settings_reach_every_kind_of_index_that_has_them():
     assert hnsw.hnsw.efSearch == 99
 
 
+def listed(index: faiss.Index) -> int:
+    """Candidates of the graph over the cells."""
+    return faiss.downcast_index(index.quantizer).hnsw.efSearch
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_the_graph_over_the_cells_has_the_list_that_was_asked_for(compressed):
+    index = make_index("IVF4_HNSW4,Flat", DIMENSION)
+    SearchParameters(nprobe=2, ef_search=512).apply(index, compressed=compressed)
+    assert listed(index) == 512
+
+
+def test_without_a_wish_only_a_compressed_index_looks_at_more_cells_than_its_file_says():
+    index = make_index("IVF256_HNSW4,Flat", DIMENSION)
+    default = listed(index)
+    SearchParameters(nprobe=100).apply(index)
+    assert listed(index) == default
+    for nprobe, looked_at in ((1, 64), (100, 200)):
+        SearchParameters(nprobe=nprobe).apply(index, compressed=True)
+        assert listed(index) == looked_at
+
+
 @pytest.mark.parametrize(
     "factory, parameters, flag",
     [

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import sys
+import weakref
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from retrieval_server.search import page_in
 from retrieval_server.search.page_in import PageIn, available_memory
+
+
+@pytest.fixture(autouse=True)
+def nothing_else_is_open(monkeypatch):
+    monkeypatch.setattr(page_in, "_reading", weakref.WeakSet())
 
 
 @pytest.mark.parametrize("sizes", [[0], [1], [10, 0, 5], [3, 100]])
@@ -54,13 +62,65 @@ def test_the_free_memory_is_known():
     assert 2**20 < available_memory() < 2**50
 
 
-@pytest.mark.parametrize("limit, expected", [("4096", 4096), ("9999999", 1024 * 100), ("max", 1024 * 100)])
-def test_the_limit_of_a_container_counts(tmp_path, monkeypatch, limit, expected):
+#: The files of a control group's memory: limit, use, and how memory.stat calls pages of files.
+VERSIONS = {
+    "v2": ("memory.max", "memory.current", ("inactive_file", "active_file")),
+    "v1": ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "limit, used, pages, expected",
+    [
+        ("4096", 0, 0, 4096),
+        ("4096", 3000, 0, 1096),
+        ("4096", 3000, 2000, 3096),
+        ("4096", 5000, 0, 0),
+        ("9999999", 1000, 0, 1024 * 100),
+        ("9223372036854771712", 1000, 0, 1024 * 100),
+        ("max", 1000, 0, 1024 * 100),
+    ],
+)
+def test_a_container_has_what_its_limit_leaves_it(
+    tmp_path, monkeypatch, version, limit, used, pages, expected
+):
+    """``pages``: bytes of files in the cache, which are part of the use and are given up."""
     (tmp_path / "meminfo").write_text("MemTotal: 500 kB\nMemAvailable: 100 kB\n")
-    (tmp_path / "memory.max").write_text(f"{limit}\n")
     monkeypatch.setattr(page_in, "_MEMORY", tmp_path / "meminfo")
-    monkeypatch.setattr(page_in, "_LIMIT", tmp_path / "memory.max")
+    folder = {"v2": tmp_path, "v1": tmp_path / "memory"}[version]
+    folder.mkdir(exist_ok=True)
+    limit_file, use_file, names = VERSIONS[version]
+    (folder / limit_file).write_text(f"{limit}\n")
+    (folder / use_file).write_text(f"{used}\n")
+    stat = [f"{names[0]} {pages // 2}", f"{names[1]} {pages // 2}", "anon 77", "inactive_anon 88"]
+    (folder / "memory.stat").write_text("\n".join(stat) + "\n")
+    system = Path("/sys/fs/cgroup")
+    groups = [
+        replace(group, folder=tmp_path / group.folder.relative_to(system)) for group in page_in._GROUPS
+    ]
+    monkeypatch.setattr(page_in, "_GROUPS", groups)
     assert available_memory() == expected
+
+
+def test_the_indexes_of_a_process_share_what_is_free_until_they_are_closed(tmp_path, monkeypatch, caplog):
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"x" * 60)
+
+    def opened(name: str) -> PageIn:
+        reading = PageIn([tmp_path / name], available=130)
+        reading.wait()
+        return reading
+
+    first, second, third = opened("a"), opened("b"), opened("c")
+    assert [one.share for one in (first, second, third)] == [1.0, 1.0, None]
+    assert "60 bytes do not fit into the 130 bytes of free memory, of which 120 are other" in caplog.text
+    again = opened("a")  # a reload of the same folder
+    assert again.share == 1.0, "the same pages"
+    first.close()
+    assert opened("c").share is None, "its pages are in use still"
+    second.close()
+    assert opened("c").share == 1.0
 
 
 def test_where_the_system_does_not_say_there_is_no_limit(tmp_path, monkeypatch):

@@ -6,9 +6,15 @@ import subprocess
 import sys
 
 import faiss
+import numpy as np
 import pytest
 
-from retrieval_server.search.threads import Threads, loaded_runtimes
+from retrieval_server.cluster.ray_serve import QueryEncoder
+from retrieval_server.encode.encoder import Encoder
+from retrieval_server.folder.manifest import read_manifest
+from retrieval_server.guarantee import Guarantee, Probe
+from retrieval_server.search.options import OpenOptions
+from retrieval_server.search.threads import Threads, encoder_threads, loaded_runtimes, probed
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
 
@@ -24,6 +30,76 @@ def test_a_query_alone_and_a_batch_have_their_own_numbers(alone, together, expec
         threads.use_for(queries)
     assert told == expected
     assert threads.differ == (alone != together)
+
+
+def test_the_usual_number_is_the_one_from_before_any_was_set():
+    """A second index in the process, another name or after a reload, and a number that all of it shares."""
+    number = [4]
+
+    def usual() -> int:
+        return number[0]
+
+    for _ in range(3):
+        threads = Threads(lambda told: number.__setitem__(0, told), usual, 1, None)
+        threads.use_for(8)
+        assert number == [4]
+        threads.use_for(1)
+        assert number == [1]
+
+
+class Encodes:
+    """An encoder that remembers torch's threads when it was probed and when it encoded."""
+
+    on_gpu = False
+
+    def __init__(self):
+        self.seen = []
+
+    @property
+    def probed(self) -> Probe:
+        self.seen.append(torch_threads())
+        return Probe(Guarantee.BITS, "hash")
+
+    def encode_queries(self, queries):
+        self.seen.append(torch_threads())
+        return np.zeros((len(queries), 8), np.float32)
+
+
+def torch_threads() -> int:
+    import torch
+
+    return torch.get_num_threads()
+
+
+@pytest.fixture
+def restored():
+    import torch
+
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "batch, alone, promised", [(2, 2, Guarantee.BITS), (2, 1, Guarantee.ORDER), (3, None, None)]
+)
+def test_what_is_promised_was_probed_with_the_threads_of_a_batch(batch, alone, promised, restored):
+    options, encoder = OpenOptions(encode_threads=batch, encode_threads_alone=alone), Encodes()
+    found = probed(encoder, encoder_threads(options))
+    assert encoder.seen == [batch]
+    if promised is not None:
+        assert found == Probe(promised, "hash")
+
+
+def test_a_replica_of_the_encoder_on_ray_has_the_threads_of_the_command(dense_index, restored, monkeypatch):
+    encoder = Encodes()
+    monkeypatch.setattr(Encoder, "open", lambda *_: encoder)
+    monkeypatch.setattr("retrieval_server.cluster.ray_serve.keep_giving_back", lambda: None)
+    section = read_manifest(dense_index).dense.encoder.model_dump()
+    replica = QueryEncoder(section, OpenOptions(encode_threads=3, encode_threads_alone=2))
+    assert replica.call(["a"])[1].guarantee is Guarantee.ORDER
+    replica.call(["a", "b"])
+    assert encoder.seen == [3, 2, 3]
 
 
 def test_faiss_uses_the_number_that_it_is_told():

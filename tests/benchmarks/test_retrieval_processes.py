@@ -1,0 +1,74 @@
+"""What the retrieval benchmark starts beside itself: with which device, and of which indexes."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from io import StringIO
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks import one_by_one_server, retrieval_processes, search_r1_server
+from retrieval_server.folder.manifest import (
+    FORMAT_VERSION,
+    CorpusSection,
+    DenseSection,
+    EncoderSection,
+    Manifest,
+    RescoringSection,
+    write_manifest,
+)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1", None])
+def test_the_stages_of_the_ceiling_get_the_device_that_was_asked_for(tmp_path, monkeypatch, device):
+    started = []
+
+    @contextmanager
+    def running(*command, **_):
+        started.append([str(word) for word in command])
+        yield SimpleNamespace(stdout=StringIO("ready\n"))
+
+    monkeypatch.setattr(retrieval_processes, "running", running)
+    with retrieval_processes.stages(tmp_path, ["Where?"], 4, 3, tmp_path, device):
+        pass
+    assert [command[-1] for command in started] == ["encode", "search"]
+    for command in started:
+        given = command[command.index("--device") + 1] if "--device" in command else None
+        assert given == device
+
+
+@pytest.fixture
+def compressed(tmp_path):
+    """The manifest of an index with the preset small."""
+    encoder = EncoderSection(
+        name="none",
+        sha256="0",
+        pooling="mean",
+        query_prefix="",
+        passage_prefix="",
+        normalize=True,
+        separator=" ",
+        max_length=16,
+        dimension=8,
+    )
+    dense = DenseSection(
+        encoder=encoder,
+        metric="inner_product",
+        factory="RR8,IVF1,RaBitQ",
+        preset="small",
+        rescoring=RescoringSection(rows="int8", candidates=200),
+    )
+    corpus = CorpusSection(source="c.jsonl", sha256="0")
+    made = {"format_version": FORMAT_VERSION, "backend": "dense", "files": {}, "built_with": {}}
+    write_manifest(tmp_path, Manifest(**made, count=1, corpus=corpus, dense=dense))
+    return tmp_path
+
+
+def test_a_compressed_index_is_refused_for_servers_that_do_not_rescore(compressed, monkeypatch, capsys):
+    monkeypatch.setenv("TQDM_DISABLE", "1")  # which one of them sets
+    index = ["--index", str(compressed)]
+    assert one_by_one_server.main(index) == 2
+    assert "a compressed index (small): this server does not score" in capsys.readouterr().err
+    assert search_r1_server.main([*index, "--checkout", str(compressed)]) == 2
+    assert "a compressed index (small): Search-R1's server does not score" in capsys.readouterr().err
