@@ -24,8 +24,9 @@ from typing import Any
 from rag_r1.afterwards import after_sft
 from rag_r1.command_line import Arguments, Overrides, argument, read_arguments
 from rag_r1.import_path import find_beside_the_caller
+from rag_r1.pipeline.processes import run_here
 from rag_r1.sft_resume import begin_next_epoch
-from rag_r1.stages import StageError, locked, run_here
+from rag_r1.stages import StageError, locked
 from rag_r1.train import Recipe, RecipeError, compose_what_fits
 
 #: The link to the chosen model, and veRL's log, in `trainer.default_local_dir`.
