@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from rag_r1.command_line import Arguments, Overrides, argument, read_arguments
+from rag_r1.command_line import Arguments, Overrides, argument, quoted, read_arguments
 from rag_r1.pipeline.lock import PipelineError, hold
 from rag_r1.pipeline.processes import run_here
 
@@ -98,12 +98,12 @@ def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: 
             every.append(override)
         elif int(one[1]) == number:
             single.append(one[2])
-    start = [] if model is None else [f"{MODEL_KEY}={_quoted(model)}"]
+    start = [] if model is None else [f"{MODEL_KEY}={quoted(model)}"]
     return [
-        f"rag_r1.trajectory_dir={_quoted(folder / 'trajectories')}",
-        f"hydra.run.dir={_quoted(folder / 'hydra')}",
+        f"rag_r1.trajectory_dir={quoted(folder / 'trajectories')}",
+        f"hydra.run.dir={quoted(folder / 'hydra')}",
         *(override.replace("{stage}", str(number)) for override in every + single),
-        f"trainer.default_local_dir={_quoted(folder / 'checkpoints')}",
+        f"trainer.default_local_dir={quoted(folder / 'checkpoints')}",
         *start,
     ]
 
@@ -155,10 +155,6 @@ def _write_whole(path: Path, text: str) -> None:
     part = path.with_name(f"{path.name}.part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)
-
-
-def _quoted(path: Path) -> str:
-    return "'" + str(path).replace("'", "\\'") + "'"
 
 
 class StagesArguments(Arguments):

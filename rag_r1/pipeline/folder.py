@@ -93,6 +93,13 @@ class PipelineFolder:
         write_whole(folder / DONE, _json(done))
         return found
 
+    def status(self, step: Step) -> str:
+        """What `run` would find of a step: also `waiting`, if a step that it builds on is not done. Raises
+        PipelineError for what `run` would refuse."""
+        if not all(self._done(need) for need in step.needs):
+            return "waiting"
+        return self._found(step, self._plan(step))
+
     def facts(self, name: str) -> dict[str, Any]:
         """The facts of a step that is done; {} if it is not."""
         return self._done(name).get("facts", {})
