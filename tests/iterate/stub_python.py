@@ -111,7 +111,8 @@ def build_index(out: Path, step: str) -> None:
     units(part, step, [content(encoder), content(of("--corpus")[0])])
     of_encoder = {"name": encoder, "sha256": content(encoder)}
     of_encoder |= {"separator": "[SEP]", "max_length": 64, "query_prefix": ""}
-    manifest = {"count": 3, "corpus": {"sha256": content(of("--corpus")[0])}, "dense": {"encoder": of_encoder}}
+    corpus = {"sha256": content(of("--corpus")[0])}
+    manifest = {"count": 3, "corpus": corpus, "dense": {"encoder": of_encoder}}
     (part / "manifest.json").write_text(json.dumps(manifest))
     part.rename(out)
 
