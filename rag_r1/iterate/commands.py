@@ -3,8 +3,8 @@
 A command runs on the machine of the agent or of the retriever. Its `launcher` is a list of words. If one of
 them contains `{command}`, the command stands there, quoted for a shell; otherwise its words follow:
 
-    [ssh, gpu1, "cd /rag-r1 && {command}"]    ssh gpu1 'cd /rag-r1 && python -m rag_r1.stages ...'
-    [srun, --gres=gpu:8]                      srun --gres=gpu:8 python -m rag_r1.stages ...
+    [ssh, gpu1, "cd /rag-r1 && {command}"]    ssh gpu1 'cd /rag-r1 && python -m rag_r1.cli stages ...'
+    [srun, --gres=gpu:8]                      srun --gres=gpu:8 python -m rag_r1.cli stages ...
 
 All machines see the folder OUT and the files of the plan under the same paths; for the retrieval server's
 machine `server.paths` can say otherwise.
@@ -21,6 +21,8 @@ from typing import Any
 from rag_r1.command_line import quoted
 from rag_r1.iterate.plan import Plan, Query
 
+#: `rag-r1`, as a module: on another machine, too, it belongs to the Python that is named.
+_CLI = "rag_r1.cli"
 #: Makes every checkpoint a model that the next step can use, and a training go on after a kill; the user's
 #: overrides come after these, and may change them.
 _TRAINING = (
@@ -76,13 +78,12 @@ class Commands:
         words += [*_TRAINING, *own, *agent.keys, *query_keys(query)]
         words += [f"rag_r1.protocol={agent.protocol}", f"rag_r1.retriever.url={self.url}"]
         words += [f"actor_rollout_ref.model.path={quoted(model)}"]
-        return launched(self.plan.machine_of_agent, "rag_r1.stages", words)
+        return launched(self.plan.machine_of_agent, _CLI, ["stages", *words])
 
     def data(self, model: str, query: Query, out: Path) -> list[str]:
         """Make the training data of a round in `out`."""
-        assert self.plan.data is not None
-        words = self.data_words(model, query, out)
-        return launched(self.plan.machine_of_agent, "rag_r1.retriever.data", words)
+        words = ["retriever", "data", *self.data_words(model, query, out)]
+        return launched(self.plan.machine_of_agent, _CLI, words)
 
     def data_words(self, model: str, query: Query, out: Path) -> list[str]:
         """Its arguments."""
@@ -95,8 +96,8 @@ class Commands:
 
     def evaluation(self, model: str, query: Query, out: Path) -> list[str]:
         """Evaluate an agent with the served index."""
-        words = self.evaluation_words(model, query, out)
-        return launched(self.plan.machine_of_agent, "rag_r1.evaluation.evaluate", words)
+        words = ["eval", *self.evaluation_words(model, query, out)]
+        return launched(self.plan.machine_of_agent, _CLI, words)
 
     def evaluation_words(self, model: str, query: Query, out: Path) -> list[str]:
         """Its arguments."""
@@ -109,11 +110,11 @@ class Commands:
     def retriever(self, rows: Path, start: Path | None, out: Path) -> list[str]:
         """Train a retriever on the data in the folder `rows`, from the model `start` (None: the recipe's)."""
         assert self.plan.retriever is not None
-        words = self.retriever_words(rows, start, out)
+        words = ["retriever", "train", *self.retriever_words(rows, start, out)]
         machine, processes = self.plan.machine_of_retriever, self.plan.retriever.processes
         if processes == 1:
-            return launched(machine, "rag_r1.retriever.train", words)
-        many = ["--nproc-per-node", str(processes), "-m", "rag_r1.retriever.train"]
+            return launched(machine, _CLI, words)
+        many = ["--nproc-per-node", str(processes), "-m", _CLI]
         return launched(machine, "torch.distributed.run", [*many, *words])
 
     def retriever_words(self, rows: Path, start: Path | None, out: Path) -> list[str]:

@@ -132,17 +132,18 @@ def evaluate(out: Path, step: str) -> None:
 
 
 COMMANDS = {
-    "rag_r1.stages": train_agent,
-    "rag_r1.retriever.data": make_data,
-    "rag_r1.retriever.train": train_retriever,
+    "rag_r1.cli stages": train_agent,
+    "rag_r1.cli retriever data": make_data,
+    "rag_r1.cli retriever train": train_retriever,
     "retrieval_server.build_index": build_index,
-    "rag_r1.evaluation.evaluate": evaluate,
+    "rag_r1.cli eval": evaluate,
 }
 
 if __name__ == "__main__":
-    module, WORDS = sys.argv[2], sys.argv[3:]
+    first = next(place for place, word in enumerate(sys.argv) if word.startswith("--"))
+    command, WORDS = " ".join(sys.argv[2:first]), sys.argv[first:]
     target = Path(of("--out")[0])
     name = "/".join(target.parts[-3:-1])
-    COMMANDS[module](target, name)
-    print(f"{module} is done")
+    COMMANDS[command](target, name)
+    print(f"{command} is done")
     at(name, UNITS)

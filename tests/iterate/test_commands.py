@@ -9,17 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_r1.command_line import read_arguments
 from rag_r1.iterate.commands import Commands, flags, launched, query_keys
 from rag_r1.iterate.plan import read_plan
+from rag_r1.stages import StagesArguments
+from retrieval_server.build_command import parse_args
 
 WORDS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1), max_size=4)
 
 
 @given(WORDS)
 def test_a_command_for_a_shell_arrives_as_it_was(words):
-    (program, host, line) = launched((["ssh", "gpu1", "cd /x && {command}"], "py"), "rag_r1.stages", words)
+    (program, host, line) = launched((["ssh", "gpu1", "cd /x && {command}"], "py"), "m", words)
     assert (program, host) == ("ssh", "gpu1") and line.startswith("cd /x && ")
-    assert shlex.split(line.removeprefix("cd /x && ")) == ["py", "-m", "rag_r1.stages", *words]
+    assert shlex.split(line.removeprefix("cd /x && ")) == ["py", "-m", "m", *words]
 
 
 @given(WORDS)
@@ -54,5 +57,19 @@ def test_retriever_and_agent_run_on_their_own_machines(loop):
     assert "trainer.experiment_name=agent2" in commands.agent("m", "plain", 2, out)[2]
     trained = shlex.split(commands.retriever(out, None, out)[2])
     assert trained[:5] == ["python3", "-m", "torch.distributed.run", "--nproc-per-node", "4"]
-    assert trained[5:7] == ["-m", "rag_r1.retriever.train"]
+    assert trained[5:9] == ["-m", "rag_r1.cli", "retriever", "train"]
     assert shlex.split(commands.index(out, out)[2])[:3] == ["python3", "-m", "retrieval_server.build_index"]
+
+
+def test_the_commands_that_a_check_does_not_read_take_their_words_too(loop):
+    loop.plan["index"]["options"] = {"preset": "small", "device": "cpu"}
+    loop.words()
+    commands, out = Commands(read_plan(loop.recipe), "http://server"), Path("/out")
+    words = commands.agent("it's", "history", 1, out)
+    assert words[1:4] == ["-m", "rag_r1.cli", "stages"]
+    stage = read_arguments(StagesArguments, words[4:], description="")
+    assert stage.recipe == ["recipes/demo/grpo"] and stage.out == out
+    assert stage.overrides[-1] == "actor_rollout_ref.model.path='it\\'s'"
+    build = parse_args("", commands.index(out / "model", out / "index")[3:])
+    assert (build.backend, build.dense.preset, build.dense.device) == ("dense", "small", "cpu")
+    assert build.build_options().encoder == "/out/model"
