@@ -64,14 +64,8 @@ def _files(plan: Plan) -> Iterator[str]:
         facts_of(Path(plan.index.first))
     except PipelineError as error:
         yield f"index.first: {error}"
-    if not Path(plan.agent.model).is_dir() and not _served_elsewhere(plan):
+    if not Path(plan.agent.model).is_dir() and not plan.served_elsewhere:
         yield f"agent.model: {plan.agent.model} is no folder: download the model (hf download), and name that"
-
-
-def _served_elsewhere(plan: Plan) -> bool:
-    """Is it an agent that stays as it is, behind an address?"""
-    sections = [plan.evaluation, *([plan.data] if plan.data else [])]
-    return plan.agent.recipe is None and all("base_url" in section.options for section in sections)
 
 
 def _reserved(plan: Plan) -> Iterator[str]:

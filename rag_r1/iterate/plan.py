@@ -45,7 +45,8 @@ class PlanError(ValueError):
 class Agent:
     """The agent, and the machine on which it is trained, plays and is evaluated."""
 
-    #: The folder of a Hugging Face model, from which the first training starts.
+    #: The folder of a Hugging Face model, from which the first training starts: a base, or one that is
+    #: trained already.
     model: Text
     #: A recipe of `rag-r1 train`; null: the agent stays as it is.
     recipe: Text | None = None
@@ -131,6 +132,12 @@ class Plan:
     server: Server
     data: Data | None = None
     retriever: Retriever | None = None
+
+    @property
+    def served_elsewhere(self) -> bool:
+        """Is the agent one that stays as it is, behind an address?"""
+        sections = [self.evaluation, *([self.data] if self.data else [])]
+        return self.agent.recipe is None and all("base_url" in section.options for section in sections)
 
     @property
     def machine_of_retriever(self) -> tuple[tuple[str, ...], str]:

@@ -88,7 +88,8 @@ class RetrievalService:
         log = self.out / LOG
         root = os.path.commonpath([index.resolve().parent, self.out])
         try:
-            started = retrieval_server(index, log, "--reload-root", root, *self.server.options)
+            options = ("--reload-root", root, *self.server.options)
+            started = retrieval_server(index, log, *options, wait_s=_LOADING_S)
             self.url = self._started.enter_context(started)
         except ServerError as error:
             raise PipelineError(f"{error}\nlog of the retrieval server: {log}") from error

@@ -83,9 +83,9 @@ class Loop:
 
     def __init__(self, plan: Plan, out: Path, rounds: int):
         self.plan, self.out, self.rounds = plan, out, rounds
-        model = Path(plan.agent.model)
+        model = plan.agent.model
         self._first = _State(
-            model=str(model.resolve()) if model.exists() else plan.agent.model,
+            model=model if plan.served_elsewhere else str(Path(model).resolve()),
             index=Path(plan.index.first).resolve(),
             query=plan.index.first_query,
         )
@@ -125,7 +125,7 @@ class Loop:
             "recipe": _content(Recipe.find(agent.recipe).path),
             "overrides": list(agent.overrides),
             **self._playing(now),
-            **({} if previous and now.by_agent else {"start": _files(self._first.model)}),
+            **({} if previous and now.by_agent else {"start": self._first_agent}),
         }
         now.model, now.by_agent = str(self.out / name / "model"), (name,)
         return LoopStep(
@@ -144,7 +144,7 @@ class Loop:
             "questions": [_content(path) for path in evaluation.questions],
             "options": _decisive(evaluation.options),
             **self._playing(now),
-            **({} if now.by_agent else {"agent": _files(model)}),
+            **({} if now.by_agent else {"agent": self._first_agent}),
         }
         run = self.out / name / "run"
         return LoopStep(
@@ -172,7 +172,7 @@ class Loop:
                     "questions": [_content(path) for path in plan.data.questions],
                     "options": _decisive(plan.data.options),
                     **self._playing(now),
-                    **({} if now.by_agent else {"agent": _files(model)}),
+                    **({} if now.by_agent else {"agent": self._first_agent}),
                 },
                 ("run/train.jsonl", "run/passages.jsonl"),
                 now.by_agent + now.by_index,
@@ -210,6 +210,11 @@ class Loop:
             LoopStep(reload, {}, ("served.json",), (index,), now.index),
         ]
         return steps
+
+    @property
+    def _first_agent(self) -> str:
+        """What the first agent is, for settings."""
+        return self._first.model if self.plan.served_elsewhere else _files(self._first.model)
 
     def _playing(self, now: _State) -> dict[str, Any]:
         """Settings of whatever plays: how, and with which index, if that is not another step's result."""

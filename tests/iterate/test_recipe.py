@@ -33,6 +33,7 @@ def test_both_models_start_from_their_base_in_each_of_two_rounds(tmp_path, monke
     recipes.symlink_to(RECIPES)
     steps = {step.name: step for step in Loop(read_plan(RECIPE), tmp_path / "out", 2).steps()}
     for name in ("round1/agent", "round2/agent", "round3/agent"):
-        assert "actor_rollout_ref.model.path='models/Qwen2.5-7B'" in steps[name].command("URL")
+        words = steps[name].command("URL")
+        assert f"actor_rollout_ref.model.path='{tmp_path}/models/Qwen2.5-7B'" in words
     second = steps["round2/retriever"].command("URL")
     assert "--model" not in second and second[second.index("--nproc-per-node") + 1] == "8"
