@@ -9,6 +9,8 @@ import time
 import pytest
 from stub_loop import artefacts, facts
 
+from rag_r1.pipeline.processes import leftovers
+
 ROUND = ("agent", "agent_evaluation", "data", "retriever", "index", "reload", "evaluation")
 STEPS = [
     "start/evaluation",
@@ -166,7 +168,9 @@ def test_killed_in_each_step_before_within_and_after_its_work_it_ends_as_undistu
             process = loop.start(STUB_KILL=f"{step}:{point}")
             process.join()
             assert process.exitcode == -9, (step, point)
+    assert len(leftovers(loop.out)) == 1
     assert loop.run() == 0
+    assert leftovers(loop.out) == []
     assert artefacts(loop.out) == artefacts(whole) and facts(loop.out) == facts(whole)
 
 
@@ -179,10 +183,10 @@ def test_killed_at_ten_random_moments_it_ends_with_the_files_of_an_undisturbed_r
     drawn = random.Random(seed)
     killed = 0
     for target in sorted(drawn.sample(range(units), 10)):
-        process = loop.start(STUB_S="0.02")
+        process = loop.start(STUB_S="0.4")  # what is left behind is slower than the next start
         while loop.units() < target and process.is_alive():
             time.sleep(0.001)
-        time.sleep(drawn.uniform(0, 0.04))  # also between two steps
+        time.sleep(drawn.uniform(0, 0.5))  # also between two steps
         process.kill()
         process.join()
         killed += process.exitcode == -9
