@@ -36,6 +36,7 @@ _SET = {
     "index": {"corpus", "out", "backend", "encoder", "overwrite", "of"},
 }
 _KEYS_SET = (
+    "actor_rollout_ref.actor.checkpoint.save_contents",
     "actor_rollout_ref.model.path",
     "rag_r1.protocol",
     "rag_r1.retriever.url",

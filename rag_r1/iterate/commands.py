@@ -23,8 +23,7 @@ from rag_r1.iterate.plan import Plan, Query
 
 #: `rag-r1`, as a module: on another machine, too, it belongs to the Python that is named.
 _CLI = "rag_r1.cli"
-#: Makes every checkpoint a model that the next step can use, and a training go on after a kill; the user's
-#: overrides come after these, and may change them.
+#: Makes every checkpoint a model that the next step can use, and a training go on after a kill.
 _TRAINING = (
     "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
     "trainer.resume_mode=auto",
@@ -75,7 +74,7 @@ class Commands:
         assert agent.recipe is not None
         own = [override.replace("{round}", str(number)) for override in agent.overrides]
         words = ["--recipe", agent.recipe, "--out", str(out)]
-        words += [*_TRAINING, *own, *agent.keys, *query_keys(query)]
+        words += [*own, *agent.keys, *_TRAINING, *query_keys(query)]
         words += [f"rag_r1.protocol={agent.protocol}", f"rag_r1.retriever.url={self.url}"]
         words += [f"actor_rollout_ref.model.path={quoted(model)}"]
         return launched(self.plan.machine_of_agent, _CLI, ["stages", *words])
@@ -121,11 +120,11 @@ class Commands:
         """Its arguments."""
         retriever = self.plan.retriever
         assert retriever is not None
+        options = {**retriever.options, **({"model": str(start)} if start else {})}
         return [
-            *("--recipe", retriever.recipe, "--rows", f"{rows / 'train.jsonl'}"),
-            *("--corpus", f"{rows / 'passages.jsonl'}", "--out", str(out), "--mode", retriever.query),
-            *(["--model", str(start)] if start else []),
-            *flags(retriever.options),
+            *("--recipe", retriever.recipe, "--rows", str(rows / "train.jsonl")),
+            *("--corpus", str(rows / "passages.jsonl"), "--out", str(out), "--mode", retriever.query),
+            *flags(options),
         ]
 
     def index(self, encoder: Path, out: Path) -> list[str]:

@@ -73,3 +73,14 @@ def test_the_commands_that_a_check_does_not_read_take_their_words_too(loop):
     build = parse_args("", commands.index(out / "model", out / "index")[3:])
     assert (build.backend, build.dense.preset, build.dense.device) == ("dense", "small", "cpu")
     assert build.build_options().encoder == "/out/model"
+
+
+def test_the_retriever_of_the_round_before_takes_the_place_of_the_recipes_model(loop):
+    loop.plan["retriever"]["options"] = {"model": "base", "epochs": 1}
+    loop.words()
+    commands, out = Commands(read_plan(loop.recipe), "http://server"), Path("/out")
+    models = [
+        [word for word in commands.retriever_words(out, start, out) if word.startswith("--model")]
+        for start in (None, Path("/before"))
+    ]
+    assert models == [["--model=base"], ["--model=/before"]]

@@ -32,6 +32,7 @@ def state(out) -> dict:
     return json.loads((out / "state.json").read_text())
 
 
+@pytest.mark.slow
 def test_each_step_uses_what_the_last_ones_have_made(two_rounds):
     out = two_rounds.out
     for step in ("start/evaluation", "round1/agent", "round1/agent_evaluation", "round1/data"):
@@ -44,6 +45,7 @@ def test_each_step_uses_what_the_last_ones_have_made(two_rounds):
     assert sorted(facts(out)) == sorted(STEPS)
 
 
+@pytest.mark.slow
 def test_the_first_index_gets_the_plain_query_and_a_trained_one_the_question_too(two_rounds):
     assert log(two_rounds.out, "round1/agent").endswith(" false\n")
     assert log(two_rounds.out, "round2/agent").endswith(" true\n")
@@ -84,6 +86,7 @@ def test_a_step_that_fails_names_its_log_and_shows_its_end(loop, monkeypatch, ca
     assert str(loop.out / "round1" / "data" / "log.txt") in said and "goes on" in said
 
 
+@pytest.mark.slow
 def test_the_table_has_a_row_for_each_change_and_what_it_took(two_rounds):
     out = two_rounds.out
     rows = json.loads((out / "rounds.json").read_text())["rows"]
