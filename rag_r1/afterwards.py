@@ -71,6 +71,13 @@ def after_demo(out: Path, checkpoint: Path | None, evaluation: Sequence[str]) ->
     ]
 
 
+def finished_model(stage: Path) -> Path:
+    """The model that a finished stage of `rag-r1 stages` has exported; its folder may have been moved since.
+    Raises OSError or ValueError if it names none."""
+    named = Path((stage / "finished").read_text(encoding="utf-8").strip())
+    return stage.joinpath(*named.parts[named.parts.index("checkpoints") :])
+
+
 def newest_checkpoint(folder: Path) -> Path | None:
     """The checkpoint that veRL would resume from, which is the newest complete one; None if there is none."""
     tracker = folder / _TRACKER

@@ -44,6 +44,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "rag_r1.retriever.command",
         "make a retriever for the agent: training data, training; resumable",
     ),
+    "iterate": (
+        "rag_r1.iterate.command",
+        "train agent and retriever in turn, in rounds, and measure each; resumable",
+    ),
     "mcp": ("rag_r1.mcp_command", "offer the search and a trained agent to MCP clients"),
     "serve": ("rag_r1.serving.command", "chat with a search agent: an OpenAI-compatible server with a page"),
     "chat": ("rag_r1.serving.terminal", "the same chat in the terminal"),

@@ -22,6 +22,7 @@ import json
 import sys
 from collections.abc import Sequence
 from copy import copy
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, Field, ValidationError, create_model
@@ -45,6 +46,11 @@ def _key_and_value(override: str) -> str:
 #: Hydra's overrides, which may stand between the flags.
 Overrides = CliPositionalArg[list[str]]
 CheckedOverrides = CliPositionalArg[list[Annotated[str, AfterValidator(_key_and_value)]]]
+
+
+def quoted(path: Path | str) -> str:
+    """A path as the value of a Hydra override."""
+    return "'" + str(path).replace("'", "\\'") + "'"
 
 
 class Arguments(BaseSettings):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rag_r1.afterwards import after_training
 from rag_r1.neighbours import warn_of_other_trainings
-from rag_r1.stages import run_here
+from rag_r1.pipeline.processes import run_here
 from rag_r1.train import Recipe, RecipeError, compose_recipe
 
 

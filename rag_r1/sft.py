@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.afterwards import after_sft
-from rag_r1.command_line import Arguments, Overrides, argument, read_arguments
+from rag_r1.command_line import Arguments, Overrides, argument, quoted, read_arguments
 from rag_r1.import_path import find_beside_the_caller
+from rag_r1.pipeline.processes import run_here
 from rag_r1.sft_resume import begin_next_epoch
-from rag_r1.stages import StageError, locked, run_here
+from rag_r1.stages import StageError, locked
 from rag_r1.train import Recipe, RecipeError, compose_what_fits
 
 #: The link to the chosen model, and veRL's log, in `trainer.default_local_dir`.
@@ -114,7 +115,7 @@ def data_overrides(folder: Path | None) -> list[str]:
         return []
     files = {"data.train_files": folder / "train.parquet", "data.val_files": folder / "validation.parquet"}
     return [
-        f"{key}={_quoted(path.absolute())}"
+        f"{key}={quoted(path.absolute())}"
         for key, path in files.items()
         if path.exists() or key == "data.train_files"
     ]
@@ -205,10 +206,6 @@ def validation_losses(folder: Path) -> dict[int, float]:
             if isinstance(loss, float) and loss == loss:
                 losses[int(logged["step"])] = loss
     return losses
-
-
-def _quoted(path: Path) -> str:
-    return "'" + str(path).replace("'", "\\'") + "'"
 
 
 if __name__ == "__main__":

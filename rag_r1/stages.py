@@ -13,17 +13,16 @@ command then ends at once with an error: two trainings in one folder would destr
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from rag_r1.command_line import Arguments, Overrides, argument, read_arguments
+from rag_r1.command_line import Arguments, Overrides, argument, quoted, read_arguments
+from rag_r1.pipeline.lock import PipelineError, hold
+from rag_r1.pipeline.processes import run_here
 
 _DESCRIPTION = """\
 Train in stages: each stage starts from the model that the previous one exported. Run again, the same command
@@ -44,7 +43,7 @@ _ONE_STAGE = re.compile(r"stage(\d+):(.*)", re.DOTALL)
 Train = Callable[[str, Sequence[str]], int]
 
 
-class StageError(RuntimeError):
+class StageError(PipelineError):
     """A stage failed, or did not leave what the next one needs; the message names stage and remedy."""
 
 
@@ -99,12 +98,12 @@ def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: 
             every.append(override)
         elif int(one[1]) == number:
             single.append(one[2])
-    start = [] if model is None else [f"{MODEL_KEY}={_quoted(model)}"]
+    start = [] if model is None else [f"{MODEL_KEY}={quoted(model)}"]
     return [
-        f"rag_r1.trajectory_dir={_quoted(folder / 'trajectories')}",
-        f"hydra.run.dir={_quoted(folder / 'hydra')}",
+        f"rag_r1.trajectory_dir={quoted(folder / 'trajectories')}",
+        f"hydra.run.dir={quoted(folder / 'hydra')}",
         *(override.replace("{stage}", str(number)) for override in every + single),
-        f"trainer.default_local_dir={_quoted(folder / 'checkpoints')}",
+        f"trainer.default_local_dir={quoted(folder / 'checkpoints')}",
         *start,
     ]
 
@@ -141,41 +140,14 @@ def train_here(recipe: str, overrides: Sequence[str], check_only: bool = False) 
     return run_here([*command, *(["--check-only"] if check_only else []), *overrides])
 
 
-def run_here(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-    """Run a training's command in a process that ends with this one; it inherits the folder's lock. Returns
-    its exit status."""
-    process = subprocess.Popen(command, close_fds=False, env=environment)
-    try:
-        return process.wait()
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> AbstractContextManager[None]:
     """Holds the folder's lock. The training inherits it, so it is held as long as either process lives;
-    StageError if it is held already. (filelock's locks are not inherited, and a release by one process
-    releases them for all.)"""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / "lock", os.O_CREAT | os.O_RDWR)
-    os.set_inheritable(descriptor, True)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise StageError(
-                f"a training is still running in {folder} (perhaps that of a killed command): "
-                "wait for it or end it, then run the same command again"
-            ) from error
-        yield
-    finally:
-        os.close(descriptor)
+    StageError if it is held already."""
+    busy = StageError(
+        f"a training is still running in {folder} (perhaps that of a killed command): "
+        "wait for it or end it, then run the same command again"
+    )
+    return hold(folder, busy, inherited=True)
 
 
 def _write_whole(path: Path, text: str) -> None:
@@ -183,10 +155,6 @@ def _write_whole(path: Path, text: str) -> None:
     part = path.with_name(f"{path.name}.part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)
-
-
-def _quoted(path: Path) -> str:
-    return "'" + str(path).replace("'", "\\'") + "'"
 
 
 class StagesArguments(Arguments):

@@ -76,6 +76,11 @@ class Recipe:
         raise RecipeError(f"there is no recipe {given!r}; use the path of a YAML file, e.g. one of {known}")
 
     @property
+    def path(self) -> Path:
+        """The file."""
+        return self.folder / f"{self.name}.yaml"
+
+    @property
     def overrides(self) -> list[str]:
         """Overrides with which a recipe from elsewhere also finds the shipped fragments and veRL's own."""
         if self.folder == RECIPES:

@@ -34,6 +34,7 @@ from rag_r1.demo.server import ROOT, build_index, retrieval_server
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.import_path import find_beside_the_caller
 from rag_r1.neighbours import warn_of_other_trainings
+from rag_r1.pipeline.processes import end_session
 from rag_r1.protocols import Protocol
 
 RECIPES = ROOT / "recipes"
@@ -170,18 +171,6 @@ def _show(bar: tqdm, entry: dict) -> None:
         bar.set_postfix_str(progress)
         if bar.disable:
             print(f"  step {entry['step']:>3}  {progress}", flush=True)
-
-
-def end_session(process: subprocess.Popen) -> None:
-    """Stop a process that leads a session, and all processes of that session, with SIGINT first."""
-    if process.poll() is None:
-        for sign, wait_s in ((signal.SIGINT, 20), (signal.SIGTERM, 10), (signal.SIGKILL, 10)):
-            os.killpg(process.pid, sign)
-            try:
-                process.wait(wait_s)
-                break
-            except subprocess.TimeoutExpired:
-                continue
 
 
 class DemoArguments(Arguments):

@@ -32,7 +32,7 @@ def draw_report(report: Mapping[str, Any], table: RunTable, out: Path) -> list[P
     sources = list(report["counts"]["sources"])
     rows = [*labels(sources).values(), "mean of sources"]
     drawn = []
-    with _figure(out / "report_scores.png", drawn, width=7.0, height=1.4 + 0.45 * len(rows)) as axes:
+    with picture(out / "report_scores.png", drawn, width=7.0, height=1.4 + 0.45 * len(rows)) as axes:
         if axes is not None:
             figures = [report["figures"][name] for name in ("em", "cover_em", "f1")]
             series = []
@@ -42,7 +42,7 @@ def draw_report(report: Mapping[str, Any], table: RunTable, out: Path) -> list[P
             _rows(axes[0], rows)
             axes[0].set(xlim=(0, 1), xlabel="score")
             _legend(axes[0].figure, series, [figure["label"] for figure in figures])
-    with _figure(out / "report_searches.png", drawn, width=7.0, height=3.2, panels=2) as axes:
+    with picture(out / "report_searches.png", drawn, width=7.0, height=3.2, panels=2) as axes:
         if axes is not None:
             _searches(axes[0], axes[1], table)
     return drawn
@@ -56,7 +56,7 @@ def draw_comparison(comparison: Mapping[str, Any], name: str, out: Path) -> list
     rows = [*labels(sources).values(), "mean of sources"]
     drawn = []
     height = 1.6 + 0.18 * len(rows) * max(2, len(runs))
-    with _figure(out / f"compare_{name}.png", drawn, width=10.0, height=height, panels=2) as axes:
+    with picture(out / f"compare_{name}.png", drawn, width=10.0, height=height, panels=2) as axes:
         if axes is None:
             return drawn
         left, right = axes
@@ -82,7 +82,7 @@ def draw_search_card(card: Mapping[str, Any], out: Path) -> list[Path]:
     groups = list(conditions[REAL]["groups"])
     drawn = []
     height = 1.2 + 0.13 * (len(groups) + 1) * max(3, len(conditions))
-    with _figure(out / "search_card.png", drawn, width=7.0, height=height) as axes:
+    with picture(out / "search_card.png", drawn, width=7.0, height=height) as axes:
         if axes is not None:
             series = []
             for i, one in enumerate(conditions.values()):
@@ -95,7 +95,7 @@ def draw_search_card(card: Mapping[str, Any], out: Path) -> list[Path]:
 
 
 @contextmanager
-def _figure(
+def picture(
     path: Path, drawn: list[Path], *, width: float, height: float, panels: int = 1
 ) -> Iterator[Any | None]:
     """The axes of a new picture, which is saved at the end and added to `drawn`; None without matplotlib."""

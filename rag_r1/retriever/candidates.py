@@ -30,14 +30,16 @@ from rag_r1.tools.registry import DEFAULT_TOOL
 
 def retriever_settings(ready: Prepared) -> dict[str, Any]:
     """What decides which passages a search finds: the keys of the search, and what the server says about its
-    index. Raises RunError if it does not answer."""
+    index, but for the number of its reloads since the server was started. Raises RunError if it does not
+    answer."""
     keys, served = search_settings(ready.retriever), None
     if (keys.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL:
         options = {key: value for key, value in ready.retriever.items() if key != "tool"}
         try:
-            served = asked(RetrieverConfig.from_config(options).base)["ready"]
+            told = asked(RetrieverConfig.from_config(options).base)["ready"]
         except CardError as error:
             raise RunError(str(error)) from error
+        served = told and {key: value for key, value in told.items() if key != "index_version"}
     return {**keys, "served": served}
 
 

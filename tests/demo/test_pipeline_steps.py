@@ -11,11 +11,12 @@ from omegaconf import OmegaConf
 from rag_r1.command_line import read_arguments
 from rag_r1.demo.pipeline import command
 from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
-from rag_r1.demo.pipeline.folder import PipelineError
 from rag_r1.demo.pipeline.limits import BUDGET, grpo_overrides
-from rag_r1.demo.pipeline.processes import MARK, SftBar
+from rag_r1.demo.pipeline.progress import SftBar
 from rag_r1.demo.pipeline.steps import Pipeline
 from rag_r1.demo.policy import policy_path
+from rag_r1.pipeline.folder import PipelineError
+from rag_r1.pipeline.processes import MARK
 from rag_r1.train import Recipe, compose_recipe
 
 

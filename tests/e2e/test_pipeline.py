@@ -20,8 +20,8 @@ from export_command import export
 from transformers import AutoModelForCausalLM
 
 from rag_r1.demo.pipeline.arguments import STEP_NAMES
-from rag_r1.demo.pipeline.processes import leftovers
 from rag_r1.demo.policy import policy_path
+from rag_r1.pipeline.processes import leftovers
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(4000)]
 

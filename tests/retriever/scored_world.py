@@ -29,14 +29,17 @@ Mood = Callable[[dict[str, Any], str, int], str | None]
 
 @dataclass
 class DescribedPolicy(ReadingPolicy):
-    """With a retrieval server that tells its encoder's `separator`, if it has one."""
+    """With a retrieval server that tells its encoder's `separator`, if it has one, and the number of its
+    reloads."""
 
     separator: str | None = None
+    version: int = 1
 
     async def _ready(self, request: web.Request) -> web.Response:
         if self.separator is None:
             return await super()._ready(request)
-        return web.json_response({"separator": self.separator, "max_length": 512, "query_prefix": ""})
+        told = {"separator": self.separator, "max_length": 512, "query_prefix": ""}
+        return web.json_response({**told, "index_version": self.version})
 
 
 @dataclass

@@ -97,6 +97,19 @@ def test_the_retriever_is_sent_what_the_agent_sends_it_and_records_keep_both(tmp
     assert all("[SEP]" not in row.query_text for row in rows)
 
 
+def test_a_server_that_has_reloaded_the_same_index_is_the_same_and_one_with_another_is_not(
+    tmp_path, tokenizer, capsys
+):
+    with scored_world(tmp_path, tokenizer, separator=" [SEP] ") as world:
+        given = world.words(tmp_path / "out", *FEW, "--utility", "relevance")
+        assert data.main([*given, "--estimate"]) == 0
+        world.policy.version = 2
+        assert data.main(given) == 0
+        world.policy.separator = " | "
+        assert data.main(given) == 1
+        assert "retriever.served.separator was ' [SEP] ' and is now ' | '" in capsys.readouterr().err
+
+
 def test_the_rows_have_what_helps_first_and_nothing_useful_behind(made):
     world, out = made
     questions = {question.id: question for question in world.questions}

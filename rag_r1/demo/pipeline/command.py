@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from rag_r1.command_line import read_arguments
 from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
-from rag_r1.demo.pipeline.folder import PipelineFolder
-from rag_r1.demo.pipeline.processes import end_leftovers, mark_children
 from rag_r1.demo.pipeline.report import make_report, markdown
 from rag_r1.demo.pipeline.steps import Pipeline
+from rag_r1.pipeline.folder import PipelineFolder
+from rag_r1.pipeline.processes import end_leftovers, mark_children
 
 _DESCRIPTION = """\
 RAG-R1's steps in miniature, on this machine: an invented world, a tiny model that has never seen a search, a

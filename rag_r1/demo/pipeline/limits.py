@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from rag_r1.agent import Budget
 from rag_r1.demo.pipeline.arguments import PipelineArguments
@@ -65,8 +64,3 @@ def grpo_overrides(given: PipelineArguments) -> list[str]:
         f"trainer.total_epochs={given.grpo_steps}",
         *given.grpo_set,
     ]
-
-
-def quoted(path: Path) -> str:
-    """A path as the value of a Hydra override."""
-    return "'" + str(path).replace("'", "\\'") + "'"

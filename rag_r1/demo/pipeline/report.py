@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.demo.pipeline.evaluation import SCORES, Scores
-from rag_r1.demo.pipeline.folder import PipelineFolder
 from rag_r1.demo.pipeline.picture import draw
 from rag_r1.demo.report import summarise
 from rag_r1.demo.world import KINDS
 from rag_r1.evaluation.markdown import number, p_value, table
 from rag_r1.evaluation.run_folder import write_whole
 from rag_r1.evaluation.significance import mcnemar
+from rag_r1.pipeline.folder import PipelineFolder
 from rag_r1.records import records_by_step
 
 #: The models by the step that has made them, as they are called in the report.

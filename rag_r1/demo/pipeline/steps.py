@@ -26,9 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rag_r1.afterwards import finished_model
 from rag_r1.agent import Budget
+from rag_r1.command_line import quoted
 from rag_r1.demo.pipeline.arguments import SCRATCH, STEP_NAMES, PipelineArguments
-from rag_r1.demo.pipeline.folder import PipelineError, Step, fingerprint
 from rag_r1.demo.pipeline.limits import (
     AT_A_TIME,
     BUDGET,
@@ -39,15 +40,16 @@ from rag_r1.demo.pipeline.limits import (
     VLLM,
     agent_keys,
     grpo_overrides,
-    quoted,
 )
-from rag_r1.demo.pipeline.processes import SftBar, run_module
+from rag_r1.demo.pipeline.progress import SftBar
 from rag_r1.demo.pretraining import pretrain
 from rag_r1.demo.reading import pipeline_protocol
 from rag_r1.demo.run import train
 from rag_r1.demo.server import build_index, retrieval_server
 from rag_r1.demo.teacher import RuleTeacher, TeacherServer
 from rag_r1.demo.world import Question, demo_data, write_demo
+from rag_r1.pipeline.folder import PipelineError, Step, fingerprint
+from rag_r1.pipeline.processes import run_module
 from rag_r1.protocols import Protocol, load_protocol
 
 
@@ -82,9 +84,7 @@ class Pipeline:
         """The model that a reinforcement learning has left. Raises PipelineError if there is none."""
         stage = self.out / step / "stage1"
         try:
-            named = Path((stage / "finished").read_text(encoding="utf-8").strip())
-            # The folder may have been moved since: the last parts of the path stay.
-            return stage.joinpath(*named.parts[named.parts.index("checkpoints") :])
+            return finished_model(stage)
         except (OSError, ValueError) as error:
             raise PipelineError(f"{stage / 'finished'} names no model ({error}): remove {stage}") from error
 

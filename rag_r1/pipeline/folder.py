@@ -1,6 +1,6 @@
 """The folder of a pipeline: what is finished is not made again, what was begun goes on, nothing is mixed up.
 
-Each step works in a folder of its own, OUT/<step>, with two markers:
+Each step works in a folder of its own, OUT/<step> (a name may be a path, `round1/agent`), with two markers:
 
     begun.json    written before anything else: the step's settings, and the hash of the result of each step
                   that it builds on
@@ -17,8 +17,7 @@ What a start finds decides what it does:
       has another result than it had                   is made again (somebody removed an earlier folder)
 
 So a change of settings never mixes two runs, and settings of steps that have not begun may still change. One
-process at a time works in OUT: it holds the lock of OUT/lock, which the system releases when it ends, however
-it ends.
+process at a time works in OUT: it holds its lock (lock.py).
 """
 
 from __future__ import annotations
@@ -27,20 +26,15 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from rag_r1.evaluation.run_folder import write_whole
+from rag_r1.pipeline.lock import PipelineError, hold
 
 BEGUN, DONE = "begun.json", "done.json"
-
-
-class PipelineError(RuntimeError):
-    """The pipeline cannot go on; the message names the step, the key or the file, and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -66,22 +60,14 @@ class PipelineFolder:
     @contextmanager
     def held(cls, out: Path) -> Iterator[PipelineFolder]:
         """The folder for the length of a block. Raises PipelineError if another process has it."""
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(out / "lock", timeout=0)
-            lock.acquire()
-        except Timeout:
-            raise PipelineError(
-                f"{out} is in use by another `rag-r1 pipeline`: wait for it, or choose another --out"
-            ) from None
-        except OSError as error:
-            raise PipelineError(
-                f"cannot use the folder {out}: {error.strerror}; choose another --out"
-            ) from error
-        try:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(hold(out, _in_use(out)))
+            except OSError as error:
+                raise PipelineError(
+                    f"cannot use the folder {out}: {error.strerror}; choose another --out"
+                ) from error
             yield cls(out)
-        finally:
-            lock.release()
 
     def run(self, step: Step) -> str:
         """Make a step if it is not done; returns what was found: `new`, `begun`, `outdated` or `done`. Raises
@@ -94,7 +80,7 @@ class PipelineFolder:
             aside = _free_name(folder)
             folder.replace(aside)
             print(f"{step.name}: made from other results than those of now; moved to {aside.name}")
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / BEGUN, _json(plan))
         started = time.monotonic()
         facts = dict(step.work(folder))
@@ -106,6 +92,13 @@ class PipelineFolder:
         }
         write_whole(folder / DONE, _json(done))
         return found
+
+    def status(self, step: Step) -> str:
+        """What `run` would find of a step: also `waiting`, if a step that it builds on is not done. Raises
+        PipelineError for what `run` would refuse."""
+        if not all(self._done(need) for need in step.needs):
+            return "waiting"
+        return self._found(step, self._plan(step))
 
     def facts(self, name: str) -> dict[str, Any]:
         """The facts of a step that is done; {} if it is not."""
@@ -165,9 +158,21 @@ def fingerprint(folder: Path, names: Sequence[str]) -> str:
             raise PipelineError(f"{path} is missing: the step has not left its result")
         files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
         for file in files:
-            content = hashlib.sha256(file.read_bytes()).digest()
-            digest.update(file.relative_to(folder).as_posix().encode() + b"\0" + content)
+            digest.update(file.relative_to(folder).as_posix().encode() + b"\0" + hash_of_file(file))
     return digest.hexdigest()
+
+
+def hash_of_file(path: Path) -> bytes:
+    """The SHA-256 of a file, which may be larger than the memory."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.digest()
+
+
+def _in_use(out: Path) -> PipelineError:
+    return PipelineError(f"{out} is in use by another process: wait for it, or choose another --out")
 
 
 def _free_name(folder: Path) -> Path:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.demo.pipeline.folder import PipelineError, PipelineFolder, Step, fingerprint
+from rag_r1.pipeline.folder import PipelineError, PipelineFolder, Step, fingerprint
 
 
 @pytest.fixture
@@ -103,6 +103,22 @@ def test_a_step_is_not_made_without_what_it_builds_on(tmp_path, calls):
     with pytest.raises(PipelineError, match="b builds on a, which is not done"):
         run(tmp_path, step(calls, "b", "a"))
     assert not calls and not (tmp_path / "b").exists()
+
+
+def test_the_status_of_a_step_is_what_a_start_would_find(tmp_path, calls):
+    first, second = step(calls, "x/a", size=1), step(calls, "x/b", "x/a")
+    folder = PipelineFolder(tmp_path)
+    assert (folder.status(first), folder.status(second)) == ("new", "waiting")
+    with pytest.raises(PipelineError):
+        run(tmp_path, step(calls, "x/a", fails=True, size=1))
+    assert (folder.status(first), folder.status(second)) == ("begun", "waiting")
+    run(tmp_path, first, second)
+    assert (folder.status(first), folder.status(second)) == ("done", "done")
+    with pytest.raises(PipelineError, match="x/a.size was 1"):
+        folder.status(step(calls, "x/a", size=2))
+    shutil.rmtree(tmp_path / "x" / "a")
+    run(tmp_path, step(calls, "x/a", text="other", size=1))
+    assert folder.status(second) == "outdated" and calls[-1] == "x/a"
 
 
 def test_a_step_without_its_result_is_not_done(tmp_path, calls):

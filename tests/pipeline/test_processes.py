@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from rag_r1.demo.pipeline import processes
-from rag_r1.demo.pipeline.folder import PipelineError
+from rag_r1.pipeline import processes
+from rag_r1.pipeline.folder import PipelineError
 
 #: Starts a process of its own in another session, tells its id, and waits.
 PARENT = """
@@ -46,8 +46,9 @@ def test_what_a_killed_pipeline_has_left_behind_is_ended_and_nothing_else(tmp_pa
         child = int(parent.stdout.readline())
         parent.kill()  # as the pipeline itself, which is not asked
         parent.wait()
-        while str(out).encode() not in open(f"/proc/{other.pid}/environ", "rb").read():
-            time.sleep(0.01)
+        for process in (child, other.pid):  # a process has no environment before it has begun
+            while str(out).encode() not in open(f"/proc/{process}/environ", "rb").read():
+                time.sleep(0.01)
         assert processes.leftovers(out) == [child]
         assert processes.end_leftovers(out) == 1
         assert not runs(child) and runs(other.pid)
@@ -97,3 +98,8 @@ def test_a_command_is_ended_when_the_pipeline_is_interrupted(tmp_path, module):
     with pytest.raises(KeyboardInterrupt):
         processes.run_module(name, log=tmp_path / "log", watch=interrupt)
     assert not runs(int(told.read_text()))
+
+
+def test_a_program_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(PipelineError, match="no_such_program cannot be started: No such file"):
+        processes.run_to_end(["no_such_program"], log=tmp_path / "log")

@@ -1,0 +1,7 @@
+"""`rag-r1 iterate`: trains agent and retriever in turn, each with what the other has become (Agentic-R).
+
+plan.py reads the YAML that describes a loop, checks.py finds what is wrong with it before anything is
+started, commands.py says which command a step is, steps.py puts the steps of all rounds in order, server.py
+sees to it that the retrieval server serves the index of a step, table.py tells what came of them, and
+command.py takes the steps.
+"""

@@ -1,0 +1,139 @@
+"""What is wrong with a plan, found before anything is started, and told all at once.
+
+The options of each command are read by that command's own declaration, so what it would refuse after a day of
+training is refused now. The recipe of the agent is checked in full by the preflight of its training; here it
+must be there, and its overrides must not touch what the loop sets itself. The options of build_index.py are
+that program's, and are checked when it runs.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any
+
+from rag_r1.command_line import Arguments, read_arguments
+from rag_r1.config import RagR1Config
+from rag_r1.evaluation.arguments import block_of
+from rag_r1.evaluation.evaluate import EvalArguments, validation_limits
+from rag_r1.iterate.commands import Commands
+from rag_r1.iterate.plan import Plan
+from rag_r1.iterate.server import UNKNOWN, facts_of
+from rag_r1.pipeline.lock import PipelineError
+from rag_r1.retriever.data import DataArguments
+from rag_r1.retriever.train_options import RecipeError as OptionsRecipeError
+from rag_r1.retriever.train_options import TrainOptions, with_recipe
+from rag_r1.train import Recipe, RecipeError
+
+#: Flags that the loop sets itself.
+_PLAYING = {"data", "questions", "model", "protocol", "retriever_url", "out", "overrides"}
+_SET = {
+    "data": _PLAYING | {"trajectories", "estimate"},
+    "evaluation": _PLAYING | {"card", "corpus", "baseline"},
+    "retriever": {"rows", "corpus", "out", "recipe", "mode"},
+    "index": {"corpus", "out", "backend", "encoder", "overwrite", "of"},
+}
+_KEYS_SET = (
+    "actor_rollout_ref.actor.checkpoint.save_contents",
+    "actor_rollout_ref.model.path",
+    "rag_r1.protocol",
+    "rag_r1.retriever.url",
+    "rag_r1.retriever.agentic_input",
+    "rag_r1.retriever.mode",
+    "trainer.default_local_dir",
+    "trainer.resume_mode",
+)
+
+
+def problems_of(plan: Plan) -> list[str]:
+    """All that is wrong, each with its key and the remedy; [] if nothing is."""
+    return [*_files(plan), *_reserved(plan), *_agent(plan), *_options(plan)]
+
+
+def _files(plan: Plan) -> Iterator[str]:
+    """Files and folders that are not there."""
+    wanted = [("evaluation.questions", path) for path in plan.evaluation.questions]
+    if plan.data is not None:
+        wanted += [("data.questions", path) for path in plan.data.questions]
+        wanted += [("index.corpus", path) for path in plan.index.corpus]
+    for key, path in wanted:
+        if not Path(path).exists():
+            yield f"{key}: {path} is not there"
+    try:
+        facts_of(Path(plan.index.first))
+    except PipelineError as error:
+        yield f"index.first: {error}"
+    if not Path(plan.agent.model).is_dir() and not plan.served_elsewhere:
+        yield f"agent.model: {plan.agent.model} is no folder: download the model (hf download), and name that"
+
+
+def _reserved(plan: Plan) -> Iterator[str]:
+    """Options and keys that the loop sets."""
+    sections: Mapping[str, Any] = {name: getattr(plan, name) for name in _SET}
+    for name, section in sections.items():
+        for option in section.options if section is not None else ():
+            if option in _SET[name]:
+                yield f"{name}.options.{option}: the loop sets it: leave it out"
+            elif option == "base_url" and plan.agent.recipe is not None:
+                yield f"{name}.options.base_url: the agent is trained, so its model is served by the loop"
+    for where, given in (("agent.overrides", plan.agent.overrides), ("agent.keys", plan.agent.keys)):
+        for override in given:
+            key, equals, _ = override.partition("=")
+            if not equals:
+                yield f"{where}: {override} is not key=value"
+            elif key.lstrip("+~") in _KEYS_SET:
+                yield f"{where}: {key} is set by the loop: leave it out"
+            elif where == "agent.keys" and not key.startswith("rag_r1."):
+                yield f"{where}: {key} is no key of rag_r1; those of trainings belong to agent.overrides"
+
+
+def _agent(plan: Plan) -> Iterator[str]:
+    if plan.agent.recipe is None:
+        return
+    try:
+        Recipe.find(plan.agent.recipe)
+    except RecipeError as error:
+        yield f"agent.recipe: {error}"
+
+
+def _options(plan: Plan) -> Iterator[str]:
+    """Options that a command would refuse."""
+    commands, somewhere = Commands(plan, UNKNOWN), Path("OUT")
+    model, query = plan.agent.model, plan.index.first_query
+
+    def played(section: str, declared: type[Arguments], words: Sequence[str]) -> Iterator[str]:
+        given, problem = _read(declared, words)
+        if problem is not None:
+            yield f"{section}.options: {problem}"
+            return
+        try:
+            RagR1Config.from_config(block_of(given, validation_limits(given.protocol)))
+        except ValueError as error:
+            yield f"agent.protocol or agent.keys: {error}"
+
+    yield from played("evaluation", EvalArguments, commands.evaluation_words(model, query, somewhere))
+    if plan.data is None or plan.retriever is None:
+        return
+    for problem in played("data", DataArguments, commands.data_words(model, query, somewhere)):
+        if problem.startswith("data."):  # the others have been told
+            yield problem
+    try:
+        words = with_recipe(commands.retriever_words(somewhere, None, somewhere))
+    except OptionsRecipeError as error:
+        yield f"retriever.recipe: {error}"
+        return
+    _, problem = _read(TrainOptions, words)
+    if problem is not None:
+        yield f"retriever.recipe or retriever.options: {problem}"
+
+
+def _read(declared: Callable[..., Any], words: Sequence[str]) -> tuple[Any, str | None]:
+    """The arguments of a command, or what it would say against them."""
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            return read_arguments(declared, words, prog="rag-r1", description=""), None
+    except SystemExit:
+        return None, said.getvalue().strip().rpartition("error: ")[2]

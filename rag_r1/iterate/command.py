@@ -1,0 +1,149 @@
+"""`rag-r1 iterate`: takes the steps of a loop that are not done.
+
+    OUT/<step>/      the step's files, its markers (rag_r1/pipeline/folder.py), and the output of its command
+                     in log.txt
+    OUT/state.json   for people and programs: each step and how it stands; nothing reads it here
+    OUT/rounds.*     what came of it (table.py)
+    OUT/server.log   the output of the retrieval server, if it was started here
+
+The markers alone decide what is done, so the same command can be killed at any time and given again. A
+command that was cut off goes on as it does by itself; what a killed start has left running on this machine is
+ended first.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
+from rag_r1.evaluation.run_folder import write_whole
+from rag_r1.iterate.checks import problems_of
+from rag_r1.iterate.plan import PlanError, read_plan
+from rag_r1.iterate.server import UNKNOWN, RetrievalService
+from rag_r1.iterate.steps import Loop, LoopStep
+from rag_r1.iterate.table import MARKDOWN, rows_of, write_table
+from rag_r1.pipeline.folder import PipelineFolder, Step
+from rag_r1.pipeline.lock import PipelineError
+from rag_r1.pipeline.processes import end_leftovers, mark_children, run_to_end
+
+STATE, LOG, SERVED = "state.json", "log.txt", "served.json"
+_DESCRIPTION = """\
+Train the agent with the retriever and the retriever with the agent, in rounds (Agentic-R): the agent is
+trained, what helps it becomes training data, the retriever is trained on that, its index is built, the
+running server takes it, and the next round begins. Each change is evaluated on held-out questions. Run again,
+the same command goes on where it was interrupted, at any step.
+
+example:
+  rag-r1 iterate --recipe recipes/agentic_r/iterate.yaml --rounds 2 --out outputs/agentic_r --dry-run
+
+With --dry-run it checks the recipe, and prints the steps and their commands; without, it takes them. The
+recipe is a YAML with the sections agent, data, retriever, index, server and evaluation; the guide
+docs/guides/agentic_r.md explains its keys. Words key=value change one: agent.model=models/other.
+"""
+
+
+class IterateArguments(Arguments):
+    """Which loop, how long, and where."""
+
+    recipe: Path = argument("YAML that describes the loop", "FILE")
+    out: Path = argument("folder of the loop; run again, the command goes on where it was interrupted", "DIR")
+    rounds: Positive = argument("a finished loop goes on with a larger number", "K", default=2)
+    dry_run: bool = argument("check the recipe, print the steps and their commands, and end", default=False)
+    overrides: CheckedOverrides = argument("a key of the recipe", "key=value", default=[])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
+    given = read_arguments(IterateArguments, arguments, prog="rag-r1 iterate", description=_DESCRIPTION)
+    # On SIGTERM, end everything that was started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        plan = read_plan(given.recipe, given.overrides)
+        if problems := problems_of(plan):
+            raise PlanError([f"{given.recipe}: {problem}" for problem in problems])
+        out = given.out.resolve()
+        steps = Loop(plan, out, given.rounds).steps()
+        if given.dry_run:
+            _print_steps(steps, PipelineFolder(out), plan.server.url or UNKNOWN)
+        else:
+            with PipelineFolder.held(out) as folder, RetrievalService(plan.server, out) as service:
+                _take(steps, folder, service)
+    except PlanError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        print(f"{len(error.problems)} error(s): nothing was started", file=sys.stderr)
+        return 1
+    except PipelineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: run the same command again to go on", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _take(steps: Sequence[LoopStep], folder: PipelineFolder, service: RetrievalService) -> None:
+    mark_children(folder.out)
+    if ended := end_leftovers(folder.out):
+        print(f"ended {ended} processes that an earlier start had left behind")
+    as_steps = [_step(step, service) for step in steps]
+    names = [step.name for step in steps]
+    for number, step in enumerate(as_steps, 1):
+        told = f"{number}/{len(steps)} {step.name}"
+        print(f"{told} ...", flush=True)
+        _write_state(folder, as_steps, step.name)
+        found = folder.run(step)
+        how = "was done before" if found == "done" else f"done in {folder.seconds(step.name):.0f} s"
+        print(f"{told}: {how}", flush=True)
+        if found != "done" and "em" in folder.facts(step.name):
+            print("\n".join(["", *write_table(folder.out, rows_of(folder, names)), ""]), flush=True)
+    _write_state(folder, as_steps, None)
+    write_table(folder.out, rows_of(folder, names))  # a kill may have come between a step and its row
+    print(f"{len(steps)} steps are done: {folder.out / MARKDOWN}")
+
+
+def _step(step: LoopStep, service: RetrievalService) -> Step:
+    return Step(step.name, step.settings, partial(_work, step, service), step.results, step.needs)
+
+
+def _work(step: LoopStep, service: RetrievalService, folder: Path) -> Mapping[str, Any]:
+    """Take a step in its folder; returns its facts. Raises PipelineError, which names the step's log."""
+    url = service.serve(step.index) if step.index is not None else ""
+    if step.command is None:
+        write_whole(folder / SERVED, json.dumps(service.told(), indent=2) + "\n")
+    elif step.made is None or not (folder / step.made).exists():
+        log = folder / LOG
+        print(f"  log: {log}", flush=True)
+        run_to_end(step.command(url), log=log, named=f"the command of {step.name}")
+    return step.finish(folder)
+
+
+def _write_state(folder: PipelineFolder, steps: Sequence[Step], now: str | None) -> None:
+    """How each step stands, and which is being taken."""
+    told = [
+        {"name": step.name, "status": folder.status(step), "seconds": folder.seconds(step.name)}
+        for step in steps
+    ]
+    state = {"format": 1, "now": now, "steps": told}
+    write_whole(folder.out / STATE, json.dumps(state, indent=2) + "\n")
+
+
+def _print_steps(steps: Sequence[LoopStep], folder: PipelineFolder, url: str) -> None:
+    for number, step in enumerate(steps, 1):
+        status = folder.status(Step(step.name, step.settings, step.finish, step.results, step.needs))
+        print(f"{number}/{len(steps)} {step.name}{' (done)' if status == 'done' else ''}")
+        if step.command is None:
+            print(f'  POST {url}/reload {{"path": "{step.index}"}}')
+        else:
+            print(f"  {shlex.join(step.command(url))}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Which command a step is: those of this project, as a user would type them.
+
+A command runs on the machine of the agent or of the retriever. Its `launcher` is a list of words. If one of
+them contains `{command}`, the command stands there, quoted for a shell; otherwise its words follow:
+
+    [ssh, gpu1, "cd /rag-r1 && {command}"]    ssh gpu1 'cd /rag-r1 && python -m rag_r1.cli stages ...'
+    [srun, --gres=gpu:8]                      srun --gres=gpu:8 python -m rag_r1.cli stages ...
+
+All machines see the folder OUT and the files of the plan under the same paths; for the retrieval server's
+machine `server.paths` can say otherwise.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rag_r1.command_line import quoted
+from rag_r1.iterate.plan import Plan, Query
+
+#: `rag-r1`, as a module: on another machine, too, it belongs to the Python that is named.
+_CLI = "rag_r1.cli"
+#: Makes every checkpoint a model that the next step can use, and a training go on after a kill.
+_TRAINING = (
+    "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
+    "trainer.resume_mode=auto",
+)
+
+
+def launched(machine: tuple[Sequence[str], str], module: str, words: Sequence[str]) -> list[str]:
+    """`python -m module words` on a machine: (launcher, Python)."""
+    launcher, python = machine
+    command = [python, "-m", module, *words]
+    if any("{command}" in word for word in launcher):
+        return [word.replace("{command}", shlex.join(command)) for word in launcher]
+    return [*launcher, *command]
+
+
+def flags(values: Mapping[str, Any]) -> list[str]:
+    """Options as words: `{"judge_url": "x"}` is `--judge-url=x`; a list repeats its flag; null and false are
+    left out."""
+    words = []
+    for name, value in values.items():
+        flag = f"--{name.replace('_', '-')}"
+        for item in value if isinstance(value, list) else [value]:
+            if item is True:
+                words.append(flag)
+            elif item is not None and item is not False:
+                words.append(f"{flag}={item}")
+    return words
+
+
+def query_keys(query: Query) -> list[str]:
+    """Keys of the block rag_r1 that decide what a query is sent with."""
+    if query == "plain":
+        return ["rag_r1.retriever.agentic_input=false"]
+    keys = ["rag_r1.retriever.agentic_input=true"]
+    return keys if query == "agentic" else [*keys, f"rag_r1.retriever.mode={query}"]
+
+
+@dataclass(frozen=True)
+class Commands:
+    """The commands of a plan. `url`: the retrieval server's address."""
+
+    plan: Plan
+    url: str
+
+    def agent(self, model: str, query: Query, number: int, out: Path) -> list[str]:
+        """Train the agent of a round into `out`/stage1."""
+        agent = self.plan.agent
+        assert agent.recipe is not None
+        own = [override.replace("{round}", str(number)) for override in agent.overrides]
+        words = ["--recipe", agent.recipe, "--out", str(out)]
+        words += [*own, *agent.keys, *_TRAINING, *query_keys(query)]
+        words += [f"rag_r1.protocol={agent.protocol}", f"rag_r1.retriever.url={self.url}"]
+        words += [f"actor_rollout_ref.model.path={quoted(model)}"]
+        return launched(self.plan.machine_of_agent, _CLI, ["stages", *words])
+
+    def data(self, model: str, query: Query, out: Path) -> list[str]:
+        """Make the training data of a round in `out`."""
+        words = ["retriever", "data", *self.data_words(model, query, out)]
+        return launched(self.plan.machine_of_agent, _CLI, words)
+
+    def data_words(self, model: str, query: Query, out: Path) -> list[str]:
+        """Its arguments."""
+        assert self.plan.data is not None
+        return [
+            *self._playing(model, self.plan.data.questions, out),
+            *flags(self.plan.data.options),
+            *self._keys(query),
+        ]
+
+    def evaluation(self, model: str, query: Query, out: Path) -> list[str]:
+        """Evaluate an agent with the served index."""
+        words = ["eval", *self.evaluation_words(model, query, out)]
+        return launched(self.plan.machine_of_agent, _CLI, words)
+
+    def evaluation_words(self, model: str, query: Query, out: Path) -> list[str]:
+        """Its arguments."""
+        return [
+            *self._playing(model, self.plan.evaluation.questions, out),
+            *flags(self.plan.evaluation.options),
+            *self._keys(query),
+        ]
+
+    def retriever(self, rows: Path, start: Path | None, out: Path) -> list[str]:
+        """Train a retriever on the data in the folder `rows`, from the model `start` (None: the recipe's)."""
+        assert self.plan.retriever is not None
+        words = ["retriever", "train", *self.retriever_words(rows, start, out)]
+        machine, processes = self.plan.machine_of_retriever, self.plan.retriever.processes
+        if processes == 1:
+            return launched(machine, _CLI, words)
+        many = ["--nproc-per-node", str(processes), "-m", _CLI]
+        return launched(machine, "torch.distributed.run", [*many, *words])
+
+    def retriever_words(self, rows: Path, start: Path | None, out: Path) -> list[str]:
+        """Its arguments."""
+        retriever = self.plan.retriever
+        assert retriever is not None
+        options = {**retriever.options, **({"model": str(start)} if start else {})}
+        return [
+            *("--recipe", retriever.recipe, "--rows", str(rows / "train.jsonl")),
+            *("--corpus", str(rows / "passages.jsonl"), "--out", str(out), "--mode", retriever.query),
+            *flags(options),
+        ]
+
+    def index(self, encoder: Path, out: Path) -> list[str]:
+        """Build the index of a retriever."""
+        index = self.plan.index
+        words = ["--corpus", *index.corpus, "--out", str(out), "--backend", "dense"]
+        words += ["--encoder", str(encoder), *flags(index.options)]
+        return launched(self.plan.machine_of_retriever, "retrieval_server.build_index", words)
+
+    def _playing(self, model: str, questions: Sequence[str], out: Path) -> list[str]:
+        asked = [word for path in questions for word in ("--data", path)]
+        protocol = ["--protocol", self.plan.agent.protocol]
+        return ["--model", model, *asked, *protocol, "--retriever-url", self.url, "--out", str(out)]
+
+    def _keys(self, query: Query) -> list[str]:
+        return [*self.plan.agent.keys, *query_keys(query)]

@@ -1,0 +1,233 @@
+"""The YAML that describes a loop: which agent, which retriever, on which questions, and on which machines.
+
+    agent:       {model: models/Qwen2.5-7B, recipe: recipes/rag_r1/ppo_sq, protocol: rag_r1_sq}
+    data:        {questions: [data/train.parquet], options: {judge_url: ..., judge_model: ...}}
+    retriever:   {recipe: recipes/agentic_r/retriever_gpu.yaml}
+    index:       {first: indexes/e5, corpus: [wiki-18.jsonl.gz]}
+    server:      {url: http://127.0.0.1:8000}
+    evaluation:  {questions: [data/test.parquet]}
+
+Each `options` holds flags of the command of that step, with underscores: `judge_url` is `--judge-url`. The
+classes below say what each key is. `key=value` words on the command line change a key of the file:
+`agent.model=models/other`, `data.options.candidates=10`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field
+
+from rag_r1.options import Must, OptionFault, OptionsError, PositiveCount, Text, options, options_from
+
+Texts = Annotated[tuple[Text, ...], Must("a list of texts")]
+Paths = Annotated[tuple[Text, ...], Field(min_length=1), Must("a list of at least one path")]
+Flags = Annotated[dict[Text, Any], Must("a mapping of options")]
+Start = Literal["base", "previous"]
+#: What a query is sent with (rag_r1/retriever_query.py). Training data have no thoughts, so not `reasoning`.
+Query = Literal["plain", "agentic", "history"]
+
+
+class PlanError(ValueError):
+    """A loop that cannot be started; the message has all problems, one a line."""
+
+    def __init__(self, problems: Sequence[str]):
+        super().__init__("\n".join(problems))
+        self.problems = list(problems)
+
+
+@options("agent")
+class Agent:
+    """The agent, and the machine on which it is trained, plays and is evaluated."""
+
+    #: The folder of a Hugging Face model, from which the first training starts: a base, or one that is
+    #: trained already.
+    model: Text
+    #: A recipe of `rag-r1 train`; null: the agent stays as it is.
+    recipe: Text | None = None
+    #: Of Hydra, for its trainings; {round} is replaced by the number of the round.
+    overrides: Texts = ()
+    #: From what a later round's training starts: `model`, as published, or the agent of the round before.
+    start: Start = "base"
+    protocol: Text = "rag_r1_mq"
+    #: Of the block rag_r1, wherever the agent plays: rag_r1.agent.max_turns=5.
+    keys: Texts = ()
+    #: Words before its commands, or around them (commands.py): [ssh, gpu1, "cd /rag-r1 && {command}"].
+    launcher: Texts = ()
+    #: Python there; null: this one.
+    python: Text | None = None
+
+
+@options("data")
+class Data:
+    """What the retriever's training data are made of: `rag-r1 retriever data`."""
+
+    questions: Paths
+    options: Flags = field(default_factory=dict)
+
+
+@options("retriever")
+class Retriever:
+    """The retriever, and the machine on which it is trained and its index built."""
+
+    #: Of `rag-r1 retriever train`.
+    recipe: Text
+    options: Flags = field(default_factory=dict)
+    #: From what a later round's training starts: the recipe's model, or the retriever of the round before.
+    start: Start = "base"
+    #: What its queries are sent with.
+    query: Query = "agentic"
+    #: GPUs; above 1 it is started with torchrun.
+    processes: PositiveCount = 1
+    launcher: Texts = ()
+    python: Text | None = None
+
+
+@options("index")
+class Index:
+    """The index of the first round, and how the others are built: `build_index.py`."""
+
+    #: Its folder.
+    first: Text
+    #: What its queries are sent with.
+    first_query: Query = "plain"
+    corpus: Texts = ()
+    options: Flags = field(default_factory=dict)
+
+
+@options("server")
+class Server:
+    """The retrieval server."""
+
+    #: Its address; null: it is started here, for as long as the loop runs.
+    url: Text | None = None
+    #: Further words of start_retrieval.py, if it is started here.
+    options: Texts = ()
+    #: Where its machine has folders of this one: {/data/loop: /mnt/loop}.
+    paths: Annotated[dict[Text, Text], Must("a mapping of folders to folders")] = field(default_factory=dict)
+
+
+@options("evaluation")
+class Evaluation:
+    """What each agent and each retriever are measured with: `rag-r1 eval`."""
+
+    #: Held-out questions.
+    questions: Paths
+    #: With `supporting` the recall of gold passages is known, too.
+    options: Flags = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A loop. Without `retriever` and `data` it is a control: the same agent steps with the first index."""
+
+    agent: Agent
+    index: Index
+    evaluation: Evaluation
+    server: Server
+    data: Data | None = None
+    retriever: Retriever | None = None
+
+    @property
+    def served_elsewhere(self) -> bool:
+        """Is the agent one that stays as it is, behind an address?"""
+        sections = [self.evaluation, *([self.data] if self.data else [])]
+        return self.agent.recipe is None and all("base_url" in section.options for section in sections)
+
+    @property
+    def machine_of_retriever(self) -> tuple[tuple[str, ...], str]:
+        """Launcher and Python."""
+        assert self.retriever is not None
+        return self.retriever.launcher, self.retriever.python or sys.executable
+
+    @property
+    def machine_of_agent(self) -> tuple[tuple[str, ...], str]:
+        """Launcher and Python."""
+        return self.agent.launcher, self.agent.python or sys.executable
+
+
+_SECTIONS: dict[str, type] = {
+    "agent": Agent,
+    "data": Data,
+    "retriever": Retriever,
+    "index": Index,
+    "server": Server,
+    "evaluation": Evaluation,
+}
+_MAY_BE_ABSENT = ("data", "retriever")
+
+
+def read_plan(path: Path, overrides: Sequence[str] = ()) -> Plan:
+    """The loop of a file. Raises PlanError, with all wrong keys and values."""
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise PlanError([f"{path} cannot be read: {' '.join(str(error).split())}"]) from error
+    if not isinstance(given, dict):
+        raise PlanError([f"{path}: must be a mapping with the sections {', '.join(_SECTIONS)}"])
+    problems = [problem for override in overrides if (problem := _override(given, override))]
+    known = ", ".join(_SECTIONS)
+    problems += [f"{path}: unknown section {name}: use {known}" for name in given if name not in _SECTIONS]
+    read: dict[str, Any] = {}
+    for name, declared in _SECTIONS.items():
+        section = given.get(name)
+        if section is None and name in _MAY_BE_ABSENT:
+            read[name] = None
+            continue
+        try:
+            read[name] = _section(declared, name, section)
+        except OptionsError as error:
+            problems += [f"{path}: {fault}" for fault in error.faults]
+    if not problems:
+        problems = [f"{path}: {problem}" for problem in _contradictions(read)]
+    if problems:
+        raise PlanError(problems)
+    return Plan(**read)
+
+
+def _section(declared: type, name: str, section: Any) -> Any:
+    if section is None:
+        section = {}
+    if not isinstance(section, Mapping):
+        raise OptionsError([OptionFault(name, f"{name} must be a mapping, not {section!r}")])
+    return options_from(declared, section)
+
+
+def _contradictions(read: Mapping[str, Any]) -> list[str]:
+    found = []
+    if (read["data"] is None) != (read["retriever"] is None):
+        found.append("data and retriever are given together, or neither (then the retriever stays as it is)")
+    if read["retriever"] is not None and not read["index"].corpus:
+        found.append("index.corpus must be given: the index is built anew for each retriever")
+    if read["retriever"] is None and read["agent"].recipe is None:
+        found.append("agent.recipe or retriever must be given: otherwise there is nothing to train")
+    if read["retriever"] is None and read["agent"].start == "base":
+        found.append(
+            "agent.start must be previous where there is no retriever: otherwise all rounds train the same"
+        )
+    return found
+
+
+def _override(given: dict[str, Any], override: str) -> str | None:
+    """Put `section.key=value` into what was read; what is wrong with it, or None."""
+    key, _, text = override.partition("=")
+    *sections, last = key.split(".")
+    if not sections:
+        return f"{override}: write section.key=value, such as agent.model=models/other"
+    place = given
+    for name in sections:
+        if place.get(name) is None:
+            place[name] = {}
+        place = place[name]
+        if not isinstance(place, dict):
+            return f"{override}: {name} is no section"
+    try:
+        place[last] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        return f"{override}: its value cannot be read: {' '.join(str(error).split())}"
+    return None

@@ -1,0 +1,77 @@
+"""What a step has found out, read from the files of its command: figures of an evaluation, and what was asked
+of models meanwhile (requests and tokens)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rag_r1.evaluation.run_folder import JsonLines, RunError
+from rag_r1.evaluation.tape import Tape, Usage
+from rag_r1.pipeline.lock import PipelineError
+
+#: Name of a figure of ours -> its name in report.json.
+FIGURES = {"em": "em", "f1": "f1", "searches": "queries", "recall": "recall"}
+_USED = ("requests", "prompt_tokens", "completion_tokens")
+
+
+def evaluation_facts(folder: Path) -> dict[str, Any]:
+    """Of `rag-r1 eval` in `folder`/run: each figure's mean over the sources with its interval (`value`,
+    `low`, `high`; null if it is not known), and the usage. Raises PipelineError."""
+    report = _read(folder / "run" / "report.json")
+    try:
+        figures = {
+            name: {end: report["figures"][theirs]["mean"][end] for end in ("value", "low", "high")}
+            for name, theirs in FIGURES.items()
+        }
+        counted = report["counts"]["all"]
+        counts = {name: counted[name] for name in ("questions", "episodes", "failed")}
+    except (KeyError, TypeError) as error:
+        raise _unreadable(folder / "run" / "report.json", error) from error
+    return {**figures, **counts, "usage": _of_journals(folder / "run")}
+
+
+def data_facts(folder: Path) -> dict[str, Any]:
+    """Of `rag-r1 retriever data` in `folder`/run: searches, rows, and the usage of its three steps. Raises
+    PipelineError."""
+    told = _read(folder / "run" / "summary.json")
+    used = Usage()
+    try:
+        for step in ("trajectories", "correctness", "relevance"):
+            used.add(told.get(step, {}).get("usage", {}))
+        searches, rows = told["candidates"]["searches"], told["selection"]["rows"]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise _unreadable(folder / "run" / "summary.json", error) from error
+    return {"searches": searches, "rows": rows, "usage": _shown(used)}
+
+
+def _of_journals(run: Path) -> dict[str, int]:
+    """What the answers have used that are in the journals of an evaluation: the policy's and a judge's."""
+    tape = Tape()
+    try:
+        for path in (run / "journal" / "exchanges.ndjson", run / "judge" / "exchanges.ndjson"):
+            if path.is_file():
+                JsonLines(path, tape.seen).close()
+    except (OSError, RunError) as error:
+        raise PipelineError(str(error)) from error
+    return _shown(tape.usage)
+
+
+def _shown(used: Usage) -> dict[str, int]:
+    return {name: getattr(used, name) for name in _USED}
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("not a JSON object")
+        return found
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> PipelineError:
+    return PipelineError(f"{path} cannot be read ({error!r}): remove its step's folder to make it again")

@@ -1,0 +1,165 @@
+"""The retrieval server of a loop: before a step that searches, it serves the index of that step.
+
+What a server serves is in its memory, and not among the files of the loop. So nothing is taken for granted:
+the first step of a start that needs the server, and each one that needs another index, sends `POST /reload`
+with the folder of the index, and then compares `/ready` with the manifest in that folder. The server answers
+with the old index until the new one is loaded, and keeps it if the new one does not load, as when the encoder
+does not match its index; that is an error here.
+
+The server runs somewhere, at `server.url`, or is started here with the first index for as long as the loop
+runs. It must be allowed to open the folder OUT: `--reload-root`, which is by default the folder that contains
+the index with which it was started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from rag_r1.demo.server import ServerError, retrieval_server
+from rag_r1.evaluation.card_facts import CardError, asked
+from rag_r1.evaluation.markdown import plain
+from rag_r1.iterate.plan import Server
+from rag_r1.pipeline.lock import PipelineError
+from rag_r1.tools.query_format import ready_address
+from rag_r1.tools.retrieval import TOKEN_VARIABLE, token_header
+
+#: In the folder OUT: what a server that is started here prints.
+LOG = "server.log"
+#: Where a dry run has no server yet.
+UNKNOWN = "http://127.0.0.1:PORT"
+#: Seconds for an index to be loaded; one of many gigabytes takes minutes.
+_LOADING_S = 3600.0
+#: What `/ready` and a manifest both tell, by their names there.
+_SAME = ("passages", "corpus_sha256", "encoder", "separator", "max_length", "query_prefix")
+
+
+class RetrievalService:
+    """The server of a loop in the folder `out`; a context manager. `url`: its address, once it is known."""
+
+    def __init__(self, server: Server, out: Path):
+        self.server, self.out = server, out
+        self.url = (server.url or "").rstrip("/")
+        self._serves: Path | None = None
+        self._started = ExitStack()
+
+    def __enter__(self) -> RetrievalService:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._started.close()
+
+    def serve(self, index: Path) -> str:
+        """See to it that the index in this folder is served; returns the address. Raises PipelineError."""
+        if self._serves == index:
+            return self.url
+        if not self.url:
+            self._start(index)
+        else:
+            self._order(index)
+        self._compare(index)
+        self._serves = index
+        return self.url
+
+    def told(self) -> dict[str, Any]:
+        """What the server says about its index, but for the number of reloads. Raises PipelineError."""
+        try:
+            ready = asked(self.url)["ready"] if ready_address(self.url)[1] is None else self._of_index()
+        except CardError as error:
+            raise PipelineError(str(error)) from error
+        if ready is None:
+            raise PipelineError(f"the server at {self.url} is not ready: see its log")
+        return {name: ready.get(name) for name in _SAME}
+
+    def _of_index(self) -> dict[str, Any] | None:
+        """What `/ready` says about the index that the address names."""
+        address, name = ready_address(self.url)
+        answer = self._request("GET", address)
+        indexes = answer.json().get("indexes") if answer.status_code == 200 else None
+        return indexes.get(name) if isinstance(indexes, dict) else None
+
+    def _start(self, index: Path) -> None:
+        log = self.out / LOG
+        root = os.path.commonpath([index.resolve().parent, self.out])
+        try:
+            options = ("--reload-root", root, *self.server.options)
+            started = retrieval_server(index, log, *options, wait_s=_LOADING_S)
+            self.url = self._started.enter_context(started)
+        except ServerError as error:
+            raise PipelineError(f"{error}\nlog of the retrieval server: {log}") from error
+
+    def _order(self, index: Path) -> None:
+        address, name = ready_address(self.url)
+        body = {"path": self.path_there(index), **({"index": name} if name else {})}
+        encoder = facts_of(index)["encoder"]
+        if encoder and (there := self.path_there(Path(encoder))) != encoder:
+            body["encoder"] = there
+        deadline = time.monotonic() + _LOADING_S
+        while True:
+            answer = self._request("POST", f"{address.removesuffix('/ready')}/reload", body)
+            # A reload that an earlier start has ordered may still be under way.
+            if answer.status_code != 409 or time.monotonic() > deadline:
+                break
+            time.sleep(1)
+        if answer.status_code == 401:
+            raise PipelineError(f"{self.url} requires a token: set the variable {TOKEN_VARIABLE}")
+        if answer.status_code != 200:
+            raise PipelineError(
+                f"the server at {self.url} does not load {index} (HTTP {answer.status_code}): "
+                f"{plain(answer.text)}. See its log; --reload-root must contain that folder as its machine "
+                "sees it (server.paths)"
+            )
+
+    def path_there(self, index: Path) -> str:
+        """The folder as the server's machine names it."""
+        for here, there in self.server.paths.items():
+            if index.is_relative_to(Path(here).resolve()):
+                return str(Path(there) / index.relative_to(Path(here).resolve()))
+        return str(index)
+
+    def _compare(self, index: Path) -> None:
+        served, expected = self.told(), facts_of(index)
+        wrong = [
+            f"{name} is {served[name]!r}, and {expected[name]!r} in {index / 'manifest.json'}"
+            for name in _SAME
+            if served[name] != expected[name]
+        ]
+        if wrong:
+            raise PipelineError(
+                f"the server at {self.url} does not serve {index}: {'; '.join(wrong)}. Does its machine see "
+                "the same folder there (server.paths), and does nobody else reload it?"
+            )
+
+    def _request(self, method: str, address: str, body: Any = None) -> httpx.Response:
+        try:
+            with httpx.Client(timeout=_LOADING_S, trust_env=False, headers=token_header()) as client:
+                return client.request(method, address, json=body)
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise PipelineError(
+                f"no retrieval server answers at {self.url} ({type(error).__name__}): start it, or correct "
+                "server.url"
+            ) from error
+
+
+def facts_of(index: Path) -> dict[str, Any]:
+    """What a server of this index says at `/ready`, by the manifest. Raises PipelineError if it cannot be
+    read."""
+    path = index / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        encoder = (manifest.get("dense") or {}).get("encoder") or {}
+        names = {"encoder": "name"}
+        return {
+            "passages": manifest["count"],
+            "corpus_sha256": manifest["corpus"]["sha256"],
+            **{name: encoder.get(names.get(name, name)) for name in _SAME[2:]},
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"{path} cannot be read ({error!r})"
+        raise PipelineError(f"{what}: give the folder of a finished index") from error

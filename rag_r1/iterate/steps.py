@@ -1,0 +1,258 @@
+"""The steps of a loop, in order; each is a folder in OUT.
+
+    start/evaluation           the first agent with the first index
+    round1/agent               the agent, trained with the index of the round before    rag-r1 stages
+    round1/agent_evaluation    what that has changed                                    rag-r1 eval
+    round1/data                which passages help this agent                           rag-r1 retriever data
+    round1/retriever           the retriever, trained on that                           rag-r1 retriever train
+    round1/index               its index                                                build_index.py
+    round1/reload              the server serves it from now on                         POST /reload
+    round1/evaluation          what that has changed                                    rag-r1 eval
+    ...
+    round3/agent               after two rounds: the agent, trained with the last index
+    round3/agent_evaluation
+
+So one more round goes on where the last loop has ended. An agent that stays as it is has no steps of its own,
+and a control without a retriever has nothing but the agent's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rag_r1.afterwards import finished_model
+from rag_r1.iterate.commands import Commands
+from rag_r1.iterate.plan import Plan, Query
+from rag_r1.iterate.results import data_facts, evaluation_facts
+from rag_r1.pipeline.folder import hash_of_file
+from rag_r1.pipeline.lock import PipelineError
+from rag_r1.train import Recipe
+
+#: Options that decide how fast a step is, what it costs or where it asks, and not what its result is.
+_HOW_FAST = frozenset(
+    {
+        *("in_flight", "rpm", "tpm", "timeout_s", "retries", "backoff_s", "tries", "max_cost", "trust_env"),
+        *("price_in", "price_out", "base_url", "api_key_env", "vllm_options"),
+        *("judge_url", "judge_api_key_env", "judge_in_flight", "judge_rpm", "judge_max_cost"),
+        *("judge_price_in", "judge_price_out"),
+        *("save_steps", "logging_steps", "logger", "project_name", "experiment_name", "no_progress"),
+        "device",
+    }
+)
+
+
+@dataclass(frozen=True)
+class LoopStep:
+    """A step. `settings`, `needs`, `results`: as in rag_r1/pipeline/folder.py. `index`: the folder of the
+    index that must be served meanwhile, if it searches. `command`: its command for a server's address; None:
+    to serve the index is all. `made`: a file in its folder with which the command has no more to do.
+    `finish`: takes the folder after that, and returns facts."""
+
+    name: str
+    settings: Mapping[str, Any]
+    results: Sequence[str]
+    needs: Sequence[str] = ()
+    index: Path | None = None
+    command: Callable[[str], list[str]] | None = None
+    made: str | None = None
+    finish: Callable[[Path], Mapping[str, Any]] = lambda folder: {}
+
+
+@dataclass
+class _State:
+    """What the steps until now have led to: the agent's model and the served index, and the steps that have
+    made them."""
+
+    model: str
+    index: Path
+    query: Query
+    by_agent: tuple[str, ...] = ()
+    by_index: tuple[str, ...] = ()
+    retriever: Path | None = None
+    by_retriever: tuple[str, ...] = ()
+
+
+class Loop:
+    """The steps of a plan for `rounds` rounds in the folder `out`."""
+
+    def __init__(self, plan: Plan, out: Path, rounds: int):
+        self.plan, self.out, self.rounds = plan, out, rounds
+        model = plan.agent.model
+        self._first = _State(
+            model=model if plan.served_elsewhere else str(Path(model).resolve()),
+            index=Path(plan.index.first).resolve(),
+            query=plan.index.first_query,
+        )
+
+    def steps(self) -> list[LoopStep]:
+        """All of them. Raises PipelineError if a file of the plan cannot be read."""
+        try:
+            return self._steps()
+        except OSError as error:
+            raise PipelineError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    def _steps(self) -> list[LoopStep]:
+        now = _State(**vars(self._first))
+        steps = [self._evaluation("start/evaluation", now)]
+        trains_agent, trains_retriever = self.plan.agent.recipe is not None, self.plan.retriever is not None
+        last = self.rounds + 1 if trains_agent and trains_retriever else self.rounds
+        for number in range(1, last + 1):
+            if trains_agent:
+                steps.append(self._agent(number, now))
+                steps.append(self._evaluation(f"round{number}/agent_evaluation", now))
+            if trains_retriever and number <= self.rounds:
+                steps += self._new_retriever(number, now)
+                steps.append(self._evaluation(f"round{number}/evaluation", now))
+        return steps
+
+    def _commands(self, url: str) -> Commands:
+        return Commands(self.plan, url)
+
+    def _agent(self, number: int, now: _State) -> LoopStep:
+        agent, name = self.plan.agent, f"round{number}/agent"
+        assert agent.recipe is not None
+        previous = agent.start == "previous"
+        start = now.model if previous else self._first.model
+        needs = (now.by_agent if previous else ()) + now.by_index
+        query, training = now.query, self.out / name / "training"
+        settings = {
+            "recipe": _content(Recipe.find(agent.recipe).path),
+            "overrides": list(agent.overrides),
+            **self._playing(now),
+            **({} if previous and now.by_agent else {"start": self._first_agent}),
+        }
+        now.model, now.by_agent = str(self.out / name / "model"), (name,)
+        return LoopStep(
+            name,
+            settings,
+            ("model",),
+            needs,
+            now.index,
+            lambda url: self._commands(url).agent(start, query, number, training),
+            finish=_link_model,
+        )
+
+    def _evaluation(self, name: str, now: _State) -> LoopStep:
+        evaluation, model, query = self.plan.evaluation, now.model, now.query
+        settings = {
+            "questions": [_content(path) for path in evaluation.questions],
+            "options": _decisive(evaluation.options),
+            **self._playing(now),
+            **({} if now.by_agent else {"agent": self._first_agent}),
+        }
+        run = self.out / name / "run"
+        return LoopStep(
+            name,
+            settings,
+            ("run/report.json",),
+            now.by_agent + now.by_index,
+            now.index,
+            lambda url: self._commands(url).evaluation(model, query, run),
+            finish=evaluation_facts,
+        )
+
+    def _new_retriever(self, number: int, now: _State) -> list[LoopStep]:
+        """Data, retriever, index and reload."""
+        plan, here = self.plan, f"round{number}"
+        assert plan.data is not None and plan.retriever is not None
+        data, retriever, index, reload = (f"{here}/{n}" for n in ("data", "retriever", "index", "reload"))
+        model, query = now.model, now.query
+        data_run, retriever_run = self.out / data / "run", self.out / retriever / "run"
+        start = now.retriever if plan.retriever.start == "previous" else None
+        steps = [
+            LoopStep(
+                data,
+                {
+                    "questions": [_content(path) for path in plan.data.questions],
+                    "options": _decisive(plan.data.options),
+                    **self._playing(now),
+                    **({} if now.by_agent else {"agent": self._first_agent}),
+                },
+                ("run/train.jsonl", "run/passages.jsonl"),
+                now.by_agent + now.by_index,
+                now.index,
+                lambda url: self._commands(url).data(model, query, data_run),
+                finish=data_facts,
+            ),
+            LoopStep(
+                retriever,
+                {
+                    "recipe": _content(plan.retriever.recipe),
+                    "options": _decisive(plan.retriever.options),
+                    "query": plan.retriever.query,
+                },
+                ("run/model",),
+                (data, *(now.by_retriever if start else ())),
+                command=lambda url: self._commands(url).retriever(data_run, start, retriever_run),
+            ),
+        ]
+        now.retriever, now.by_retriever = retriever_run / "model", (retriever,)
+        now.index, now.by_index, now.query = self.out / index / "index", (index,), plan.retriever.query
+        encoder, built = now.retriever, now.index
+        steps += [
+            LoopStep(
+                index,
+                {
+                    "corpus": [_files(path) for path in plan.index.corpus],
+                    "options": _decisive(plan.index.options),
+                },
+                ("index/manifest.json",),
+                (retriever,),
+                command=lambda url: self._commands(url).index(encoder, built),
+                made="index/manifest.json",  # an index that is there would be refused
+            ),
+            LoopStep(reload, {}, ("served.json",), (index,), now.index),
+        ]
+        return steps
+
+    @property
+    def _first_agent(self) -> str:
+        """What the first agent is, for settings."""
+        return self._first.model if self.plan.served_elsewhere else _files(self._first.model)
+
+    def _playing(self, now: _State) -> dict[str, Any]:
+        """Settings of whatever plays: how, and with which index, if that is not another step's result."""
+        agent = self.plan.agent
+        settings = {"protocol": agent.protocol, "keys": list(agent.keys), "query": now.query}
+        if now.by_index:
+            return settings
+        return settings | {"index": _content(now.index / "manifest.json")}
+
+
+def _link_model(folder: Path) -> dict[str, Any]:
+    """Link the model that the training in this folder has left as `model`."""
+    stage = folder / "training" / "stage1"
+    try:
+        model = finished_model(stage)
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"{stage / 'finished'} names no model ({error}): remove {folder}") from error
+    part = folder / "model.part"
+    part.unlink(missing_ok=True)
+    part.symlink_to(os.path.relpath(model, folder))
+    part.replace(folder / "model")
+    return {"model": os.path.relpath(model, folder)}
+
+
+def _decisive(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in sorted(options.items()) if name not in _HOW_FAST}
+
+
+def _content(path: str | Path) -> str:
+    """A file by its content: the first 16 digits of its hash. For files that are read in moments."""
+    return hash_of_file(Path(path)).hex()[:16]
+
+
+def _files(name: str) -> str:
+    """A large file, or a folder of such, by names and sizes; a name that is none of these as it is."""
+    path = Path(name)
+    if not path.exists():
+        return name
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    told = json.dumps([[str(file.relative_to(path.parent)), file.stat().st_size] for file in files])
+    return hashlib.sha256(told.encode()).hexdigest()[:16]

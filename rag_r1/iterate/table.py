@@ -1,0 +1,113 @@
+"""What came of the rounds: `rounds.json`, `rounds.md` and `rounds.png` in OUT, written anew after each step.
+
+A row is an evaluation on the held-out questions: of the first agent, and then after each training of the
+agent and after each new retriever. The figures are those of `rag-r1 eval`, as the mean over the data sources
+with their intervals. The usage of a row is all that was asked of models since the row before: the making of
+training data and the evaluation itself. What a training generates in its rollouts is not in it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rag_r1.evaluation.markdown import cell, number, table, whole, with_interval
+from rag_r1.evaluation.pictures import picture
+from rag_r1.evaluation.run_folder import write_whole
+from rag_r1.pipeline.folder import PipelineFolder
+
+JSON, MARKDOWN, PICTURE = "rounds.json", "rounds.md", "rounds.png"
+_EVALUATION = re.compile(r"round(\d+)/(agent_)?evaluation")
+_USED = {
+    "requests": "requests",
+    "prompt_tokens": "prompt tokens",
+    "completion_tokens": "generated tokens",
+}
+_COLORS = {"em": "#2563eb", "recall": "#059669", "searches": "#ea580c"}
+_NOTE = """\
+EM, recall, F1 and searches are means over the data sources, on the held-out questions, with bootstrap
+intervals. Recall is the share of a question's gold passages that the episode's searches returned among their
+first k (`rag_r1.retriever.topk`); it is known where `evaluation.options.supporting` names them. Requests and
+tokens are those of training data and evaluation since the row above, without the rollouts of trainings."""
+
+
+def rows_of(folder: PipelineFolder, names: Sequence[str]) -> list[dict[str, Any]]:
+    """A row for each evaluation among these steps, in order, up to the first step that is not done."""
+    rows: list[dict[str, Any]] = []
+    used: dict[str, int] = {}
+    for name in names:
+        if folder.seconds(name) is None:
+            break
+        facts = folder.facts(name)
+        for key, count in facts.get("usage", {}).items():
+            used[key] = used.get(key, 0) + count
+        if "em" in facts:
+            figures = {key: value for key, value in facts.items() if key != "usage"}
+            rows.append({"step": name, "after": label(name), **figures, "usage": used})
+            used = {}
+    return rows
+
+
+def label(name: str) -> str:
+    """After what an evaluation was made, in words."""
+    found = _EVALUATION.fullmatch(name)
+    if found is None:
+        return "start"
+    return f"round {found[1]}, {'agent' if found[2] else 'retriever'}"
+
+
+def write_table(out: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Write the three files (the picture where matplotlib is there); returns the lines of the table."""
+    lines = table(
+        ("after", "EM", "searches a question", "recall", "F1", *_USED.values()),
+        [
+            (
+                cell(row["after"]),
+                with_interval(row["em"]),
+                number(row["searches"]["value"], 2),
+                with_interval(row["recall"]),
+                number(row["f1"]["value"]),
+                *(whole(row["usage"][key]) for key in _USED),
+            )
+            for row in rows
+        ],
+    )
+    write_whole(out / JSON, json.dumps({"format": 1, "rows": list(rows)}, indent=2) + "\n")
+    drawn = draw(rows, out)
+    shown = [f"![EM, recall and searches]({path.name})\n" for path in drawn]
+    write_whole(out / MARKDOWN, "\n".join(["# Rounds\n", *shown, *lines, "", _NOTE]) + "\n")
+    return lines
+
+
+def draw(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
+    """EM and recall with their intervals, and searches a question; the paths of what was drawn."""
+    drawn: list[Path] = []
+    with picture(out / PICTURE, drawn, width=10.0, height=3.6, panels=2) as axes:
+        if axes is not None:
+            scores, searches = axes
+            _line(scores, rows, "em", "EM")
+            _line(scores, rows, "recall", "recall of gold passages")
+            scores.set(ylim=(-0.02, 1.02))
+            scores.legend(frameon=False)
+            _line(searches, rows, "searches", "searches")
+            searches.set(ylabel="searches a question")
+            searches.set_ylim(bottom=0)
+            for one in axes:
+                one.set_xticks(range(len(rows)), [row["after"] for row in rows], rotation=30, ha="right")
+    return drawn
+
+
+def _line(axes: Any, rows: Sequence[Mapping[str, Any]], name: str, shown: str) -> None:
+    points = [(place, row[name]) for place, row in enumerate(rows) if row[name]["value"] is not None]
+    if not points:
+        return
+    values = [point["value"] for _, point in points]
+    ends = [
+        [abs(point["value"] - (point["value"] if point[end] is None else point[end])) for _, point in points]
+        for end in ("low", "high")
+    ]
+    places, color = [place for place, _ in points], _COLORS[name]
+    axes.errorbar(places, values, yerr=ends, fmt="o-", capsize=2, markersize=4, color=color, label=shown)

@@ -1,0 +1,7 @@
+"""Work in steps, each a command or a training, that can be killed at any time and goes on.
+
+lock.py keeps two processes out of one folder, processes.py starts commands and ends what a killed start has
+left behind, folder.py skips, resumes and refuses steps by their markers. `rag-r1 pipeline` and
+`rag-r1 iterate` use all three. `rag-r1 stages` and `rag-r1 sft` use the first two: their markers are older, a
+file `finished` and veRL's checkpoints.
+"""

@@ -1,0 +1,165 @@
+"""Processes that a pipeline starts, and their end: also of those that a killed pipeline has left behind.
+
+A command may share the terminal and the lock of the process that starts it (`run_here`), or run in a session
+of its own (`run_to_end`), which is ended whole when the pipeline is interrupted (Ctrl-C, SIGTERM) or fails.
+SIGKILL gives no chance to do so. Therefore every process that a pipeline starts, and every process that these
+start (Ray's too), inherits the variable `RAG_R1_PIPELINE`, whose value is the folder OUT. The next start in
+OUT, which holds its lock, finds such processes in /proc and ends them by their id before it goes on:
+otherwise an orphaned training would write into the folder in which a new one is started.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from rag_r1.pipeline.lock import PipelineError
+
+MARK = "RAG_R1_PIPELINE"
+#: Seconds that a process is given to end by itself.
+_END_S = 20.0
+#: Lines of a log in an error.
+_SHOWN = 25
+
+
+def mark_children(out: Path) -> None:
+    """From now on, every process that this one starts carries the mark of OUT."""
+    os.environ[MARK] = str(out)
+
+
+def run_module(
+    *words: object, log: Path | None = None, watch: Callable[[], None] | None = None, **environment: str
+) -> None:
+    """Run `python -m ...` as `run_to_end` does."""
+    command = [sys.executable, "-m", *map(str, words)]
+    run_to_end(command, log=log, watch=watch, environment=environment, named=f"python -m {words[0]}")
+
+
+def run_to_end(
+    command: Sequence[str],
+    *,
+    log: Path | None = None,
+    watch: Callable[[], None] | None = None,
+    environment: Mapping[str, str] | None = None,
+    named: str | None = None,
+) -> None:
+    """Run a command to its end in a session of its own; its output goes to this process's, or to the end of
+    `log`. `watch` is called about twice a second; `named`: the command in an error. Raises PipelineError if
+    it cannot be started, or ends with another status than 0."""
+    named = named or " ".join(command[:4])
+    sys.stdout.flush()
+    output = None if log is None else log.open("ab")
+    try:
+        process = start(command, output, environment)
+        try:
+            while True:
+                try:
+                    process.wait(0.5)
+                    break
+                except subprocess.TimeoutExpired:
+                    if watch is not None:
+                        watch()
+        finally:
+            end_session(process)
+    finally:
+        if output is not None:
+            output.close()
+    if process.returncode:
+        told = "" if log is None else f"; the end of {log}:\n{tail(log)}\n"
+        raise PipelineError(
+            f"{named} ended with status {process.returncode}{told}; the same command of the pipeline, given "
+            "again, goes on"
+        )
+
+
+def start(
+    command: Sequence[str], output: BinaryIO | None, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen:
+    """Start a command in a session of its own, whose output goes to `output`. Raises PipelineError if there
+    is no such program."""
+    try:
+        return subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=None if output is None else subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise PipelineError(f"{command[0]} cannot be started: {error.strerror}") from error
+
+
+def run_here(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
+    """Run a training's command in a process that ends with this one; it inherits the folder's lock. Returns
+    its exit status."""
+    process = subprocess.Popen(command, close_fds=False, env=environment)
+    try:
+        return process.wait()
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def end_session(process: subprocess.Popen) -> None:
+    """Stop a process that leads a session, and all processes of that session, with SIGINT first."""
+    if process.poll() is None:
+        for sign, wait_s in ((signal.SIGINT, 20), (signal.SIGTERM, 10), (signal.SIGKILL, 10)):
+            os.killpg(process.pid, sign)
+            try:
+                process.wait(wait_s)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log."""
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return "\n".join(lines[-_SHOWN:])
+
+
+def end_leftovers(out: Path) -> int:
+    """End the processes that an earlier start in OUT has left behind; returns how many there were. Raises
+    PipelineError if one does not end. Only for who holds OUT's lock."""
+    left = leftovers(out)
+    for sign, wait_s in ((signal.SIGTERM, _END_S), (signal.SIGKILL, _END_S)):
+        for process in leftovers(out):
+            try:
+                os.kill(process, sign)
+            except ProcessLookupError:
+                continue
+        deadline = time.monotonic() + wait_s
+        while leftovers(out) and time.monotonic() < deadline:
+            time.sleep(0.2)
+    if still := leftovers(out):
+        raise PipelineError(
+            f"processes of an earlier start in {out} do not end: {', '.join(map(str, still))}"
+        )
+    return len(left)
+
+
+def leftovers(out: Path) -> list[int]:
+    """Ids of the running processes with the mark of OUT, without this one. None where there is no /proc."""
+    mark = f"{MARK}={out}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        if int(folder.name) == os.getpid():
+            continue
+        try:
+            # What has ended but is not waited for (a zombie) has no environment left.
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+        except OSError:  # ended meanwhile, or somebody else's
+            continue
+    return sorted(found)

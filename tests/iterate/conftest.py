@@ -1,0 +1,36 @@
+"""A loop of stubs for each test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from stub_loop import StubLoop, StubServer
+
+from rag_r1.pipeline.processes import MARK
+
+
+@pytest.fixture
+def server() -> StubServer:
+    return StubServer()
+
+
+@pytest.fixture(scope="module")
+def two_rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubLoop]:
+    """A loop after two rounds, for tests that only read; `orders` are those to its server."""
+    server = StubServer()
+    with pytest.MonkeyPatch.context() as patch, server.run() as url:
+        patch.setenv(MARK, "")
+        made = StubLoop(tmp_path_factory.mktemp("two_rounds"), url)
+        assert made.run("--rounds", "2") == 0
+        made.orders = [path.removeprefix(f"{made.folder}/") for path in server.orders]
+        yield made
+
+
+@pytest.fixture
+def loop(tmp_path: Path, server: StubServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubLoop]:
+    monkeypatch.setenv(MARK, os.environ.get(MARK, ""))  # the loop sets it for its children
+    with server.run() as url:
+        yield StubLoop(tmp_path, url)

@@ -1,0 +1,164 @@
+"""A small loop whose trainings are stubs (stub_python.py), and whose server is one of a few lines."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import yaml
+
+from rag_r1.iterate import command
+from rag_r1.iterate.server import facts_of
+
+ROOT = Path(__file__).parents[2]
+STUB = Path(__file__).with_name("stub_python.py")
+#: Files that tell how the work went, not what came of it.
+HOW = {"begun.json", "done.json", "log.txt", "state.json", "lock", "server.log"}
+
+
+class StubServer:
+    """Serves what `/reload` names, if that is an index, and tells so at `/ready`. `orders`: the folders that
+    it was told to open; `lies`: facts that it tells in the place of those of its index."""
+
+    def __init__(self) -> None:
+        self.serves: dict[str, Any] = {}
+        self.orders: list[str] = []
+        self.lies: dict[str, Any] = {}
+        self.busy = 0
+        self._version = 0
+
+    def reload(self, path: str) -> tuple[int, Any]:
+        """The answer to an order."""
+        if self.busy:
+            self.busy -= 1
+            return 409, {"error": "a reload is under way"}
+        self.orders.append(path)
+        if not (Path(path) / "manifest.json").is_file():
+            return 422, {"error": "no such index. The old index keeps serving."}
+        self.serves, self._version = facts_of(Path(path)), self._version + 1
+        return 200, self.ready()
+
+    def ready(self) -> dict[str, Any]:
+        """The answer of `/ready`."""
+        return {"status": "ready", "index_version": self._version, **self.serves, **self.lies}
+
+    @contextmanager
+    def run(self) -> Iterator[str]:
+        """Its address, for the length of a block."""
+        stub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._answer(200, stub.ready())
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                self._answer(*stub.reload(body["path"]))
+
+            def _answer(self, status: int, value: Any) -> None:
+                data = json.dumps(value).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *unused: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+class StubLoop:
+    """The files of a loop in `folder`, its recipe `loop.yaml` and its OUT `out`."""
+
+    def __init__(self, folder: Path, url: str):
+        self.folder, self.url = folder, url
+        self.out = folder / "out"
+        self.recipe = folder / "loop.yaml"
+        self.orders: list[str] = []
+        python = folder / "python"
+        python.write_text(f"#!{sys.executable} -SE\n{STUB.read_text()}")
+        python.chmod(0o755)
+        (folder / "model").mkdir()
+        (folder / "model" / "config.json").write_text("{}")
+        (folder / "first").mkdir()
+        encoder = {"name": "first", "separator": "[SEP]", "max_length": 64, "query_prefix": ""}
+        manifest = {"count": 3, "corpus": {"sha256": "0"}, "dense": {"encoder": encoder}}
+        (folder / "first" / "manifest.json").write_text(json.dumps(manifest))
+        for name in ("train.jsonl", "test.jsonl", "corpus.jsonl"):
+            (folder / name).write_text(f"{name}\n")
+        machine = {"python": str(python)}
+        self.plan: dict[str, Any] = {
+            "agent": {"model": f"{folder}/model", "recipe": "recipes/demo/grpo", **machine},
+            "data": {"questions": [f"{folder}/train.jsonl"], "options": {"candidates": 5}},
+            "retriever": {"recipe": str(ROOT / "recipes/agentic_r/retriever_cpu.yaml"), **machine},
+            "index": {"first": f"{folder}/first", "corpus": [f"{folder}/corpus.jsonl"]},
+            "server": {"url": url},
+            "evaluation": {"questions": [f"{folder}/test.jsonl"]},
+        }
+
+    def words(self, *more: str) -> list[str]:
+        """Arguments of `rag-r1 iterate`."""
+        self.recipe.write_text(yaml.safe_dump(self.plan))
+        return ["--recipe", str(self.recipe), "--out", str(self.out), *more]
+
+    def run(self, *more: str) -> int:
+        """Take the steps in this process; returns the exit status."""
+        return command.main(self.words(*more))
+
+    def start(self, *more: str, **environment: str) -> multiprocessing.Process:
+        """Take the steps in a process of their own, a fork of this one."""
+
+        def work(words: list[str]) -> None:
+            os.environ.update(environment)
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, 1)
+            os.dup2(null, 2)
+            os._exit(command.main(words))
+
+        process = multiprocessing.get_context("fork").Process(target=work, args=(self.words(*more),))
+        process.start()
+        return process
+
+    def aside(self) -> Path:
+        """Move OUT away, so that the loop can be taken again; returns where it is now."""
+        whole = self.folder / "whole"
+        shutil.move(self.out, whole)
+        return whole
+
+    def units(self) -> int:
+        """Units of work that are done."""
+        return sum(path.read_bytes().count(b"\n") for path in self.out.rglob("work.log"))
+
+
+def artefacts(out: Path) -> dict[str, bytes]:
+    """What came of a loop: all files by name, with the targets of links."""
+    files = (path for path in out.rglob("*") if path.is_file() and path.name not in HOW)
+    found = {path.relative_to(out).as_posix(): path.read_bytes() for path in files}
+    links = (path for path in out.rglob("*") if path.is_symlink())
+    return found | {path.relative_to(out).as_posix(): os.readlink(path).encode() for path in links}
+
+
+def facts(out: Path) -> Mapping[str, Any]:
+    """The facts of each step that is done."""
+    return {
+        path.parent.relative_to(out).as_posix(): json.loads(path.read_text())["facts"]
+        for path in sorted(out.rglob("done.json"))
+    }

@@ -1,0 +1,145 @@
+"""All that is wrong with a loop is told at once, by its key, before anything is started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from rag_r1.iterate.plan import PlanError, read_plan
+
+
+def problems(loop, capsys) -> list[str]:
+    """What the command says against the loop, without starting anything."""
+    assert loop.run() == 1
+    assert not loop.out.exists()
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1] == f"{len(said) - 1} error(s): nothing was started"
+    return [line.removeprefix(f"error: {loop.recipe}: ") for line in said[:-1]]
+
+
+def test_wrong_keys_and_values_of_all_sections_are_told_together(loop, capsys):
+    loop.plan["agent"] |= {"modle": "x", "start": "last", "overrides": "a=1"}
+    loop.plan["retriever"]["processes"] = 0
+    del loop.plan["index"]["first"]
+    loop.plan["evaluation"] = ["questions"]
+    loop.plan["sever"] = {}
+    told = problems(loop, capsys)
+    assert told == [
+        "unknown section sever: use agent, data, retriever, index, server, evaluation",
+        "unknown key agent.modle: use one of model, recipe, overrides, start, protocol, keys, launcher, "
+        "python; did you mean model?",
+        "agent.overrides must be a list of texts, not 'a=1'",
+        "agent.start must be base or previous, not 'last'",
+        "retriever.processes must be a whole number of at least 1, not 0",
+        "index.first must be given: a text",
+        "evaluation must be a mapping, not ['questions']",
+    ]
+
+
+def test_what_the_commands_would_refuse_is_told_together(loop, capsys):
+    loop.plan["agent"]["keys"] = ["rag_r1.agent.max_turn=3"]
+    loop.plan["data"]["options"] = {"candidates": 0, "model": "x"}
+    loop.plan["retriever"]["options"] = {"learning_speed": 1}
+    loop.plan["evaluation"]["options"] = {"samples": 2}
+    expected = [
+        "data.options.model: the loop sets it: leave it out",
+        "evaluation.options: --samples above 1 needs",
+        "data.options: argument --candidates: must be a whole number",
+        "retriever.recipe or retriever.options: unrecognized arguments: --learning-speed",
+    ]
+    told = problems(loop, capsys)
+    assert [line[: len(start)] for line, start in zip(told, expected, strict=True)] == expected
+    loop.plan["evaluation"]["options"] = {}
+    expected[1] = "agent.protocol or agent.keys: unknown key rag_r1.agent.max_turn"
+    told = problems(loop, capsys)
+    assert [line[: len(start)] for line, start in zip(told, expected, strict=True)] == expected
+
+
+def test_files_that_are_not_there_are_told_together(loop, capsys):
+    for name in ("train.jsonl", "test.jsonl", "corpus.jsonl", "first/manifest.json"):
+        (loop.folder / name).unlink()
+    shutil.rmtree(loop.folder / "model")
+    loop.plan["agent"]["recipe"] = "recipes/none"
+    loop.plan["retriever"]["recipe"] = "none.yaml"
+    told = problems(loop, capsys)
+    keys = ["evaluation.questions", "data.questions", "index.corpus", "index.first", "agent.model"]
+    assert [line.partition(":")[0] for line in told] == [*keys, "agent.recipe", "retriever.recipe"]
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "told"),
+    [
+        ("agent", "overrides", ["rag_r1.retriever.url=x"], "agent.overrides: rag_r1.retriever.url is set by"),
+        ("agent", "overrides", ["trainer"], "agent.overrides: trainer is not key=value"),
+        ("agent", "keys", ["trainer.total_epochs=1"], "agent.keys: trainer.total_epochs is no key of rag_r1"),
+        ("evaluation", "options", {"base_url": "x"}, "evaluation.options.base_url: the agent is trained"),
+        ("index", "options", {"encoder": "x"}, "index.options.encoder: the loop sets it"),
+        ("index", "corpus", [], "index.corpus must be given"),
+    ],
+)
+def test_what_the_loop_sets_itself_cannot_be_set(loop, capsys, section, key, value, told):
+    loop.plan[section][key] = value
+    assert [line for line in problems(loop, capsys) if line.startswith(told)]
+
+
+@pytest.mark.parametrize(
+    ("absent", "told"),
+    [
+        (("data",), "data and retriever are given together"),
+        (("data", "retriever"), "agent.start must be previous"),
+        (("recipe", "data", "retriever"), "there is nothing to train"),
+    ],
+)
+def test_a_loop_that_trains_nothing_or_half_is_refused(loop, capsys, absent, told):
+    for name in absent:
+        (loop.plan["agent"] if name == "recipe" else loop.plan).pop(name)
+    assert any(told in line for line in problems(loop, capsys))
+
+
+@pytest.mark.parametrize("text", ["[", "- a", "agent: {model: \0}"])
+def test_a_recipe_that_is_no_mapping_is_named(tmp_path, text):
+    (tmp_path / "loop.yaml").write_text(text)
+    with pytest.raises(PlanError, match="loop.yaml"):
+        read_plan(tmp_path / "loop.yaml")
+
+
+def test_words_on_the_command_line_change_a_key_of_the_recipe(loop, capsys):
+    loop.words()
+    plan = read_plan(loop.recipe, ["agent.start=previous", "data.options.candidates=7", "server.url=null"])
+    assert (plan.agent.start, plan.data.options["candidates"], plan.server.url) == ("previous", 7, None)
+    for wrong in ("model=x", "agent.model.name=x", "agent.model=[", "agent.modle=x"):
+        with pytest.raises(PlanError, match=wrong.partition("=")[0].partition(".")[0]):
+            read_plan(loop.recipe, [wrong])
+
+
+def test_a_dry_run_prints_the_steps_and_their_commands_and_writes_nothing(loop, server, capsys):
+    assert loop.run("--dry-run", "--rounds", "1") == 0
+    told = capsys.readouterr().out.splitlines()
+    assert not loop.out.exists() and not server.orders
+    assert [line for line in told if not line.startswith(" ")][0] == "1/10 start/evaluation"
+    commands = [line.split() for line in told if line.startswith("  ")]
+    assert len(commands) == 10 and [words for words in commands if words[0] == "POST"]
+    python = loop.plan["agent"]["python"]
+    assert all(words[:2] == [python, "-m"] for words in commands if words[0] != "POST")
+    assert f"{loop.out}/round1/retriever/run/model" in next(w for w in commands if "--encoder" in w)
+
+
+@pytest.mark.slow
+def test_a_dry_run_of_a_loop_that_has_begun_says_what_is_done(loop, monkeypatch, capsys):
+    monkeypatch.setitem(os.environ, "STUB_FAIL", "round1/agent_evaluation")
+    assert loop.run("--rounds", "1") == 1
+    capsys.readouterr()
+    assert loop.run("--dry-run", "--rounds", "1") == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if line.endswith("(done)")]
+    assert told == ["1/10 start/evaluation (done)", "2/10 round1/agent (done)"]
+
+
+def test_the_help_teaches(capsys):
+    from rag_r1.iterate.command import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0 and "example:" in text and "--dry-run" in text and "agentic_r.md" in text

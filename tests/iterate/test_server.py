@@ -1,0 +1,91 @@
+"""Before a step that searches, the server serves the index of that step, or the loop ends with the reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+from rag_r1.demo.server import build_index
+from rag_r1.iterate.plan import Server
+from rag_r1.iterate.server import RetrievalService
+from rag_r1.pipeline.lock import PipelineError
+
+
+def test_an_index_is_ordered_once_and_again_by_the_next_start(loop, server):
+    for _ in range(2):
+        with RetrievalService(Server(url=loop.url), loop.out) as service:
+            for _ in range(3):
+                assert service.serve(loop.folder / "first") == loop.url
+    assert server.orders == [str(loop.folder / "first")] * 2
+
+
+def test_a_reload_that_is_under_way_is_waited_for(loop, server):
+    server.busy = 1
+    with RetrievalService(Server(url=loop.url), loop.out) as service:
+        service.serve(loop.folder / "first")
+    assert server.orders == [str(loop.folder / "first")]
+
+
+@pytest.mark.parametrize(
+    ("lie", "told"),
+    [
+        ({"encoder": "other"}, "encoder is 'other', and 'first' in"),
+        ({"passages": 4}, "passages is 4, and 3 in"),
+    ],
+)
+def test_a_server_that_serves_something_else_is_refused_with_both_values(loop, server, lie, told, capsys):
+    server.lies = lie
+    assert loop.run("--rounds", "1") == 1
+    assert told in capsys.readouterr().err
+    assert not (loop.out / "start" / "evaluation" / "run").exists()
+
+
+def test_an_index_that_does_not_load_ends_the_loop_with_the_servers_reason(loop, tmp_path):
+    with RetrievalService(Server(url=loop.url), loop.out) as service:
+        (tmp_path / "no_index").mkdir()
+        (tmp_path / "no_index" / "manifest.json").write_text('{"count": 1, "corpus": {"sha256": "x"}}')
+        service.server.paths[str(tmp_path)] = "/elsewhere"
+        with pytest.raises(PipelineError, match="HTTP 422.*The old index keeps serving.*server.paths"):
+            service.serve(tmp_path / "no_index")
+
+
+def test_the_servers_machine_may_see_folders_elsewhere(loop, tmp_path):
+    server = Server(url=loop.url, paths={str(tmp_path / "a"): "/mnt/a"})
+    service = RetrievalService(server, loop.out)
+    assert service.path_there(tmp_path / "a" / "index") == "/mnt/a/index"
+    assert service.path_there(tmp_path / "b" / "index") == str(tmp_path / "b" / "index")
+
+
+def test_a_server_that_does_not_answer_is_told_with_its_key(loop):
+    with RetrievalService(Server(url="http://127.0.0.1:9"), loop.out) as service:
+        with pytest.raises(PipelineError, match="no retrieval server answers at http://127.0.0.1:9.*server.url"):
+            service.serve(loop.folder / "first")
+
+
+@pytest.mark.slow
+def test_the_real_server_is_started_here_takes_the_next_index_and_ends_with_the_loop(tmp_path):
+    folders = []
+    for number in (1, 2):
+        corpus = tmp_path / f"corpus{number}.jsonl"
+        rows = [{"id": f"{number}-{i}", "contents": f"a passage {i}"} for i in range(number + 1)]
+        corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        folders.append(build_index(corpus, tmp_path / f"index{number}" / "index", "--backend", "bm25"))
+    out = tmp_path / "out"
+    out.mkdir()
+    with RetrievalService(Server(), out) as service:
+        for number, index in enumerate(folders, 1):
+            url = service.serve(index)
+            assert service.told()["passages"] == number + 1
+            asked = {"queries": ["a passage"], "topk": 1}
+            answer = httpx.post(f"{url}/retrieve", json=asked, trust_env=False)
+            assert answer.json()["result"][0][0]["id"].startswith(f"{number}-")
+        manifest = Path(folders[0]) / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"count": 2', '"count": 5'))
+        with pytest.raises(PipelineError, match="does not load .*index1.*HTTP 422"):
+            service.serve(folders[0])
+        assert service.told()["passages"] == 3  # the old index keeps serving
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"{url}/ready", trust_env=False)

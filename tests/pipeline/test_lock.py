@@ -1,0 +1,52 @@
+"""The lock of a folder: whom it keeps out, and how long."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rag_r1.pipeline.lock import PipelineError, hold
+
+#: Holds a folder, starts a child that outlives it, and is killed.
+KILLED = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from rag_r1.pipeline.lock import hold
+with hold(Path(sys.argv[1]), RuntimeError(), inherited=sys.argv[2] == "inherited"):
+    child = subprocess.Popen([sys.executable, "-c", "input()"], close_fds=False)
+    print(child.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+BUSY = PipelineError("in use")
+
+
+@pytest.mark.parametrize("kind", ["inherited", "own"])
+def test_a_child_that_outlives_its_holder_keeps_an_inherited_lock_and_no_other(tmp_path: Path, kind: str):
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path), kind],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline()
+    process.wait()
+    if kind == "inherited":
+        with pytest.raises(PipelineError, match="in use"), hold(tmp_path, BUSY):
+            pass
+    else:
+        with hold(tmp_path, BUSY):
+            pass
+    process.stdin.close()  # ends the child
+    process.stdout.read()
+
+
+def test_a_lock_is_given_back_at_the_end_of_the_block_also_by_an_error(tmp_path: Path):
+    with pytest.raises(KeyError), hold(tmp_path / "new", BUSY):
+        with pytest.raises(PipelineError), hold(tmp_path / "new", BUSY):
+            pass
+        raise KeyError
+    with hold(tmp_path / "new", BUSY):
+        pass
