@@ -7,7 +7,8 @@ what they found. The queries of a round's history are those of the turns before,
 
 What the policy generated is taken from the run's tape, in the very tokens, as far as the endpoint returned
 token ids; otherwise the turn's text is encoded. Left out are trajectories in which the infrastructure failed,
-and those with a search that was not carried out, as the published pipeline does.
+those with a search that was not carried out, as the published pipeline does, and those with a call that failed
+(and was shown to the policy as an error): it cannot be played back as it was.
 
 The file is read through once; in memory stays where each trajectory stands, and it is read again when it is
 needed.
@@ -38,6 +39,7 @@ REASONS = {
     "failed": "the infrastructure failed in it",
     "not_searched": "it has no search",
     "not_carried_out": "a search of it was not carried out",
+    "call_failed": "a call of it failed, which cannot be played back",
 }
 
 
@@ -174,6 +176,8 @@ class Trajectories:
             self.left_out["failed"] += 1
         elif any(map(_is_cut_off, trajectory.turns)):
             self.left_out["not_carried_out"] += 1
+        elif any(call.status == "failed" for turn in trajectory.turns for call in turn.calls):
+            self.left_out["call_failed"] += 1
         elif not (searches := _searches(trajectory.turns)):
             self.left_out["not_searched"] += 1
         else:

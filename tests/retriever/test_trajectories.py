@@ -101,6 +101,8 @@ def test_tokens_are_those_that_were_sampled_if_they_make_the_text(tmp_path):
 def test_trajectories_that_cannot_be_scored_are_counted(tmp_path):
     cut = Turn('<search> ["z"] </search>', "search")
     unshown = Turn("<search> z </search>", "search", [CallRecord("search", {"query": "z"})])
+    broken, refused = searched("a"), searched(" ")
+    broken.calls[0].status, refused.calls[0].status = "failed", "refused"
     found = run_of(
         tmp_path,
         record("right", searched("a"), ANSWER),
@@ -109,9 +111,11 @@ def test_trajectories_that_cannot_be_scored_are_counted(tmp_path):
         record("known", ANSWER),
         record("cut", searched("a"), cut, right=False),
         record("unshown", searched("a"), unshown, right=False),
+        record("broken", searched("a"), broken, ANSWER),
+        record("refused", refused, searched("a"), ANSWER),
     )
-    assert [played.id for played in found] == ["right", "wrong"]
-    assert found.left_out == {"failed": 1, "not_searched": 1, "not_carried_out": 2}
+    assert [played.id for played in found] == ["right", "wrong", "refused"]
+    assert found.left_out == {"failed": 1, "not_searched": 1, "not_carried_out": 2, "call_failed": 1}
 
 
 def test_a_turn_that_was_cut_off_by_a_kill_and_a_missing_tape_do_no_harm(tmp_path):
