@@ -70,14 +70,16 @@ def load(
     settings: EncoderSettings,
     *,
     negatives: int = 15,
+    ranked: bool = False,
     progress: bool = True,
 ) -> TrainingData:
     """Rows from files and the texts of their passages. Of a row with more negatives the first are used.
+    `ranked`: the loss reads the order of a row's passages by LR, so each row must have one.
 
     Raises RecordsError, with file and line, for a row that cannot be used, and for passages that the corpus
     does not have; CorpusError if the corpus cannot be read.
     """
-    read = list(_rows(rows, settings, negatives))
+    read = list(_rows(rows, settings, negatives, ranked))
     if not read:
         what = f"no training rows in {', '.join(map(str, rows))}"
         raise RecordsError(f"{what}: make them with rag-r1 retriever data")
@@ -123,7 +125,9 @@ def query_text(row: TrainingRow, settings: EncoderSettings) -> str:
     return settings.format.query(context, row.query_text, settings.mode)
 
 
-def _rows(paths: Sequence[Path], settings: EncoderSettings, negatives: int) -> Iterator[TrainingRow]:
+def _rows(
+    paths: Sequence[Path], settings: EncoderSettings, negatives: int, ranked: bool
+) -> Iterator[TrainingRow]:
     for path in paths:
         for number, row in enumerate(read_training_rows(path), 1):
             place = f"{path}, row {number} (query {row.query_id}, round {row.round_index})"
@@ -131,6 +135,12 @@ def _rows(paths: Sequence[Path], settings: EncoderSettings, negatives: int) -> I
                 has = len(row.passage_ids) - 1
                 what = f"{place} has {has} negatives, not {negatives}"
                 raise RecordsError(f"{what}: give --negatives {has}, or less")
+            if ranked and len({score.local_utility for score in row.scores[: negatives + 1]}) == 1:
+                # The loss would pull the positive down to its negatives.
+                what = f"{place} has one LR (`local_utility`) for all its passages, and so no order of them"
+                raise RecordsError(
+                    f"{what}: leave --rank-weight out, or make the rows with --utility both or relevance"
+                )
             if settings.mode == "reasoning" and not row.reasoning:
                 what = f"{place} has no `reasoning`, which --mode reasoning needs"
                 raise RecordsError(f"{what}: give another mode")

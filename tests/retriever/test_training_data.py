@@ -30,9 +30,9 @@ def settings(**changed) -> EncoderSettings:
     )
 
 
-def loaded(folder, rows, *, negatives=2, **changed):
+def loaded(folder, rows, *, negatives=2, ranked=False, **changed):
     given_rows, corpus = files(folder, rows)
-    return load([given_rows], [corpus], settings(**changed), negatives=negatives, progress=False)
+    return load([given_rows], [corpus], settings(**changed), negatives=negatives, ranked=ranked, progress=False)
 
 
 def test_texts_are_those_of_a_search_with_the_encoders_prefixes(tmp_path):
@@ -82,6 +82,18 @@ def test_of_more_negatives_the_first_are_used_and_fewer_are_an_error(tmp_path):
     words = r"rows.jsonl, row 2 .*q1, round 1\) has 2 negatives, not 3.*--negatives 2"
     with pytest.raises(RecordsError, match=words):
         loaded(tmp_path, [three, row(1)], negatives=3)
+
+
+def test_the_order_by_relevance_cannot_be_learned_from_rows_without_relevance(tmp_path):
+    flat = row(1, scores=[{"em": 1.0, "local_utility": 0.0}, *[{"em": 0.0, "local_utility": 0.0}] * 2])
+    words = r"rows.jsonl, row 2 .*q1, round 1\) has one LR .*leave --rank-weight out"
+    with pytest.raises(RecordsError, match=words):
+        loaded(tmp_path, [row(0), flat], ranked=True)
+    assert len(loaded(tmp_path, [row(0), flat]).queries) == 2
+    # A difference among passages that are not used is none.
+    late = row(1, scores=[*[{"em": 0.0, "local_utility": 0.5}] * 2, {"em": 0.0, "local_utility": 0.1}])
+    with pytest.raises(RecordsError, match="row 1 .*has one LR"):
+        loaded(tmp_path, [late], negatives=1, ranked=True)
 
 
 @pytest.mark.parametrize(
