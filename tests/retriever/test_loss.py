@@ -162,7 +162,12 @@ def test_two_devices_have_the_loss_and_the_gradient_of_one(tmp_path: Path, mini_
         subprocess.Popen([sys.executable, script, tmp_path], env={**os.environ, **address, "RANK": str(rank)})
         for rank in range(2)
     ]
-    assert [half.wait(120) for half in halves] == [0, 0]
+    try:
+        assert [half.wait(120) for half in halves] == [0, 0]
+    finally:
+        for half in halves:
+            half.kill()
+            half.wait()
     found = [torch.load(tmp_path / f"half{rank}.pt", weights_only=True) for rank in range(2)]
 
     model, labels = Lookup(vectors.clone()), torch.arange(4)
