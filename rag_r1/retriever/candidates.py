@@ -15,7 +15,7 @@ from typing import Any
 
 from rag_r1.agent.guard import ToolGuard
 from rag_r1.agent.trajectory import CallRecord, call_context
-from rag_r1.evaluation.card_facts import CardError, asked
+from rag_r1.evaluation.card_facts import CardError, asked, identity
 from rag_r1.evaluation.pacing import Stop
 from rag_r1.evaluation.pool import Pool
 from rag_r1.evaluation.run_folder import RunError
@@ -29,13 +29,13 @@ from rag_r1.tools.registry import DEFAULT_TOOL
 
 
 def retriever_settings(ready: Prepared) -> dict[str, Any]:
-    """What decides which passages a search finds: the keys of the search, and what the server says about its
-    index. Raises RunError if it does not answer."""
+    """What decides which passages a search finds: the keys of the search, and which index the server says it
+    serves. Raises RunError if it does not answer."""
     keys, served = search_settings(ready.retriever), None
     if (keys.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL:
         options = {key: value for key, value in ready.retriever.items() if key != "tool"}
         try:
-            served = asked(RetrieverConfig.from_config(options).base)["ready"]
+            served = identity(asked(RetrieverConfig.from_config(options).base)["ready"])
         except CardError as error:
             raise RunError(str(error)) from error
     return {**keys, "served": served}

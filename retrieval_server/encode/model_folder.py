@@ -96,11 +96,13 @@ class FolderSettings:
     passage_prefix: str | None = None
     separator: str | None = None
     max_length: int | None = None
+    query_mode: str | None = None
 
 
 def read_folder_settings(folder: Path) -> FolderSettings:
-    """What a sentence-transformers folder says about itself; all None without ``modules.json``. Separator and
-    length limit stand in ``retriever.json``, which a training of a retriever leaves beside the model.
+    """What a sentence-transformers folder says about itself; all None without ``modules.json``. Separator,
+    length limit and mode of the query stand in ``retriever.json``, which a training of a retriever leaves beside
+    the model.
 
     Raises EncoderError if it is not of that form, or names other classes than sentence-transformers' own.
     """
@@ -124,14 +126,17 @@ def read_folder_settings(folder: Path) -> FolderSettings:
     passage = next((prompts[key] for key in ("passage", "document", "corpus") if prompts.get(key)), None)
     trained_file = folder / TRAINED
     trained = _json(trained_file) if trained_file.is_file() else {}
-    separator, longest = (
-        (trained.get("separator"), trained.get("max_length")) if isinstance(trained, dict) else (None, None)
-    )
-    if not isinstance(separator, str | None) or type(longest) not in (int, type(None)):
-        raise EncoderError(f"{trained_file}: its separator or max_length is of a wrong type. Copy it again.")
+    trained = trained if isinstance(trained, dict) else {}
+    separator, longest, mode = (trained.get(name) for name in ("separator", "max_length", "mode"))
+    texts = isinstance(separator, str | None) and isinstance(mode, str | None)
+    if not texts or type(longest) not in (int, type(None)):
+        raise EncoderError(
+            f"{trained_file}: its separator, max_length or mode is of a wrong type. Copy it again."
+        )
     return FolderSettings(
         separator=separator,
         max_length=longest,
+        query_mode=mode,
         pooling=pooling,
         normalize=any(module["type"].endswith(".Normalize") for module in modules),
         query_prefix=prompts.get("query") or None,

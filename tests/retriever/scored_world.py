@@ -36,7 +36,8 @@ class DescribedPolicy(ReadingPolicy):
     async def _ready(self, request: web.Request) -> web.Response:
         if self.separator is None:
             return await super()._ready(request)
-        return web.json_response({"separator": self.separator, "max_length": 512, "query_prefix": ""})
+        told = {"separator": self.separator, "max_length": 512, "query_prefix": "", **self.described}
+        return web.json_response(told)
 
 
 @dataclass

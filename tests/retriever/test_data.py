@@ -157,6 +157,24 @@ def test_the_cost_is_told_before_anything_is_scored(tmp_path, tokenizer, capsys)
     assert len(world.policy.bodies) > asked
 
 
+def test_a_server_that_was_started_again_is_the_same_and_one_with_a_new_encoder_is_not(
+    tmp_path, tokenizer, capsys
+):
+    with scored_world(tmp_path, tokenizer, count=2, separator=" [SEP] ") as world:
+        given = world.words(tmp_path / "out", *FEW, "--estimate")
+        told = {"encoder_sha256": "a" * 64, "index_version": 1, "paged_in": 0}
+        world.policy.described = told
+        assert data.main(given) == 0
+        asked = len(world.policy.bodies)
+        world.policy.described = {**told, "index_version": 2, "paged_in": 1}
+        assert data.main(given) == 0
+        assert len(world.policy.bodies) == asked
+        capsys.readouterr()
+        world.policy.described = {**told, "encoder_sha256": "b" * 64}
+        assert data.main(given) == 1
+        assert "encoder_sha256 was 'aaa" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("utility", "missing"), [("correctness", "relevance.jsonl"), ("relevance", "correctness.jsonl")]
 )

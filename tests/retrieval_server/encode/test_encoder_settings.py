@@ -34,14 +34,14 @@ def test_separator_and_length_come_from_the_training_of_a_retriever_unless_a_fla
     folder = make_bert("own", "mean")
     (folder / "retriever.json").write_text('{"separator": " | ", "max_length": 24, "mode": "agentic"}')
     section = Encoder.create(str(folder), EncoderOptions()).section
-    assert (section.separator, section.max_length) == (" | ", 24)
+    assert (section.separator, section.max_length, section.query_mode) == (" | ", 24, "agentic")
     flags = EncoderOptions(separator="||", max_length=16)
     section = Encoder.create(str(folder), flags).section
     assert (section.separator, section.max_length) == ("||", 16)
 
 
 @pytest.mark.parametrize(
-    "text", ['{"separator": 3}', '{"max_length": "long"}', '{"max_length": true}', "no json"]
+    "text", ['{"separator": 3}', '{"max_length": "long"}', '{"max_length": true}', '{"mode": 1}', "no json"]
 )
 def test_settings_of_a_training_that_cannot_be_read_are_refused(make_bert, text):
     folder = make_bert("own", "mean")
