@@ -4,10 +4,10 @@
     ask(question)    the agent's answer, what it searched for, and the passages that it was shown
 
 The agent plays each question as `rag-r1 eval` and `rag-r1 serve` do (serving/player.py), with a model behind
-an OpenAI-compatible address. A failure of the infrastructure is an error of the call;
-an episode without an answer is a result that says how it ended. A search of a client has no question behind it:
-a retriever that reads the question beside the query (`agentic_input`) is sent the query as both. Beyond `concurrency` questions at a time and
-as many that wait, a question is refused.
+an OpenAI-compatible address. A failure of the infrastructure is an error of the call; an episode without an
+answer is a result that says how it ended. A search of a client has no question behind it: a retriever that
+reads the question beside the query (`agentic_input`) is sent the query as both. Beyond `concurrency`
+questions at a time and as many that wait, a question is refused.
 """
 
 from __future__ import annotations

@@ -147,7 +147,8 @@ READY = {
 def test_the_format_of_an_index_is_read_from_ready():
     assert QueryFormat.of_ready(READY) == QueryFormat(" </s> ", 256, "query: ")
     assert QueryFormat.of_ready(READY, "wiki") == QueryFormat("|", 64)
-    others = {"separator": "|", "max_length": "long", "query_prefix": 3, "query_mode": 3, "index_version": "1"}
+    others = {"separator": "|", "max_length": "long", "query_prefix": 3}
+    others |= {"query_mode": 3, "index_version": "1"}
     assert QueryFormat.of_ready(others) == QueryFormat("|")
     trained = {"separator": "|", "query_mode": "history", "index_version": 7}
     assert QueryFormat.of_ready(trained) == QueryFormat("|", mode="history", index_version=7)

@@ -22,7 +22,7 @@ from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.session import Prepared, search_settings
 from rag_r1.protocols import SEARCH, Document, Failure
 from rag_r1.retriever.records import CandidatesRound, PassageRecord, RoundsRecord, write_records
-from rag_r1.retriever.results import Results
+from rag_r1.retriever.results import Results, fingerprint_of
 from rag_r1.retriever.trajectories import Played, SearchRound, Trajectories
 from rag_r1.tools import RetrieverConfig, close_tools, shared_tools
 from rag_r1.tools.registry import DEFAULT_TOOL
@@ -96,6 +96,14 @@ class Candidates:
                 if document.id not in known:
                     known.add(document.id)
                     yield PassageRecord(id=document.id, contents=document.contents)
+
+    def fingerprint(self, trajectories: Trajectories) -> str:
+        """Of all rounds and their candidates."""
+        parts = (
+            fingerprint_of([one.fingerprint, [[d.id, d.contents] for d in self.of(one) or ()]])
+            for one in trajectories.each_round()
+        )
+        return fingerprint_of(list(parts))
 
     def write(self, trajectories: Trajectories, records: Path, passages: Path) -> None:
         """Write both files."""

@@ -7,10 +7,10 @@ prefixes as prompts, length) is saved there as well, for other programs.
 
 Where nothing is said, a setting comes from the first of these that has it: the options of the command, the
 manifest of the index that the agent was served with (`--index`), `retriever.json` in the folder of the model,
-its sentence-transformers configuration. The first two must not contradict each other, nor the second and third
-unless an option decides, nor the pooling the model itself: a model answers badly under another pooling or other
-prefixes than it was trained with, and silently. (The mode is the exception: an option may give another one than
-the index has, for a retriever that is to read something else.)
+its sentence-transformers configuration. The first two must not contradict each other, nor the second and
+third unless an option decides, nor the pooling the model itself: a model answers badly under another pooling
+or other prefixes than it was trained with, and silently. (The mode is the exception: an option may give
+another one than the index has, for a retriever that is to read something else.)
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ what they found. The queries of a round's history are those of the turns before,
 
 What the policy generated is taken from the run's tape, in the very tokens, as far as the endpoint returned
 token ids; otherwise the turn's text is encoded. Left out are trajectories in which the infrastructure failed,
-those with a search that was not carried out, as the published pipeline does, and those with a call that failed
-(and was shown to the policy as an error): it cannot be played back as it was.
+those with a search that was not carried out, as the published pipeline does, and those with a call that
+failed (and was shown to the policy as an error): it cannot be played back as it was.
 
 The file is read through once; in memory stays where each trajectory stands, and it is read again when it is
 needed.
@@ -240,8 +240,8 @@ class _Taped:
 
 
 def _read(path: Path, note: Callable[[dict[str, Any], int], None]) -> None:
-    """Call `note` with each object of a file and where it begins; RunError names the line for which it raises.
-    A last line without an end was cut off by a kill."""
+    """Call `note` with each object of a file and where it begins; RunError names the line for which it
+    raises. A last line without an end was cut off by a kill."""
     place = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -250,8 +250,10 @@ def _read(path: Path, note: Callable[[dict[str, Any], int], None]) -> None:
             try:
                 note(_loaded(line), place)
             except _WRONG as error:
-                what = f"{path}, line {number} is none of an evaluation ({error!r})"
-                raise RunError(f"{what}: give the folder of a finished `rag-r1 eval` of this version") from error
+                raise RunError(
+                    f"{path}, line {number} is none of an evaluation ({error!r}): give the folder of a finished "
+                    "`rag-r1 eval` of this version"
+                ) from error
             place += len(line)
 
 

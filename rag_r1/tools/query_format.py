@@ -2,11 +2,11 @@
 
 The separator stands in the manifest of the index and nowhere in the configuration of an agent, so that the
 two cannot disagree; and so does what the encoder was trained to read (`query_mode`), which a configuration
-need not name, and must not contradict. A client asks when its first query needs it and keeps the answer, until
-an answer to a search says that the index has been reloaded (`X-Index-Version`): searches after that one are
-made for the new index. A server whose index has
-no separator (BM25, or a server of another make) is an error that names the key and the remedy. The plain
-query is never sent instead: an encoder that was trained otherwise would answer it badly, and silently.
+need not name, and must not contradict. A client asks when its first query needs it and keeps the answer,
+until an answer to a search says that the index has been reloaded (`X-Index-Version`): searches after that one
+are made for the new index. A server whose index has no separator (BM25, or a server of another make) is an
+error that names the key and the remedy. The plain query is never sent instead: an encoder that was trained
+otherwise would answer it badly, and silently.
 """
 
 from __future__ import annotations

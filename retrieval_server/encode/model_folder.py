@@ -101,8 +101,8 @@ class FolderSettings:
 
 def read_folder_settings(folder: Path) -> FolderSettings:
     """What a sentence-transformers folder says about itself; all None without ``modules.json``. Separator,
-    length limit and mode of the query stand in ``retriever.json``, which a training of a retriever leaves beside
-    the model.
+    length limit and mode of the query stand in ``retriever.json``, which a training of a retriever leaves
+    beside the model.
 
     Raises EncoderError if it is not of that form, or names other classes than sentence-transformers' own.
     """

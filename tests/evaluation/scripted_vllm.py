@@ -21,9 +21,9 @@ from rag_r1.demo.loopback import LoopbackServer
 @dataclass
 class Policy(LoopbackServer):
     """A context manager. `golds`: right answers by question; `passages`: what the retrieval server finds,
-    (id, contents); `corpus`: the hash that it names, if it describes itself, and `described` what else; `ids`: whether token ids are
-    returned; `context`: its length, if the server names it; `latency_s`: of a completion; `thought`: before
-    each action. Each token has the log-prob -0.5."""
+    (id, contents); `corpus`: the hash that it names, if it describes itself, and `described` what else;
+    `ids`: whether token ids are returned; `context`: its length, if the server names it; `latency_s`: of a
+    completion; `thought`: before each action. Each token has the log-prob -0.5."""
 
     tokenizer: Any
     golds: Mapping[str, str]

@@ -29,9 +29,17 @@ Mood = Callable[[dict[str, Any], str, int], str | None]
 
 @dataclass
 class DescribedPolicy(ReadingPolicy):
-    """With a retrieval server that tells its encoder's `separator`, if it has one."""
+    """With a retrieval server that tells its encoder's `separator`, if it has one. `breaks`: for which
+    prompts the model gives no answer."""
 
     separator: str | None = None
+    breaks: Callable[[str], bool] | None = None
+
+    async def _complete(self, request: web.Request) -> web.Response:
+        prompt = self.tokenizer.decode((await request.json())["prompt"])
+        if self.breaks is not None and self.breaks(prompt):
+            return web.json_response({"error": {"message": "broken"}}, status=500)
+        return await super()._complete(request)
 
     async def _ready(self, request: web.Request) -> web.Response:
         if self.separator is None:

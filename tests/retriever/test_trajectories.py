@@ -134,7 +134,7 @@ def test_a_turn_that_was_cut_off_by_a_kill_and_a_missing_tape_do_no_harm(tmp_pat
         ({"sample": 1}, "several episodes"),
         ({"paths": [{}]}, "several episodes"),
         ({"turns": 7}, "records.jsonl, line 1 is none of an evaluation"),
-        ({"turns": [{"text": 7, "action": "think", "status": "ok"}]}, "line 1 is none of an evaluation .*'7' is no str"),
+        ({"turns": [{"text": 7, "action": "think", "status": "ok", "calls": []}]}, "line 1 .*'7' is no str"),
         ({"golds": "Rome"}, "line 1 is none of an evaluation .*'Rome' is no list"),
         ({"golds": [1]}, "line 1 is none of an evaluation"),
         ({"prompt": ["Who?"]}, "line 1 is none of an evaluation"),
