@@ -203,6 +203,19 @@ def test_what_is_missing_is_said(capsys):
     for words in ([], ["--token-env"], ["--token-env", "X", "a", "command"]):
         assert mcp_command.main(["--tools", *words]) == 1
         assert "rag-r1 mcp --tools needs the address" in capsys.readouterr().err
+    url = "http://127.0.0.1:1/mcp"
+    for words, what in (
+        (["--token", "X", url], "unknown flag --token; rag-r1 mcp --tools [--token-env NAME] URL"),
+        (["--help"], "unknown flag --help; rag-r1 mcp --tools"),
+        (["--token-env=X", "--deep", url], "unknown flag --deep"),
+        ([url, "--token-env", "X"], "--token-env comes before the address: rag-r1 mcp --tools [--token-env"),
+        ([url, "--token-env=X"], "--token-env comes before the address"),
+        ([url, url], "nothing may follow the address"),
+        (["--token-env=X", "a", "command"], "needs the address of an MCP server, after --token-env NAME"),
+        (["--token-env=X", url], "cannot be reached: ConnectError"),
+    ):
+        assert mcp_command.main(["--tools", *words]) == 1
+        assert what in capsys.readouterr().err
     with pytest.raises(SystemExit):
         mcp_command.main(["--base-url", "http://127.0.0.1:1/v1"])
     assert "--base-url and --model belong together" in capsys.readouterr().err
