@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 
 from rag_r1.evaluation.corpus.files import Corpus, Passage
 from rag_r1.retriever.encoder_settings import EncoderSettings
-from rag_r1.retriever.loss import NO_PASSAGE, RowTable
+from rag_r1.retriever.loss import RowTable
 from rag_r1.retriever.records import RecordsError, TrainingRow, read_training_rows
 from rag_r1.retriever_query import CallContext
 
@@ -102,9 +101,8 @@ def assemble(
     positives: dict[str, dict[int, None]] = {}
     for query, row in zip(queries, rows, strict=True):
         positives.setdefault(query, {})[number[row.passage_ids[0]]] = None
-    most = max(map(len, positives.values()))
+    query_number = {query: i for i, query in enumerate(positives)}
     passages = [[number[name] for name in row.passage_ids[: negatives + 1]] for row in rows]
-    known = [[*positives[query], *[NO_PASSAGE] * (most - len(positives[query]))] for query in queries]
     relevance = [[score.local_utility for score in row.scores[: negatives + 1]] for row in rows]
     texts = [settings.passage_prefix + found[name] if name in found else "" for name in number]
     digest = hashlib.sha256()
@@ -114,7 +112,9 @@ def assemble(
         [settings.query_prefix + query for query in queries],
         passages,
         texts,
-        RowTable(torch.tensor(passages), torch.tensor(known), torch.tensor(relevance)),
+        RowTable.of(
+            passages, [query_number[query] for query in queries], [*map(list, positives.values())], relevance
+        ),
         digest.hexdigest(),
     )
 
