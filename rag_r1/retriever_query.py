@@ -85,8 +85,8 @@ class QueryFormat:
     @classmethod
     def of_ready(cls, ready: Any, index: str | None = None) -> QueryFormat:
         """From a retrieval server's answer to `GET /ready`; `index` is one of several, by default the default
-        one. Raises ValueError if it has none: that of a BM25 index, or of another server than ours; and for a mode
-        that is not known here."""
+        one. Raises ValueError if it has none: that of a BM25 index, or of another server than ours; and for a
+        mode that is not known here."""
         status = ready
         if index is not None and isinstance(ready, dict):
             known = ready.get("indexes")

@@ -90,17 +90,6 @@ def settings_of_index(index: Path) -> dict[str, Any]:
         raise SettingsError(f"{what}: give a dense one, or leave --index out") from None
 
 
-def differences(settings: EncoderSettings, index: Path) -> list[str]:
-    """Where a model's settings and those of an index differ, each in words; [] if the index is served as the
-    model was trained. Raises SettingsError."""
-    of_index = settings_of_index(index)
-    return [
-        f"{name}: the model was trained with {getattr(settings, name)!r}, the index has {of_index[name]!r}"
-        for name in SHARED
-        if getattr(settings, name) != of_index[name]
-    ]
-
-
 def choose(
     given: Mapping[str, Any], of_index: Mapping[str, Any], saved: Mapping[str, Any], own: Mapping[str, Any]
 ) -> EncoderSettings:
@@ -112,7 +101,7 @@ def choose(
         if given.get(name) is not None and of_index.get(name) not in (None, given[name])
     ]
     wrong += [
-        f"{name} is {saved[name]!r} in {FILE} of the model and {of_index[name]!r} in the manifest of the index"
+        f"{name} is {saved[name]!r} in {FILE} of the model and {of_index[name]!r} in the index's manifest"
         for name in (*SHARED, "mode")
         if given.get(name) is None and None not in (saved.get(name), of_index.get(name))
         if saved[name] != of_index[name]

@@ -178,8 +178,8 @@ class Relevance:
 
 
 def rule_records(candidates: Candidates, trajectories: Trajectories) -> Iterator[RelevanceRecord]:
-    """The scores by the rule: 100 where an accepted answer stands in the passage, else 0. Rounds of a question
-    without an answer that can be found so are left out."""
+    """The scores by the rule: 100 where an accepted answer stands in the passage, else 0. Rounds of a
+    question without an answer that can be found so are left out."""
     for played in trajectories:
         if not _findable(played.golds):
             continue

@@ -34,7 +34,7 @@ from typing import Literal
 from rag_r1.evaluation.asks import drawn
 from rag_r1.retriever.records import TrainingRow, Utility
 
-Mode = Literal["faithful", "safe"]
+RuleMode = Literal["faithful", "safe"]
 Use = Literal["both", "relevance", "correctness"]
 
 #: LR from which a passage is useful to the query, however relevant the positives are to be.
@@ -81,7 +81,7 @@ class Rule:
     """How rows are selected; see the top of the module. `least_relevance` and `tolerance` are points of
     LR."""
 
-    mode: Mode = "safe"
+    mode: RuleMode = "safe"
     use: Use = "both"
     seed: int = 0
     least_relevance: int = USEFUL

@@ -251,8 +251,8 @@ def _read(path: Path, note: Callable[[dict[str, Any], int], None]) -> None:
                 note(_loaded(line), place)
             except _WRONG as error:
                 raise RunError(
-                    f"{path}, line {number} is none of an evaluation ({error!r}): give the folder of a finished "
-                    "`rag-r1 eval` of this version"
+                    f"{path}, line {number} is none of an evaluation ({error!r}): give the folder of a "
+                    "finished `rag-r1 eval` of this version"
                 ) from error
             place += len(line)
 

@@ -116,3 +116,8 @@ def _said(case: dict[str, Any]) -> str:
 def lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def texts_of(path: Path) -> dict[str, str]:
+    """The text of the passages of a file, by id."""
+    return {one["id"]: one["contents"] for one in lines(path)}

@@ -7,12 +7,12 @@ import json
 import shutil
 
 import pytest
-from scored_world import ScoredWorld, lines, scored_world
+from scored_world import ScoredWorld, lines, scored_world, texts_of
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.search import WorldSearch
 from rag_r1.retriever import data, data_steps
-from rag_r1.retriever.records import read_passages, read_training_rows
+from rag_r1.retriever.records import read_training_rows
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +71,7 @@ def test_a_passage_is_correct_if_and_only_if_the_agent_answers_with_it_alone(mad
 def test_every_record_names_passages_of_the_corpus_by_its_own_ids(made):
     world, out = made
     corpus = {passage["id"]: passage["contents"] for passage in world.world.passages}
-    texts = read_passages(out / "passages.jsonl")
+    texts = texts_of(out / "passages.jsonl")
     assert texts.items() <= corpus.items()
     relevance = {(r["id"], r["round_index"]): r["docid_score"] for r in lines(out / "relevance.jsonl")}
     correctness = {(r["id"], r["round_index"]): r["docid_score"] for r in lines(out / "correctness.jsonl")}
@@ -192,7 +192,7 @@ def test_without_a_judge_a_passage_is_relevant_if_an_answer_stands_in_it(tmp_pat
     with scored_world(tmp_path, tokenizer) as world:
         assert data.main(world.words(tmp_path / "out", *FEW, judged=False)) == 0
     golds = {question.id: question.gold for question in world.questions}
-    texts = read_passages(tmp_path / "out" / "passages.jsonl")
+    texts = texts_of(tmp_path / "out" / "passages.jsonl")
     for record in lines(tmp_path / "out" / "relevance.jsonl"):
         for name, score in record["docid_score"].items():
             assert score == (100 if golds[record["id"]] in texts[name] else 0)
@@ -338,7 +338,7 @@ def test_what_has_failed_as_often_as_it_may_is_not_promised_again(tmp_path, toke
         assert data.main([*given, "--estimate"]) == 0
         first = lines(tmp_path / "out" / "candidates.jsonl")[0]
         name = first["trajectory"][0]["candidate_passage_ids"][7]
-        text = read_passages(tmp_path / "out" / "passages.jsonl")[name]
+        text = texts_of(tmp_path / "out" / "passages.jsonl")[name]
         world.policy.breaks = lambda prompt: first["question"] in prompt and text in prompt
         capsys.readouterr()
         assert data.main(given) == 0
@@ -412,7 +412,7 @@ def test_passages_beside_a_candidate_are_of_other_questions_and_say_nothing(made
     before = len(world.policy.bodies)
     given = world.words(tmp_path / "out", *FEW, "--utility", "correctness", "--beside", "2")
     assert data.main(given) == 0
-    texts = read_passages(tmp_path / "out" / "passages.jsonl")
+    texts = texts_of(tmp_path / "out" / "passages.jsonl")
     near = {
         record["question"]: {name for one in record["trajectory"] for name in one["candidate_passage_ids"]}
         for record in lines(tmp_path / "out" / "candidates.jsonl")

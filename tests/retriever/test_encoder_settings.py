@@ -11,7 +11,6 @@ from rag_r1.retriever.encoder_settings import (
     EncoderSettings,
     SettingsError,
     choose,
-    differences,
     read_settings,
     settings_of_index,
 )
@@ -62,7 +61,7 @@ def test_contradictions_are_refused_with_both_values(given, of_index, words):
 def test_a_trained_model_and_an_index_that_differ_need_an_option(name):
     saved = {**OWN, **INDEX}
     of_index = {**saved, name: "history"}
-    both = f"{name} is {saved[name]!r} in retriever.json of the model and 'history' in the manifest"
+    both = f"{name} is {saved[name]!r} in retriever.json of the model and 'history' in the index's"
     with pytest.raises(SettingsError, match=re.escape(both)):
         choose({}, of_index, saved, OWN)
     assert getattr(choose({name: "history"}, of_index, saved, OWN), name) == "history"
@@ -107,10 +106,3 @@ def test_the_file_beside_the_model_is_read_as_it_was_written(tmp_path):
     (tmp_path / "retriever.json").write_text('{"pooling": 3}')
     with pytest.raises(SettingsError, match="retriever.json cannot be read"):
         read_settings(tmp_path)
-
-
-def test_an_index_that_is_not_served_as_the_model_was_trained_is_told(tmp_path):
-    settings = EncoderSettings(**{**OWN, **INDEX})
-    assert differences(settings, index(tmp_path)) == []
-    (told,) = differences(settings, index(tmp_path, max_length=128))
-    assert told == "max_length: the model was trained with 256, the index has 128"

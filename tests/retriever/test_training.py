@@ -15,7 +15,7 @@ import pytest
 from small_training import PASSAGES, files, row, tiny_bert
 
 from rag_r1.retriever.command import main as command
-from rag_r1.retriever.encoder_settings import differences, read_settings
+from rag_r1.retriever.encoder_settings import SHARED, read_settings, settings_of_index
 from rag_r1.retriever.train import main
 from rag_r1.retriever.training import last_checkpoint
 
@@ -94,7 +94,8 @@ def test_a_trained_retriever_is_indexed_and_served_with_the_settings_of_its_trai
     corpus = tmp_path / "data" / "corpus.jsonl"
     options = {"backend": "dense", "encoder": str(folder), "device": "cpu", "progress": False}
     build_index(BuildOptions(corpus=corpus, out=tmp_path / "index", **options))
-    assert differences(trained, tmp_path / "index") == []
+    shared = {name: getattr(trained, name) for name in (*SHARED, "mode")}
+    assert settings_of_index(tmp_path / "index") == shared
     source = IndexSource.open(tmp_path / "index", device="cpu")
     assert (source.description.separator, source.description.max_length) == (" what ", 40)
     asked = [f"{one['question']} what {one['query_text']}" for one in map(row, range(12))]
