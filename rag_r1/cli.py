@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module
+
+from rag_r1.subcommands import run
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("rag_r1.doctor", "check the installation, and say what is missing and how to fix it"),
@@ -53,36 +54,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "chat": ("rag_r1.serving.terminal", "the same chat in the terminal"),
 }
 """Command -> the module with its `main`, and what it does."""
-
-
-def usage() -> str:
-    """The text of `rag-r1 --help`."""
-    lines = [f"  {name:16}{what}" for name, (_, what) in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: rag-r1 COMMAND [arguments]",
-            "",
-            "RAG-R1 trains a language model to search, as an extension of veRL.",
-            "",
-            *lines,
-            "",
-            "rag-r1 COMMAND --help describes each command.",
-        ]
-    )
+_ABOUT = "RAG-R1 trains a language model to search, as an extension of veRL."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns its exit status; 2 for a command that does not exist."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(usage())
-        return 0 if arguments else 2
-    command, *rest = arguments
-    if command not in COMMANDS:
-        print(f"rag-r1: there is no command {command!r}\n\n{usage()}", file=sys.stderr)
-        return 2
-    module, _ = COMMANDS[command]
-    return import_module(module).main(rest)
+    return run("rag-r1", _ABOUT, COMMANDS, arguments)
 
 
 if __name__ == "__main__":

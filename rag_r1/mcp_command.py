@@ -42,6 +42,7 @@ also: rag-r1 mcp --tools https://mcp.example.org/mcp
       print what an MCP server says about its tools, as entries of rag_r1.tools; MY_TOKEN is an environment
       variable with the bearer token that the address wants
 """
+_ORDER = "rag-r1 mcp --tools [--token-env NAME] URL, or rag-r1 mcp --tools COMMAND ..."
 _PORT = Annotated[int, Field(ge=1, le=65535), Must("a port, 1 to 65535")]
 
 
@@ -150,7 +151,15 @@ def _list(server: Sequence[str]) -> int:
     where: dict[str, Any] = {}
     if server[:1] == ["--token-env"]:
         where, server = {"token_env": "".join(server[1:2])}, server[2:]
-    is_address = len(server) == 1 and "://" in server[0]
+    elif server and server[0].startswith("--token-env="):
+        where, server = {"token_env": server[0].partition("=")[2]}, server[1:]
+    if server and server[0].startswith("-"):
+        return _error(f"rag-r1 mcp --tools: unknown flag {server[0].partition('=')[0]}; {_ORDER}")
+    is_address = bool(server) and "://" in server[0]
+    if is_address and any(word.split("=")[0] == "--token-env" for word in server[1:]):
+        return _error(f"rag-r1 mcp --tools: --token-env comes before the address: {_ORDER}")
+    if is_address and len(server) > 1:
+        return _error(f"rag-r1 mcp --tools: nothing may follow the address: {_ORDER}")
     if not server or (where and not is_address):
         what = " of an MCP server, after --token-env NAME" if where else " or the command of an MCP server"
         return _error(f"rag-r1 mcp --tools needs the address{what}")

@@ -4,9 +4,10 @@
     ask(question)    the agent's answer, what it searched for, and the passages that it was shown
 
 The agent plays each question as `rag-r1 eval` and `rag-r1 serve` do (serving/player.py), with a model behind
-an OpenAI-compatible address. A failure of the infrastructure is an error of the call;
-an episode without an answer is a result that says how it ended. Beyond `concurrency` questions at a time and
-as many that wait, a question is refused.
+an OpenAI-compatible address. A failure of the infrastructure is an error of the call; an episode without an
+answer is a result that says how it ended. A search of a client has no question behind it: a retriever that
+reads the question beside the query (`agentic_input`) is sent the query as both. Beyond `concurrency`
+questions at a time and as many that wait, a question is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from pydantic import BaseModel, Field
 
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Document, Failure
+from rag_r1.retriever_query import CallContext
 from rag_r1.tools import Searcher
+from rag_r1.tools.function_tool import sent_in_context
 
 #: Sources of an answer, at most.
 _MOST_SOURCES = 20
@@ -72,7 +75,8 @@ def make_server(searcher: Searcher, play: Play | None = None, *, concurrency: in
     @server.tool()
     async def search(query: _Words) -> Passages:
         """Search the collection for a query; returns the best passages with their ids."""
-        [found] = await searcher.search([query])
+        sent = await sent_in_context(searcher, [query], lambda: CallContext(query))
+        [found] = [sent] if isinstance(sent, Failure) else await searcher.search(sent)
         if isinstance(found, Failure):
             raise ToolError(found.reason)
         return Passages(passages=[Passage.of(document) for document in found])

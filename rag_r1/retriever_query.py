@@ -54,11 +54,14 @@ Context = Callable[[], CallContext]
 class QueryFormat:
     """How an encoder wants its queries: from the manifest of its index, `/ready`, or the manifest of a
     trained retriever. `max_length`: of the whole text in tokens; None: no limit. `query_prefix`: put before
-    each query by whoever encodes it, and not here."""
+    each query by whoever encodes it, and not here. `mode`: what it was trained to read; None: not known.
+    `index_version`: which one the server serves; it changes with a reload."""
 
     separator: str
     max_length: int | None = None
     query_prefix: str = ""
+    mode: Mode | None = None
+    index_version: int | None = None
 
     @property
     def room(self) -> int | None:
@@ -82,7 +85,8 @@ class QueryFormat:
     @classmethod
     def of_ready(cls, ready: Any, index: str | None = None) -> QueryFormat:
         """From a retrieval server's answer to `GET /ready`; `index` is one of several, by default the default
-        one. Raises ValueError if it has none: that of a BM25 index, or of another server than ours."""
+        one. Raises ValueError if it has none: that of a BM25 index, or of another server than ours; and for a
+        mode that is not known here."""
         status = ready
         if index is not None and isinstance(ready, dict):
             known = ready.get("indexes")
@@ -97,7 +101,16 @@ class QueryFormat:
             raise ValueError(f"the server's index{of_kind} has no separator")
         if not isinstance(longest, int) or isinstance(longest, bool) or longest < 1:
             longest = None
-        return cls(separator, longest, prefix if isinstance(prefix, str) else "")
+        mode, version = status.get("query_mode"), status.get("index_version")
+        if isinstance(mode, str) and mode not in MODES:
+            raise ValueError(f"the server's index wants queries of the mode {mode[:40]!r}, unknown here")
+        return cls(
+            separator,
+            longest,
+            prefix if isinstance(prefix, str) else "",
+            mode if mode in MODES else None,
+            version if isinstance(version, int) and not isinstance(version, bool) else None,
+        )
 
 
 def utf8_bytes(text: str) -> int:

@@ -40,9 +40,11 @@ class Description:
     passages: int | None = None
     corpus_sha256: str | None = None
     encoder: str | None = None
+    encoder_sha256: str | None = None
     separator: str | None = None
     max_length: int | None = None
     query_prefix: str | None = None
+    query_mode: str | None = None
     guarantee: Guarantee | None = None
     #: The share, 0 to 1, of a mapped index that was read ahead; None where nothing is read ahead.
     paged_in: float | None = None

@@ -24,6 +24,8 @@ TURNS = ["<think>a</think><search>Ulm river</search>", "<think>b</think><answer>
 
 def answer(asked):
     """A retrieval server and a model behind one address."""
+    if asked.path == "/ready":
+        return {"backend": "dense", "separator": " [SEP] ", "max_length": 512, "query_prefix": ""}
     if asked.path == "/retrieve":
         if asked.body["queries"] == ["broken"]:
             return 500, "{}"
@@ -81,6 +83,29 @@ async def test_a_failure_is_an_error_of_its_call_and_the_server_goes_on(stub):
     assert broken.is_error and "The search engine did not answer" in broken.content[0].text
     assert refused.is_error and "engine_failure" in refused.content[0].text
     assert long.is_error and not again.is_error
+
+
+async def test_a_retriever_that_reads_the_question_is_sent_the_query_as_the_question_too(stub):
+    from mcp.client import Client
+
+    given = arguments(stub, "rag_r1.retriever.agentic_input=true")
+    async with mcp_command.made_server(given) as server, Client(server) as client:
+        found = await client.call_tool("search", {"query": "its river"})
+    assert not found.is_error
+    assert stub.asked[-1].body["queries"] == ["its river [SEP] its river"]
+
+
+async def test_a_search_whose_separator_is_unknown_is_an_error_and_nothing_is_sent():
+    from mcp.client import Client
+
+    with JsonStub(lambda asked: (404, "{}") if asked.path == "/ready" else answer(asked)) as server_stub:
+        words = ["rag_r1.retriever.agentic_input=true", "rag_r1.retriever.retries=0"]
+        words = ["--retriever-url", server_stub.url, *words]
+        given = mcp_command.read_arguments(mcp_command.McpArguments, words, description="")
+        async with mcp_command.made_server(given) as server, Client(server) as client:
+            found = await client.call_tool("search", {"query": "its river"})
+        assert found.is_error and "The search engine did not answer" in found.content[0].text
+        assert {asked.path for asked in server_stub.asked} == {"/ready"}
 
 
 async def test_beyond_the_questions_that_may_wait_a_question_is_refused():
@@ -178,6 +203,19 @@ def test_what_is_missing_is_said(capsys):
     for words in ([], ["--token-env"], ["--token-env", "X", "a", "command"]):
         assert mcp_command.main(["--tools", *words]) == 1
         assert "rag-r1 mcp --tools needs the address" in capsys.readouterr().err
+    url = "http://127.0.0.1:1/mcp"
+    for words, what in (
+        (["--token", "X", url], "unknown flag --token; rag-r1 mcp --tools [--token-env NAME] URL"),
+        (["--help"], "unknown flag --help; rag-r1 mcp --tools"),
+        (["--token-env=X", "--deep", url], "unknown flag --deep"),
+        ([url, "--token-env", "X"], "--token-env comes before the address: rag-r1 mcp --tools [--token-env"),
+        ([url, "--token-env=X"], "--token-env comes before the address"),
+        ([url, url], "nothing may follow the address"),
+        (["--token-env=X", "a", "command"], "needs the address of an MCP server, after --token-env NAME"),
+        (["--token-env=X", url], "cannot be reached: ConnectError"),
+    ):
+        assert mcp_command.main(["--tools", *words]) == 1
+        assert what in capsys.readouterr().err
     with pytest.raises(SystemExit):
         mcp_command.main(["--base-url", "http://127.0.0.1:1/v1"])
     assert "--base-url and --model belong together" in capsys.readouterr().err

@@ -148,7 +148,10 @@ def test_the_format_of_an_index_is_read_from_ready():
     assert QueryFormat.of_ready(READY) == QueryFormat(" </s> ", 256, "query: ")
     assert QueryFormat.of_ready(READY, "wiki") == QueryFormat("|", 64)
     others = {"separator": "|", "max_length": "long", "query_prefix": 3}
+    others |= {"query_mode": 3, "index_version": "1"}
     assert QueryFormat.of_ready(others) == QueryFormat("|")
+    trained = {"separator": "|", "query_mode": "history", "index_version": 7}
+    assert QueryFormat.of_ready(trained) == QueryFormat("|", mode="history", index_version=7)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +162,7 @@ def test_the_format_of_an_index_is_read_from_ready():
         ({"status": "ok"}, None, "has no separator"),
         ([], None, "describes no index"),
         ({"separator": ""}, None, "no separator"),
+        ({"separator": "|", "query_mode": "both"}, None, "queries of the mode 'both', unknown here"),
     ],
 )
 def test_a_server_without_a_separator_is_refused(ready, index, words):

@@ -20,25 +20,30 @@ from typing import Any
 
 from rag_r1.agent.parts import Engine, Generation, Tool
 from rag_r1.agent.trajectory import CallRecord
-from rag_r1.protocols import Document
+from rag_r1.protocols import Document, Refusal
 
 
 @dataclass(frozen=True)
 class PastTurn:
-    """A turn that is played back. `found`: the documents of each of its calls that was answered, by the
-    call's key (`call_key`)."""
+    """A turn that is played back. `found`: by the call's key (`call_key`), the documents of each of its calls
+    that was answered, or the Refusal of one that was not accepted. A call that failed is not in it."""
 
     token_ids: tuple[int, ...]
-    found: Mapping[str, tuple[Document, ...]] = field(default_factory=dict)
+    found: Mapping[str, tuple[Document, ...] | Refusal] = field(default_factory=dict)
 
     @classmethod
     def of(cls, token_ids: Sequence[int], calls: Sequence[CallRecord]) -> PastTurn:
         """From what was generated and the records of its calls, with the documents as they were shown."""
-        answered = (call for call in calls if call.status == "ok" and call.documents is not None)
+        answered = (call for call in calls if call.status != "failed" and call.documents is not None)
         return cls(
-            tuple(token_ids),
-            {call_key(call.tool, call.arguments): tuple(call.documents or ()) for call in answered},
+            tuple(token_ids), {call_key(call.tool, call.arguments): _result(call) for call in answered}
         )
+
+
+def _result(call: CallRecord) -> tuple[Document, ...] | Refusal:
+    """What the tool returned, by what was shown of it."""
+    shown = tuple(call.documents or ())
+    return Refusal("\n".join(one.contents for one in shown)) if call.status == "refused" else shown
 
 
 def call_key(tool: str, arguments: Mapping[str, Any]) -> str:
@@ -98,7 +103,8 @@ class _PastTool:
         """Raises KeyError for a call that the past turn has not made: its text parses differently now."""
         if (turn := self._engine.turn) is None:
             return await self._tool.call(arguments)
-        return [list(turn.found[call_key(self._name, one)]) for one in arguments]
+        found = (turn.found[call_key(self._name, one)] for one in arguments)
+        return [one if isinstance(one, Refusal) else list(one) for one in found]
 
     async def in_context(self, arguments: Sequence[Mapping[str, Any]], context: Any) -> Any:
         """What the tool makes of the arguments of its own calls (see parts.py); those of past turns are not

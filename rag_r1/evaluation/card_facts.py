@@ -46,6 +46,8 @@ PACKAGES = (
     "aiohttp",
     "openai",
 )
+#: In the description of an index, what changes while it is served, or if the server is started again.
+PASSING = ("index_version", "paged_in")
 _SECRET = re.compile(
     r"(^|[_-])(api_?key|key|token|secret|password|passwd|authorization|credentials?|cookie)$", re.IGNORECASE
 )
@@ -103,6 +105,12 @@ def asked(base: str) -> dict[str, Any]:
         "healthy": None if health in (404, 405) else health == 200,
         "ready": None if known is None else without_secrets(known),
     }
+
+
+def identity(ready: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What of a server's description says which index it serves: the same after another start or a reload of
+    the same folder, and another one for another corpus or an encoder that was trained again."""
+    return None if ready is None else {key: value for key, value in ready.items() if key not in PASSING}
 
 
 def get_json(client: httpx.Client, url: str) -> tuple[int, Any]:

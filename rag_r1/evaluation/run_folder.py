@@ -65,6 +65,10 @@ class Outcome:
             searches=sum(len(turn["calls"]) for turn in record["turns"]),
         )
 
+    def is_open(self, tries: int) -> bool:
+        """Will the next start, with so many `tries`, play it again? Not a row that cannot be played."""
+        return self.failed and self.tries < tries and self.status != "bad_row"
+
 
 class JsonLines:
     """A file of JSON objects, one a line, that is only appended to. `seen` is called with each object that

@@ -117,8 +117,8 @@ class Runner:
         return outcome
 
     def is_open(self, outcome: Outcome) -> bool:
-        """Will the next start play it again? A row that cannot be played is not tried again."""
-        return outcome.failed and outcome.tries < self.tries and outcome.status != "bad_row"
+        """Will the next start play it again?"""
+        return outcome.is_open(self.tries)
 
     async def run(self, jobs: Iterable[Job[T]], total: int, unit: str) -> list[T | None]:
         """The results of `total` jobs, in their order; see pool.py."""

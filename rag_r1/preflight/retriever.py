@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.options import read_options
 from rag_r1.preflight.problems import Report, error, first_line, not_given, plain, warning
 from rag_r1.retriever_query import QueryFormat
-from rag_r1.tools.query_format import KEY, REMEDY, FormatError, read_format, ready_address
+from rag_r1.tools.query_format import FormatError, chosen_mode, read_format, ready_address
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval import TOKEN_VARIABLE, RetrieverConfig, token_header
 
@@ -54,15 +54,14 @@ def check_retriever(config: DictConfig, report: Report) -> None:
                     return
                 if answer.status_code not in (404, 405):
                     break  # Search-R1's server has neither route; the search below decides
-            if settings.input_mode != "plain":
+            if settings.agentic_input:
                 address, index = ready_address(base)
                 answer = client.get(address)
-                form = read_format(address, index, answer.status_code, answer.content)
-                report.notes.append(f"{base}: separator {form.separator!r}, queries {_longest(form)}")
+                report.notes.extend(_format_notes(settings, address, index, answer))
             payload = settings.spoken.payload([_PROBE], settings.topk)
             answer = client.post(settings.endpoint, json=payload)
     except FormatError as fault:
-        report.problems.append(error(KEY, fault.what, REMEDY))
+        report.problems.append(error(fault.key, fault.what, fault.remedy))
         return
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as fault:
         what = f"no retrieval server answers at {base} ({type(fault).__name__}: {first_line(fault)})"
@@ -88,6 +87,21 @@ def check_retriever(config: DictConfig, report: Report) -> None:
         report.problems.append(
             warning("rag_r1.retriever.topk", what, "check that the index is of the right corpus")
         )
+
+
+def _format_notes(
+    settings: RetrieverConfig, address: str, index: str | None, answer: httpx.Response
+) -> list[str]:
+    """How the server wants its queries, from its `/ready`. Raises FormatError."""
+    try:
+        form = read_format(address, index, answer.status_code, answer.content)
+        mode = chosen_mode(form, settings.mode)
+    except FormatError as fault:
+        if fault.stops(settings.mode):
+            raise
+        return []
+    told = f"separator {form.separator!r}, mode {mode}, queries {_longest(form)}"
+    return [f"{settings.base}: {told}"]
 
 
 def _longest(form: QueryFormat) -> str:

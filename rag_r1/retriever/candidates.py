@@ -15,31 +15,29 @@ from typing import Any
 
 from rag_r1.agent.guard import ToolGuard
 from rag_r1.agent.trajectory import CallRecord, call_context
-from rag_r1.evaluation.card_facts import CardError, asked
+from rag_r1.evaluation.card_facts import CardError, asked, identity
 from rag_r1.evaluation.pacing import Stop
 from rag_r1.evaluation.pool import Pool
 from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.session import Prepared, search_settings
 from rag_r1.protocols import SEARCH, Document, Failure
 from rag_r1.retriever.records import CandidatesRound, PassageRecord, RoundsRecord, write_records
-from rag_r1.retriever.results import Results
+from rag_r1.retriever.results import Results, fingerprint_of
 from rag_r1.retriever.trajectories import Played, SearchRound, Trajectories
 from rag_r1.tools import RetrieverConfig, close_tools, shared_tools
 from rag_r1.tools.registry import DEFAULT_TOOL
 
 
 def retriever_settings(ready: Prepared) -> dict[str, Any]:
-    """What decides which passages a search finds: the keys of the search, and what the server says about its
-    index, but for the number of its reloads since the server was started. Raises RunError if it does not
-    answer."""
+    """What decides which passages a search finds: the keys of the search, and which index the server says it
+    serves. Raises RunError if it does not answer."""
     keys, served = search_settings(ready.retriever), None
     if (keys.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL:
         options = {key: value for key, value in ready.retriever.items() if key != "tool"}
         try:
-            told = asked(RetrieverConfig.from_config(options).base)["ready"]
+            served = identity(asked(RetrieverConfig.from_config(options).base)["ready"])
         except CardError as error:
             raise RunError(str(error)) from error
-        served = told and {key: value for key, value in told.items() if key != "index_version"}
     return {**keys, "served": served}
 
 
@@ -98,6 +96,14 @@ class Candidates:
                 if document.id not in known:
                     known.add(document.id)
                     yield PassageRecord(id=document.id, contents=document.contents)
+
+    def fingerprint(self, trajectories: Trajectories) -> str:
+        """Of all rounds and their candidates."""
+        parts = (
+            fingerprint_of([one.fingerprint, [[d.id, d.contents] for d in self.of(one) or ()]])
+            for one in trajectories.each_round()
+        )
+        return fingerprint_of(list(parts))
 
     def write(self, trajectories: Trajectories, records: Path, passages: Path) -> None:
         """Write both files."""

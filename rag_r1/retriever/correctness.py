@@ -79,6 +79,24 @@ class Correctness:
                         dataset=played.dataset,
                     )
 
+    def open_rounds(self, trajectories: Trajectories) -> int:
+        """Rounds of which the next start plays a continuation again."""
+        return sum(
+            any(self._is_open(one, document) for document in documents)
+            for played in trajectories
+            for one, documents in rounds_with_candidates(self.candidates, played)
+        )
+
+    def _is_open(self, one: SearchRound, document: Document) -> bool:
+        return any(
+            outcome is None or self.run.runner.is_open(outcome) for outcome in self._outcomes(one, document)
+        )
+
+    def _outcomes(self, one: SearchRound, document: Document) -> list[Outcome | None]:
+        """How the continuations of a candidate have ended, as far as they have."""
+        name = _name(one, self._found(one, document))
+        return [self.run.folder.outcome(f"{name}#{sample}") for sample in range(self.samples)]
+
     def _jobs(self, trajectories: Trajectories) -> Iterator[Callable[[], Any]]:
         for played in trajectories:
             for one, documents in rounds_with_candidates(self.candidates, played):
@@ -103,8 +121,7 @@ class Correctness:
         return await self.run.runner.play(ask)
 
     def _score(self, one: SearchRound, document: Document) -> Continuation | None:
-        name = _name(one, self._found(one, document))
-        outcomes = [self.run.folder.outcome(f"{name}#{sample}") for sample in range(self.samples)]
+        outcomes = self._outcomes(one, document)
         rights = [outcome.right for outcome in outcomes if outcome is not None and outcome.right is not None]
         if len(rights) < self.samples:
             return None

@@ -72,8 +72,22 @@ def save_model(model: Any, settings: EncoderSettings, folder: Path) -> None:
     os.replace(part, folder)
 
 
+def freeze_unread(model: Any) -> list[str]:
+    """Freeze the layers that Hugging Face's BERT-like models have for their `pooler_output`, unless that is
+    what the model's vectors are made from. They get no gradient, and training on several devices stops at a
+    weight that waits for one. Returns the names of the linear layers, within the transformer."""
+    from torch.nn import Linear
+
+    transformer = getattr(model[0], "model", None)
+    pooler = getattr(transformer, "pooler", None)
+    if pooler is None or _reads_pooler(model):
+        return []
+    pooler.requires_grad_(False)
+    return [f"pooler.{name}" for name, layer in pooler.named_modules() if isinstance(layer, Linear)]
+
+
 def add_lora(model: Any, rank: int, alpha: int, dropout: float) -> None:
-    """Train low-rank adapters of all linear layers of the transformer, and nothing else."""
+    """Train low-rank adapters of all linear layers of the transformer that are read, and nothing else."""
     from peft import LoraConfig, TaskType
 
     model.add_adapter(
@@ -83,6 +97,7 @@ def add_lora(model: Any, rank: int, alpha: int, dropout: float) -> None:
             lora_alpha=alpha,
             lora_dropout=dropout,
             target_modules="all-linear",
+            exclude_modules=freeze_unread(model) or None,
         )
     )
 
@@ -120,6 +135,12 @@ def _bare(folder: Path | None, pooling: str | None, device: str | None) -> Any:
     transformer = Transformer(str(folder), **{kind: dict(_ONLY_DATA) for kind in kinds})
     pooler = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
     return SentenceTransformer(modules=[transformer, pooler], device=device, **_ONLY_DATA)
+
+
+def _reads_pooler(model: Any) -> bool:
+    """Does the transformer pass its `pooler_output` on, in place of the vectors of tokens?"""
+    outputs = getattr(model[0], "modality_config", None) or {}
+    return any("pooler_output" in str(outputs[kind].get("method_output_name")) for kind in outputs)
 
 
 def _own(model: Any) -> dict[str, Any]:

@@ -7,9 +7,10 @@ prefixes as prompts, length) is saved there as well, for other programs.
 
 Where nothing is said, a setting comes from the first of these that has it: the options of the command, the
 manifest of the index that the agent was served with (`--index`), `retriever.json` in the folder of the model,
-its sentence-transformers configuration. The first two must not contradict each other, nor the pooling the
-model itself: a model answers badly under another pooling or other prefixes than it was trained with, and
-silently.
+its sentence-transformers configuration. The first two must not contradict each other, nor the second and
+third unless an option decides, nor the pooling the model itself: a model answers badly under another pooling
+or other prefixes than it was trained with, and silently. (The mode is the exception: an option may give
+another one than the index has, for a retriever that is to read something else.)
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rag_r1.retriever_query import Mode, QueryFormat
+from rag_r1.retriever_query import MODES, Mode, QueryFormat
 
 FILE = "retriever.json"
 #: Tokens, where nothing says otherwise (the same cap as that of an index's build).
@@ -72,29 +73,21 @@ def read_settings(folder: Path) -> EncoderSettings | None:
 
 
 def settings_of_index(index: Path) -> dict[str, Any]:
-    """The encoder's settings in the manifest of an index. Raises SettingsError if it has no encoder."""
+    """The encoder's settings in the manifest of an index, and the mode if that has one. Raises SettingsError
+    if it has no encoder."""
     path = index / "manifest.json"
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         section = manifest["dense"]["encoder"]
-        return {name: section[name] for name in SHARED}
+        found = {name: section[name] for name in SHARED}
+        mode = section.get("query_mode")
+        return found | {"mode": mode} if mode in MODES else found
     except (OSError, ValueError, RecursionError) as error:
         what = f"{path} cannot be read ({error})"
         raise SettingsError(f"{what}: give the folder of a finished index") from error
     except (KeyError, TypeError):
         what = f"{index} is no index with an encoder"
         raise SettingsError(f"{what}: give a dense one, or leave --index out") from None
-
-
-def differences(settings: EncoderSettings, index: Path) -> list[str]:
-    """Where a model's settings and those of an index differ, each in words; [] if the index is served as the
-    model was trained. Raises SettingsError."""
-    of_index = settings_of_index(index)
-    return [
-        f"{name}: the model was trained with {getattr(settings, name)!r}, the index has {of_index[name]!r}"
-        for name in SHARED
-        if getattr(settings, name) != of_index[name]
-    ]
 
 
 def choose(
@@ -107,6 +100,12 @@ def choose(
         for name in SHARED
         if given.get(name) is not None and of_index.get(name) not in (None, given[name])
     ]
+    wrong += [
+        f"{name} is {saved[name]!r} in {FILE} of the model and {of_index[name]!r} in the index's manifest"
+        for name in (*SHARED, "mode")
+        if given.get(name) is None and None not in (saved.get(name), of_index.get(name))
+        if saved[name] != of_index[name]
+    ]
     chosen: dict[str, Any] = {}
     for name in (*SHARED, "mode"):
         values = (source.get(name) for source in (given, of_index, saved, own))
@@ -117,7 +116,7 @@ def choose(
         wrong.append(f"pooling is to be {chosen['pooling']!r}, but the model has {own['pooling']!r}")
     if wrong:
         what = f"contradictory settings of the encoder: {'; '.join(wrong)}"
-        raise SettingsError(f"{what}. Correct one of the two")
+        raise SettingsError(f"{what}. Correct one of the two, give the option, or leave --index out")
     if chosen["pooling"] is None:
         raise SettingsError("the model's folder does not say its pooling: give --pooling (its card tells)")
     try:

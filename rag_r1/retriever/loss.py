@@ -21,8 +21,9 @@ reach 100, of which bfloat16 keeps two digits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -32,26 +33,54 @@ from sentence_transformers.util import all_gather, all_gather_with_grad, get_ran
 from torch import Tensor, nn
 from torch.nn import functional
 
-#: Fills up rows of `RowTable.positives`; no passage has this number.
+#: Fills up rows of `RowTable.known`; no passage has this number.
 NO_PASSAGE = -1
 
 
 @dataclass(frozen=True)
 class RowTable:
-    """What the loss knows of the training rows, beside their texts. A label is the number of a row.
+    """What the loss knows of the training rows, beside their texts. A label is the number of a row; rows with
+    the same text of the query have the same number of a query.
 
     passages    (rows, passages) int64: numbers of a row's passages, the positive one first
-    positives   (rows, any) int64: of all passages known to answer the row's query; NO_PASSAGE elsewhere
+    queries     (rows,) int64: number of the row's query
+    positives   (pairs,) int64: passages known to answer query 0, then those of query 1, ...
+    offsets     (queries + 1,) int64: where the positives of each query begin, and where the last ones end
     relevance   (rows, passages) float32: LR of the row's passages, from 0 to 1
     """
 
     passages: Tensor
+    queries: Tensor
     positives: Tensor
+    offsets: Tensor
     relevance: Tensor
 
-    def to(self, device: torch.device) -> RowTable:
-        """The same on a device."""
-        return RowTable(*(getattr(self, field.name).to(device) for field in fields(self)))
+    @classmethod
+    def of(
+        cls,
+        passages: Sequence[Sequence[int]],
+        queries: Sequence[int],
+        positives: Sequence[Sequence[int]],
+        relevance: Sequence[Sequence[float]],
+    ) -> RowTable:
+        """From lists; `positives` are those of each query by its number."""
+        offsets = [0, *accumulate(map(len, positives))]
+        return cls(
+            torch.tensor(passages),
+            torch.tensor(queries),
+            torch.tensor([number for known in positives for number in known], dtype=torch.long),
+            torch.tensor(offsets),
+            torch.tensor(relevance),
+        )
+
+    def known(self, labels: Tensor) -> Tensor:
+        """Of these rows all passages known to answer the query, (labels, the most of any of them); NO_PASSAGE
+        fills them up."""
+        query = self.queries[labels]
+        start, end = self.offsets[query], self.offsets[query + 1]
+        places = start[:, None] + torch.arange(int((end - start).max()), device=labels.device)
+        found = self.positives[places.clamp(max=len(self.positives) - 1)]
+        return found.masked_fill(places >= end[:, None], NO_PASSAGE)
 
 
 def info_nce(
@@ -104,11 +133,19 @@ class RetrieverLoss(CachedLossMixin, nn.Module):
         mini_batch: int | None = None,
     ):
         super().__init__()
-        self.model, self.table = model, table
+        self.model = model
+        # Buffers, so that they move to the model's device once; they are no part of a checkpoint.
+        for name, tensor in vars(table).items():
+            self.register_buffer(name, tensor, persistent=False)
         self.temperature, self.rank_weight = temperature, rank_weight
         self.rank_temperature = rank_temperature
         self.mini_batch_size = mini_batch or 0
         self.uses_gradient_cache = mini_batch is not None
+
+    @property
+    def table(self) -> RowTable:
+        """The rows, where the buffers are."""
+        return RowTable(**{field.name: getattr(self, field.name) for field in fields(RowTable)})
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor) -> Tensor:
         """The mean loss of this device's rows."""
@@ -131,14 +168,14 @@ class RetrieverLoss(CachedLossMixin, nn.Module):
         """The mean loss. `columns`: of queries, positives and each negative, (rows, dimension); `labels`:
         (rows,)."""
         queries, *documents = columns
-        table = self.table.to(queries.device)
+        table = self.table
         rows, passages = labels, torch.cat(documents)
         if get_world_size() > 1:
             rows = all_gather(labels)
             passages = torch.cat([all_gather_with_grad(column) for column in documents])
         own = torch.arange(len(labels), device=queries.device) + get_rank() * len(labels)
         numbers = table.passages[rows].T.reshape(-1)  # column by column, as the passages are
-        losses = info_nce(queries, passages, numbers, own, table.positives[labels], self.temperature)
+        losses = info_nce(queries, passages, numbers, own, table.known(labels), self.temperature)
         if self.rank_weight:
             ranked = torch.stack(documents, 1)
             with torch.autocast(queries.device.type, enabled=False):

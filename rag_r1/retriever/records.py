@@ -179,11 +179,6 @@ def read_training_rows(*paths: str | Path) -> Iterator[TrainingRow]:
     return read_records(TrainingRow, *paths)
 
 
-def read_passages(path: str | Path) -> dict[str, str]:
-    """The text of passages by id. Raises RecordsError."""
-    return {record.id: record.contents for record in read_records(PassageRecord, path)}
-
-
 def write_records(path: Path, records: Iterable[_Record]) -> int:
     """Write a file all or nothing; returns the number of its records. Values that were not given are left
     out."""

@@ -6,7 +6,8 @@ of the question: the sub-answer. It is the reference with which passages are sco
 The question itself is not shown with the passages, so a passage is scored for its query alone.
 
 Without a judge a rule takes its place: 100 for a passage in which an accepted answer of the question stands,
-else 0. It costs nothing, and finds nothing for a query whose answer is only a step on the way.
+else 0. It costs nothing, and finds nothing for a query whose answer is only a step on the way. Of a question
+whose only answers are yes or no, or have no letter or digit, it says nothing: such words stand anywhere.
 
 Source: Agentic-R (arXiv 2601.11888), its steps 3-0 and 3-1; the prompts are in our own words.
 """
@@ -37,7 +38,7 @@ from rag_r1.retriever.judge import (
 from rag_r1.retriever.records import RelevanceRecord, SubAnswersRecord
 from rag_r1.retriever.results import Key, Results, fingerprint_of
 from rag_r1.retriever.trajectories import Played, SearchRound, Trajectories
-from rag_r1.rewards import cover_exact_match
+from rag_r1.rewards import cover_exact_match, normalise
 
 #: What the judge says of a query whose answer it cannot tell.
 NOT_SURE = "Not Sure"
@@ -127,27 +128,32 @@ class Relevance:
     async def _ask(
         self, judge: Judge, prompt: str, key: Key, fingerprint: str, cases: Sequence[_Case]
     ) -> None:
-        """Keep what the judge says of these cases, one list after the other, or that it failed."""
+        """Keep what the judge says of these cases, one list after the other, or which of them failed: a case
+        that has its list is not asked again."""
         if self.results.has(key, fingerprint):
             return
         before = self.results.attempts(key, fingerprint)
         name = f"{prompt}/{key[0]}/{key[1]}/{fingerprint}"
-        lists = await asyncio.gather(
+        lists = self.results.parts(key, fingerprint) or [None] * len(cases)
+        missing = [number for number, one in enumerate(lists) if one is None]
+        asked = await asyncio.gather(
             *(
-                judge.ask(f"{name}/{number}", self._told[prompt], case, read, before)
-                for number, (case, read) in enumerate(cases)
+                judge.ask(f"{name}/{number}", self._told[prompt], *cases[number], before)
+                for number in missing
             ),
             return_exceptions=True,
         )
-        for one in lists:
+        for one in asked:
             if isinstance(one, BaseException) and not isinstance(one, Unanswered):
                 raise one
-        if any(isinstance(one, Unanswered) for one in lists):
+        if any(isinstance(one, Unanswered) for one in asked):
             return
+        for number, one in zip(missing, asked, strict=True):
+            lists[number] = one
         if None in lists:
-            self.results.failed(key, fingerprint, before + ATTEMPTS)
+            self.results.failed(key, fingerprint, before + ATTEMPTS, lists)
         else:
-            self.results.put(key, fingerprint, [value for one in lists for value in one])  # type: ignore[union-attr]
+            self.results.put(key, fingerprint, [value for one in lists for value in one])
 
     def _reference(self, one: SearchRound) -> str | None:
         """The sub-answer of a round, if it is known."""
@@ -172,16 +178,25 @@ class Relevance:
 
 
 def rule_records(candidates: Candidates, trajectories: Trajectories) -> Iterator[RelevanceRecord]:
-    """The scores by the rule: 100 where an accepted answer stands in the passage, else 0."""
+    """The scores by the rule: 100 where an accepted answer stands in the passage, else 0. Rounds of a
+    question without an answer that can be found so are left out."""
     for played in trajectories:
+        if not _findable(played.golds):
+            continue
         for one, documents in rounds_with_candidates(candidates, played):
             scores = {d.id: 100 * int(holds_answer(d, played.golds)) for d in documents}
             yield RelevanceRecord(id=played.id, round_index=one.index, docid_score=scores)
 
 
 def holds_answer(document: Document, golds: Sequence[str]) -> bool:
-    """Does an accepted answer stand in the passage, word for word?"""
-    return bool(cover_exact_match(document.contents, list(golds), ordered=True))
+    """Does an accepted answer stand in the passage, word for word? Yes and no do not count."""
+    found = _findable(golds)
+    return bool(found) and bool(cover_exact_match(document.contents, found, ordered=True))
+
+
+def _findable(golds: Sequence[str]) -> list[str]:
+    """The answers that say something where they stand."""
+    return [gold for gold in golds if normalise(gold) not in ("", "yes", "no")]
 
 
 def _whole(played: Played) -> Key:

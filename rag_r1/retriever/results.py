@@ -4,7 +4,7 @@ A step works in a run's folder of its own (evaluation/run_folder.py: settings, l
 appends the result of each piece of work as soon as it is there. A result belongs to a key, such as a round,
 and to the input that it was found for, by fingerprint: if the input has changed since, the result does not
 count, and the work is done again. A piece of work that failed leaves a line without a value, with the number
-of attempts; the next start tries it again. """
+of attempts, and with those of its parts that succeeded; the next start tries the others again."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ Key = tuple[str, int]
 
 class Results:
     """The results of a step; a context manager, which holds the step's folder. Raises RunError if that is in
-    use or was begun with other settings. `done` counts the results of this start."""
+    use or was begun with other settings."""
 
     def __init__(self, out: Path, settings: Mapping[str, Any], notes: Mapping[str, Any] | None = None):
-        self.done = 0
         self._places: dict[Key, tuple[str, tuple[int, int]]] = {}
-        self._failed: dict[Key, tuple[str, int]] = {}
+        self._failed: dict[Key, tuple[str, int, tuple[int, int]]] = {}
         with ExitStack() as opened:
             self.folder = opened.enter_context(RunFolder(out, settings, notes))
             self._lines = JsonLines(self.folder.journal / "results.ndjson", self._seen)
@@ -53,17 +52,22 @@ class Results:
         """Append a result. Raises RunError on a full disk."""
         line = {"key": list(key), "input": fingerprint, "value": value}
         self._seen(line, self._lines.append(line))
-        self.done += 1
 
-    def failed(self, key: Key, fingerprint: str, attempts: int) -> None:
-        """Append that so many attempts, all starts together, have given no result."""
-        line = {"key": list(key), "input": fingerprint, "attempts": attempts}
+    def failed(self, key: Key, fingerprint: str, attempts: int, parts: Sequence[Any] = ()) -> None:
+        """Append that so many attempts, all starts together, have given no result. `parts`: of those the
+        work has, what they gave; None for one that failed."""
+        line = {"key": list(key), "input": fingerprint, "attempts": attempts, "parts": list(parts)}
         self._seen(line, self._lines.append(line))
 
     def attempts(self, key: Key, fingerprint: str) -> int:
         """Attempts that have failed until now, for this input."""
-        known, attempts = self._failed.get(key, ("", 0))
+        known, attempts, _ = self._failed.get(key, ("", 0, (0, 0)))
         return attempts if known == fingerprint else 0
+
+    def parts(self, key: Key, fingerprint: str) -> list[Any]:
+        """What the parts of work that failed gave, for this input; [] if nothing is known."""
+        known, _, place = self._failed.get(key, ("", 0, (0, 0)))
+        return self._lines.at(place).get("parts", []) if known == fingerprint else []
 
     def _seen(self, line: Mapping[str, Any], place: tuple[int, int]) -> None:
         name, number = line["key"]
@@ -71,7 +75,7 @@ class Results:
         if "value" in line:
             self._places[key] = fingerprint, place
         else:
-            self._failed[key] = fingerprint, int(line["attempts"])
+            self._failed[key] = fingerprint, int(line["attempts"]), place
 
 
 def fingerprint_of(values: Sequence[Any]) -> str:

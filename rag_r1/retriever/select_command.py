@@ -14,7 +14,7 @@ from rag_r1.evaluation.run_folder import RunError
 from rag_r1.options import Must
 from rag_r1.retriever.records import RecordsError, write_records
 from rag_r1.retriever.scores import ScoreFiles
-from rag_r1.retriever.selection import Mode, Rule, Selection, Use
+from rag_r1.retriever.selection import USEFUL, Rule, RuleMode, Selection, Use
 
 _DESCRIPTION = """\
 Select training rows from recorded scores: those of `rag-r1 retriever data`, or of the published pipeline,
@@ -36,11 +36,11 @@ class SelectionArguments(Arguments):
         "(LR), or one of them alone",
         default="both",
     )
-    selection: Mode = argument(
+    selection: RuleMode = argument(
         "safe: no passage that is itself useful becomes a negative; faithful: the published rule",
         default="safe",
     )
-    least_relevance: Points = argument("LR that a positive needs", "N", default=60)
+    least_relevance: Points = argument("LR that a positive needs", "N", default=USEFUL)
     tolerance: Points = argument("points of LR below the best at which safe sees a tie", "N", default=5)
     negatives: Positive = argument("negatives of a row", "N", default=15)
 

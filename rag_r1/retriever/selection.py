@@ -15,8 +15,8 @@ So a passage with GAC 1 and LR 95 is a negative beside one with GAC 1 and LR 100
 to rank useful passages low. `safe` differs in two points:
 
     positives   also those whose LR is at most `tolerance` below the best one's, with the same GAC
-    negatives   none that is itself useful: with a GAC above 0 and LR from `least_relevance` on (of one
-                utility alone: by that)
+    negatives   none that is itself useful: with a GAC above 0 and LR from 60 on, or from `least_relevance` if
+                that is less (of one utility alone: by that)
 
 Which negatives are drawn depends on the seed and the round alone, not on what else is selected.
 
@@ -34,9 +34,11 @@ from typing import Literal
 from rag_r1.evaluation.asks import drawn
 from rag_r1.retriever.records import TrainingRow, Utility
 
-Mode = Literal["faithful", "safe"]
+RuleMode = Literal["faithful", "safe"]
 Use = Literal["both", "relevance", "correctness"]
 
+#: LR from which a passage is useful to the query, however relevant the positives are to be.
+USEFUL = 60
 #: Why rounds give no rows.
 REASONS = {
     "not_correct": "no candidate leads to a right answer",
@@ -79,10 +81,10 @@ class Rule:
     """How rows are selected; see the top of the module. `least_relevance` and `tolerance` are points of
     LR."""
 
-    mode: Mode = "safe"
+    mode: RuleMode = "safe"
     use: Use = "both"
     seed: int = 0
-    least_relevance: int = 60
+    least_relevance: int = USEFUL
     tolerance: int = 5
     most_positives: int = 3
     negatives: int = 15
@@ -165,7 +167,8 @@ def _is_negative(candidate: Scored, best: Scored, rule: Rule) -> bool:
     if rule.mode == "faithful":
         return _scores(candidate, rule) != _scores(best, rule)
     is_correct = rule.use == "relevance" or bool(candidate.correctness)
-    is_relevant = rule.use == "correctness" or (candidate.relevance or 0) >= rule.least_relevance
+    least = min(rule.least_relevance, USEFUL)
+    is_relevant = rule.use == "correctness" or (candidate.relevance or 0) >= least
     return not (is_correct and is_relevant)
 
 

@@ -5,7 +5,7 @@
     query_prefix: "query: "
     batch_size: 256
 
-An option on the command line replaces the recipe's.
+An option on the command line replaces the recipe's; `--no-lora` is `lora: false`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ class TrainOptions(Arguments):
         ("PATH", ...),
     )
     out: Path = argument("folder of the run; run again, the command goes on where it was interrupted", "DIR")
-    recipe: Path | None = argument("YAML with options, replaced by those given here", "FILE", default=None)
+    recipe: Path | None = argument(
+        "YAML with options, replaced by those given here; --no-lora and the like switch its flags off",
+        "FILE",
+        default=None,
+    )
 
     model: str = argument("encoder: a folder, a name on the Hugging Face Hub, or minilm", "NAME")
     index: Path | None = argument(
@@ -109,18 +113,28 @@ class TrainOptions(Arguments):
 
     @property
     def decisive(self) -> dict[str, Any]:
-        """The options on which the trained model depends."""
+        """The options on which the trained model depends; those that only decide where and in which pieces
+        the same sums are computed may change when a training goes on."""
         others = {"rows", "corpus", "out", "recipe", "index", "save_steps", "logging_steps", "logger"}
         others |= {"project_name", "experiment_name", "no_progress", *self.encoder}
+        others |= {"mini_batch", "gradient_checkpointing", "device"}
         return {name: value for name, value in self.model_dump().items() if name not in others}
 
 
+#: The options without a value that a recipe may switch on.
+_FLAGS = [name for name, field in TrainOptions.model_fields.items() if field.annotation is bool]
+
+
 def with_recipe(arguments: Sequence[str]) -> list[str]:
-    """The arguments with those of the recipe before them, if `--recipe FILE` is among them. Raises
-    RecipeError for a file that cannot be read, and for keys that are no options."""
+    """The arguments with those of the recipe before them, if `--recipe FILE` is among them, and without
+    `--no-FLAG`, which switches off a flag of the recipe. Raises RecipeError for a file that cannot be read,
+    and for keys that are no options."""
     path = _recipe(arguments)
+    off = {f"--no-{name.replace('_', '-')}": name for name in _FLAGS}
+    left_out = {off[word] for word in arguments if word in off}
+    arguments = [word for word in arguments if word not in off]
     if path is None:
-        return list(arguments)
+        return arguments
     try:
         keys = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -132,6 +146,8 @@ def with_recipe(arguments: Sequence[str]) -> list[str]:
         raise RecipeError(f"--recipe {path}: unknown key {', '.join(wrong)}; the options are those of --help")
     words: list[str] = []
     for key, value in keys.items():
+        if key in left_out:
+            continue
         flag = f"--{key.replace('_', '-')}"
         if not any(word == flag or word.startswith(f"{flag}=") for word in arguments):
             words += _words(flag, value)

@@ -25,7 +25,7 @@ from typing import Any
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from rag_r1.evaluation.run_folder import RunFolder
-from rag_r1.retriever.encoder import add_lora, merge_lora, open_model, save_model
+from rag_r1.retriever.encoder import add_lora, freeze_unread, merge_lora, open_model, save_model
 from rag_r1.retriever.encoder_settings import EncoderSettings, read_settings, settings_of_index
 from rag_r1.retriever.loss import RetrieverLoss
 from rag_r1.retriever.train_options import TrainOptions
@@ -52,6 +52,7 @@ def train(given: TrainOptions) -> Path:
         given.corpus,
         settings,
         negatives=given.negatives,
+        ranked=given.rank_weight > 0,
         progress=is_main and not given.no_progress,
     )
     if len(data.queries) < given.batch_size:
@@ -133,6 +134,8 @@ def _fit(
     model.model_card_data.generate_widget_examples = False
     if given.lora:
         add_lora(model, given.lora_rank, given.lora_alpha, given.lora_dropout)
+    else:
+        freeze_unread(model)
     loss = RetrieverLoss(
         model,
         data.table,

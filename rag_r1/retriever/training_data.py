@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 
 from rag_r1.evaluation.corpus.files import Corpus, Passage
 from rag_r1.retriever.encoder_settings import EncoderSettings
-from rag_r1.retriever.loss import NO_PASSAGE, RowTable
+from rag_r1.retriever.loss import RowTable
 from rag_r1.retriever.records import RecordsError, TrainingRow, read_training_rows
 from rag_r1.retriever_query import CallContext
 
@@ -70,14 +69,16 @@ def load(
     settings: EncoderSettings,
     *,
     negatives: int = 15,
+    ranked: bool = False,
     progress: bool = True,
 ) -> TrainingData:
     """Rows from files and the texts of their passages. Of a row with more negatives the first are used.
+    `ranked`: the loss reads the order of a row's passages by LR, so each row must have one.
 
     Raises RecordsError, with file and line, for a row that cannot be used, and for passages that the corpus
     does not have; CorpusError if the corpus cannot be read.
     """
-    read = list(_rows(rows, settings, negatives))
+    read = list(_rows(rows, settings, negatives, ranked))
     if not read:
         what = f"no training rows in {', '.join(map(str, rows))}"
         raise RecordsError(f"{what}: make them with rag-r1 retriever data")
@@ -100,9 +101,8 @@ def assemble(
     positives: dict[str, dict[int, None]] = {}
     for query, row in zip(queries, rows, strict=True):
         positives.setdefault(query, {})[number[row.passage_ids[0]]] = None
-    most = max(map(len, positives.values()))
+    query_number = {query: i for i, query in enumerate(positives)}
     passages = [[number[name] for name in row.passage_ids[: negatives + 1]] for row in rows]
-    known = [[*positives[query], *[NO_PASSAGE] * (most - len(positives[query]))] for query in queries]
     relevance = [[score.local_utility for score in row.scores[: negatives + 1]] for row in rows]
     texts = [settings.passage_prefix + found[name] if name in found else "" for name in number]
     digest = hashlib.sha256()
@@ -112,7 +112,9 @@ def assemble(
         [settings.query_prefix + query for query in queries],
         passages,
         texts,
-        RowTable(torch.tensor(passages), torch.tensor(known), torch.tensor(relevance)),
+        RowTable.of(
+            passages, [query_number[query] for query in queries], [*map(list, positives.values())], relevance
+        ),
         digest.hexdigest(),
     )
 
@@ -123,7 +125,9 @@ def query_text(row: TrainingRow, settings: EncoderSettings) -> str:
     return settings.format.query(context, row.query_text, settings.mode)
 
 
-def _rows(paths: Sequence[Path], settings: EncoderSettings, negatives: int) -> Iterator[TrainingRow]:
+def _rows(
+    paths: Sequence[Path], settings: EncoderSettings, negatives: int, ranked: bool
+) -> Iterator[TrainingRow]:
     for path in paths:
         for number, row in enumerate(read_training_rows(path), 1):
             place = f"{path}, row {number} (query {row.query_id}, round {row.round_index})"
@@ -131,6 +135,12 @@ def _rows(paths: Sequence[Path], settings: EncoderSettings, negatives: int) -> I
                 has = len(row.passage_ids) - 1
                 what = f"{place} has {has} negatives, not {negatives}"
                 raise RecordsError(f"{what}: give --negatives {has}, or less")
+            if ranked and len({score.local_utility for score in row.scores[: negatives + 1]}) == 1:
+                # The loss would pull the positive down to its negatives.
+                what = f"{place} has one LR (`local_utility`) for all its passages, and so no order of them"
+                raise RecordsError(
+                    f"{what}: leave --rank-weight out, or make the rows with --utility both or relevance"
+                )
             if settings.mode == "reasoning" and not row.reasoning:
                 what = f"{place} has no `reasoning`, which --mode reasoning needs"
                 raise RecordsError(f"{what}: give another mode")

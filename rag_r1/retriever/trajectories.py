@@ -7,7 +7,8 @@ what they found. The queries of a round's history are those of the turns before,
 
 What the policy generated is taken from the run's tape, in the very tokens, as far as the endpoint returned
 token ids; otherwise the turn's text is encoded. Left out are trajectories in which the infrastructure failed,
-and those with a search that was not carried out, as the published pipeline does.
+those with a search that was not carried out, as the published pipeline does, and those with a call that
+failed (and was shown to the policy as an error): it cannot be played back as it was.
 
 The file is read through once; in memory stays where each trajectory stands, and it is read again when it is
 needed.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +28,7 @@ from rag_r1.agent import PastTurn, Trajectory, Turn, UnknownToken
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.evaluation.evaluate import TRAJECTORIES
-from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.run_folder import Outcome, RunError
 from rag_r1.evaluation.tape import Usage
 from rag_r1.protocols import Call, Document, Protocol
 from rag_r1.records import RecordError, trajectory_of
@@ -38,7 +39,12 @@ REASONS = {
     "failed": "the infrastructure failed in it",
     "not_searched": "it has no search",
     "not_carried_out": "a search of it was not carried out",
+    "call_failed": "a call of it failed, which cannot be played back",
 }
+
+
+#: What is raised for a line that is no record.
+_WRONG = (RecordError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -126,8 +132,9 @@ class Played:
 class Trajectories:
     """The trajectories of a finished run of `rag-r1 eval` that can be used, in the order of its questions.
 
-    `run`: the run's folder; `setup`: the agent, whose codec reads the tokens. Raises RunError if the run is
-    not finished, or was not played by this agent."""
+    `run`: the run's folder; `setup`: the agent, whose codec reads the tokens. Raises RunError, which names
+    file and line, if the run is not finished, was played in another protocol, or has a line that is none of
+    an evaluation."""
 
     def __init__(self, run: Path, setup: AgentSetup):
         self.path = run / TRAJECTORIES / "records.jsonl"
@@ -136,13 +143,14 @@ class Trajectories:
         #: Of the run, as its endpoint counted.
         self.usage = self._tape.usage
         self.left_out: Counter[str] = Counter()
+        #: How those ended in which the infrastructure failed.
+        self.failed: list[Outcome] = []
         self.rounds = 0
         self._places: list[int] = []
         if not self.path.is_file():
             what = f"{run} has no {TRAJECTORIES}/records.jsonl"
             raise RunError(f"{what}: give the folder of a finished `rag-r1 eval`")
-        for record, place in _lines(self.path):
-            self._note(record, place)
+        _read(self.path, self._note)
 
     def __len__(self) -> int:
         return len(self._places)
@@ -158,22 +166,22 @@ class Trajectories:
         return (one for played in self for one in played.rounds)
 
     def _note(self, record: dict[str, Any], place: int) -> None:
-        try:
-            trajectory = trajectory_of(record)
-            own = record["question_id"], record["golds"], record["prompt"], record["right"]
-        except (RecordError, KeyError) as error:
-            raise RunError(f"{self.path} has a record that is none of an evaluation ({error})") from error
+        trajectory, outcome, name = trajectory_of(record), Outcome.of(record), record["question_id"]
+        _check(record, trajectory)
         if trajectory.protocol != self._setup.protocol.name:
             raise RunError(
-                f"{self.path}: {own[0]} was played with --protocol {trajectory.protocol}, and the agent has "
+                f"{self.path}: {name} was played with --protocol {trajectory.protocol}, and the agent has "
                 f"{self._setup.protocol.name}"
             )
         if trajectory.paths or record.get("sample"):
-            raise RunError(f"{self.path} has several episodes of {own[0]}: play each question once")
-        if own[3] is None:
+            raise RunError(f"{self.path} has several episodes of {name}: play each question once")
+        if outcome.right is None:
             self.left_out["failed"] += 1
+            self.failed.append(outcome)
         elif any(map(_is_cut_off, trajectory.turns)):
             self.left_out["not_carried_out"] += 1
+        elif any(call.status == "failed" for turn in trajectory.turns for call in turn.calls):
+            self.left_out["call_failed"] += 1
         elif not (searches := _searches(trajectory.turns)):
             self.left_out["not_searched"] += 1
         else:
@@ -213,10 +221,7 @@ class _Taped:
         self.usage = Usage()
         self._places: dict[tuple[str, int], int] = {}
         if path.is_file():
-            for line, place in _lines(path):
-                self.usage.add(line["usage"])
-                if "answer" in line:
-                    self._places[line["ask"], line["turn"]] = place
+            _read(path, self._note)
 
     def ids(self, ask_id: str, turn: int) -> list[int] | None:
         """Token ids, if the endpoint returned them."""
@@ -224,21 +229,53 @@ class _Taped:
             return None
         with self.path.open("rb") as file:
             file.seek(place)
-            return _loaded(file.readline())["answer"].get("ids")
+            ids = _loaded(file.readline())["answer"].get("ids")
+        return ids if isinstance(ids, list) and all(type(one) is int for one in ids) else None
+
+    def _note(self, line: dict[str, Any], place: int) -> None:
+        self.usage.add(line["usage"])
+        if "answer" in line:
+            line["answer"].get("ids")  # raises for what is no answer
+            self._places[line["ask"], line["turn"]] = place
 
 
-def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    """The objects of a file and where each begins. A last line without an end was cut off by a kill."""
+def _read(path: Path, note: Callable[[dict[str, Any], int], None]) -> None:
+    """Call `note` with each object of a file and where it begins; RunError names the line for which it
+    raises. A last line without an end was cut off by a kill."""
     place = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return
             try:
-                yield _loaded(line), place
-            except (ValueError, KeyError, TypeError, RecursionError) as error:
-                raise RunError(f"{path}, line {number} cannot be read ({error!r})") from error
+                note(_loaded(line), place)
+            except _WRONG as error:
+                raise RunError(
+                    f"{path}, line {number} is none of an evaluation ({error!r}): give the folder of a "
+                    "finished `rag-r1 eval` of this version"
+                ) from error
             place += len(line)
+
+
+def _check(record: Mapping[str, Any], trajectory: Trajectory) -> None:
+    """Raises TypeError for fields of a record that are of another type than a later step needs."""
+    calls = [call for turn in trajectory.turns for call in turn.calls]
+    shown = [document for call in calls for document in call.documents or ()]
+    kinds = [
+        (list, [record["golds"], record["prompt"]]),
+        (dict, [*record["prompt"], *(call.arguments for call in calls)]),
+        (int, [turn.generated_tokens for turn in trajectory.turns]),
+        (
+            str,
+            [trajectory.id, trajectory.question, *record["golds"], *(turn.text for turn in trajectory.turns)]
+            + [call.tool for call in calls]
+            + [text for document in shown for text in (document.id, document.contents)],
+        ),
+    ]
+    for kind, values in kinds:
+        for value in values:
+            if not isinstance(value, kind):
+                raise TypeError(f"{str(value)[:40]!r} is no {kind.__name__}")
 
 
 def _loaded(line: bytes) -> Any:

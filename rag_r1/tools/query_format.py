@@ -1,10 +1,12 @@
 """How the encoder behind a retrieval server wants its queries, asked once at the server's `/ready`.
 
 The separator stands in the manifest of the index and nowhere in the configuration of an agent, so that the
-two cannot disagree. A client asks when its first query needs it and keeps the answer: an index that is
-reloaded with another separator or length limit needs clients that are started again. A server whose index has
-no separator (BM25, or a server of another make) is an error that names the key and the remedy. The plain
-query is never sent instead: an encoder that was trained otherwise would answer it badly, and silently.
+two cannot disagree; and so does what the encoder was trained to read (`query_mode`), which a configuration
+need not name, and must not contradict. A client asks when its first query needs it and keeps the answer,
+until an answer to a search says that the index has been reloaded (`X-Index-Version`): searches after that one
+are made for the new index. A server whose index has no separator (BM25, or a server of another make) is an
+error that names the key and the remedy. The plain query is never sent instead: an encoder that was trained
+otherwise would answer it badly, and silently.
 """
 
 from __future__ import annotations
@@ -16,25 +18,32 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 
-from rag_r1.retriever_query import QueryFormat
+from rag_r1.retriever_query import Mode, QueryFormat
 
 #: A longer answer is no description of a server.
 MAX_READY_BYTES = 1 << 20
 _OF_INDEX = re.compile(r"(?P<root>.*)/indexes/(?P<name>[^/]+)")
-KEY = "rag_r1.retriever.agentic_input"
+KEY, MODE_KEY = "rag_r1.retriever.agentic_input", "rag_r1.retriever.mode"
 REMEDY = "serve a dense index (build_index.py --encoder MODEL), or set it to false"
+MODE_REMEDY = "leave it out, or serve an index of an encoder that was trained so"
+#: The header of an answer with the version of the index that was searched.
+VERSION_HEADER = "X-Index-Version"
 
 #: GET of an address: its status and body. Raises the errors of connections.
 Get = Callable[[str], Awaitable[tuple[int, bytes]]]
 
 
 class FormatError(ValueError):
-    """The server does not tell how it wants its queries, for the reason in `what`. `again`: asking later may
-    help."""
+    """The server does not tell how it wants its queries, or wants them otherwise than `key` says, for the
+    reason in `what`. `again`: asking later may help."""
 
-    def __init__(self, what: str, *, again: bool = False):
-        super().__init__(f"{KEY}: {what}; {REMEDY}")
-        self.what, self.again = what, again
+    def __init__(self, what: str, *, again: bool = False, key: str = KEY, remedy: str = REMEDY):
+        super().__init__(f"{key}: {what}; {remedy}")
+        self.what, self.again, self.key, self.remedy = what, again, key, remedy
+
+    def stops(self, mode: Mode | None) -> bool:
+        """Can a query with this `mode` not be sent? A plain one needs no separator."""
+        return mode != "plain" or self.key != KEY
 
 
 def ready_address(base: str) -> tuple[str, str | None]:
@@ -58,9 +67,19 @@ def read_format(address: str, index: str | None, status: int, body: bytes) -> Qu
         raise FormatError(str(error)) from None
 
 
+def chosen_mode(form: QueryFormat, given: Mode | None) -> Mode:
+    """What a query is sent with: what the encoder was trained to read, else what is `given`, else the
+    question. Raises FormatError if these two differ."""
+    if given is not None and form.mode not in (None, given):
+        what = f"it is {given}, but the encoder of the index was trained with {form.mode}"
+        raise FormatError(what, key=MODE_KEY, remedy=MODE_REMEDY)
+    return form.mode or given or "agentic"
+
+
 class AskedFormat:
     """The format of a server, asked for by the first query that needs it; bound to the running event loop.
-    Queries that arrive meanwhile wait for the same answer. What failed is asked again by the next query."""
+    Queries that arrive meanwhile wait for the same answer. What failed is asked again by the next query, and
+    what was about an earlier version of the index."""
 
     def __init__(self, base: str, get: Get, wait: Callable[[int], Awaitable[None]], retries: int):
         self._address, self._index = ready_address(base)
@@ -68,10 +87,26 @@ class AskedFormat:
         self._asked: asyncio.Task[QueryFormat] | None = None
 
     async def format(self) -> QueryFormat:
-        """Raises FormatError, and the errors of connections after the last retry."""
+        """Raises FormatError, and the errors of connections after the last retry; also if the client is
+        closed meanwhile."""
         if self._asked is None or (self._asked.done() and _failed(self._asked)):
             self._asked = asyncio.create_task(self._ask())
-        return await asyncio.shield(self._asked)
+        asked = self._asked
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            this = asyncio.current_task()
+            if not asked.cancelled() or (this is not None and this.cancelling()):
+                raise  # the caller is cancelled, and not the request
+            raise ConnectionAbortedError("the client was closed while it asked for the separator") from None
+
+    def seen(self, version: str | None) -> None:
+        """An answer of the server was made with this version of the index: with another one than asked for,
+        the next query asks again."""
+        if version is None or self._asked is None or not self._asked.done() or _failed(self._asked):
+            return
+        if (known := self._asked.result().index_version) is not None and version != str(known):
+            self._asked = None
 
     def cancel(self) -> None:
         """End a request that is under way."""

@@ -10,7 +10,7 @@ after the last retry the query gets a `Failure`, never an exception, so a dead r
 error observation and not the run. Failures are not cached. Redirects are errors; nothing is decompressed.
 
 With `agentic_input` the server is sent more than the query: what its encoder was trained on, e.g. the
-question beside it (rag_r1/retriever_query.py). The separator is the server's own (query_format.py).
+question beside it (rag_r1/retriever_query.py). Separator and mode are the server's own (query_format.py).
 
 The token for a server that requires one is read from the environment variable `RETRIEVAL_TOKEN`; it is not a
 key of the configuration, because configurations are logged.
@@ -33,7 +33,13 @@ from cachetools import LRUCache
 from rag_r1.options import options_from
 from rag_r1.protocols import Document, Failure
 from rag_r1.retriever_query import Context
-from rag_r1.tools.query_format import MAX_READY_BYTES, AskedFormat, FormatError
+from rag_r1.tools.query_format import (
+    MAX_READY_BYTES,
+    VERSION_HEADER,
+    AskedFormat,
+    FormatError,
+    chosen_mode,
+)
 from rag_r1.tools.retriever_options import RetrieverConfig
 
 logger = logging.getLogger(__name__)
@@ -101,16 +107,19 @@ class RetrievalClient:
 
     async def in_context(self, queries: Sequence[str], context: Context) -> Sequence[str] | Failure:
         """What to search for instead of these queries of a turn: see `agentic_input`. A Failure if the server
-        does not tell its separator."""
-        if self.config.input_mode == "plain":
+        does not tell its separator, or its encoder was trained with another mode than is configured."""
+        if not self.config.agentic_input:
             return queries
         try:
             form = await self._format.format()
+            mode = chosen_mode(form, self.config.mode)
         except (FormatError, aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            if isinstance(error, FormatError) and not error.stops(self.config.mode):
+                return queries
             logger.warning("no separator from %s (%s)", self.config.base, error)
             return failure(str(error) or type(error).__name__)
         asked = context()
-        return [form.query(asked, query, self.config.input_mode) for query in queries]
+        return [form.query(asked, query, mode) for query in queries]
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
         """Documents for each query, best first, or a Failure. Never raises for a failed search."""
@@ -260,6 +269,7 @@ class RetrievalClient:
                 raise aiohttp.ClientResponseError(
                     response.request_info, response.history, status=response.status, headers=response.headers
                 )
+            self._format.seen(response.headers.get(VERSION_HEADER))
             body = await _body(response, MAX_RESPONSE_BYTES)
         if len(body) > MAX_RESPONSE_BYTES:
             raise _WrongAnswer(f"more than {MAX_RESPONSE_BYTES} bytes")

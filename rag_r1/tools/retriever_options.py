@@ -19,7 +19,7 @@ from rag_r1.options import (
     options,
     options_from,
 )
-from rag_r1.retriever_query import MODES, Mode
+from rag_r1.retriever_query import MODES
 from rag_r1.tools.wire import WIRES, Wire
 
 
@@ -50,7 +50,8 @@ class RetrieverConfig:
     #: Whether a query is sent together with what it depends on, joined by the separator of the server's
     #: encoder: for a retriever that was trained so (Agentic-R).
     agentic_input: Flag = False
-    #: What it is sent with, if not the question (`agentic`): see rag_r1/retriever_query.py.
+    #: What it is sent with (rag_r1/retriever_query.py), by default what the server's encoder was trained with
+    #: or, if the server does not say, the question (`agentic`). Another one than the encoder's is an error.
     mode: Literal[tuple(MODES)] | None = None
     #: Connections to the server, per process.
     max_connections: PositiveCount = 64
@@ -72,11 +73,6 @@ class RetrieverConfig:
     def spoken(self) -> Wire:
         """The wire format that `wire` names."""
         return WIRES[self.wire]
-
-    @property
-    def input_mode(self) -> Mode:
-        """What is sent for a query."""
-        return (self.mode or "agentic") if self.agentic_input else "plain"
 
     @property
     def base(self) -> str:

@@ -291,7 +291,9 @@ def describe(shards: Sequence[tuple[Path, Manifest]]) -> Description:
         passages=sum(manifest.count for _, manifest in shards),
         corpus_sha256=first.shard.whole_sha256 if first.shard else first.corpus.sha256,
         encoder=encoder.name if encoder else None,
+        encoder_sha256=encoder.sha256 if encoder else None,
         separator=encoder.separator if encoder else None,
         max_length=encoder.max_length if encoder else None,
         query_prefix=encoder.query_prefix if encoder else None,
+        query_mode=encoder.query_mode if encoder else None,
     )

@@ -138,6 +138,7 @@ def settle_settings(
         ),
         max_length=options.max_length or own.max_length or min(longest or MAX_LENGTH, MAX_LENGTH),
         dimension=0,
+        query_mode=own.query_mode,
     )
 
 

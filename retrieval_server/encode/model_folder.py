@@ -96,11 +96,13 @@ class FolderSettings:
     passage_prefix: str | None = None
     separator: str | None = None
     max_length: int | None = None
+    query_mode: str | None = None
 
 
 def read_folder_settings(folder: Path) -> FolderSettings:
-    """What a sentence-transformers folder says about itself; all None without ``modules.json``. Separator and
-    length limit stand in ``retriever.json``, which a training of a retriever leaves beside the model.
+    """What a sentence-transformers folder says about itself; all None without ``modules.json``. Separator,
+    length limit and mode of the query stand in ``retriever.json``, which a training of a retriever leaves
+    beside the model.
 
     Raises EncoderError if it is not of that form, or names other classes than sentence-transformers' own.
     """
@@ -122,10 +124,11 @@ def read_folder_settings(folder: Path) -> FolderSettings:
     config_file = folder / "config_sentence_transformers.json"
     prompts = (_json(config_file).get("prompts") or {}) if config_file.is_file() else {}
     passage = next((prompts[key] for key in ("passage", "document", "corpus") if prompts.get(key)), None)
-    separator, longest = _trained(folder / TRAINED)
+    separator, longest, mode = _trained(folder / TRAINED)
     return FolderSettings(
         separator=separator,
         max_length=longest,
+        query_mode=mode,
         pooling=pooling,
         normalize=any(module["type"].endswith(".Normalize") for module in modules),
         query_prefix=prompts.get("query") or None,
@@ -133,22 +136,23 @@ def read_folder_settings(folder: Path) -> FolderSettings:
     )
 
 
-def _trained(path: Path) -> tuple[str | None, int | None]:
-    """Separator and length limit of a trained retriever; None where it does not say.
+def _trained(path: Path) -> tuple[str | None, int | None, str | None]:
+    """Separator, length limit and mode of the query of a trained retriever; None where it does not say.
 
     What the model can do with that length is checked when it is loaded (encoder_settings.py).
     """
     if not path.is_file():
-        return None, None
+        return None, None, None
     trained = _json(path)
     if not isinstance(trained, dict):
         raise EncoderError(f"{path}: no object with the settings of a retriever. Copy it again.")
-    separator, longest = trained.get("separator"), trained.get("max_length")
-    if not isinstance(separator, str | None):
-        raise EncoderError(f"{path}: separator: {separator!r} is no text. Copy it again.")
+    separator, longest, mode = (trained.get(key) for key in ("separator", "max_length", "mode"))
+    for key, text in (("separator", separator), ("mode", mode)):
+        if not isinstance(text, str | None):
+            raise EncoderError(f"{path}: {key}: {text!r} is no text. Copy it again.")
     if longest is not None and (type(longest) is not int or longest < 1):  # True is an int too
         raise EncoderError(f"{path}: max_length: {longest!r} is no whole number above 0. Copy it again.")
-    return separator, longest
+    return separator, longest, mode
 
 
 def _modules(path: Path) -> list[dict[str, str]]:

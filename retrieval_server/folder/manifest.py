@@ -43,7 +43,10 @@ class CorpusSection(_Section):
 
 
 class EncoderSection(_Section):
-    """What an embedding depends on. ``sha256`` is over the model's files; lengths are in tokens."""
+    """What an embedding depends on. ``sha256`` is over the model's files; lengths are in tokens.
+
+    ``query_mode``: what clients put beside a query (see ``IndexStatus``); None: its training did not say.
+    """
 
     name: str
     sha256: str
@@ -54,6 +57,7 @@ class EncoderSection(_Section):
     separator: str
     max_length: int
     dimension: int
+    query_mode: str | None = None
 
 
 class SearchSection(_Section):

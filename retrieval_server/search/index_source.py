@@ -66,9 +66,11 @@ class IndexSource(StagedSource):
             passages=manifest.count,
             corpus_sha256=manifest.corpus.sha256,
             encoder=encoder.name if encoder else None,
+            encoder_sha256=encoder.sha256 if encoder else None,
             separator=encoder.separator if encoder else None,
             max_length=encoder.max_length if encoder else None,
             query_prefix=encoder.query_prefix if encoder else None,
+            query_mode=encoder.query_mode if encoder else None,
             guarantee=self._backend.guarantee,
             paged_in=self._backend.paged_in,
         )

@@ -191,12 +191,20 @@ class IndexStatus(BaseModel):
     passages: int | None = Field(None, description="Null where documents come from the web.")
     corpus_sha256: str | None = None
     encoder: str | None = None
+    encoder_sha256: str | None = Field(
+        None, description="Over the encoder's files: one that was trained again has another."
+    )
     separator: str | None = Field(None, description="What joins the parts of a query made of several texts.")
     max_length: int | None = Field(
         None, description="Tokens of a query that its encoder reads, prefix and special tokens included."
     )
     query_prefix: str | None = Field(
         None, description="What the server puts before a query; clients must not."
+    )
+    query_mode: str | None = Field(
+        None,
+        description="What stands in a query beside it, as the encoder was trained: agentic (the question), "
+        "history, reasoning or plain. Null where its training did not say.",
     )
     guarantee: Guarantee | None = Field(
         None,

@@ -10,8 +10,8 @@ from virtual_time import run
 
 from rag_r1.agent import Budget, Episode, FailurePolicy, PastTurn
 from rag_r1.agent.failures import FOR_TRAINING
-from rag_r1.protocols import Document, load_protocol
-from rag_r1.tools import searching
+from rag_r1.protocols import Document, Refusal, load_protocol
+from rag_r1.tools import searching, tool
 
 SQ = load_protocol("rag_r1_sq")
 MQ = load_protocol("rag_r1_mq")
@@ -107,6 +107,39 @@ async def test_a_past_that_does_not_fit_the_limits_is_a_failure_and_no_answer():
     resumed = await episode(Engine([ANSWER]), max_turn_tokens=5).resume("id", "Who?", [1], past_of(record, 1))
     assert resumed.status == "engine_failure" and resumed.masked(("engine",))
     assert "only 5 are allowed" in resumed.failures[0].detail
+
+
+@pytest.fixture
+def calculating(tmp_path):
+    """A protocol with the tool `calc` beside the search."""
+    path = tmp_path / "calculating.yaml"
+    calc = '{tags: ["<calc>", "</calc>"], role: call, syntax: list, tool: calc}'
+    path.write_text(f"extends: rag_r1_mq\nname: calculating\nblocks:\n  calc: {calc}\n")
+    return load_protocol(str(path))
+
+
+async def test_a_refused_call_is_refused_again_with_the_same_words_and_counts(calculating):
+    asked = []
+
+    @tool("calc", {"query": {"type": "string"}})
+    async def calc(query: str):
+        asked.append(query)
+        return Refusal("division by zero") if "/0" in query else "4"
+
+    def made(lines) -> Episode:
+        one = episode(Engine(lines), protocol=calculating)
+        one.tools = {**one.tools, "calc": calc}
+        return one
+
+    lines = ['<calc> ["1/0", "2+2"] </calc>', '<search> ["q"] </search>', ANSWER]
+    whole_episode, resumed_episode = made(lines), made([ANSWER])
+    whole = await whole_episode.run("id", "Who?", [1])
+    assert [call.status for call in whole.turns[0].calls] == ["refused", "ok"]
+    asked.clear()
+    resumed = await resumed_episode.resume("id", "Who?", [1], past_of(whole, 2))
+    assert untimed(resumed) == untimed(whole) and not asked and not resumed.failures
+    assert resumed_episode.ledger.context() == whole_episode.ledger.context()
+    assert resumed_episode._called == whole_episode._called
 
 
 async def test_a_call_that_the_past_has_not_made_is_a_failure():

@@ -21,9 +21,9 @@ from rag_r1.demo.loopback import LoopbackServer
 @dataclass
 class Policy(LoopbackServer):
     """A context manager. `golds`: right answers by question; `passages`: what the retrieval server finds,
-    (id, contents); `corpus`: the hash that it names, if it describes itself; `ids`: whether token ids are
-    returned; `context`: its length, if the server names it; `latency_s`: of a completion; `thought`: before
-    each action. Each token has the log-prob -0.5."""
+    (id, contents); `corpus`: the hash that it names, if it describes itself, and `described` what else;
+    `ids`: whether token ids are returned; `context`: its length, if the server names it; `latency_s`: of a
+    completion; `thought`: before each action. Each token has the log-prob -0.5."""
 
     tokenizer: Any
     golds: Mapping[str, str]
@@ -31,6 +31,7 @@ class Policy(LoopbackServer):
     searches: bool = False
     passages: Sequence[tuple[str, str]] = ()
     corpus: str | None = None
+    described: dict[str, Any] = field(default_factory=dict)
     ids: bool = True
     context: int | None = None
     latency_s: float = 0.0
@@ -52,7 +53,8 @@ class Policy(LoopbackServer):
         return web.json_response({"result": [found for _ in (await request.json())["queries"]]})
 
     async def _ready(self, request: web.Request) -> web.Response:
-        return web.json_response({"corpus_sha256": self.corpus}, status=200 if self.corpus else 404)
+        told = {"corpus_sha256": self.corpus, **self.described}
+        return web.json_response(told, status=200 if self.corpus else 404)
 
     async def _models(self, request: web.Request) -> web.Response:
         if self.context is None:

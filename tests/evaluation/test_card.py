@@ -24,6 +24,7 @@ from rag_r1.evaluation.card_facts import MAX_ANSWER_BYTES, CardError, without_se
 from rag_r1.protocols import load_protocol
 from rag_r1.tools.retrieval import RetrieverConfig
 
+PASSING = {"index_version": 2, "paged_in": 1}
 READY = {
     "status": "ready",
     "index_version": 1,
@@ -190,6 +191,13 @@ def test_nothing_secret_is_kept():
     assert without_secrets("http://[") == "(removed)"
     assert card_facts.address("https://user:hush@host:1/v1?key=hush#x") == "https://host:1/v1"
     assert card_facts.address("http://hush:[") == "(removed)"
+
+
+def test_what_identifies_an_index_is_the_same_after_a_reload_and_not_for_another_encoder():
+    told = card_facts.identity(READY)
+    assert told == card_facts.identity({**READY, **PASSING})
+    assert told != card_facts.identity({**READY, "encoder_sha256": "d" * 64})
+    assert card_facts.identity(None) is None
 
 
 def test_an_index_of_another_corpus_than_the_servers_is_refused(tmp_path):

@@ -273,7 +273,7 @@ def test_several_samples_of_a_question_are_drawn_and_count_as_one_question(tmp_p
 def test_a_run_goes_on_only_with_what_it_was_begun_with(tmp_path, tokenizer, capsys):
     rows = rows_of(4, tmp_path / "q.parquet")
     rows_of(5, tmp_path / "more.parquet")
-    with policy_of(tokenizer, rows, corpus="a" * 64) as policy:
+    with policy_of(tokenizer, rows, corpus="a" * 64, described={"index_version": 1}) as policy:
 
         def run(*more: object, **flags: object) -> tuple[int, str]:
             flags = {"data": tmp_path / "q.parquet", **flags}
@@ -295,7 +295,8 @@ def test_a_run_goes_on_only_with_what_it_was_begun_with(tmp_path, tokenizer, cap
         status, said = run("rag_r1.agent.max_turns=2")
         assert status == 1 and "corpus_sha256 was 'aaa" in said and "choose another --out" in said
         policy.corpus = "a" * 64
-        assert run("rag_r1.agent.max_turns=2", in_flight=1)[0] == 0
+        policy.described = {"index_version": 2}
+        assert run("rag_r1.agent.max_turns=2", in_flight=1)[0] == 0, "the same index, reloaded"
         assert card_of(tmp_path / "out")["started"] == started
 
 

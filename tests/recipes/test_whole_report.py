@@ -240,7 +240,15 @@ def test_agentic_input_with_an_encoder_is_noted_with_its_separator():
     with JsonStub(lambda asked: ready if asked.path == "/ready" else found) as server:
         report = asked(server.url, agentic_input=True)
     assert report.problems == []
-    assert report.notes[0] == f"{server.url}: separator ' [SEP] ', queries of up to 512 tokens"
+    assert report.notes[0] == f"{server.url}: separator ' [SEP] ', mode agentic, queries of up to 512 tokens"
+
+
+def test_a_mode_that_the_encoder_was_not_trained_with_is_an_error():
+    ready = {"backend": "dense", "separator": " [SEP] ", "query_mode": "history"}
+    with JsonStub(lambda asked: ready) as server:
+        [problem] = asked(server.url, agentic_input=True, mode="agentic").problems
+    assert (problem.level, problem.where) == ("error", "rag_r1.retriever.mode")
+    assert "it is agentic, but the encoder of the index was trained with history" in problem.what
 
 
 def test_the_rest_of_a_wrong_configuration_does_not_keep_the_server_from_being_asked(guarded, monkeypatch):

@@ -29,17 +29,23 @@ Mood = Callable[[dict[str, Any], str, int], str | None]
 
 @dataclass
 class DescribedPolicy(ReadingPolicy):
-    """With a retrieval server that tells its encoder's `separator`, if it has one, and the number of its
-    reloads."""
+    """With a retrieval server that tells its encoder's `separator`, if it has one. `breaks`: for which
+    prompts the model gives no answer."""
 
     separator: str | None = None
-    version: int = 1
+    breaks: Callable[[str], bool] | None = None
+
+    async def _complete(self, request: web.Request) -> web.Response:
+        prompt = self.tokenizer.decode((await request.json())["prompt"])
+        if self.breaks is not None and self.breaks(prompt):
+            return web.json_response({"error": {"message": "broken"}}, status=500)
+        return await super()._complete(request)
 
     async def _ready(self, request: web.Request) -> web.Response:
         if self.separator is None:
             return await super()._ready(request)
-        told = {"separator": self.separator, "max_length": 512, "query_prefix": ""}
-        return web.json_response({**told, "index_version": self.version})
+        told = {"separator": self.separator, "max_length": 512, "query_prefix": "", **self.described}
+        return web.json_response(told)
 
 
 @dataclass
@@ -110,3 +116,8 @@ def _said(case: dict[str, Any]) -> str:
 def lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def texts_of(path: Path) -> dict[str, str]:
+    """The text of the passages of a file, by id."""
+    return {one["id"]: one["contents"] for one in lines(path)}

@@ -4,14 +4,15 @@ tells."""
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
-from scored_world import ScoredWorld, lines, scored_world
+from scored_world import ScoredWorld, lines, scored_world, texts_of
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.search import WorldSearch
-from rag_r1.retriever import data
-from rag_r1.retriever.records import read_passages, read_training_rows
+from rag_r1.retriever import data, data_steps
+from rag_r1.retriever.records import read_training_rows
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +71,7 @@ def test_a_passage_is_correct_if_and_only_if_the_agent_answers_with_it_alone(mad
 def test_every_record_names_passages_of_the_corpus_by_its_own_ids(made):
     world, out = made
     corpus = {passage["id"]: passage["contents"] for passage in world.world.passages}
-    texts = read_passages(out / "passages.jsonl")
+    texts = texts_of(out / "passages.jsonl")
     assert texts.items() <= corpus.items()
     relevance = {(r["id"], r["round_index"]): r["docid_score"] for r in lines(out / "relevance.jsonl")}
     correctness = {(r["id"], r["round_index"]): r["docid_score"] for r in lines(out / "correctness.jsonl")}
@@ -103,7 +104,7 @@ def test_a_server_that_has_reloaded_the_same_index_is_the_same_and_one_with_anot
     with scored_world(tmp_path, tokenizer, separator=" [SEP] ") as world:
         given = world.words(tmp_path / "out", *FEW, "--utility", "relevance")
         assert data.main([*given, "--estimate"]) == 0
-        world.policy.version = 2
+        world.policy.described = {"index_version": 2}
         assert data.main(given) == 0
         world.policy.separator = " | "
         assert data.main(given) == 1
@@ -170,6 +171,24 @@ def test_the_cost_is_told_before_anything_is_scored(tmp_path, tokenizer, capsys)
     assert len(world.policy.bodies) > asked
 
 
+def test_a_server_that_was_started_again_is_the_same_and_one_with_a_new_encoder_is_not(
+    tmp_path, tokenizer, capsys
+):
+    with scored_world(tmp_path, tokenizer, count=2, separator=" [SEP] ") as world:
+        given = world.words(tmp_path / "out", *FEW, "--estimate")
+        told = {"encoder_sha256": "a" * 64, "index_version": 1, "paged_in": 0}
+        world.policy.described = told
+        assert data.main(given) == 0
+        asked = len(world.policy.bodies)
+        world.policy.described = {**told, "index_version": 2, "paged_in": 1}
+        assert data.main(given) == 0
+        assert len(world.policy.bodies) == asked
+        capsys.readouterr()
+        world.policy.described = {**told, "encoder_sha256": "b" * 64}
+        assert data.main(given) == 1
+        assert "encoder_sha256 was 'aaa" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("utility", "missing"), [("correctness", "relevance.jsonl"), ("relevance", "correctness.jsonl")]
 )
@@ -186,7 +205,7 @@ def test_without_a_judge_a_passage_is_relevant_if_an_answer_stands_in_it(tmp_pat
     with scored_world(tmp_path, tokenizer) as world:
         assert data.main(world.words(tmp_path / "out", *FEW, judged=False)) == 0
     golds = {question.id: question.gold for question in world.questions}
-    texts = read_passages(tmp_path / "out" / "passages.jsonl")
+    texts = texts_of(tmp_path / "out" / "passages.jsonl")
     for record in lines(tmp_path / "out" / "relevance.jsonl"):
         for name, score in record["docid_score"].items():
             assert score == (100 if golds[record["id"]] in texts[name] else 0)
@@ -236,7 +255,7 @@ def test_a_round_that_the_judge_never_scores_is_left_out_and_tried_again(made, t
         given = world.words(tmp_path / "out", *FEW)
         assert data.main(given) == 0
         scored = {(r["id"], r["round_index"]) for r in lines(tmp_path / "out" / "relevance.jsonl")}
-        assert "the same command tries the others again" in capsys.readouterr().out
+        assert "the same command tries 1 of the others again" in capsys.readouterr().out
         every = {(r["id"], r["round_index"]) for r in lines(made[1] / "relevance.jsonl")}
         assert len(every - scored) == 1
         broken[0] = False
@@ -251,6 +270,126 @@ def test_passages_without_ids_are_refused_with_the_remedy(tmp_path, tokenizer, c
         world.policy.passages = [{**passage, "id": ""} for passage in world.policy.passages]
         assert data.main(world.words(tmp_path / "out", *FEW)) == 1
     assert "a passage without an id" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("model", {"name": "another"}, "model was 'another' and is now 'policy'"),
+        ("budget", {"max_turns": 99}, "budget.max_turns was 99 and is now"),
+        ("protocol", {"sha256": "0" * 64}, "protocol sha256 was '000"),
+    ],
+)
+def test_a_run_that_another_agent_has_played_is_refused_with_both_values(
+    made, tmp_path, capsys, key, value, told
+):
+    world, out = made
+    run = tmp_path / "run"
+    shutil.copytree(out / "trajectories", run)
+    card = json.loads((run / "card.json").read_text())
+    (run / "card.json").write_text(json.dumps({**card, key: {**card[key], **value}}))
+    asked = len(world.policy.bodies)
+    given = world.words(tmp_path / "out", *FEW, "--utility", "relevance", trajectories=run)
+    assert data.main(given) == 1
+    said = capsys.readouterr().err
+    assert "was played by another agent" in said and told in said
+    assert len(world.policy.bodies) == asked
+
+
+def test_a_run_without_a_card_is_refused(made, tmp_path, capsys):
+    world, out = made
+    shutil.copytree(out / "trajectories", tmp_path / "run")
+    (tmp_path / "run" / "card.json").unlink()
+    assert data.main(world.words(tmp_path / "out", *FEW, trajectories=tmp_path / "run")) == 1
+    assert "has no card.json: give the folder of a finished" in capsys.readouterr().err
+
+
+def test_a_model_whose_files_have_changed_since_is_another_one(tmp_path, tokenizer, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "policy").mkdir()  # the folder of the model that the server has under its name
+    (tmp_path / "policy" / "model.safetensors").write_bytes(b"1")
+    with scored_world(tmp_path, tokenizer, count=2) as world:
+        run = ("--utility", "correctness", "--trajectories", tmp_path / "out" / "trajectories")
+        assert data.main(world.words(tmp_path / "out", *FEW, "--utility", "correctness")) == 0
+        asked = len(world.policy.bodies)
+        assert data.main(world.words(tmp_path / "out", *FEW, "--utility", "correctness")) == 0
+        assert len(world.policy.bodies) == asked
+        (tmp_path / "policy" / "model.safetensors").write_bytes(b"22")
+        card = json.loads((tmp_path / "out" / "trajectories" / "card.json").read_text())
+        assert data.main(world.words(tmp_path / "out", *FEW, *run)) == 1
+        assert f"model sha256 was '{card['model']['sha256']}'" in capsys.readouterr().err
+        (tmp_path / "out" / "trajectories" / "card.json").write_text(
+            json.dumps({**card, "model": {"name": "policy"}})
+        )
+        assert data.main(world.words(tmp_path / "out", *FEW, *run)) == 1
+        assert "files.model.safetensors was" in capsys.readouterr().err
+
+
+def test_a_model_is_started_only_if_something_is_left_to_play(made, tmp_path, monkeypatch):
+    """What the server would be started for stays marked as done."""
+
+    def started(given):
+        raise AssertionError("the model was started")
+
+    world, out = made
+    monkeypatch.setattr(data_steps, "served", started)
+    assert data.main(world.words(out, *FEW)) == 0
+    (out / "relevance.jsonl").unlink()
+    assert data.main(world.words(out, *FEW)) == 0, "the judge has said all that is needed"
+    before = (out / "correctness.jsonl").read_bytes()
+    (out / "correctness.jsonl").unlink()
+    with pytest.raises(AssertionError, match="the model was started"):
+        data.main(world.words(out, *FEW))
+    monkeypatch.undo()
+    assert data.main(world.words(out, *FEW)) == 0
+    assert (out / "correctness.jsonl").read_bytes() == before
+
+
+def test_what_has_failed_as_often_as_it_may_is_not_promised_again(tmp_path, tokenizer, capsys, monkeypatch):
+    with scored_world(tmp_path, tokenizer, count=2) as world:
+        given = world.words(tmp_path / "out", *FEW, "--utility", "correctness", tries=2)
+        assert data.main([*given, "--estimate"]) == 0
+        first = lines(tmp_path / "out" / "candidates.jsonl")[0]
+        name = first["trajectory"][0]["candidate_passage_ids"][7]
+        text = texts_of(tmp_path / "out" / "passages.jsonl")[name]
+        world.policy.breaks = lambda prompt: first["question"] in prompt and text in prompt
+        capsys.readouterr()
+        assert data.main(given) == 0
+        assert "the same command tries 1 of the others again" in capsys.readouterr().out
+        assert data.main(given) == 0
+        said = capsys.readouterr().out
+        assert "again\n" not in said and "not tried again: 1, of which a continuation has failed" in said
+
+        def started(given):
+            raise AssertionError("the model was started")
+
+        monkeypatch.setattr(data_steps, "served", started)
+        assert data.main(given) == 0
+        more = world.words(tmp_path / "out", *FEW, "--utility", "correctness", tries=3)
+        with pytest.raises(AssertionError, match="the model was started"):
+            data.main(more)
+        monkeypatch.undo()
+        world.policy.breaks = None
+        capsys.readouterr()
+        assert data.main(more) == 0
+        assert "not tried again" not in capsys.readouterr().out
+
+
+def test_trajectories_that_have_failed_as_often_as_they_may_are_not_played_again(
+    tmp_path, tokenizer, monkeypatch
+):
+    with scored_world(tmp_path, tokenizer, count=2) as world:
+        world.policy.breaks = lambda prompt: world.questions[0].text in prompt
+        once = ("--utility", "relevance", "--tries", "1")
+        assert data.main(world.words(tmp_path / "out", *FEW, *once)) == 0
+
+        def started(given):
+            raise AssertionError("the model was started")
+
+        monkeypatch.setattr(data_steps, "served", started)
+        assert data.main(world.words(tmp_path / "out", *FEW, *once)) == 0
+        with pytest.raises(AssertionError, match="the model was started"):
+            data.main(world.words(tmp_path / "out", *FEW, "--utility", "relevance", "--tries", "2"))
 
 
 def test_a_run_of_another_protocol_is_refused(made, tmp_path, capsys):
@@ -286,7 +425,7 @@ def test_passages_beside_a_candidate_are_of_other_questions_and_say_nothing(made
     before = len(world.policy.bodies)
     given = world.words(tmp_path / "out", *FEW, "--utility", "correctness", "--beside", "2")
     assert data.main(given) == 0
-    texts = read_passages(tmp_path / "out" / "passages.jsonl")
+    texts = texts_of(tmp_path / "out" / "passages.jsonl")
     near = {
         record["question"]: {name for one in record["trajectory"] for name in one["candidate_passage_ids"]}
         for record in lines(tmp_path / "out" / "candidates.jsonl")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from scored_world import lines
+from scored_world import lines, texts_of
 
 from rag_r1.demo.evaluation import evaluation
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.server import build_index, retrieval_server
 from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
 from rag_r1.retriever import data
-from rag_r1.retriever.records import read_passages, read_training_rows
+from rag_r1.retriever.records import read_training_rows
 from rag_r1.rows import write_rows
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,7 @@ def test_the_embedded_policy_goes_on_with_each_passage_and_those_with_the_answer
     assert told["correctness"]["searches"] == told["candidates"]["searches"] > QUESTIONS // 2
     assert told["candidates"]["failed"] == 0
 
-    texts, golds = read_passages(out / "passages.jsonl"), {q.id: q.gold for q in questions}
+    texts, golds = texts_of(out / "passages.jsonl"), {q.id: q.gold for q in questions}
     scores: dict[bool, list[float]] = {True: [], False: []}
     for record in lines(out / "correctness.jsonl"):
         for name, score in record["docid_score"].items():

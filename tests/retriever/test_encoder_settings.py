@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -10,7 +11,6 @@ from rag_r1.retriever.encoder_settings import (
     EncoderSettings,
     SettingsError,
     choose,
-    differences,
     read_settings,
     settings_of_index,
 )
@@ -35,7 +35,7 @@ def index(folder, **changed):
 
 
 def test_options_come_before_the_index_and_that_before_the_model():
-    chosen = choose({"mode": "plain"}, INDEX, {**OWN, "query_prefix": "saved: "}, OWN)
+    chosen = choose({"mode": "plain"}, INDEX, {}, {**OWN, "query_prefix": "own: "})
     assert (chosen.query_prefix, chosen.max_length, chosen.mode) == ("query: ", 256, "plain")
     saved = choose({}, {}, {**OWN, "separator": " | ", "mode": "history"}, OWN)
     assert (saved.separator, saved.mode, saved.max_length) == (" | ", "history", 512)
@@ -57,6 +57,17 @@ def test_contradictions_are_refused_with_both_values(given, of_index, words):
         choose(given, of_index, {}, OWN)
 
 
+@pytest.mark.parametrize("name", ["query_prefix", "separator", "mode"])
+def test_a_trained_model_and_an_index_that_differ_need_an_option(name):
+    saved = {**OWN, **INDEX}
+    of_index = {**saved, name: "history"}
+    both = f"{name} is {saved[name]!r} in retriever.json of the model and 'history' in the index's"
+    with pytest.raises(SettingsError, match=re.escape(both)):
+        choose({}, of_index, saved, OWN)
+    assert getattr(choose({name: "history"}, of_index, saved, OWN), name) == "history"
+    assert getattr(choose({}, of_index, {**saved, name: "history"}, OWN), name) == "history"
+
+
 def test_all_contradictions_are_told_at_once():
     with pytest.raises(SettingsError, match="max_length is 64 .*; pooling is to be 'cls'"):
         choose({"max_length": 64, "pooling": "cls"}, {"max_length": 256}, {}, OWN)
@@ -69,6 +80,7 @@ def test_a_model_of_unknown_pooling_needs_an_option():
 
 def test_the_settings_of_an_index_are_those_of_its_encoder(tmp_path):
     assert settings_of_index(index(tmp_path)) == INDEX
+    assert settings_of_index(index(tmp_path, query_mode="history")) == {**INDEX, "mode": "history"}
 
 
 @pytest.mark.parametrize("manifest", ['{"backend": "bm25"}', '{"dense": {"encoder": {}}}', "[]"])
@@ -94,10 +106,3 @@ def test_the_file_beside_the_model_is_read_as_it_was_written(tmp_path):
     (tmp_path / "retriever.json").write_text('{"pooling": 3}')
     with pytest.raises(SettingsError, match="retriever.json cannot be read"):
         read_settings(tmp_path)
-
-
-def test_an_index_that_is_not_served_as_the_model_was_trained_is_told(tmp_path):
-    settings = EncoderSettings(**{**OWN, **INDEX})
-    assert differences(settings, index(tmp_path)) == []
-    (told,) = differences(settings, index(tmp_path, max_length=128))
-    assert told == "max_length: the model was trained with 256, the index has 128"

@@ -109,11 +109,24 @@ def test_the_rank_loss_is_zero_for_the_order_by_relevance_and_above_it_otherwise
 
 
 #: Three rows of a query, a positive and a negative; rows 0 and 2 are about one query, with two positives.
-TABLE = RowTable(
-    torch.tensor([[0, 1], [1, 2], [3, 0]]),
-    torch.tensor([[0, 3], [1, NO_PASSAGE], [0, 3]]),
-    torch.tensor([[1.0, 0.2], [0.9, 0.1], [1.0, 0.3]]),
+TABLE = RowTable.of(
+    passages=[[0, 1], [1, 2], [3, 0]],
+    queries=[0, 1, 0],
+    positives=[[0, 3], [1]],
+    relevance=[[1.0, 0.2], [0.9, 0.1], [1.0, 0.3]],
 )
+
+
+def test_what_is_known_of_a_query_is_filled_up_to_the_most_of_the_batch():
+    assert TABLE.known(torch.tensor([1, 2])).tolist() == [[1, NO_PASSAGE], [0, 3]]
+    assert TABLE.known(torch.tensor([1])).tolist() == [[1]]
+
+
+def test_the_table_lies_where_the_model_is_and_in_no_checkpoint():
+    loss = RetrieverLoss(Lookup(torch.ones(1, 2)), TABLE)
+    assert list(loss.state_dict()) == ["model.vectors"]
+    moved = loss.to("meta").table
+    assert {tensor.device.type for tensor in vars(moved).values()} == {"meta"}
 
 
 @pytest.mark.parametrize("mini_batch", [None, 2])
@@ -128,7 +141,7 @@ def test_a_batch_of_rows_in_any_order_has_the_loss_of_its_table(mini_batch, rank
     value.backward()
 
     numbers = [*TABLE.passages[labels, 0].tolist(), *TABLE.passages[labels, 1].tolist()]
-    queries, known = vectors[4 + labels].tolist(), TABLE.positives[labels].tolist()
+    queries, known = vectors[4 + labels].tolist(), TABLE.known(labels).tolist()
     expected = by_hand(queries, vectors[numbers].tolist(), numbers, [0, 1, 2], known, 0.2)
     mean = sum(expected) / 3
     if rank_weight:
@@ -145,11 +158,12 @@ def test_a_batch_of_rows_in_any_order_has_the_loss_of_its_table(mini_batch, rank
 @pytest.mark.parametrize("mini_batch", [None, 1])
 def test_two_devices_have_the_loss_and_the_gradient_of_one(tmp_path: Path, mini_batch):
     vectors = torch.randn(10, 4, generator=torch.Generator().manual_seed(2))
-    table = RowTable(
-        torch.tensor([[0, 1], [1, 2], [3, 4], [5, 0]]),
+    table = RowTable.of(
+        passages=[[0, 1], [1, 2], [3, 4], [5, 0]],
+        queries=[0, 1, 2, 3],
         # The positive of row 3, on the other device, also answers the query of row 0.
-        torch.tensor([[0, 5], [1, NO_PASSAGE], [3, 1], [5, 0]]),
-        torch.zeros(4, 2),
+        positives=[[0, 5], [1], [3, 1], [5, 0]],
+        relevance=[[0.0, 0.0]] * 4,
     )
     batch = {"vectors": vectors, "table": [*vars(table).values()], "mini_batch": mini_batch}
     torch.save(batch, tmp_path / "batch.pt")
@@ -162,7 +176,12 @@ def test_two_devices_have_the_loss_and_the_gradient_of_one(tmp_path: Path, mini_
         subprocess.Popen([sys.executable, script, tmp_path], env={**os.environ, **address, "RANK": str(rank)})
         for rank in range(2)
     ]
-    assert [half.wait(120) for half in halves] == [0, 0]
+    try:
+        assert [half.wait(120) for half in halves] == [0, 0]
+    finally:
+        for half in halves:
+            half.kill()
+            half.wait()
     found = [torch.load(tmp_path / f"half{rank}.pt", weights_only=True) for rank in range(2)]
 
     model, labels = Lookup(vectors.clone()), torch.arange(4)

@@ -9,10 +9,10 @@ import pytest
 
 from rag_r1.retriever.records import (
     CorrectnessRecord,
+    PassageRecord,
     RecordsError,
     RelevanceRecord,
     TrainingRow,
-    read_passages,
     read_records,
     read_training_rows,
     write_records,
@@ -107,7 +107,7 @@ def test_a_relevance_that_is_no_whole_number_from_0_to_100_is_refused(tmp_path, 
 
 def test_passages_are_read_by_id_also_if_ids_are_whole_numbers(tmp_path):
     path = file_of(tmp_path / "p.jsonl", {"id": 7, "contents": "a"}, {"id": "b", "contents": "c"})
-    assert read_passages(path) == {"7": "a", "b": "c"}
+    assert [(one.id, one.contents) for one in read_records(PassageRecord, path)] == [("7", "a"), ("b", "c")]
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):

@@ -156,9 +156,19 @@ rounds = st.lists(
 ).map(lambda scores: round_of(*scores))
 
 
-@given(rounds, st.integers(0, 3), st.sampled_from(["both", "relevance", "correctness"]))
-def test_safe_never_uses_a_useful_passage_as_a_negative(one, seed, use):
-    rows = rows_of(one, Rule(mode="safe", use=use, seed=seed))
+def test_a_positive_that_must_be_more_relevant_makes_no_useful_passage_a_negative():
+    rule = replace(SAFE, least_relevance=95)
+    assert positives(round_of((1.0, 100), (1.0, 94), *[(0.0, 1)] * 14), rule) == "few_negatives"
+    (row,) = rows_of(round_of((1.0, 100), (1.0, 94), *[(0.0, 1)] * 15), rule)
+    assert "b" not in row.passage_ids
+
+
+uses = st.sampled_from(["both", "relevance", "correctness"])
+
+
+@given(rounds, st.integers(0, 3), uses, st.integers(0, 100))
+def test_safe_never_uses_a_useful_passage_as_a_negative(one, seed, use, least):
+    rows = rows_of(one, Rule(mode="safe", use=use, seed=seed, least_relevance=least))
     if isinstance(rows, str):
         return
     of = {candidate.passage_id: candidate for candidate in one.candidates}
@@ -166,12 +176,12 @@ def test_safe_never_uses_a_useful_passage_as_a_negative(one, seed, use):
         positive, *negatives = (of[name] for name in row.passage_ids)
         for negative in negatives:
             useful = negative.correctness if use != "relevance" else 1.0
-            assert not (useful and (use == "correctness" or negative.relevance >= 60))
+            assert not (useful and (use == "correctness" or negative.relevance >= min(least, 60)))
             assert not (use == "both" and negative.correctness == 1 and negative.relevance >= 90)
         if use != "relevance":
             assert positive.correctness == max(candidate.correctness for candidate in one.candidates)
         if use != "correctness":
-            assert positive.relevance >= 60
+            assert positive.relevance >= least
         assert len(negatives) == 15 and positive not in negatives
 
 

@@ -46,6 +46,22 @@ def test_the_command_line_comes_before_the_recipe(tmp_path):
     assert given.logger == ["tensorboard"]
 
 
+def test_a_flag_of_a_recipe_can_be_switched_off(tmp_path):
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text("model: a\nlora: true\ngradient_checkpointing: true\n")
+    given = read("--recipe", str(recipe), "--no-lora", *REQUIRED)
+    assert (given.lora, given.gradient_checkpointing) == (False, True)
+    assert read(*REQUIRED, "--model", "a", "--no-lora").lora is False
+    # A flag whose own name begins so is no negation.
+    assert read(*REQUIRED, "--model", "a", "--no-progress").no_progress is True
+
+
+def test_how_a_sum_is_computed_does_not_decide_whether_a_training_goes_on():
+    given = [*REQUIRED, "--model", "a"]
+    other = read(*given, "--mini-batch", "8", "--gradient-checkpointing", "--device", "cpu")
+    assert other.decisive == read(*given).decisive != read(*given, "--epochs", "1").decisive
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

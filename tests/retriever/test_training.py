@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import subprocess
 import sys
 import time
@@ -13,7 +15,7 @@ import pytest
 from small_training import PASSAGES, files, row, tiny_bert
 
 from rag_r1.retriever.command import main as command
-from rag_r1.retriever.encoder_settings import differences, read_settings
+from rag_r1.retriever.encoder_settings import SHARED, read_settings, settings_of_index
 from rag_r1.retriever.train import main
 from rag_r1.retriever.training import last_checkpoint
 
@@ -53,6 +55,12 @@ def weights(folder: Path) -> str:
     return hashlib.sha256((folder / "out" / "model" / "model.safetensors").read_bytes()).hexdigest()
 
 
+def newest(checkpoints: Path) -> int:
+    """The step of the last checkpoint that is whole; 0 if there is none. (Older ones are deleted.)"""
+    states = checkpoints.glob("checkpoint-*/trainer_state.json")
+    return max((int(path.parent.name.rpartition("-")[2]) for path in states), default=0)
+
+
 def losses(path: Path) -> list[float]:
     logged = [json.loads(line)["data"] for line in path.read_text().splitlines()]
     return [one["retriever/loss"] for one in logged if "retriever/loss" in one]
@@ -86,7 +94,8 @@ def test_a_trained_retriever_is_indexed_and_served_with_the_settings_of_its_trai
     corpus = tmp_path / "data" / "corpus.jsonl"
     options = {"backend": "dense", "encoder": str(folder), "device": "cpu", "progress": False}
     build_index(BuildOptions(corpus=corpus, out=tmp_path / "index", **options))
-    assert differences(trained, tmp_path / "index") == []
+    shared = {name: getattr(trained, name) for name in (*SHARED, "mode")}
+    assert settings_of_index(tmp_path / "index") == shared
     source = IndexSource.open(tmp_path / "index", device="cpu")
     assert (source.description.separator, source.description.max_length) == (" what ", 40)
     asked = [f"{one['question']} what {one['query_text']}" for one in map(row, range(12))]
@@ -100,11 +109,13 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bytes(tmp_path, ber
     code = "import sys; from rag_r1.retriever.train import main; sys.exit(main(sys.argv[1:]))"
     process = subprocess.Popen([sys.executable, "-c", code, *words(killed, bert, save_steps=2)])
     checkpoints = killed / "out" / "checkpoints"
-    while not (checkpoints / "checkpoint-4" / "trainer_state.json").exists():
-        assert process.poll() is None, "the training ended before it could be killed"
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
+    try:
+        while newest(checkpoints) < 4:
+            assert process.poll() is None, "the training ended before it could be killed"
+            time.sleep(0.02)
+    finally:
+        process.kill()
+        process.wait()
     assert not (killed / "out" / "model").exists()
     # What a kill while a checkpoint is written leaves behind.
     (checkpoints / "checkpoint-900").mkdir()
@@ -145,6 +156,35 @@ def test_variants_train_and_leave_an_ordinary_model(tmp_path, bert, log, options
     before = SentenceTransformer(str(bert), device="cpu")
     text = PASSAGES["p0"]
     assert abs(model.encode(text) - before.encode(text, normalize_embeddings=True)).max() > 1e-3
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("options", [{}, {"lora": True}], ids=["full", "lora"])
+def test_two_processes_train_one_model_step_by_step(tmp_path, bert, log, options):
+    """A layer that nothing reads, such as BERT's pooler, would stop them at the second step."""
+    given = words(tmp_path, bert, epochs=1, logging_steps=1, **options)
+    together = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, "-m", *together, "-m", "rag_r1.cli", "retriever", "train", *given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ})
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(losses(log)) == 3
+    assert re.findall(r"^model: .*/out/model$", done.stdout, re.MULTILINE)
+    assert read_settings(tmp_path / "out" / "model") is not None
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_layer_that_no_vector_depends_on_is_not_trained(bert, lora):
+    from sentence_transformers import SentenceTransformer
+
+    from rag_r1.retriever.encoder import add_lora, freeze_unread
+
+    model = SentenceTransformer(str(bert), device="cpu")
+    assert freeze_unread(model) == ["pooler.dense"]
+    if lora:
+        add_lora(model, 4, 8, 0.0)
+    model(model.preprocess(["the red cat"]))["sentence_embedding"].sum().backward()
+    trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    assert trained and not [name for name, one in trained.items() if one.grad is None]
 
 
 def test_a_training_goes_on_from_a_trained_retriever_with_its_settings(tmp_path, bert, log):

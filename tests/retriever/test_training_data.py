@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from small_training import PASSAGES, files, row
@@ -30,9 +31,10 @@ def settings(**changed) -> EncoderSettings:
     )
 
 
-def loaded(folder, rows, *, negatives=2, **changed):
+def loaded(folder, rows, *, negatives=2, ranked=False, **changed):
     given_rows, corpus = files(folder, rows)
-    return load([given_rows], [corpus], settings(**changed), negatives=negatives, progress=False)
+    more = {"negatives": negatives, "ranked": ranked, "progress": False}
+    return load([given_rows], [corpus], settings(**changed), **more)
 
 
 def test_texts_are_those_of_a_search_with_the_encoders_prefixes(tmp_path):
@@ -73,7 +75,9 @@ def test_the_positives_of_rows_about_one_query_are_known_to_both(tmp_path):
     data = loaded(tmp_path, [row(0), second, other])
     number = {data.texts[i].removeprefix("passage: "): i for i in range(len(data.texts))}
     known = [number[PASSAGES["p0"]], number[PASSAGES["p7"]]]
-    assert data.table.positives.tolist() == [known, known, [number[PASSAGES["p9"]], NO_PASSAGE]]
+    found = data.table.known(torch.arange(3)).tolist()
+    assert found == [known, known, [number[PASSAGES["p9"]], NO_PASSAGE]]
+    assert len(data.table.positives) == 3, "a query and a positive of it are held once"
 
 
 def test_of_more_negatives_the_first_are_used_and_fewer_are_an_error(tmp_path):
@@ -82,6 +86,18 @@ def test_of_more_negatives_the_first_are_used_and_fewer_are_an_error(tmp_path):
     words = r"rows.jsonl, row 2 .*q1, round 1\) has 2 negatives, not 3.*--negatives 2"
     with pytest.raises(RecordsError, match=words):
         loaded(tmp_path, [three, row(1)], negatives=3)
+
+
+def test_the_order_by_relevance_cannot_be_learned_from_rows_without_relevance(tmp_path):
+    flat = row(1, scores=[{"em": 1.0, "local_utility": 0.0}, *[{"em": 0.0, "local_utility": 0.0}] * 2])
+    words = r"rows.jsonl, row 2 .*q1, round 1\) has one LR .*leave --rank-weight out"
+    with pytest.raises(RecordsError, match=words):
+        loaded(tmp_path, [row(0), flat], ranked=True)
+    assert len(loaded(tmp_path, [row(0), flat]).queries) == 2
+    # A difference among passages that are not used is none.
+    late = row(1, scores=[*[{"em": 0.0, "local_utility": 0.5}] * 2, {"em": 0.0, "local_utility": 0.1}])
+    with pytest.raises(RecordsError, match="row 1 .*has one LR"):
+        loaded(tmp_path, [late], negatives=1, ranked=True)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +132,8 @@ def test_whatever_the_rows_a_positive_of_a_query_is_known_in_all_its_rows(drawn)
     ids = {data.texts[i].removeprefix("passage: "): i for i in range(len(data.texts))}
     for i, (asked, _) in enumerate(drawn):
         expected = {ids[PASSAGES[other[0]]] for also, other in drawn if also == asked}
-        assert set(data.table.positives[i].tolist()) - {NO_PASSAGE} == expected
+        assert set(data.table.known(torch.tensor([i]))[0].tolist()) == expected
+    assert len(data.table.positives) == len({(asked, ids[0]) for asked, ids in drawn})
 
 
 def test_the_fingerprint_changes_with_rows_and_texts(tmp_path):

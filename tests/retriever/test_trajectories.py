@@ -28,7 +28,8 @@ def searched(*queries: str, found=ROME) -> Turn:
 def record(name: str, *turns: Turn, right: bool | None = True, **more: object) -> dict:
     played = Trajectory(f"{name}#0", "Who?", "rag_r1_mq", list(turns), "Rome", "answered")
     own = {"question_id": name, "golds": ["Rome"], "prompt": [{"role": "user", "content": "Who?"}]}
-    return {**own, "right": right, "data_source": "made", "sample": 0, **played.to_dict(), **more}
+    own |= {"right": right, "try": 1, "data_source": "made", "sample": 0}
+    return {**own, **played.to_dict(), **more}
 
 
 def run_of(folder: Path, *records: dict, tape: list[dict] | None = None) -> Trajectories:
@@ -101,6 +102,8 @@ def test_tokens_are_those_that_were_sampled_if_they_make_the_text(tmp_path):
 def test_trajectories_that_cannot_be_scored_are_counted(tmp_path):
     cut = Turn('<search> ["z"] </search>', "search")
     unshown = Turn("<search> z </search>", "search", [CallRecord("search", {"query": "z"})])
+    broken, refused = searched("a"), searched(" ")
+    broken.calls[0].status, refused.calls[0].status = "failed", "refused"
     found = run_of(
         tmp_path,
         record("right", searched("a"), ANSWER),
@@ -109,9 +112,11 @@ def test_trajectories_that_cannot_be_scored_are_counted(tmp_path):
         record("known", ANSWER),
         record("cut", searched("a"), cut, right=False),
         record("unshown", searched("a"), unshown, right=False),
+        record("broken", searched("a"), broken, ANSWER),
+        record("refused", refused, searched("a"), ANSWER),
     )
-    assert [played.id for played in found] == ["right", "wrong"]
-    assert found.left_out == {"failed": 1, "not_searched": 1, "not_carried_out": 2}
+    assert [played.id for played in found] == ["right", "wrong", "refused"]
+    assert found.left_out == {"failed": 1, "not_searched": 1, "not_carried_out": 2, "call_failed": 1}
 
 
 def test_a_turn_that_was_cut_off_by_a_kill_and_a_missing_tape_do_no_harm(tmp_path):
@@ -128,12 +133,38 @@ def test_a_turn_that_was_cut_off_by_a_kill_and_a_missing_tape_do_no_harm(tmp_pat
         ({"protocol": "search_r1"}, "was played with --protocol search_r1"),
         ({"sample": 1}, "several episodes"),
         ({"paths": [{}]}, "several episodes"),
-        ({"turns": 7}, "a record that is none of an evaluation"),
+        ({"turns": 7}, "records.jsonl, line 1 is none of an evaluation"),
+        ({"turns": [{"text": 7, "action": "think", "status": "ok", "calls": []}]}, "line 1 .*'7' is no str"),
+        ({"golds": "Rome"}, "line 1 is none of an evaluation .*'Rome' is no list"),
+        ({"golds": [1]}, "line 1 is none of an evaluation"),
+        ({"prompt": ["Who?"]}, "line 1 is none of an evaluation"),
+        ({"right": "yes"}, "line 1 is none of an evaluation"),
     ],
 )
 def test_a_run_that_cannot_be_used_is_refused(tmp_path, more, what):
     with pytest.raises((RunError), match=what):
         run_of(tmp_path, record("q", searched("a"), ANSWER, **more))
+
+
+@pytest.mark.parametrize("line", ["[1]", "7", "{}", "no json", "[" * 100_000, '{"turns": [{"calls": [3]}]}'])
+@pytest.mark.parametrize("name", ["trajectories/records.jsonl", "journal/exchanges.ndjson"])
+def test_a_line_that_no_evaluation_has_written_is_named(tmp_path, name, line):
+    run_of(tmp_path, record("q", searched("a"), ANSWER), tape=[taped("q", 0, None)])
+    with (tmp_path / name).open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(RunError, match=f"{Path(name).name}, line 2 is none of an evaluation"):
+        Trajectories(tmp_path, SETUP)
+
+
+@pytest.mark.parametrize("answer", [3, "text", [1], {"ids": "abc"}, {"ids": [1, None]}, {"ids": {"a": 1}}])
+def test_an_answer_on_the_tape_without_token_ids_costs_no_trajectory(tmp_path, answer):
+    tape = [{**taped("q", 0, None), "answer": answer}]
+    if not isinstance(answer, dict):
+        with pytest.raises(RunError, match="exchanges.ndjson, line 1 "):
+            run_of(tmp_path, record("q", searched("a"), ANSWER), tape=tape)
+        return
+    (played,) = run_of(tmp_path, record("q", searched("a"), ANSWER), tape=tape)
+    assert played.token_ids[0] == tuple(SETUP.codec.encode(searched("a").text))
 
 
 def test_a_run_that_is_not_finished_is_refused(tmp_path):

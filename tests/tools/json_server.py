@@ -23,10 +23,11 @@ class Asked:
 
 @dataclass
 class JsonStub(LoopbackServer):
-    """`answer(asked)` gives a JSON value, or (status, text)."""
+    """`answer(asked)` gives a JSON value, or (status, text); `answer_headers()` the headers of an answer."""
 
     answer: Callable[[Asked], Any]
     asked: list[Asked] = field(default_factory=list)
+    answer_headers: Callable[[], dict[str, str]] = dict
 
     def add_routes(self, app: web.Application) -> None:
         app.router.add_route("*", "/{path:.*}", self._handle)
@@ -39,4 +40,5 @@ class JsonStub(LoopbackServer):
         answer = self.answer(asked)
         status, text = answer if isinstance(answer, tuple) else (200, json.dumps(answer))
         location = {"Location": "/elsewhere"} if status == 302 else {}
-        return web.Response(status=status, text=text, content_type="application/json", headers=location)
+        headers = {**location, **self.answer_headers()}
+        return web.Response(status=status, text=text, content_type="application/json", headers=headers)

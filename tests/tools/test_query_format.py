@@ -14,7 +14,7 @@ from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.session import try_search
 from rag_r1.options import OptionsError
 from rag_r1.probes import _Gold, _Withheld
-from rag_r1.protocols import Document, load_protocol
+from rag_r1.protocols import Document, Failure, load_protocol
 from rag_r1.retriever_query import CallContext
 from rag_r1.supporting import Evidence
 from rag_r1.tools import RetrievalClient, RetrieverConfig, close_tools, make_tool, searching, shared_tools
@@ -184,4 +184,83 @@ def test_a_mode_without_agentic_input_is_a_mistake():
         RetrieverConfig(mode="history")
     with pytest.raises(OptionsError, match="rag_r1.retriever.mode must be"):
         RetrieverConfig(mode="both", agentic_input=True)
-    assert RetrieverConfig(mode="plain").input_mode == "plain"
+    assert RetrieverConfig(mode="plain").mode == "plain"
+
+
+@pytest.mark.parametrize("mode", [None, "history"])
+def test_a_query_is_sent_as_the_encoder_of_the_index_was_trained(mode):
+    with served({**READY, "query_mode": "history"}) as server:
+        played(lambda: shared_tools(options(server, mode=mode), {}))
+        assert queries(server)[1] == f"{QUESTION} [SEP] the film [SEP] its director"
+
+
+def test_another_mode_than_that_of_the_encoder_is_an_error_and_nothing_is_sent():
+    with served({**READY, "query_mode": "history"}) as server:
+        record = played(lambda: shared_tools(options(server, mode="agentic"), {}))
+        assert queries(server) == []
+    words = "rag_r1.retriever.mode: it is agentic, but the encoder of the index was trained with history"
+    assert record.failures[0].detail.startswith(words)
+
+
+def test_a_plain_query_needs_no_separator_but_no_other_training_either():
+    for ready, sent in (({"backend": "bm25", "separator": None}, 2), ({**READY, "query_mode": "agentic"}, 0)):
+        with served(ready) as server:
+            played(lambda server=server: shared_tools(options(server, mode="plain"), {}))
+            assert len(queries(server)) == sent
+
+
+def test_an_index_that_is_reloaded_with_another_separator_is_asked_again():
+    version = [1]
+
+    def answer(asked: Asked):
+        if asked.path == "/ready":
+            return {**READY, "index_version": version[0], "separator": f" <{version[0]}> "}
+        return {"result": [[] for _ in asked.body["queries"]]}
+
+    server = JsonStub(answer, answer_headers=lambda: {"X-Index-Version": str(version[0])})
+
+    async def search(client: RetrievalClient, query: str) -> None:
+        sent = await client.in_context([query], lambda: CallContext(QUESTION))
+        assert not isinstance(sent, Failure)
+        await client.search(sent)
+
+    async def ask() -> None:
+        client = RetrievalClient(RetrieverConfig(**options(server)))
+        await search(client, "a")
+        await search(client, "b")
+        version[0] = 2
+        for query in "cde":  # the first of them learns of it by its answer
+            await search(client, query)
+        await client.close()
+
+    with server:
+        asyncio.run(ask())
+        separators = [query.removeprefix(QUESTION)[:-1].strip() for query in queries(server)]
+        assert separators == ["<1>", "<1>", "<1>", "<2>", "<2>"]
+        assert sum(asked.path == "/ready" for asked in server.asked) == 2
+
+
+def test_a_client_that_is_closed_while_it_asks_fails_the_search_and_not_the_episode():
+    asked = asyncio.Event()
+
+    async def never(address: str):
+        asked.set()
+        await asyncio.Event().wait()
+
+    async def ask():
+        client = RetrievalClient(RetrieverConfig(url="http://127.0.0.1:1", agentic_input=True))
+        client._format._get = never
+        waiting = asyncio.create_task(client.in_context(["q"], lambda: CallContext(QUESTION)))
+        await asked.wait()
+        await client.close()
+        found = await waiting
+        assert isinstance(found, Failure) and "the client was closed" in found.detail
+        # A caller that is cancelled itself stays so.
+        cancelled = asyncio.create_task(client.in_context(["q"], lambda: CallContext(QUESTION)))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        await client.close()
+
+    asyncio.run(ask())

@@ -34,7 +34,7 @@ def test_separator_and_length_come_from_the_training_of_a_retriever_unless_a_fla
     folder = make_bert("own", "mean")
     (folder / "retriever.json").write_text('{"separator": " | ", "max_length": 24, "mode": "agentic"}')
     section = Encoder.create(str(folder), EncoderOptions()).section
-    assert (section.separator, section.max_length) == (" | ", 24)
+    assert (section.separator, section.max_length, section.query_mode) == (" | ", 24, "agentic")
     flags = EncoderOptions(separator="||", max_length=16)
     section = Encoder.create(str(folder), flags).section
     assert (section.separator, section.max_length) == ("||", 16)
@@ -44,6 +44,7 @@ def test_separator_and_length_come_from_the_training_of_a_retriever_unless_a_fla
     "text, reason",
     [
         ('{"separator": 3}', "separator: 3 is no text"),
+        ('{"mode": 1}', "mode: 1 is no text"),
         ('{"max_length": "long"}', "max_length: 'long' is no whole number"),
         ('{"max_length": true}', "max_length: True is no whole number"),
         ('{"max_length": 24.0}', "max_length: 24.0 is no whole number"),

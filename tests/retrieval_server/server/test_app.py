@@ -167,6 +167,8 @@ def test_dense_answers_over_the_same_wire_with_exact_scores(dense_index, serve):
         body = client.post("/retrieve", json={"queries": QUERIES, "return_scores": True}).json()
         ready = client.get("/ready").json()
     assert (ready["separator"], ready["max_length"]) == (" [SEP] ", 64)
+    assert ready["encoder_sha256"] == retriever.manifest.dense.encoder.sha256
+    assert ready["query_mode"] is None, "the encoder was not trained for an agent"
     assert ready["query_prefix"] == "Represent this sentence for searching relevant passages: "
     got = [[(hit["document"]["id"], hit["score"]) for hit in hits] for hits in body["result"]]
     assert_same_answers(got, expected, ready["guarantee"])

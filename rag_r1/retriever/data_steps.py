@@ -1,0 +1,243 @@
+"""The steps of `rag-r1 retriever data` (data.py), each of which goes on where it was interrupted.
+
+A step that has an end is marked when nothing of it is left to do: the trajectories by
+`steps/trajectories.json`, the continuations by `steps/correctness.json`, with the settings and the input that
+this was found for. A marked step needs no model, so a start that has only to select again, or to ask the
+judge, does not load one.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rag_r1.evaluation.conditions import agent_condition
+from rag_r1.evaluation.evaluate import run_condition
+from rag_r1.evaluation.evaluated_model import served
+from rag_r1.evaluation.evaluation_text import stopped_line
+from rag_r1.evaluation.judge import judge_endpoint
+from rag_r1.evaluation.run_folder import RunError, as_json, write_whole
+from rag_r1.evaluation.session import Prepared, session, settings_of
+from rag_r1.evaluation.traces import usage_line
+from rag_r1.protocols import Document
+from rag_r1.retriever.candidates import Candidates
+from rag_r1.retriever.correctness import POOL, Correctness
+from rag_r1.retriever.estimate import estimate
+from rag_r1.retriever.judge import Judge
+from rag_r1.retriever.played_by import check_card
+from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, SUB_ANSWERS, write_records
+from rag_r1.retriever.relevance import Relevance, rule_records
+from rag_r1.retriever.trajectories import REASONS, Trajectories
+
+if TYPE_CHECKING:
+    from rag_r1.retriever.data import DataArguments
+
+#: In `steps/`: that nothing is left to play.
+PLAYED, SCORED = "trajectories.json", "correctness.json"
+
+
+@dataclass
+class Making:
+    """The data under way. `search`: the settings of the retriever; `opened`: closes the model's server, if
+    one is started; `told`: the figures of summary.json."""
+
+    given: DataArguments
+    ready: Prepared
+    search: dict[str, Any]
+    opened: ExitStack
+    told: dict[str, Any] = field(default_factory=dict)
+
+    def out(self, name: str) -> Path:
+        """A file of the result."""
+        return self.given.out / name
+
+    def step(self, name: str) -> Path:
+        """A file or folder of the steps."""
+        return self.given.out / "steps" / name
+
+    def serve(self) -> DataArguments:
+        """The arguments with the address of the model's server, which is started if it has none."""
+        self.given = self.opened.enter_context(served(self.given))
+        return self.given
+
+    def settings(self, what: str, **more: Any) -> dict[str, Any]:
+        """What decides how episodes are played. Of a model in a folder its files count, too, which a training
+        may have written anew."""
+        model, files = Path(self.given.model), {}
+        if model.is_dir():
+            facts = ((path.name, path.stat()) for path in sorted(model.iterdir()))
+            files = {name: [fact.st_size, fact.st_mtime_ns] for name, fact in facts}
+        return settings_of(
+            self.given, self.ready, what, files=files, served=self.search["served"], **more
+        )
+
+    def mark(self, name: str, settings: dict[str, Any], **found: Any) -> None:
+        """Note that with these settings nothing is left to do, and what was found."""
+        text = json.dumps({"settings": as_json(settings), **found}, indent=2)
+        write_whole(self.step(name), text + "\n")
+
+    def marked(self, name: str, settings: dict[str, Any]) -> dict[str, Any] | None:
+        """What was noted with these settings, or None. Failures are left as they are for as many --tries."""
+        try:
+            noted = json.loads(self.step(name).read_text(encoding="utf-8"))
+            same = noted["settings"] == as_json(settings)
+            return noted if same and self.given.tries <= (noted["tries"] or self.given.tries) else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def tell_missing(self, what: str, scored: int, again: int, why: str) -> None:
+        """Print how many searches are scored, how many of the others the same command tries `again`, and
+        what is the matter with the rest."""
+        searches = self.told["candidates"]["searches"]
+        print(f"{what}: {scored:,} of {searches:,} searches scored")
+        if again:
+            print(f"  the same command tries {again:,} of the others again")
+        if rest := searches - scored - again:
+            print(f"  not tried again: {rest:,}, {why}")
+
+
+async def trajectories_of(making: Making) -> Trajectories | None:
+    """The agent's trajectories; None if their run was stopped."""
+    given, run = making.given, making.given.trajectories
+    settings = making.settings("trajectories", model=given.model)
+    if run is None:
+        run = making.out("trajectories")
+        rows = len(making.ready.questions.rows)
+        most = rows * making.ready.setup.budget.max_turns * given.candidates
+        print(f"trajectories: {rows:,} questions; at most {most:,} candidates, if each turn makes one search")
+        agent = agent_condition(making.ready.setup)
+        if making.marked(PLAYED, settings) is None:
+            alone = {"samples": 1, "temperature": 0.0, "judge_url": None, "judge_model": None}
+            played = making.serve().model_copy(update=alone)
+            if await run_condition(played, making.ready, agent, run):
+                return None
+    trajectories = Trajectories(run, making.ready.setup)
+    if given.trajectories is not None:
+        check_card(run, given.model, making.ready.setup)
+    elif not any(outcome.is_open(given.tries) for outcome in trajectories.failed):
+        making.mark(PLAYED, settings, tries=given.tries if trajectories.failed else None)
+    making.told["trajectories"] = {
+        "used": len(trajectories),
+        "searches": trajectories.rounds,
+        "left_out": dict(sorted(trajectories.left_out.items())),
+        "usage": vars(trajectories.usage),
+    }
+    print(f"trajectories with searches: {len(trajectories):,}, searches: {trajectories.rounds:,}")
+    for why, count in sorted(trajectories.left_out.items()):
+        print(f"  left out: {count:,} trajectories, {REASONS[why]}")
+    if not len(trajectories):
+        raise RunError(f"no trajectory of {run} has a search that can be scored")
+    return trajectories
+
+
+async def find_candidates(making: Making, candidates: Candidates, trajectories: Trajectories) -> bool:
+    """Find and write the candidates, and tell what their scores will cost; whether there are any."""
+    given = making.given
+    failed = await candidates.find(trajectories, given.in_flight)
+    if failed:
+        print(f"searches that failed: {failed:,} ({candidates.problem}); the same command asks them again")
+    if failed == trajectories.rounds:
+        return False
+    candidates.write(trajectories, making.out(CANDIDATES), making.out(PASSAGES))
+    cost = estimate(
+        trajectories,
+        candidates,
+        given.utility,
+        samples=given.samples,
+        in_characters=making.ready.tokens.tokenizer is None,
+        has_judge=given.judge_url is not None,
+    )
+    making.told["candidates"] = {"searches": cost.rounds, "passages": cost.passages, "failed": failed}
+    making.told["continuations"] = cost.continuations
+    for line in cost.lines(given, given.price_in, given.price_out):
+        print(line)
+    return True
+
+
+async def score_correctness(making: Making, candidates: Candidates, trajectories: Trajectories) -> bool:
+    """Play and write the continuations; whether all were played."""
+    given = making.given
+    more = {"samples": given.samples, "temperature": given.temperature, "beside": given.beside}
+    settings = making.settings("continuations", **more)
+    noted = {**settings, "model": given.model, "candidates": candidates.fingerprint(trajectories)}
+    marked = making.marked(SCORED, noted)
+    if marked is None or not making.out(CORRECTNESS).is_file():
+        making.step(SCORED).unlink(missing_ok=True)  # it is about a file that is written anew
+        found = await _played(making, candidates, trajectories, settings)
+        if found is None:
+            return False
+        if not found["again"]:
+            tries = given.tries if found["searches"] < making.told["candidates"]["searches"] else None
+            making.mark(SCORED, noted, tries=tries, **found)
+    else:
+        found = {name: marked[name] for name in ("searches", "again", "usage")}
+    making.told["correctness"] = {name: found[name] for name in ("searches", "usage")}
+    why = "of which a continuation has failed --tries times"
+    making.tell_missing("correctness", found["searches"], found["again"], why)
+    return True
+
+
+async def _played(
+    making: Making, candidates: Candidates, trajectories: Trajectories, settings: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Play what is missing and write the scores; what was found, or None if the run was stopped."""
+    given = making.given
+    if given.max_cost is not None and given.trajectories is None:
+        left = given.max_cost - trajectories.usage.cost(given.price_in, given.price_out)
+        if left <= 0:
+            print(stopped_line("the trajectories have cost --max-cost", "the continuations are missing"))
+            return None
+        given = given.model_copy(update={"max_cost": left})
+    url, out = making.serve().base_url, making.step("correctness")
+    assert url is not None
+    async with session(given, making.ready, url, given.model, settings, out=out) as run:
+        texts = candidates.passages(trajectories) if given.beside else ()
+        others = [Document(passage.id, passage.contents) for passage in islice(texts, POOL)]
+        scores = Correctness(
+            run, candidates, given.samples, given.temperature, given.seed, others, given.beside
+        )
+        done = await scores.play(trajectories, making.told["continuations"])
+        print(usage_line(run))
+        if not done:
+            print(stopped_line(str(run.stop.reason), "continuations are missing"))
+            return None
+        scored = write_records(making.out(CORRECTNESS), scores.records(trajectories))
+        again = scores.open_rounds(trajectories)
+        return {"searches": scored, "again": again, "usage": vars(run.spending.usage)}
+
+
+async def score_relevance(making: Making, candidates: Candidates, trajectories: Trajectories) -> bool:
+    """Score and write the relevance of all candidates; whether the judge was asked about all."""
+    given = making.given
+    searches = making.told["candidates"]["searches"]
+    if given.judge_url is None:
+        print("relevance: no --judge-url, so a passage is relevant if an accepted answer stands in it")
+        scored = write_records(making.out(RELEVANCE), rule_records(candidates, trajectories))
+        making.told["relevance"] = {"searches": scored, "judge": None}
+        why = "whose answer (yes, no, or no word) could stand in any passage: give --judge-url"
+        making.tell_missing("relevance", scored, 0, why)
+        return True
+    ways = {name: getattr(given, name) for name in ("retries", "timeout_s", "backoff_s", "trust_env")}
+    with Relevance(given, candidates, making.step("relevance")) as relevance:
+        tape = relevance.results.folder.tape
+        async with judge_endpoint(given, tape, **ways) as endpoint:
+            judge = Judge(given, endpoint, tape)
+            await relevance.score(judge, trajectories)
+            if endpoint.stop.reason is not None:
+                print(stopped_line(endpoint.stop.reason, "the judge has not scored all candidates"))
+                return False
+        write_records(making.out(SUB_ANSWERS), relevance.sub_answers(trajectories))
+        scored = write_records(making.out(RELEVANCE), relevance.records(trajectories))
+        making.told["relevance"] = {
+            "searches": scored,
+            "judge": given.judge_model,
+            "usage": vars(tape.usage),
+        }
+        for what, count in sorted(judge.counts.items()):
+            print(f"  requests to the judge that were {what}: {count:,}")
+    making.tell_missing("relevance", scored, searches - scored, "")
+    return True

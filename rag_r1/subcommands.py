@@ -1,0 +1,35 @@
+"""Commands that only have subcommands: `rag-r1` and `rag-r1 retriever`.
+
+Each subcommand is a module with ``main(arguments) -> exit status`` and its own `--help`; it is imported when
+it is called, so that `--help` is fast and a subcommand imports only what it needs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+
+#: Subcommand -> the module with its `main`, and what it does.
+Commands = Mapping[str, tuple[str, str]]
+
+
+def usage(prog: str, about: str, commands: Commands) -> str:
+    """The text of `--help`."""
+    lines = [f"  {name:16}{what}" for name, (_, what) in commands.items()]
+    first = [f"usage: {prog} COMMAND [arguments]", "", about, ""]
+    return "\n".join([*first, *lines, "", f"{prog} COMMAND --help describes each command."])
+
+
+def run(prog: str, about: str, commands: Commands, arguments: Sequence[str] | None = None) -> int:
+    """Run a subcommand; returns its exit status, 2 for one that does not exist. `arguments`: None for those
+    of the process."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage(prog, about, commands))
+        return 0 if arguments else 2
+    command, *rest = arguments
+    if command not in commands:
+        print(f"{prog}: there is no command {command!r}\n\n{usage(prog, about, commands)}", file=sys.stderr)
+        return 2
+    return import_module(commands[command][0]).main(rest)

@@ -1,0 +1,77 @@
+"""Relevance by a judge, whose parts are asked for apart, and by the rule where there is none."""
+
+from __future__ import annotations
+
+import json
+import types
+from functools import partial
+
+import pytest
+
+from rag_r1.evaluation.exchange import Reply
+from rag_r1.evaluation.judge import JudgeArguments
+from rag_r1.evaluation.tape import Usage
+from rag_r1.protocols import Document
+from rag_r1.retriever.judge import ATTEMPTS, Judge, read_scores
+from rag_r1.retriever.relevance import Relevance, holds_answer, rule_records
+
+GIVEN = JudgeArguments(judge_url="http://127.0.0.1:1/v1", judge_model="j")
+
+
+class Endpoint:
+    """Replies to a case by its part; `asked` are the parts in order."""
+
+    def __init__(self, **replies: str):
+        self.replies, self.asked = replies, []
+        self.stop = types.SimpleNamespace(reason=None)
+
+    async def post(self, path, body, *unused):
+        part = json.loads(body["messages"][-1]["content"])["part"]
+        self.asked.append(part)
+        return Reply(self.replies[part]), Usage(1, 1, 1)
+
+
+async def scores(folder, endpoint: Endpoint) -> list[int] | None:
+    """One start over a round of two parts; its scores."""
+    with Relevance(GIVEN, None, folder) as relevance:
+        judge = Judge(GIVEN, endpoint, relevance.results.folder.tape)
+        cases = [({"part": part}, partial(read_scores, count=2)) for part in "AB"]
+        await relevance._ask(judge, "relevance", ("q", 1), "fp", cases)
+        return relevance.results.get(("q", 1), "fp")
+
+
+async def test_of_a_round_only_the_part_without_scores_is_asked_again(tmp_path):
+    first = Endpoint(A="[90, 5]", B="no list")
+    assert await scores(tmp_path, first) is None
+    assert sorted(first.asked) == ["A", *"B" * ATTEMPTS]
+    second = Endpoint(B="[1, 2]")
+    assert await scores(tmp_path, second) == [90, 5, 1, 2]
+    assert second.asked == ["B"], "exactly one request"
+    third = Endpoint()
+    assert await scores(tmp_path, third) == [90, 5, 1, 2] and third.asked == []
+
+
+async def test_a_part_that_fails_in_several_starts_keeps_what_the_others_have(tmp_path):
+    await scores(tmp_path, Endpoint(A="no", B="[1, 2]"))
+    again = Endpoint(A="no")
+    assert await scores(tmp_path, again) is None and again.asked == ["A"] * ATTEMPTS
+    assert await scores(tmp_path, Endpoint(A="[3, 4]")) == [3, 4, 1, 2]
+
+
+@pytest.mark.parametrize("gold", ["no", "Yes.", "The", "", "?!"])
+def test_a_word_that_stands_anywhere_is_no_answer_that_a_text_can_hold(gold):
+    document = Document("1", "The town has no river; yes, the town.")
+    assert not holds_answer(document, [gold])
+    assert holds_answer(document, [gold, "river"]) and not holds_answer(document, [gold, "sea"])
+
+
+def test_the_rule_leaves_rounds_without_such_an_answer_unscored():
+    document = Document("1", "There is no river.")
+
+    def played(name: str, *golds: str):
+        one = types.SimpleNamespace(index=1)
+        return types.SimpleNamespace(id=name, golds=golds, rounds=[one])
+
+    candidates = types.SimpleNamespace(of=lambda one: [document])
+    records = rule_records(candidates, [played("a", "river"), played("b", "no"), played("c", "no", "river")])
+    assert [(record.id, record.docid_score) for record in records] == [("a", {"1": 100}), ("c", {"1": 100})]
