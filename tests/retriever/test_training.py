@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from small_training import PASSAGES, files, row, tiny_bert
 
 from rag_r1.retriever.command import main as command
@@ -106,7 +107,11 @@ def test_a_trained_retriever_is_indexed_and_served_with_the_settings_of_its_trai
 def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bytes(tmp_path, bert, log):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert main(words(whole, bert, save_steps=2)) == 0
-    code = "import sys; from rag_r1.retriever.train import main; sys.exit(main(sys.argv[1:]))"
+    # Another number of threads rounds sums otherwise, and earlier tests may have set that of this process.
+    code = (
+        f"import sys, torch; torch.set_num_threads({torch.get_num_threads()})\n"
+        "from rag_r1.retriever.train import main; sys.exit(main(sys.argv[1:]))"
+    )
     process = subprocess.Popen([sys.executable, "-c", code, *words(killed, bert, save_steps=2)])
     checkpoints = killed / "out" / "checkpoints"
     try:
