@@ -1,8 +1,8 @@
 """What the presets of a dense index lose and cost: recall, ids, and bytes of memory a vector.
 
     python retrieval_server/build_index.py --corpus FILE --out indexes/exact --backend dense --encoder minilm
-    python benchmarks/index_presets.py recall --index indexes/exact --work /tmp/presets
-    python benchmarks/index_presets.py memory --work /tmp/presets --passages 1000000 --dimension 768
+    python benchmarks/index_presets.py recall --index indexes/exact --work outputs/presets
+    python benchmarks/index_presets.py memory --work outputs/presets --passages 1000000 --dimension 768
 
 ``recall`` takes the vectors of an exact index, makes an index of each preset of them, and asks all questions.
 Compared are the preset's first ten and first three with exact search of the 32-bit vectors, which is what a

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -20,6 +21,8 @@ pytestmark = [
     pytest.mark.skipif(not has_mcp(), reason="mcp 2 is not installed: pip install 'rag-r1[mcp]'"),
 ]
 HERE = Path(__file__).parent
+#: The protocol's own reference server (modelcontextprotocol/servers), if it is installed somewhere in PATH.
+TIME_SERVER = shutil.which("mcp-server-time")
 COMMAND = [sys.executable, "-S", str(HERE / "small_mcp_server.py")]
 
 
@@ -180,3 +183,15 @@ def test_a_servers_regular_expressions_are_not_run():
     assert not _Validator({**schema, "additionalProperties": False}).is_valid({"y": 1})
     named = {**schema, "patternProperties": {"^b$": {}}, "additionalProperties": False}
     assert _Validator(named).is_valid({"a": 1})
+
+
+@pytest.mark.skipif(TIME_SERVER is None, reason="left out: there is no mcp-server-time in PATH")
+async def test_the_tools_of_the_protocols_reference_server_answer():
+    convert = {"tool": "mcp", "command": [TIME_SERVER], "call": "convert_time"}
+    tools = shared_tools({}, {"convert_time": convert})
+    given = {"source_timezone": "Asia/Tokyo", "time": "12:00", "target_timezone": "Etc/UTC"}
+    answer = json.loads(await text(tools["convert_time"], **given))
+    assert "T03:00:00" in answer["target"]["datetime"] and answer["target"]["timezone"] == "Etc/UTC"
+    refused = await text(tools["convert_time"], **given | {"time": "noon"})
+    assert isinstance(refused, Refusal) and "Invalid time format" in str(refused)
+    await close_tools(tools)
