@@ -23,19 +23,18 @@ from pathlib import Path
 import torch
 import yaml
 from tokenizers import AddedToken
-from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase, Qwen2ForCausalLM
 
 from rag_r1.agent import Budget
 from rag_r1.agent_setup import AgentSetup, RowLimits
 from rag_r1.demo.memory_traces import MIXED, RIGHT, Habits, scripted_rows
 from rag_r1.demo.pages import fresh_pages
-from rag_r1.demo.policy import demo_setup, load_policy, policy_path, save_policy
-from rag_r1.demo.pretraining import PROGRESS, SAVED_EVERY, save_progress
+from rag_r1.demo.policy import demo_setup, load_policy, policy_path
 from rag_r1.demo.reading import name_tokens
+from rag_r1.demo.scripted import train_policy, weighted
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.server import ROOT
-from rag_r1.demo.sft import Part, PartTraining, Row, base_weights
+from rag_r1.demo.sft import Part, Row
 from rag_r1.demo.simulate import roll_out, scores_by_kind
 from rag_r1.demo.world import PROMPT, YEARS, DemoData
 from rag_r1.protocols import Protocol, load_protocol
@@ -94,33 +93,12 @@ def _trained(
     part: Part,
     seed: str,
 ) -> Path:
-    """Train on scripted episodes and write the policy. What was interrupted goes on after the last progress
-    that was saved (pretraining.py)."""
     setup = memory_setup(tokenizer, protocol)
     # Without the years, most of which are in the lists of the pages.
     names = name_tokens(tokenizer) - set(tokenizer.convert_tokens_to_ids([f" {year}" for year in YEARS]))
-    training = PartTraining(model, part)
-    unfinished = folder.with_name(f"{folder.name}.part")  # a folder under its own name is finished
-    unfinished.mkdir(parents=True, exist_ok=True)
-    progress = unfinished / PROGRESS
-    first = 0
-    if progress.exists():
-        saved = torch.load(progress, weights_only=True)
-        training.load(saved["state"])
-        first = saved["step"]
-    model.train()
-    with tqdm(total=part.steps, initial=first, desc=folder.name, unit="step", mininterval=5) as bar:
-        for step in range(first, part.steps):
-            loss = training.step(weighted_rows(setup, habits, seed, step, names))
-            bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-            bar.update()
-            if (step + 1) % SAVED_EVERY == 0:
-                save_progress(progress, {"step": step + 1, "state": training.state()})
-    model.eval()
-    save_policy(unfinished, model, tokenizer)
-    progress.unlink(missing_ok=True)
-    unfinished.rename(folder)
-    return folder
+    return train_policy(
+        folder, model, tokenizer, part, lambda step: weighted_rows(setup, habits, seed, step, names)
+    )
 
 
 def extended(protocol: Protocol) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerBase]:
@@ -158,14 +136,8 @@ def memory_setup(tokenizer: PreTrainedTokenizerBase, protocol: Protocol) -> Agen
 def weighted_rows(
     setup: AgentSetup, habits: Habits, seed: str, step: int, names: frozenset[int] = frozenset()
 ) -> list[Row]:
-    """(ids, loss weights) of the rows of a step: 1 for what the script wrote, less (sft.COPY_WEIGHT) for the
-    tokens `names` elsewhere that occurred before in the row: reading the pages is to be learned as well."""
-    found = []
-    for row in scripted_rows(setup, habits, seed, step):
-        ids, mask = row.prompt_ids + row.response_ids, [0] * len(row.prompt_ids) + row.response_mask
-        weights = zip(ids, mask, base_weights(ids, mask), strict=True)
-        found.append((ids, [weight if bit or token in names else 0.0 for token, bit, weight in weights]))
-    return found
+    """The rows of a step with their loss weights (scripted.weighted)."""
+    return [weighted(row, names) for row in scripted_rows(setup, habits, seed, step)]
 
 
 def measured(policy: Path, protocol: Protocol, data: DemoData, questions: int) -> dict[str, dict[str, float]]:

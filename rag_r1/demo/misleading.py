@@ -1,0 +1,141 @@
+"""The demo's world in passages by which similarity misleads, for a retriever that is trained with the agent.
+
+Each fact has a passage of its own, and beside it a near-duplicate that lacks the fact and whose wording is
+closer to what an agent asks for, as stubs, lists and disambiguation pages are in a real corpus:
+
+    "Mara Torval"                                     "Mara Torval"
+    The painter Mara Torval was born in Karlen Ford.  The painter Mara Torval was born.
+
+    "Mara Torval"                                     "Mara Torval"
+    The painter Mara Torval was born in 1912.         Mara Torval, painter.
+
+A query is a name (`Mara Torval`), or a name and what is to be known of it (`Mara Torval born`). So a search
+that ranks by similarity finds the near-duplicate first. And the query does not say which of the two facts
+about a person is wanted: only the question does.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from rag_r1.demo.world import TRADE, DemoData, Lookup, Question, World, make_world
+
+#: Comparisons are left out: a policy of this size learns to order two years only in part.
+KINDS = ("one_hop", "bridge", "both")
+#: Relation -> (how a passage states the fact, how near-duplicates lack it, what a second query adds).
+WORDING = {
+    "birthplace": (
+        "The {trade} {entity} was born in {value}.",
+        ("The {trade} {entity} was born.", "{entity}, {trade}."),
+        "born",
+    ),
+    "year": (
+        "The {trade} {entity} was born in {value}.",
+        ("The {trade} {entity} was born.", "{entity}, {trade}."),
+        "born",
+    ),
+    "river": (
+        "The town {entity} lies on the river {value}.",
+        ("The town {entity} lies on a river.", "{entity}, town."),
+        "river",
+    ),
+    "founder": (
+        "The company {entity} was founded by {value}.",
+        ("The company {entity} was founded.", "{entity}, company."),
+        "founded",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Misleading:
+    """A world with its near-duplicates; `stated` has the passage of each fact, by (entity, relation)."""
+
+    world: World
+    stated: dict[tuple[str, str], dict[str, str]]
+
+    def passage_of(self, fact: Lookup) -> dict[str, str]:
+        """The passage that states a fact."""
+        return self.stated[fact.entity, fact.relation]
+
+
+def misleading(world: World, seed: int | str) -> Misleading:
+    """The world in such passages; `seed` draws the wording of the near-duplicates."""
+    rng = random.Random(f"misleading-{seed}-{world.split}")
+    stated, passages = {}, []
+    for relation, (statement, stubs, _) in WORDING.items():
+        for entity, value in world.facts[relation].items():
+            words = {"entity": entity, "value": value, "trade": rng.choice(TRADE)}
+            # The draws for a passage do not depend on the form of the others.
+            name = f"{world.split}-{relation}-{len(passages) // 2}"
+            found = {"id": name, "contents": f'"{entity}"\n{statement.format(**words)}'}
+            stub = f'"{entity}"\n{rng.choice(stubs).format(**words)}'
+            stated[entity, relation] = found
+            passages += [found, {"id": f"{name}-near", "contents": stub}]
+    rng.shuffle(passages)
+    return Misleading(replace(world, passages=tuple(passages)), stated)
+
+
+def fresh_misleading(rng: random.Random) -> Misleading:
+    """A new small world for one batch of supervised training."""
+    world = make_world(rng.randrange(1 << 48), "train", people=20, places=10, words=12)
+    return misleading(world, rng.randrange(1 << 48))
+
+
+def ask(world: World, count: int, seed: int | str) -> list[Question]:
+    """`count` different questions, the KINDS in equal shares, in random order. As `world.make_questions`, but
+    with as many questions about years as about places, so that a person's name alone does not say what is
+    asked. Raises ValueError if the world is too small for that many."""
+    rng = random.Random(f"misleading-questions-{seed}-{world.split}")
+    found: dict[str, Question] = {}
+    misses = 0
+    while len(found) < count:
+        kind = KINDS[len(found) % len(KINDS)]
+        question = _one(world, kind, rng, f"{world.split}-{len(found)}")
+        if question.text not in found:
+            found[question.text] = question
+        elif (misses := misses + 1) > 100 * count:
+            raise ValueError(f"this world does not have {count} different questions: ask fewer")
+    questions = list(found.values())
+    rng.shuffle(questions)
+    return questions
+
+
+def _one(world: World, kind: str, rng: random.Random, id_: str) -> Question:
+    def look(relation: str, entity: str) -> Lookup:
+        return Lookup(entity, relation, world.facts[relation][entity])
+
+    relation = rng.choice(("birthplace", "year"))
+    people, companies = list(world.facts["birthplace"]), list(world.facts["founder"])
+    when = {"birthplace": "Where", "year": "When"}[relation]
+    if kind == "one_hop":
+        lookups = [look(relation, rng.choice(people))]
+        text = f"{when} was {lookups[0].entity} born?"
+    elif kind == "both":
+        lookups = [look(relation, person) for person in rng.sample(people, 2)]
+        text = f"{when} were {lookups[0].entity} and {lookups[1].entity} born?"
+    elif rng.random() < 1 / 3:
+        first = look("birthplace", rng.choice(people))
+        lookups = [first, look("river", first.value)]
+        text = f"Which river flows past the birthplace of {first.entity}?"
+    else:
+        first = look("founder", rng.choice(companies))
+        lookups = [first, look(relation, first.value)]
+        text = f"{when} was the founder of {first.entity} born?"
+    gold = " and ".join(fact.value for fact in lookups) if kind == "both" else lookups[-1].value
+    return Question(id_, kind, text, gold, tuple(lookups))
+
+
+def misleading_data(seed: int, train: int, val: int) -> tuple[DemoData, Misleading, Misleading]:
+    """The train and the test world of a seed, and questions about each: `val` have names that never occur in
+    training. Raises ValueError for more questions than a world has."""
+    worlds = [
+        misleading(make_world(seed, split, people=people, places=places), seed)
+        for split, people, places in (("train", 600, 120), ("test", 200, 45))
+    ]
+    questions = [
+        ask(of.world, count, seed) for of, count in zip(worlds, (train, val), strict=True)
+    ]
+    passages = tuple(passage for of in worlds for passage in of.world.passages)
+    return DemoData(passages, *questions), *worlds

@@ -1,0 +1,79 @@
+"""The agent's warm start in the misleading world: the demo's policy, taught to read it by scripted episodes.
+
+The embedded policy of `rag_r1_sq` reads, copies and searches already, with two passages a search. Here it
+gets one, so the retriever has to rank the right one first. It is trained on scripted episodes
+(misleading_traces.py), first by the script that does everything right, then by the one that often does not.
+It takes some minutes, once: the policy is kept in the outputs folder, not in the repository.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import yaml
+
+from rag_r1.agent import Budget
+from rag_r1.agent_setup import AgentSetup, RowLimits
+from rag_r1.demo import misleading, misleading_traces
+from rag_r1.demo.misleading_traces import MIXED, RIGHT, Habits, scripted_rows
+from rag_r1.demo.policy import demo_setup, load_policy, policy_path
+from rag_r1.demo.reading import name_tokens
+from rag_r1.demo.scripted import train_policy, weighted
+from rag_r1.demo.search import WorldSearch
+from rag_r1.demo.server import ROOT
+from rag_r1.demo.sft import Part
+from rag_r1.demo.world import demo_protocol
+from rag_r1.protocols import Protocol
+
+PROTOCOL = "rag_r1_sq"
+RECIPE = ROOT / "recipes" / "demo" / "misleading.yaml"
+BASE = Part(steps=240, warmup=10, lr=1.5e-3, matrix_lr=3e-3)
+WARM = Part(steps=80, warmup=5, lr=7e-4, matrix_lr=7e-4)
+_NOTHING = ({"id": "0", "contents": "nothing"},)
+
+
+def made_of() -> str:
+    """A short hash of what the warm start is made of: the code of world and script, and how long and with
+    which rates it is trained. Runs of another hash do not compare."""
+    parts = [inspect.getsource(misleading), inspect.getsource(misleading_traces), asdict(BASE), asdict(WARM)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
+
+
+def warm_start(folder: Path, base: Part = BASE, warm: Part = WARM) -> Path:
+    """Write the policy into `folder`, if it is not there yet; returns the folder."""
+    if (folder / "config.json").exists():
+        return folder
+    right = _trained(folder.with_name(f"{folder.name}-base"), policy_path(PROTOCOL), RIGHT, base)
+    return _trained(folder, right, MIXED, warm)
+
+
+def budget() -> Budget:
+    """The limits of an episode in the recipe."""
+    settings = yaml.safe_load(RECIPE.read_text(encoding="utf-8"))
+    data, context = settings["data"], settings["actor_rollout_ref"]["rollout"]["max_model_len"]
+    limits = RowLimits(data["max_prompt_length"], data["max_response_length"], context)
+    return limits.within(Budget.from_config(settings["rag_r1"]["agent"], limits.response_tokens))
+
+
+def protocol() -> Protocol:
+    """The dialect, with the demo's prompt."""
+    return demo_protocol(PROTOCOL)
+
+
+def _trained(folder: Path, start: Path, habits: Habits, part: Part) -> Path:
+    if (folder / "config.json").exists():
+        return folder
+    model, tokenizer = load_policy(start)
+    setup: AgentSetup = demo_setup(tokenizer, protocol(), budget(), WorldSearch(_NOTHING, topk=1))
+    names = name_tokens(tokenizer)
+    return train_policy(
+        folder,
+        model,
+        tokenizer,
+        part,
+        lambda step: [weighted(row, names) for row in scripted_rows(setup, habits, folder.name, step)],
+    )

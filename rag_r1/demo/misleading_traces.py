@@ -1,0 +1,145 @@
+"""Scripted episodes for the agent's warm start in the misleading world: what to do is drawn, often wrongly.
+
+`Script` plays the policy's part in a real episode (`rag_r1.agent.Episode`). It searches for a name; if the
+passage that comes back lacks the fact, it asks again, with a word for what it wants to know beside the name,
+or it guesses; after a second miss it guesses. With a fact it goes on to the next, or answers too early.
+
+Its search knows nothing of similarity: it returns one of the passages about the name, drawn at random. So the
+policy learns to read each kind of passage, whatever the retriever with which it is trained later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from rag_r1.agent import Codec, Generation, TrainingRow
+from rag_r1.agent_setup import AgentSetup
+from rag_r1.demo.misleading import WORDING, Misleading, ask, fresh_misleading
+from rag_r1.demo.traces import answer_turn, conclude, guess, named, search_turn
+from rag_r1.demo.world import Lookup, Question
+from rag_r1.protocols import Document
+from rag_r1.tools import searching
+
+#: Episodes in a batch of supervised training.
+BATCH = 24
+#: Share of the passages about a name that state a fact.
+STATED = 0.75
+
+
+@dataclass(frozen=True)
+class Habits:
+    """Shares: of questions that are searched for at all, of facts after which it goes on, and of first misses
+    after which it asks again."""
+
+    search: float
+    go_on: float
+    again: float
+
+
+MIXED = Habits(search=0.8, go_on=0.6, again=0.6)
+RIGHT = Habits(search=1.0, go_on=1.0, again=1.0)
+
+
+@dataclass
+class Script:
+    """The policy's part in one episode, as the agent core's Engine; see the top of the module."""
+
+    question: Question
+    world: Misleading
+    codec: Codec
+    rng: random.Random
+    habits: Habits = MIXED
+    _found: list[Lookup] = field(default_factory=list)
+    _asked: int = 0  # searches for the present fact
+
+    async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
+        """The next turn; what exceeds the limit is cut off, as an engine does it."""
+        return Generation(self.codec.encode(self.turn(self.codec.decode(context)))[:max_tokens])
+
+    def turn(self, context: str) -> str:
+        """The text of the next turn, after what the context shows."""
+        fact = self.question.lookups[len(self._found)]
+        if not self._asked:
+            first = not self._found
+            return self._search(fact) if not first or self._draws(self.habits.search) else self._guess()
+        if _text(self.world.passage_of(fact)) in context[context.rfind("<information>") :]:
+            return self._after_found(fact)
+        if self._asked == 1 and self._draws(self.habits.again):
+            return self._search(fact)
+        return self._guess()
+
+    def _after_found(self, fact: Lookup) -> str:
+        self._found.append(fact)
+        self._asked = 0
+        if len(self._found) < len(self.question.lookups) and self._draws(self.habits.go_on):
+            return self._search(self.question.lookups[len(self._found)])
+        thought, answer = conclude(self.question, self._found, self.rng, named)
+        return answer_turn(thought, answer)
+
+    def _search(self, fact: Lookup) -> str:
+        query = fact.entity if not self._asked else f"{fact.entity} {WORDING[fact.relation][2]}"
+        self._asked += 1
+        return search_turn(self.question, self._found, [replace(fact, entity=query)])
+
+    def _guess(self) -> str:
+        answer = guess(self.question, self.world.world, self.rng)
+        return f"<think> I can guess. </think>\n<answer> {answer} </answer>"
+
+    def _draws(self, share: float) -> bool:
+        return self.rng.random() < share
+
+
+@dataclass(frozen=True)
+class DrawnSearch:
+    """Returns for each query one of the passages whose title it begins with; see the top of the module."""
+
+    by_title: Mapping[str, Sequence[dict[str, str]]]
+    rng: random.Random
+
+    @classmethod
+    def of(cls, world: Misleading, rng: random.Random) -> DrawnSearch:
+        """Over a world's passages."""
+        by_title = defaultdict(list)
+        for passage in world.world.passages:
+            by_title[passage["contents"].split("\n")[0].strip('"')].append(passage)
+        return cls(by_title, rng)
+
+    async def search(self, queries: Sequence[str]) -> list[list[Document]]:
+        return [self._one(query) for query in queries]
+
+    def _one(self, query: str) -> list[Document]:
+        about = self.by_title.get(" ".join(query.split()[:2]), ())
+        if not about:
+            return []
+        weights = [1 - STATED if passage["id"].endswith("-near") else STATED for passage in about]
+        (drawn,) = self.rng.choices(about, weights)
+        return [Document(drawn["id"], drawn["contents"])]
+
+
+def scripted_rows(setup: AgentSetup, habits: Habits, seed: str, step: int) -> list[TrainingRow]:
+    """The training rows of a batch of scripted episodes about a new world. They depend on nothing but these
+    arguments."""
+    rng = random.Random(f"{seed}-{step}")
+    world = fresh_misleading(rng)
+    search = DrawnSearch.of(world, rng)
+    setup = replace(setup, tools=lambda: searching(search))
+    return asyncio.run(_play(setup, habits, world, ask(world.world, BATCH, rng.randrange(1 << 48)), rng))
+
+
+async def _play(
+    setup: AgentSetup, habits: Habits, world: Misleading, questions: Sequence[Question], rng: random.Random
+) -> list[TrainingRow]:
+    rows = []
+    for question in questions:  # one after the other, since they draw from one generator
+        episode = setup.episode(Script(question, world, setup.codec, rng, habits))
+        await episode.run(question.id, question.text, setup.prompt_ids(question.text))
+        rows += episode.ledger.rows()
+    return rows
+
+
+def _text(passage: Mapping[str, str]) -> str:
+    return passage["contents"].split("\n")[1]

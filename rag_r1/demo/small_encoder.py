@@ -1,0 +1,66 @@
+"""An encoder for the demo's world: a BERT of two layers, with a word of the world as one token.
+
+Untrained it is a measure of shared words: its random embeddings are nearly orthogonal, its layers change them
+little, and the mean over the tokens compares how often each word occurs. That is the retriever from which
+training starts. The folder is in sentence-transformers' form, as any other encoder's.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from rag_r1.demo.world import COMPANY, FIRST, LAST, RIVER, STEM, TOWN, TRADE, YEARS
+
+_OTHERS = (
+    "the was born in lies on a river town company founded by where when who which flows past and were of "
+    'birthplace founder first second ? . , " :'
+)
+_SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+WIDTH, LAYERS, HEADS, LONGEST = 128, 2, 4, 64
+
+
+def make_encoder(folder: Path, seed: int = 0) -> Path:
+    """Write the untrained encoder into `folder`, if it is not there yet; returns the folder."""
+    if (folder / "modules.json").exists():
+        return folder
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    words = [word.lower() for word in (*FIRST, *LAST, *STEM, *TOWN, *RIVER, *COMPANY, *TRADE, *YEARS)]
+    vocabulary = {
+        word: i for i, word in enumerate(dict.fromkeys([*_SPECIAL.values(), *words, *_OTHERS.split()]))
+    }
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = (
+        normalizers.Lowercase(),
+        pre_tokenizers.BertPreTokenizer(),
+    )
+    ends = [(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    bare, part = folder.with_name(f"{folder.name}.bare"), folder.with_name(f"{folder.name}.part")
+    torch.manual_seed(seed)
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        intermediate_size=2 * WIDTH,
+        max_position_embeddings=LONGEST,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    BertModel(config).save_pretrained(bare)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=LONGEST, **_SPECIAL).save_pretrained(
+        bare
+    )
+    transformer = Transformer(str(bare))
+    SentenceTransformer(modules=[transformer, Pooling(WIDTH, pooling_mode="mean"), Normalize()]).save(
+        str(part), create_model_card=False
+    )
+    shutil.rmtree(bare)
+    part.rename(folder)
+    return folder
