@@ -40,14 +40,16 @@ _READ = ("data_source", "prompt", "ability", "reward_model", "extra_info")
 _OWN_INFO = ("id", "question", "index", "split", "protocol")
 
 #: Keys of `extra_info` that a set of several sources has besides, null where a source has none, with their
-#: types: a name of Arrow's, or a list of one. `source_row`: place in the source's file, from 1. `parts` and
-#: `part_answers`: the questions that a row joins, and the gold answers of each.
+#: types: a name of Arrow's, or a list of one. `source_row`: place in the source's file, from 1.
+#: `step_answers`: the answers of the steps that lead to the answer. `parts` and `part_answers`: the
+#: questions that a row joins, and the gold answers of each.
 SOURCE_METADATA: dict[str, Any] = {
     "source_row": "int64",
     "question_type": "string",
     "hops": "int64",
     "level": "string",
     "supporting_titles": ["string"],
+    "step_answers": ["string"],
     "parts": ["string"],
     "part_answers": [["string"]],
 }
@@ -137,6 +139,11 @@ def as_golds(value: Any) -> list[str]:
 def golds_of(reward_model: Any) -> list[str]:
     """Gold answers of a row: `reward_model.ground_truth`, or its `target`; empty if malformed."""
     return as_golds(reward_model.get("ground_truth")) if isinstance(reward_model, Mapping) else []
+
+
+def step_answers_of(metadata: Any) -> list[str]:
+    """The answers of the steps that lead to a row's answer, of its `metadata`; empty if it names none."""
+    return as_golds(metadata.get("step_answers")) if isinstance(metadata, Mapping) else []
 
 
 def row_fault(row: Mapping[str, Any]) -> str | None:

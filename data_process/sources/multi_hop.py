@@ -1,7 +1,8 @@
 """Questions that need several passages: HotpotQA, 2WikiMultihopQA, MuSiQue.
 
 Beside the answers they tell which passages support them, of what type the question is, and in how many hops
-it is answered. The paragraphs themselves are not kept: the policy has to find them.
+it is answered; MuSiQue also tells the answer of each hop. The paragraphs themselves are not kept: the policy
+has to find them.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ def musique(row: Row) -> Question:
         "question_type": shape[1] if shape else None,
         "hops": int(shape[2]) if shape else None,
         "supporting_titles": supporting_paragraphs(row),
+        "step_answers": _step_answers(row),
     }
     golds = _golds(row) + (texts_of(row, "answer_aliases") if row.get("answer_aliases") else [])
     return checked(text_of(row, "question"), golds, id_of(row, IDS), metadata)
@@ -73,6 +75,19 @@ def supporting_titles(row: Row) -> list[str] | None:
     if not isinstance(titles, list) or not all(isinstance(title, str) for title in titles):
         raise ValueError(f"`supporting_facts` must be pairs of title and sentence, not {short(facts)}")
     return list(dict.fromkeys(titles))
+
+
+def _step_answers(row: Row) -> list[str] | None:
+    """The answers of MuSiQue's single-hop questions, each once; None if the row has none."""
+    if "question_decomposition" not in row:
+        return None
+    steps = row["question_decomposition"]
+    if not isinstance(steps, list) or not all(isinstance(step, dict) and "answer" in step for step in steps):
+        raise ValueError(
+            f"`question_decomposition` must be a list of objects with an answer, not {short(steps)}"
+        )
+    texts = (str(text).strip() for step in steps for text in texts_of(step, "answer"))
+    return list(dict.fromkeys(filter(None, texts)))
 
 
 def _title(fact: Any) -> Any:

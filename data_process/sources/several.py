@@ -51,11 +51,15 @@ def n_questions(row: Row) -> Question:
 
 
 def join(questions: Sequence[Question], own_id: str | None = None) -> Question:
-    """One row that asks all of `questions`. Its titles and hops are theirs together."""
-    titles = [title for one in questions for title in one.metadata.get("supporting_titles") or ()]
+    """One row that asks all of `questions`. Its titles, steps and hops are theirs together."""
+
+    def of_all(key: str) -> list[str] | None:
+        return list(dict.fromkeys(text for one in questions for text in one.metadata.get(key) or ())) or None
+
     hops = [one.metadata.get("hops") for one in questions]
     more = {
-        "supporting_titles": list(dict.fromkeys(titles)) or None,
+        "supporting_titles": of_all("supporting_titles"),
+        "step_answers": of_all("step_answers"),
         "hops": sum(hops) if all(hops) else None,
     }
     return _joined([one.question for one in questions], [list(one.golds) for one in questions], own_id, more)

@@ -32,6 +32,7 @@ from rag_r1.retriever.played_by import check_card
 from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, SUB_ANSWERS, write_records
 from rag_r1.retriever.relevance import Relevance, rule_records
 from rag_r1.retriever.trajectories import REASONS, Trajectories
+from rag_r1.rows import step_answers_of
 
 if TYPE_CHECKING:
     from rag_r1.retriever.data import DataArguments
@@ -102,20 +103,21 @@ class Making:
 
 async def trajectories_of(making: Making) -> Trajectories | None:
     """The agent's trajectories; None if their run was stopped."""
-    given, run = making.given, making.given.trajectories
+    given, run, rows = making.given, making.given.trajectories, making.ready.questions.rows
     settings = making.settings("trajectories", model=given.model)
     if run is None:
         run = making.out("trajectories")
-        rows = len(making.ready.questions.rows)
-        most = rows * making.ready.setup.budget.max_turns * given.candidates
-        print(f"trajectories: {rows:,} questions; at most {most:,} candidates, if each turn makes one search")
+        most = len(rows) * making.ready.setup.budget.max_turns * given.candidates
+        told = f"at most {most:,} candidates, if each turn makes one search"
+        print(f"trajectories: {len(rows):,} questions; {told}")
         agent = agent_condition(making.ready.setup)
         if making.marked(PLAYED, settings) is None:
             alone = {"samples": 1, "temperature": 0.0, "judge_url": None, "judge_model": None}
             played = making.serve().model_copy(update=alone)
             if await run_condition(played, making.ready, agent, run):
                 return None
-    trajectories = Trajectories(run, making.ready.setup)
+    steps = {row.id: named for row in rows if (named := step_answers_of(row.metadata))}
+    trajectories = Trajectories(run, making.ready.setup, steps)
     if given.trajectories is not None:
         check_card(run, given.model, making.ready.setup)
     elif not any(outcome.is_open(given.tries) for outcome in trajectories.failed):
@@ -215,9 +217,11 @@ async def score_relevance(making: Making, candidates: Candidates, trajectories: 
     given = making.given
     searches = making.told["candidates"]["searches"]
     if given.judge_url is None:
+        named = trajectories.with_steps
         print("relevance: no --judge-url, so a passage is relevant if an accepted answer stands in it")
+        print(f"  or the answer of a step, which {named:,} of {len(trajectories):,} questions name")
         scored = write_records(making.out(RELEVANCE), rule_records(candidates, trajectories))
-        making.told["relevance"] = {"searches": scored, "judge": None}
+        making.told["relevance"] = {"searches": scored, "judge": None, "questions_with_steps": named}
         why = "whose answer (yes, no, or no word) could stand in any passage: give --judge-url"
         making.tell_missing("relevance", scored, 0, why)
         return True

@@ -6,8 +6,10 @@ of the question: the sub-answer. It is the reference with which passages are sco
 The question itself is not shown with the passages, so a passage is scored for its query alone.
 
 Without a judge a rule takes its place: 100 for a passage in which an accepted answer of the question stands,
-else 0. It costs nothing, and finds nothing for a query whose answer is only a step on the way. Of a question
-whose only answers are yes or no, or have no letter or digit, it says nothing: such words stand anywhere.
+or the answer of one of the steps that lead to it, if the question's row names them (`step_answers`,
+rag_r1/rows.py); else 0. It costs nothing. It does not know which step a query is for, and finds nothing for a
+query whose answer is a step that is not named. Of a question whose only answers are yes or no, or have no
+letter or digit, it says nothing: such words stand anywhere.
 
 Source: Agentic-R (arXiv 2601.11888), its steps 3-0 and 3-1; the prompts are in our own words.
 """
@@ -178,25 +180,26 @@ class Relevance:
 
 
 def rule_records(candidates: Candidates, trajectories: Trajectories) -> Iterator[RelevanceRecord]:
-    """The scores by the rule: 100 where an accepted answer stands in the passage, else 0. Rounds of a
-    question without an answer that can be found so are left out."""
+    """The scores by the rule: 100 where an accepted answer, or that of a step, stands in the passage, else 0.
+    Rounds of a question without an answer that can be found so are left out."""
     for played in trajectories:
-        if not _findable(played.golds):
+        answers = [*played.golds, *played.step_answers]
+        if not _findable(answers):
             continue
         for one, documents in rounds_with_candidates(candidates, played):
-            scores = {d.id: 100 * int(holds_answer(d, played.golds)) for d in documents}
+            scores = {d.id: 100 * int(holds_answer(d, answers)) for d in documents}
             yield RelevanceRecord(id=played.id, round_index=one.index, docid_score=scores)
 
 
-def holds_answer(document: Document, golds: Sequence[str]) -> bool:
-    """Does an accepted answer stand in the passage, word for word? Yes and no do not count."""
-    found = _findable(golds)
+def holds_answer(document: Document, answers: Sequence[str]) -> bool:
+    """Does one of these answers stand in the passage, word for word? Yes and no do not count."""
+    found = _findable(answers)
     return bool(found) and bool(cover_exact_match(document.contents, found, ordered=True))
 
 
-def _findable(golds: Sequence[str]) -> list[str]:
+def _findable(answers: Sequence[str]) -> list[str]:
     """The answers that say something where they stand."""
-    return [gold for gold in golds if normalise(gold) not in ("", "yes", "no")]
+    return [answer for answer in answers if normalise(answer) not in ("", "yes", "no")]
 
 
 def _whole(played: Played) -> Key:

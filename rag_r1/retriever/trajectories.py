@@ -33,6 +33,7 @@ from rag_r1.evaluation.tape import Usage
 from rag_r1.protocols import Call, Document, Protocol
 from rag_r1.records import RecordError, trajectory_of
 from rag_r1.retriever.results import fingerprint_of
+from rag_r1.rows import step_answers_of
 
 #: Why trajectories are left out.
 REASONS = {
@@ -104,7 +105,8 @@ class SearchRound:
 
 @dataclass(frozen=True)
 class Played:
-    """A trajectory with at least one round. `token_ids`: of each turn."""
+    """A trajectory with at least one round. `token_ids`: of each turn; `step_answers`: of the steps that lead
+    to the answer, if the question's row names them."""
 
     id: str
     dataset: str
@@ -112,6 +114,7 @@ class Played:
     messages: tuple[dict[str, Any], ...]
     trajectory: Trajectory
     token_ids: tuple[tuple[int, ...], ...]
+    step_answers: tuple[str, ...] = ()
 
     @property
     def turns(self) -> list[Turn]:
@@ -132,13 +135,14 @@ class Played:
 class Trajectories:
     """The trajectories of a finished run of `rag-r1 eval` that can be used, in the order of its questions.
 
-    `run`: the run's folder; `setup`: the agent, whose codec reads the tokens. Raises RunError, which names
-    file and line, if the run is not finished, was played in another protocol, or has a line that is none of
-    an evaluation."""
+    `run`: the run's folder; `setup`: the agent, whose codec reads the tokens; `steps`: by question id, the
+    answers of steps as the questions' rows name them now, which go before those that the records have kept.
+    Raises RunError, which names file and line, if the run is not finished, was played in another protocol, or
+    has a line that is none of an evaluation."""
 
-    def __init__(self, run: Path, setup: AgentSetup):
+    def __init__(self, run: Path, setup: AgentSetup, steps: Mapping[str, Sequence[str]] | None = None):
         self.path = run / TRAJECTORIES / "records.jsonl"
-        self._setup = setup
+        self._setup, self._steps = setup, steps or {}
         self._tape = _Taped(run / "journal" / "exchanges.ndjson")
         #: Of the run, as its endpoint counted.
         self.usage = self._tape.usage
@@ -146,6 +150,8 @@ class Trajectories:
         #: How those ended in which the infrastructure failed.
         self.failed: list[Outcome] = []
         self.rounds = 0
+        #: Those whose question names the answers of its steps.
+        self.with_steps = 0
         self._places: list[int] = []
         if not self.path.is_file():
             what = f"{run} has no {TRAJECTORIES}/records.jsonl"
@@ -186,6 +192,7 @@ class Trajectories:
             self.left_out["not_searched"] += 1
         else:
             self.rounds += len(searches)
+            self.with_steps += bool(self._step_answers(record))
             self._places.append(place)
 
     def _played(self, record: Mapping[str, Any]) -> Played:
@@ -198,7 +205,12 @@ class Trajectories:
             messages=tuple(record["prompt"]),
             trajectory=trajectory,
             token_ids=tuple(ids),
+            step_answers=self._step_answers(record),
         )
+
+    def _step_answers(self, record: Mapping[str, Any]) -> tuple[str, ...]:
+        named = self._steps.get(str(record["question_id"]))
+        return tuple(named or step_answers_of(record.get("metadata")))
 
     def _ids(self, ask_id: str, number: int, turn: Turn) -> tuple[int, ...]:
         """What the policy generated: as it was sampled, if that gives the turn's text, else encoded."""

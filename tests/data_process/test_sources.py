@@ -124,6 +124,13 @@ def test_a_sample_under_another_name_is_refused(name, named):
 
 
 @real_data
+def test_musique_names_the_answer_of_every_hop_and_the_last_is_the_questions():
+    for question in read("musique", SAMPLES / "musique_ans_raw_20.jsonl"):
+        steps = question.metadata["step_answers"]
+        assert len(steps) == question.metadata["hops"] and steps[-1] == question.golds[0]
+
+
+@real_data
 def test_the_same_questions_in_two_layouts_are_the_same():
     raw, flashrag = (
         read("bamboogle", SAMPLES / f"bamboogle_{name}") for name in ("raw_20.csv", "flashrag_20.jsonl")
@@ -195,6 +202,28 @@ LAYOUTS = [
             "type": "new",
         },
         Question("Who?", ("Ada",), metadata={"question_type": "new", "supporting_titles": ["T"]}),
+    ),
+    (
+        "musique",  # FlashRAG
+        {
+            "id": "3hop2__1_2_3",
+            "question": "Who?",
+            "golden_answers": ["Ada"],
+            "metadata": {
+                "question_decomposition": [
+                    {"id": 1, "question": "Where?", "answer": "London", "support_paragraph": {"title": "L"}},
+                    {"id": 2, "question": "When in #1?", "answer": 1843, "support_paragraph": None},
+                    {"id": 3, "question": "Who in #2?", "answer": " Ada "},
+                    {"id": 4, "question": "Who again?", "answer": "Ada"},
+                ]
+            },
+        },
+        Question(
+            "Who?",
+            ("Ada",),
+            "3hop2__1_2_3",
+            metadata={"question_type": "3hop2", "hops": 3, "step_answers": ["London", "1843", "Ada"]},
+        ),
     ),
     (
         "bamboogle",
@@ -299,6 +328,11 @@ def test_each_published_layout_is_read(source, row, expected):
             "musique",
             {"id": "2hop__1_2", "question": "Who?", "answer": "Ada", "paragraphs": [{"text": "x"}]},
             "`paragraphs` must be a list of objects with a title",
+        ),
+        (
+            "musique",
+            {"id": "2hop__1", "question": "Who?", "golden_answers": ["Ada"], "question_decomposition": [{}]},
+            "`question_decomposition` must be a list of objects with an answer",
         ),
         ("gsm8k", {"question": "How many?", "answer": "15"}, "`answer` must end in #### and a number"),
         (
@@ -408,8 +442,9 @@ def test_joined_answers_are_bounded_and_begin_with_the_first_of_each(answers):
     assert [set(place) for place in places] == [set(aliases) for aliases in answers], "no alias is lost"
 
 
-def test_questions_that_are_joined_keep_their_titles_hops_and_all_aliases():
-    first = Question("Who?", ("Ada", "A."), "1", metadata={"hops": 2, "supporting_titles": ["x", "y"]})
+def test_questions_that_are_joined_keep_their_titles_steps_hops_and_all_aliases():
+    told = {"hops": 2, "supporting_titles": ["x", "y"], "step_answers": ["Byron", "Ada"]}
+    first = Question("Who?", ("Ada", "A."), "1", metadata=told)
     second = Question("Where is it", ("here",), "2", metadata={"hops": 1, "supporting_titles": ["y"]})
     both = join([first, second], "1+2")
     assert both.question.endswith("separate the answers by semicolons: Who?; Where is it?")
@@ -419,6 +454,7 @@ def test_questions_that_are_joined_keep_their_titles_hops_and_all_aliases():
         "parts": ["Who?", "Where is it"],
         "part_answers": [["Ada", "A."], ["here"]],
         "supporting_titles": ["x", "y"],
+        "step_answers": ["Byron", "Ada"],
         "hops": 3,
     }
 

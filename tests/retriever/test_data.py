@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from scored_world import ScoredWorld, lines, scored_world, texts_of
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.search import WorldSearch
+from rag_r1.evaluation import evaluate
 from rag_r1.retriever import data, data_steps
 from rag_r1.retriever.records import read_training_rows
+from rag_r1.rows import QuestionRow, read_rows, write_rows
 
 pytestmark = pytest.mark.slow
 
@@ -209,6 +212,41 @@ def test_without_a_judge_a_passage_is_relevant_if_an_answer_stands_in_it(tmp_pat
     for record in lines(tmp_path / "out" / "relevance.jsonl"):
         for name, score in record["docid_score"].items():
             assert score == (100 if golds[record["id"]] in texts[name] else 0)
+
+
+def test_the_rule_knows_the_answers_of_steps_that_rows_name_or_that_a_run_has_kept(
+    tmp_path, tokenizer, capsys
+):
+    def relevant(out, answers) -> bool:
+        texts, scored = texts_of(out / "passages.jsonl"), lines(out / "relevance.jsonl")
+        assert scored
+        return all(
+            score == 100 * any(answer in texts[name] for answer in answers[record["id"]])
+            for record in scored
+            for name, score in record["docid_score"].items()
+        )
+
+    with scored_world(tmp_path, tokenizer) as world:
+        out, more = tmp_path / "out", (*FEW, "--utility", "relevance")
+        golds = {question.id: [question.gold] for question in world.questions}
+        steps = {q.id: [lookup.value for lookup in q.lookups] for q in world.questions}
+        assert any(len(values) > 1 for values in steps.values())
+        assert data.main(world.words(out, *more, judged=False)) == 0
+        assert relevant(out, golds) and not relevant(out, steps)
+        assert "which 0 of 6 questions name" in capsys.readouterr().out
+        plain, asked = world.data.read_bytes(), len(world.policy.bodies)
+
+        rows = map(QuestionRow.from_row, read_rows(world.data))
+        named = [replace(row, metadata={**row.metadata, "step_answers": steps[row.id]}) for row in rows]
+        write_rows(world.data, named)
+        assert data.main(world.words(out, *more, judged=False)) == 0
+        assert relevant(out, steps) and len(world.policy.bodies) == asked, "nothing is played again"
+        assert "which 6 of 6 questions name" in capsys.readouterr().out
+
+        assert evaluate.main([*world.words(tmp_path / "run", judged=False)]) == 0
+        world.data.write_bytes(plain)
+        own = world.words(tmp_path / "own", *more, judged=False, trajectories=tmp_path / "run")
+        assert data.main(own) == 0 and relevant(tmp_path / "own", steps)
 
 
 def test_several_continuations_are_sampled_and_their_mean_is_the_score(tmp_path, tokenizer):

@@ -68,10 +68,24 @@ def test_a_word_that_stands_anywhere_is_no_answer_that_a_text_can_hold(gold):
 def test_the_rule_leaves_rounds_without_such_an_answer_unscored():
     document = Document("1", "There is no river.")
 
-    def played(name: str, *golds: str):
-        one = types.SimpleNamespace(index=1)
-        return types.SimpleNamespace(id=name, golds=golds, rounds=[one])
-
     candidates = types.SimpleNamespace(of=lambda one: [document])
     records = rule_records(candidates, [played("a", "river"), played("b", "no"), played("c", "no", "river")])
     assert [(record.id, record.docid_score) for record in records] == [("a", {"1": 100}), ("c", {"1": 100})]
+
+
+def played(name: str, *golds: str, steps: tuple[str, ...] = ()):
+    one = types.SimpleNamespace(index=1)
+    return types.SimpleNamespace(id=name, golds=golds, step_answers=steps, rounds=[one])
+
+
+def test_by_the_rule_a_passage_with_the_answer_of_a_step_is_as_good_as_one_with_the_answer():
+    texts = {"1": "Heat was directed by Michael Mann.", "2": "Mann was born in Chicago.", "3": "Ulm."}
+    candidates = types.SimpleNamespace(of=lambda one: [Document(*pair) for pair in texts.items()])
+
+    def scores(*golds: str, steps: tuple[str, ...] = ()) -> list[dict[str, int]]:
+        return [record.docid_score for record in rule_records(candidates, [played("q", *golds, steps=steps)])]
+
+    assert scores("Chicago") == [{"1": 0, "2": 100, "3": 0}]
+    assert scores("Chicago", steps=("Michael Mann", "Chicago")) == [{"1": 100, "2": 100, "3": 0}]
+    assert scores("yes", steps=("Michael Mann", "no")) == [{"1": 100, "2": 0, "3": 0}]
+    assert scores("yes", steps=("no",)) == []

@@ -57,6 +57,25 @@ def test_each_search_of_a_turn_is_a_round_whose_history_is_the_turns_before(tmp_
     assert len({one.fingerprint for one in played.rounds}) == 3
 
 
+@pytest.mark.parametrize(
+    ("kept", "now", "steps"),
+    [
+        (["Italy", " ", "Rome"], {}, ("Italy", "Rome")),
+        ("Italy", {}, ("Italy",)),
+        (["Italy"], {"q": ["Latium"]}, ("Latium",)),
+        (None, {"q": ["Latium"]}, ("Latium",)),
+        (["Italy"], {"other": ["Latium"]}, ("Italy",)),
+        (None, {}, ()),
+    ],
+)
+def test_the_answers_of_steps_are_those_of_the_rows_or_else_those_that_the_records_kept(
+    tmp_path, kept, now, steps
+):
+    run_of(tmp_path, record("q", searched("a"), ANSWER, metadata={"hops": 2, "step_answers": kept}))
+    found = Trajectories(tmp_path, SETUP, now)
+    assert [played.step_answers for played in found] == [steps] and found.with_steps == bool(steps)
+
+
 def test_the_past_of_a_round_has_what_was_found_but_for_its_own_search(tmp_path):
     turns = searched("a", "b"), searched("c", "d"), ANSWER
     (played,) = run_of(tmp_path, record("q", *turns))
