@@ -16,13 +16,19 @@ about a person is wanted: only the question does.
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from rag_r1.demo.world import TRADE, DemoData, Lookup, Question, World, make_world
+from rag_r1.demo.world import TRADE, DemoData, Lookup, Question, World, make_world, to_row
+from rag_r1.protocols import Protocol
+from rag_r1.rows import QuestionRow, write_rows
 
 #: Comparisons are left out: a policy of this size learns to order two years only in part.
 KINDS = ("one_hop", "bridge", "both")
+#: Questions for the agent's training.
+TRAIN = 800
 #: Relation -> (how a passage states the fact, how near-duplicates lack it, what a second query adds).
 WORDING = {
     "birthplace": (
@@ -34,11 +40,6 @@ WORDING = {
         "The {trade} {entity} was born in {value}.",
         ("The {trade} {entity} was born.", "{entity}, {trade}."),
         "born",
-    ),
-    "river": (
-        "The town {entity} lies on the river {value}.",
-        ("The town {entity} lies on a river.", "{entity}, town."),
-        "river",
     ),
     "founder": (
         "The company {entity} was founded by {value}.",
@@ -115,10 +116,6 @@ def _one(world: World, kind: str, rng: random.Random, id_: str) -> Question:
     elif kind == "both":
         lookups = [look(relation, person) for person in rng.sample(people, 2)]
         text = f"{when} were {lookups[0].entity} and {lookups[1].entity} born?"
-    elif rng.random() < 1 / 3:
-        first = look("birthplace", rng.choice(people))
-        lookups = [first, look("river", first.value)]
-        text = f"Which river flows past the birthplace of {first.entity}?"
     else:
         first = look("founder", rng.choice(companies))
         lookups = [first, look(relation, first.value)]
@@ -139,3 +136,31 @@ def misleading_data(seed: int, train: int, val: int) -> tuple[DemoData, Misleadi
     ]
     passages = tuple(passage for of in worlds for passage in of.world.passages)
     return DemoData(passages, *questions), *worlds
+
+
+def write_misleading(out: Path, protocol: Protocol, seed: int, scored: int, val: int) -> None:
+    """Write the corpus of both worlds (`corpus.jsonl`) and three files of questions into the folder `out`:
+    about the train world for the agent (`train.parquet`) and `scored` others for the retriever's data
+    (`scored.parquet`), about the test world `val` held-out ones (`val.parquet`)."""
+    data, train, test = misleading_data(seed, TRAIN + scored, val)
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / "corpus.jsonl", "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(passage, ensure_ascii=False) + "\n" for passage in data.passages)
+    for name, of, questions in (
+        ("train", train, data.train[:TRAIN]),
+        ("scored", train, data.train[TRAIN:]),
+        ("val", test, data.val),
+    ):
+        rows = (_row(of, question, index, name, protocol) for index, question in enumerate(questions))
+        write_rows(out / f"{name}.parquet", rows)
+
+
+def _row(of: Misleading, question: Question, index: int, split: str, protocol: Protocol) -> QuestionRow:
+    row = to_row(question, index, split, protocol)
+    named = {
+        "kind": question.kind,
+        "supporting_ids": [of.passage_of(fact)["id"] for fact in question.lookups],
+        # Without a judge, a passage with one of them counts as relevant.
+        "step_answers": [fact.value for fact in question.lookups],
+    }
+    return replace(row, metadata=named)

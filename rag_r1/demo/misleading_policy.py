@@ -30,7 +30,7 @@ from rag_r1.demo.world import demo_protocol
 from rag_r1.protocols import Protocol
 
 PROTOCOL = "rag_r1_sq"
-RECIPE = ROOT / "recipes" / "demo" / "misleading.yaml"
+RECIPE = ROOT / "recipes" / "agentic_r" / "agent_demo.yaml"
 BASE = Part(steps=240, warmup=10, lr=1.5e-3, matrix_lr=3e-3)
 WARM = Part(steps=80, warmup=5, lr=7e-4, matrix_lr=7e-4)
 _NOTHING = ({"id": "0", "contents": "nothing"},)

@@ -17,7 +17,7 @@ _OTHERS = (
     'birthplace founder first second ? . , " :'
 )
 _SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-WIDTH, LAYERS, HEADS, LONGEST = 128, 2, 4, 64
+WIDTH, LAYERS, HEADS, LONGEST = 128, 2, 4, 256
 
 
 def make_encoder(folder: Path, seed: int = 0) -> Path:

@@ -35,7 +35,8 @@ from rag_r1.rows import QuestionRow, write_rows
 KINDS = ("one_hop", "bridge", "comparison", "both")
 INDEPENDENT = ("comparison", "both")  # both facts can be looked up in one turn
 SPLITS = ("train", "test")
-PROMPT = (Path(__file__).parent / "prompt.txt").read_text(encoding="utf-8")
+PROMPT_FILE = Path(__file__).parent / "prompt.txt"
+PROMPT = PROMPT_FILE.read_text(encoding="utf-8")
 
 
 def _words(starts: str, ends: str) -> list[str]:

@@ -1,0 +1,58 @@
+"""Recall of an index in the misleading world: is the passage of each held-out fact among the first k?
+
+Each fact is asked for once, as the agent does first: with the name, in the mode that the index's encoder was
+trained for. The server is the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from rag_r1.demo.misleading import Misleading
+from rag_r1.demo.server import retrieval_server
+from rag_r1.demo.world import Question
+from rag_r1.retriever_query import Mode, build_retriever_query
+
+KS = (1, 3)
+_BATCH = 32
+
+
+def recall_of(
+    index: Path, questions: Sequence[Question], world: Misleading, mode: Mode
+) -> dict[str, float]:
+    """{"recall@1": ..., "recall@3": ...} over all facts of the questions. Raises ServerError."""
+    facts = [
+        (question, number) for question in questions for number in range(len(question.lookups))
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        with retrieval_server(index, Path(folder) / "server.log", "--device", "cpu") as url:
+            with urllib.request.urlopen(f"{url}/ready", timeout=30) as answer:
+                separator = json.load(answer)["separator"]
+            texts = [_query(question, number, mode, separator) for question, number in facts]
+            found = [
+                ids
+                for start in range(0, len(texts), _BATCH)
+                for ids in _first(url, texts[start : start + _BATCH], max(KS))
+            ]
+    wanted = [world.passage_of(question.lookups[number])["id"] for question, number in facts]
+    return {
+        f"recall@{k}": sum(w in ids[:k] for w, ids in zip(wanted, found, strict=True)) / len(wanted)
+        for k in KS
+    }
+
+
+def _query(question: Question, number: int, mode: Mode, separator: str) -> str:
+    before = tuple(fact.entity for fact in question.lookups[:number])
+    name = question.lookups[number].entity
+    return build_retriever_query(question.text, name, mode, separator, history=before)
+
+
+def _first(url: str, queries: Sequence[str], k: int) -> list[list[str]]:
+    body = json.dumps({"queries": list(queries), "topk": k, "return_scores": True}).encode()
+    request = urllib.request.Request(f"{url}/retrieve", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return [[hit["document"]["id"] for hit in hits] for hits in json.load(answer)["result"]]

@@ -1,0 +1,271 @@
+"""Agentic-R in miniature: a retriever that is trained with the agent, where similarity misleads.
+
+    python -m rag_r1.iterate.miniature --seeds 0 1 2
+
+makes the agent's warm start (misleading_policy.py) and an untrained encoder once, and for each seed a world
+(misleading.py), its questions and the first index. Then `rag-r1 iterate` runs twice, with real trainings:
+
+    loop      two rounds: agent, data, retriever, index, reload; and the agent once more
+    control   the same agent trainings with the first index; up to the first retriever it is the same run
+
+    OUT/warm-HASH, OUT/encoder       the agent's warm start, the untrained encoder
+    OUT/seed0/data, index            the world and its first index
+    OUT/seed0/loop, control          the loops, with rounds.md and rounds.png of their own
+    OUT/seed0/loop.yaml, ...         their recipes
+    OUT/agentic_r.md, agentic_r.png  the table and the picture of all seeds in the folder
+
+What is finished is not repeated; what was interrupted goes on. `--variants` then compares what queries are
+sent with and which scores select the rows, with the same data and a fixed agent (miniature_variants.py).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import model_validator
+
+from rag_r1.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.demo.misleading import Misleading, misleading_data, write_misleading
+from rag_r1.demo.misleading_policy import PROTOCOL, RECIPE, made_of, protocol, warm_start
+from rag_r1.demo.misleading_recall import recall_of
+from rag_r1.demo.server import ROOT, ServerError, build_index
+from rag_r1.demo.small_encoder import make_encoder
+from rag_r1.demo.world import PROMPT_FILE
+from rag_r1.evaluation.report import write_text
+from rag_r1.iterate.commands import flags
+from rag_r1.iterate.miniature_text import draw, markdown
+
+ARMS = ("loop", "control")
+#: Until the first retriever both arms are the same run.
+_SHARED = ("start", "round1/agent", "round1/agent_evaluation")
+#: Questions of a world from which training data are made, and held-out ones.
+DATA_QUESTIONS, HELD_OUT = 150, 150
+#: Passages that are tried out for each search, and negatives of a row.
+CANDIDATES, NEGATIVES = 6, 4
+RETRIEVER_RECIPE = ROOT / "recipes" / "agentic_r" / "retriever_demo.yaml"
+DEFAULT_OUT = ROOT / "outputs" / "demo" / "agentic_r"
+_FINISHED = "arm.json"
+
+
+class LoopError(RuntimeError):
+    """A loop that did not end, or a folder of another form; the message says what to do."""
+
+
+class AgenticRArguments(Arguments):
+    """Which seeds, and where they are kept."""
+
+    seeds: list[int] = argument("of the worlds and of their questions", ("SEED", ...), default=[0])
+    arms: list[Literal["loop", "control"]] = argument(
+        "which loops; control needs that of its seed", ("ARM", ...), default=["loop", "control"]
+    )
+    rounds: Positive = argument("rounds of the loop", "K", default=2)
+    out: Path = argument("folder of the comparison", "DIR", default=DEFAULT_OUT)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> AgenticRArguments:
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("--seeds: each once")
+        return self
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What the loops of a seed stand on. `folder`: of the seed."""
+
+    folder: Path
+    policy: Path
+    encoder: Path
+
+    @classmethod
+    def of(cls, out: Path, seed: int) -> Ground:
+        """Makes what is not there."""
+        policy = warm_start(out / f"warm-{made_of()}")
+        encoder = make_encoder(out / "encoder")
+        folder = (out / f"seed{seed}").resolve()
+        made = folder / "made_of"
+        if made.exists() and made.read_text(encoding="utf-8").strip() != made_of():
+            raise LoopError(f"{folder} holds another form of this world: choose another --out")
+        if not made.exists():
+            write_misleading(folder / "data", protocol(), seed, DATA_QUESTIONS, HELD_OUT)
+            write_text(made, f"{made_of()}\n")
+        if not (folder / "index" / "manifest.json").exists():
+            shutil.rmtree(folder / "index", ignore_errors=True)
+            options = ("--backend", "dense", "--encoder", str(encoder), "--device", "cpu")
+            build_index(folder / "data" / "corpus.jsonl", folder / "index", *options)
+        return cls(folder, policy.resolve(), encoder.resolve())
+
+    def recipe(self, arm: str, seed: int) -> Path:
+        """Write the recipe of an arm; returns its file."""
+        path = self.folder / f"{arm}.yaml"
+        write_text(path, yaml.safe_dump(self.plan(arm, seed), sort_keys=False))
+        return path
+
+    def plan(self, arm: str, seed: int) -> dict[str, Any]:
+        """The recipe of an arm, as `rag-r1 iterate` reads it."""
+        data = self.folder / "data"
+        plan: dict[str, Any] = {
+            "agent": {
+                "model": str(self.policy),
+                "recipe": str(RECIPE),
+                "start": "previous",
+                "protocol": PROTOCOL,
+                "keys": agent_keys(),
+                "overrides": [
+                    f"data.train_files={data / 'train.parquet'}",
+                    f"data.val_files={data / 'val.parquet'}",
+                    # Each round begins its trainings anew, with other questions first.
+                    f"data.seed={seed}{{round}}",
+                ],
+            },
+            "index": {
+                "first": str(self.folder / "index"),
+                "corpus": [str(data / "corpus.jsonl")],
+                "options": {"device": "cpu"},
+            },
+            "server": {"options": ["--device", "cpu"]},
+            "evaluation": {"questions": [str(data / "val.parquet")], "options": limits()},
+        }
+        if arm == "loop":
+            plan["data"] = {
+                "questions": [str(data / "scored.parquet")],
+                "options": limits() | {"candidates": CANDIDATES, "negatives": NEGATIVES, "seed": seed},
+            }
+            plan["retriever"] = {
+                "recipe": str(RETRIEVER_RECIPE),
+                "options": {"model": str(self.encoder), "seed": seed},
+                "query": "agentic",
+            }
+        return plan
+
+
+def limits() -> dict[str, Any]:
+    """Options of `rag-r1 eval` and `rag-r1 retriever data`: the prompt and the limits of the recipe."""
+    data = yaml.safe_load(RECIPE.read_text(encoding="utf-8"))["data"]
+    return {
+        "prompt": str(PROMPT_FILE),
+        "max_prompt_tokens": data["max_prompt_length"],
+        "max_response_tokens": data["max_response_length"],
+        "in_flight": 32,
+    }
+
+
+def agent_keys() -> list[str]:
+    """Keys of the block rag_r1 wherever the agent plays: those of the recipe."""
+    settings = yaml.safe_load(RECIPE.read_text(encoding="utf-8"))["rag_r1"]
+    return [
+        f"rag_r1.{section}.{name}={value}"
+        for section in ("agent", "retriever")
+        for name, value in settings[section].items()
+    ]
+
+
+def playing() -> list[str]:
+    """Both as words of `rag-r1 eval`."""
+    return [*flags(limits()), *agent_keys()]
+
+
+def encoder_options(ground: Ground, seed: int) -> list[str]:
+    """Words of `rag-r1 retriever train` that say which encoder is trained, and how."""
+    return ["--recipe", str(RETRIEVER_RECIPE), "--model", str(ground.encoder), "--seed", str(seed)]
+
+
+def run_arm(ground: Ground, arm: str, seed: int, rounds: int) -> None:
+    """Run the loop of an arm, if that is not done. Raises LoopError."""
+    out = ground.folder / arm
+    if (out / _FINISHED).exists():
+        return
+    if arm == "control":
+        _share(ground.folder / "loop", out)
+    # The agent is trained once more after the last round, so the control has a round more.
+    count = rounds if arm == "loop" else rounds + 1
+    words = ["--recipe", str(ground.recipe(arm, seed)), "--rounds", str(count), "--out", str(out)]
+    print(f"seed {seed}: {arm}", flush=True)
+    status = subprocess.run([sys.executable, "-m", "rag_r1.cli", "iterate", *words]).returncode
+    if status:
+        raise LoopError(f"the loop of {out} ended with status {status} (see above); start again")
+    rows = json.loads((out / "rounds.json").read_text(encoding="utf-8"))["rows"]
+    told = {"arm": arm, "seed": seed, "made_of": made_of(), "rounds": rounds, "rows": rows}
+    write_text(out / _FINISHED, json.dumps(told, indent=2) + "\n")
+
+
+def _share(loop: Path, control: Path) -> None:
+    """Copy the steps that both arms have in common, if they are not there."""
+    if control.exists():
+        return
+    if not (loop / _FINISHED).exists():
+        raise LoopError(f"{loop} is not finished, and the control begins with its first steps: --arms loop")
+    part = control.with_name("control.part")
+    shutil.rmtree(part, ignore_errors=True)
+    for name in _SHARED:
+        shutil.copytree(loop / name, part / name, symlinks=True)
+    part.rename(control)
+
+
+def measured(ground: Ground, seed: int, rounds: int) -> dict[str, dict[str, float]]:
+    """Recall of the passages that state the held-out facts, by index: the first, and that of each round."""
+    path = ground.folder / "recall.json"
+    if path.exists():
+        return json.loads(path.read_text(encoding="utf-8"))
+    data, _, test = worlds(seed)
+    found = {"first": recall_of(ground.folder / "index", data.val, test, "plain")}
+    for number in range(1, rounds + 1):
+        index = ground.folder / "loop" / f"round{number}" / "index" / "index"
+        found[f"round {number}"] = recall_of(index, data.val, test, "agentic")
+    write_text(path, json.dumps(found, indent=2) + "\n")
+    return found
+
+
+def worlds(seed: int) -> tuple[Any, Misleading, Misleading]:
+    """The data of a seed, its train and its test world."""
+    return misleading_data(seed, DATA_QUESTIONS, HELD_OUT)
+
+
+def finished_runs(out: Path) -> list[dict[str, Any]]:
+    """The loops that are in the folder, by seed and arm, with the recall of the seed's indexes."""
+    runs = []
+    for path in out.glob(f"seed*/*/{_FINISHED}"):
+        run = json.loads(path.read_text(encoding="utf-8"))
+        measured = path.parents[1] / "recall.json"
+        recall = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
+        runs.append(run | {"recall": recall})
+    return sorted(runs, key=lambda run: (run["seed"], ARMS.index(run["arm"])))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 when the page is written, 1 with the reason if not."""
+    given = read_arguments(
+        AgenticRArguments,
+        arguments,
+        prog="python -m rag_r1.iterate.miniature",
+        description="Train a retriever with the agent and the agent with the retriever, on this machine.",
+    )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        for seed in given.seeds:
+            ground = Ground.of(given.out, seed)
+            for arm in sorted(given.arms, key=ARMS.index):
+                run_arm(ground, arm, seed, given.rounds)
+            if (ground.folder / "loop" / _FINISHED).exists():
+                measured(ground, seed, given.rounds)
+    except (LoopError, ServerError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    runs = finished_runs(given.out)
+    text = markdown(runs)
+    write_text(given.out / "agentic_r.md", text + "\n")
+    draw(runs, given.out / "agentic_r.png")
+    print(f"\n{text}\n\nwritten: {given.out / 'agentic_r.md'}, and agentic_r.png beside it")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""Variants of Agentic-R's retriever in miniature: what its queries hold, which scores select its rows.
+
+    python -m rag_r1.iterate.miniature_variants --seeds 0 1 2
+
+takes finished loops of `python -m rag_r1.iterate.miniature`: the data of their last round (trajectories,
+candidates and both scores) and their last agent, which stays as it is. From the same scores rows are selected
+anew, an encoder is trained and indexed, and the agent plays the held-out questions:
+
+    agentic      GAC and LR, the question beside the query
+    plain        the query alone
+    history      also the queries before
+    LR only      rows selected by relevance
+    GAC only     rows selected by the correctness of the final answer
+
+    OUT/seed0/variants/NAME     rows, training, index, evaluation
+    OUT/variants.md             the table of all seeds in the folder
+
+What is finished is not repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rag_r1.command_line import Arguments, argument, read_arguments
+from rag_r1.demo.misleading_policy import PROTOCOL
+from rag_r1.demo.misleading_recall import recall_of
+from rag_r1.demo.server import ServerError, build_index, retrieval_server
+from rag_r1.evaluation import evaluate
+from rag_r1.evaluation.report import write_text
+from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.serving import vllm_server
+from rag_r1.iterate.commands import query_keys
+from rag_r1.iterate.miniature import (
+    DEFAULT_OUT,
+    NEGATIVES,
+    Ground,
+    LoopError,
+    encoder_options,
+    playing,
+    worlds,
+)
+from rag_r1.iterate.miniature_text import variants_table
+from rag_r1.iterate.plan import Query
+from rag_r1.iterate.results import evaluation_facts
+from rag_r1.retriever import select_command, train
+
+
+class Variant(NamedTuple):
+    """Which scores select the rows, and what a query is sent with."""
+
+    utility: str
+    query: Query
+
+
+VARIANTS = {
+    "agentic": Variant("both", "agentic"),
+    "plain": Variant("both", "plain"),
+    "history": Variant("both", "history"),
+    "LR only": Variant("relevance", "agentic"),
+    "GAC only": Variant("correctness", "agentic"),
+}
+_FINISHED = "variant.json"
+
+
+class VariantsArguments(Arguments):
+    """Which loops."""
+
+    seeds: list[int] = argument("of finished loops", ("SEED", ...), default=[0])
+    out: Path = argument("folder of the loops", "DIR", default=DEFAULT_OUT)
+
+
+def played(ground: Ground, seed: int, name: str, policy: Path, url_of_policy: str) -> dict[str, Any]:
+    """Train the retriever of a variant and let the agent play with it, as far as that is not done; returns
+    its figures. Raises LoopError and ServerError."""
+    folder = ground.folder / "variants" / name.replace(" ", "_")
+    if (folder / _FINISHED).exists():
+        return json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
+    print(f"seed {seed}: {name}", flush=True)
+    variant, scores = VARIANTS[name], _last_data(ground)
+    shutil.rmtree(folder, ignore_errors=True)
+    rows, training, index = folder / "rows.jsonl", folder / "training", folder / "index"
+    words: list[object] = ["--utility", variant.utility, "--negatives", NEGATIVES, "--seed", seed]
+    words += ["--out", rows]
+    for file in ("candidates", "relevance", "correctness"):
+        words += [f"--{file}", scores / f"{file}.jsonl"]
+    _run(select_command.main, words)
+    words = ["--rows", rows, "--corpus", scores / "passages.jsonl", "--out", training]
+    _run(train.main, [*words, "--mode", variant.query, *encoder_options(ground, seed)])
+    options = ("--backend", "dense", "--encoder", str(training / "model"), "--device", "cpu")
+    build_index(ground.folder / "data" / "corpus.jsonl", index, *options)
+    data, _, test = worlds(seed)
+    told = recall_of(index, data.val, test, variant.query)
+    with retrieval_server(index, folder / "server.log", "--device", "cpu") as url:
+        words = ["--model", "policy", "--base-url", url_of_policy, "--tokenizer", policy]
+        words += ["--retriever-url", url, "--protocol", PROTOCOL]
+        words += ["--data", ground.folder / "data" / "val.parquet"]
+        words += ["--out", folder / "run", *playing(), *query_keys(variant.query)]
+        _run(evaluate.main, words)
+    facts = evaluation_facts(folder)
+    told |= {"rows": len(rows.read_text(encoding="utf-8").splitlines())}
+    told |= {figure: facts[figure]["value"] for figure in ("em", "searches")}
+    write_text(folder / _FINISHED, json.dumps(told, indent=2) + "\n")
+    return told
+
+
+def _last_data(ground: Ground) -> Path:
+    loop = ground.folder / "loop"
+    rounds = sorted(loop.glob("round*/data/run/train.jsonl"))
+    if not rounds or not (loop / "arm.json").exists():
+        raise LoopError(f"{loop} is not finished: run python -m rag_r1.iterate.miniature first")
+    return rounds[-1].parent
+
+
+def _last_agent(ground: Ground) -> Path:
+    return sorted((ground.folder / "loop").glob("round*/agent/model"))[-1].resolve()
+
+
+def _run(command: Callable[[Sequence[str]], int], words: Sequence[object]) -> None:
+    if status := command([str(word) for word in words]):
+        raise LoopError(f"a command ended with status {status} (see above); start again")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 when the table is written, 1 with the reason if not."""
+    given = read_arguments(
+        VariantsArguments,
+        arguments,
+        prog="python -m rag_r1.iterate.miniature_variants",
+        description="What a retriever's queries hold, and which scores select its rows, all else the same.",
+    )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    found: dict[int, dict[str, Any]] = {}
+    try:
+        for seed in given.seeds:
+            ground = Ground.of(given.out, seed)
+            _last_data(ground)
+            policy = _last_agent(ground)
+            with vllm_server(policy, ground.folder / "vllm.log") as url:
+                found[seed] = {name: played(ground, seed, name, policy, url) for name in VARIANTS}
+    except (LoopError, ServerError, RunError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    text = variants_table(found)
+    write_text(given.out / "variants.md", text + "\n")
+    print(f"\n{text}\n\nwritten: {given.out / 'variants.md'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
