@@ -129,7 +129,7 @@ def misleading_data(seed: int, train: int, val: int) -> tuple[DemoData, Misleadi
     training. Raises ValueError for more questions than a world has."""
     worlds = [
         misleading(make_world(seed, split, people=people, places=places), seed)
-        for split, people, places in (("train", 600, 120), ("test", 200, 45))
+        for split, people, places in (("train", 800, 250), ("test", 200, 45))
     ]
     questions = [
         ask(of.world, count, seed) for of, count in zip(worlds, (train, val), strict=True)

@@ -9,8 +9,8 @@ It takes some minutes, once: the policy is kept in the outputs folder, not in th
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
+import random
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,8 +18,8 @@ import yaml
 
 from rag_r1.agent import Budget
 from rag_r1.agent_setup import AgentSetup, RowLimits
-from rag_r1.demo import misleading, misleading_traces
-from rag_r1.demo.misleading_traces import MIXED, RIGHT, Habits, scripted_rows
+from rag_r1.demo.misleading import ask, fresh_misleading
+from rag_r1.demo.misleading_traces import MIXED, RIGHT, STATED, Habits, scripted_rows
 from rag_r1.demo.policy import demo_setup, load_policy, policy_path
 from rag_r1.demo.reading import name_tokens
 from rag_r1.demo.scripted import train_policy, weighted
@@ -37,9 +37,12 @@ _NOTHING = ({"id": "0", "contents": "nothing"},)
 
 
 def made_of() -> str:
-    """A short hash of what the warm start is made of: the code of world and script, and how long and with
-    which rates it is trained. Runs of another hash do not compare."""
-    parts = [inspect.getsource(misleading), inspect.getsource(misleading_traces), asdict(BASE), asdict(WARM)]
+    """A short hash of what the warm start is made of: the forms of world and questions, the script's
+    habits, and how long and with which rates it is trained. Runs of another hash do not compare."""
+    world = fresh_misleading(random.Random(0))
+    asked = [question.text for question in ask(world.world, 24, 0)]
+    habits = [STATED, asdict(MIXED), asdict(RIGHT)]
+    parts = [world.world.passages, asked, habits, asdict(BASE), asdict(WARM)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
 
 
