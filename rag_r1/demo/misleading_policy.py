@@ -19,7 +19,7 @@ import yaml
 from rag_r1.agent import Budget
 from rag_r1.agent_setup import AgentSetup, RowLimits
 from rag_r1.demo.misleading import ask, fresh_misleading
-from rag_r1.demo.misleading_traces import MIXED, RIGHT, STATED, Habits, scripted_rows
+from rag_r1.demo.misleading_traces import MIXED, RIGHT, WANTED, Habits, scripted_rows
 from rag_r1.demo.policy import demo_setup, load_policy, policy_path
 from rag_r1.demo.reading import name_tokens
 from rag_r1.demo.scripted import train_policy, weighted
@@ -31,7 +31,7 @@ from rag_r1.protocols import Protocol
 
 PROTOCOL = "rag_r1_sq"
 RECIPE = ROOT / "recipes" / "agentic_r" / "agent_demo.yaml"
-BASE = Part(steps=240, warmup=10, lr=1.5e-3, matrix_lr=3e-3)
+BASE = Part(steps=420, warmup=10, lr=1.5e-3, matrix_lr=3e-3)
 WARM = Part(steps=80, warmup=5, lr=7e-4, matrix_lr=7e-4)
 _NOTHING = ({"id": "0", "contents": "nothing"},)
 
@@ -41,7 +41,7 @@ def made_of() -> str:
     habits, and how long and with which rates it is trained. Runs of another hash do not compare."""
     world = fresh_misleading(random.Random(0))
     asked = [question.text for question in ask(world.world, 24, 0)]
-    habits = [STATED, asdict(MIXED), asdict(RIGHT)]
+    habits = [WANTED, asdict(MIXED), asdict(RIGHT)]
     parts = [world.world.passages, asked, habits, asdict(BASE), asdict(WARM)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
 

@@ -4,8 +4,9 @@
 passage that comes back lacks the fact, it asks again, with a word for what it wants to know beside the name,
 or it guesses; after a second miss it guesses. With a fact it goes on to the next, or answers too early.
 
-Its search knows nothing of similarity: it returns one of the passages about the name, drawn at random. So the
-policy learns to read each kind of passage, whatever the retriever with which it is trained later.
+Its search knows nothing of similarity: it returns the passage that is wanted, or another one about the name,
+drawn at random. So the policy learns to read each kind of passage, whatever the retriever with which it is
+trained later.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from rag_r1.tools import searching
 
 #: Episodes in a batch of supervised training.
 BATCH = 24
-#: Share of the passages about a name that state a fact.
-STATED = 0.75
+#: Share of the searches that find the passage that is wanted.
+WANTED = 0.6
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,41 @@ RIGHT = Habits(search=1.0, go_on=1.0, again=1.0)
 
 
 @dataclass
+class DrawnSearch:
+    """Finds the passage that is wanted, or another one about the same name; see the top of the module."""
+
+    by_title: Mapping[str, Sequence[dict[str, str]]]
+    rng: random.Random
+    #: Of the search that comes next.
+    wanted: dict[str, str] | None = None
+
+    @classmethod
+    def of(cls, world: Misleading, rng: random.Random) -> DrawnSearch:
+        """Over a world's passages."""
+        by_title = defaultdict(list)
+        for passage in world.world.passages:
+            by_title[_title(passage)].append(passage)
+        return cls(by_title, rng)
+
+    async def search(self, queries: Sequence[str]) -> list[list[Document]]:
+        return [self._one() for _ in queries]
+
+    def _one(self) -> list[Document]:
+        assert self.wanted is not None
+        drawn = self.wanted
+        if self.rng.random() >= WANTED:
+            drawn = self.rng.choice([p for p in self.by_title[_title(drawn)] if p is not drawn])
+        return [Document(drawn["id"], drawn["contents"])]
+
+
+@dataclass
 class Script:
     """The policy's part in one episode, as the agent core's Engine; see the top of the module."""
 
     question: Question
     world: Misleading
     codec: Codec
+    search: DrawnSearch
     rng: random.Random
     habits: Habits = MIXED
     _found: list[Lookup] = field(default_factory=list)
@@ -83,6 +113,7 @@ class Script:
     def _search(self, fact: Lookup) -> str:
         query = fact.entity if not self._asked else f"{fact.entity} {WORDING[fact.relation][2]}"
         self._asked += 1
+        self.search.wanted = self.world.passage_of(fact)
         return search_turn(self.question, self._found, [replace(fact, entity=query)])
 
     def _guess(self) -> str:
@@ -93,33 +124,6 @@ class Script:
         return self.rng.random() < share
 
 
-@dataclass(frozen=True)
-class DrawnSearch:
-    """Returns for each query one of the passages whose title it begins with; see the top of the module."""
-
-    by_title: Mapping[str, Sequence[dict[str, str]]]
-    rng: random.Random
-
-    @classmethod
-    def of(cls, world: Misleading, rng: random.Random) -> DrawnSearch:
-        """Over a world's passages."""
-        by_title = defaultdict(list)
-        for passage in world.world.passages:
-            by_title[passage["contents"].split("\n")[0].strip('"')].append(passage)
-        return cls(by_title, rng)
-
-    async def search(self, queries: Sequence[str]) -> list[list[Document]]:
-        return [self._one(query) for query in queries]
-
-    def _one(self, query: str) -> list[Document]:
-        about = self.by_title.get(" ".join(query.split()[:2]), ())
-        if not about:
-            return []
-        weights = [1 - STATED if passage["id"].endswith("-near") else STATED for passage in about]
-        (drawn,) = self.rng.choices(about, weights)
-        return [Document(drawn["id"], drawn["contents"])]
-
-
 def scripted_rows(setup: AgentSetup, habits: Habits, seed: str, step: int) -> list[TrainingRow]:
     """The training rows of a batch of scripted episodes about a new world. They depend on nothing but these
     arguments."""
@@ -127,18 +131,22 @@ def scripted_rows(setup: AgentSetup, habits: Habits, seed: str, step: int) -> li
     world = fresh_misleading(rng)
     search = DrawnSearch.of(world, rng)
     setup = replace(setup, tools=lambda: searching(search))
-    return asyncio.run(_play(setup, habits, world, ask(world.world, BATCH, rng.randrange(1 << 48)), rng))
+    return asyncio.run(_play(setup, habits, world, search, ask(world.world, BATCH, rng.randrange(1 << 48))))
 
 
 async def _play(
-    setup: AgentSetup, habits: Habits, world: Misleading, questions: Sequence[Question], rng: random.Random
+    setup: AgentSetup, habits: Habits, world: Misleading, search: DrawnSearch, questions: Sequence[Question]
 ) -> list[TrainingRow]:
     rows = []
-    for question in questions:  # one after the other, since they draw from one generator
-        episode = setup.episode(Script(question, world, setup.codec, rng, habits))
+    for question in questions:  # one after the other, since they have one search and one generator
+        episode = setup.episode(Script(question, world, setup.codec, search, search.rng, habits))
         await episode.run(question.id, question.text, setup.prompt_ids(question.text))
         rows += episode.ledger.rows()
     return rows
+
+
+def _title(passage: Mapping[str, str]) -> str:
+    return passage["contents"].split("\n")[0].strip('"')
 
 
 def _text(passage: Mapping[str, str]) -> str:

@@ -123,7 +123,7 @@ class Ground:
                     f"data.train_files={data / 'train.parquet'}",
                     f"data.val_files={data / 'val.parquet'}",
                     # Each round begins its trainings anew, with other questions first.
-                    f"data.seed={seed}{{round}}",
+                    f"data.seed={seed + 1}{{round}}",
                 ],
             },
             "index": {

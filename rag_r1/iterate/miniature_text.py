@@ -27,9 +27,9 @@ def held(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         if len(arms) < 2:
             continue
         gain = arms["loop"]["em"]["value"] - arms["control"]["em"]["value"]
-        fewer = arms["control"]["searches"]["value"] - arms["loop"]["searches"]["value"]
-        verdict = "held" if gain >= GAIN - 1e-9 and fewer > 0 else "missed"
-        lines.append(f"- seed {seed}: EM {gain:+.2f}, {-fewer:+.2f} searches a question: {verdict}")
+        more = arms["loop"]["searches"]["value"] - arms["control"]["searches"]["value"]
+        verdict = "held" if gain >= GAIN - 1e-9 and more < 0 else "missed"
+        lines.append(f"- seed {seed}: EM {gain:+.2f}, {more:+.2f} searches a question: {verdict}")
     return lines
 
 

@@ -45,13 +45,14 @@ def setup():
 def play(setup, habits, search=None, count=24):
     rng = random.Random(0)
     world = fresh_misleading(rng)
-    tools = search(world) if search else DrawnSearch.of(world, rng)
+    drawn = DrawnSearch.of(world, rng)
+    tools = search(world) if search else drawn
     setup = replace(setup, tools=lambda: searching(tools))
     played = []
 
     async def run():
         for question in ask(world.world, count, 0):
-            episode = setup.episode(Script(question, world, setup.codec, rng, habits))
+            episode = setup.episode(Script(question, world, setup.codec, drawn, rng, habits))
             played.append((question, await episode.run("a", question.text, setup.prompt_ids(question.text))))
 
     asyncio.run(run())

@@ -1,0 +1,133 @@
+"""Agentic-R in miniature: its recipes pass the loop's own checks, the arms differ in the retriever alone, and
+the page says what held."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rag_r1.demo.misleading_policy import PROTOCOL, made_of
+from rag_r1.demo.policy import policy_path
+from rag_r1.demo.small_encoder import make_encoder
+from rag_r1.iterate import miniature
+from rag_r1.iterate.checks import problems_of
+from rag_r1.iterate.miniature import Ground, LoopError, finished_runs, run_arm
+from rag_r1.iterate.miniature_text import draw, held, markdown, variants_table
+from rag_r1.iterate.plan import read_plan
+
+
+def row(after: str, em: float, searches: float) -> dict:
+    return {"after": after, "em": {"value": em}, "searches": {"value": searches}}
+
+
+def run_of(arm: str, seed: int, *rows: dict) -> dict:
+    recall = {"first": {"recall@1": 0.0, "recall@3": 0.5}, "round 1": {"recall@1": 0.9, "recall@3": 1.0}}
+    return {"arm": arm, "seed": seed, "rows": list(rows), "recall": recall}
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory) -> Ground:
+    """A seed's folder, with the embedded policy in the place of the warm start."""
+    out = tmp_path_factory.mktemp("miniature")
+    (out / f"warm-{made_of()}").symlink_to(policy_path(PROTOCOL))
+    return Ground.of(out, 0)
+
+
+@pytest.mark.slow  # an index is built
+def test_both_recipes_pass_the_checks_of_the_loop_and_differ_in_the_retriever_alone(ground):
+    plans = {}
+    for arm in ("loop", "control"):
+        path = ground.recipe(arm, 0)
+        assert problems_of(read_plan(path)) == []
+        plans[arm] = yaml.safe_load(path.read_text())
+    assert plans["loop"].pop("data") and plans["loop"].pop("retriever")
+    assert plans["loop"] == plans["control"]
+
+
+@pytest.mark.slow
+def test_the_ground_is_made_once_and_one_of_another_form_is_refused(ground):
+    made = (ground.folder / "index" / "manifest.json").stat().st_mtime_ns
+    assert Ground.of(ground.folder.parent, 0) == ground
+    assert (ground.folder / "index" / "manifest.json").stat().st_mtime_ns == made
+    (ground.folder / "made_of").write_text("another\n")
+    with pytest.raises(LoopError, match="another form of this world: choose another --out"):
+        Ground.of(ground.folder.parent, 0)
+    (ground.folder / "made_of").write_text(f"{made_of()}\n")
+
+
+def test_the_control_begins_with_the_first_steps_of_its_loop(tmp_path, monkeypatch):
+    started = []
+
+    class Done:
+        returncode = 1
+
+    def run(words, **given):
+        started.append(words)
+        return Done()
+
+    monkeypatch.setattr(miniature.subprocess, "run", run)
+    ground = Ground(tmp_path / "seed0", tmp_path / "policy", tmp_path / "encoder")
+    with pytest.raises(LoopError, match="loop is not finished"):
+        run_arm(ground, "control", 0, 2)
+    for name in ("start/evaluation", "round1/agent", "round1/agent_evaluation", "round1/data"):
+        (ground.folder / "loop" / name).mkdir(parents=True)
+    (ground.folder / "loop" / "arm.json").write_text("{}")
+    with pytest.raises(LoopError, match="ended with status 1"):
+        run_arm(ground, "control", 0, 2)
+    assert started[0][started[0].index("--rounds") + 1] == "3"
+    kept = {path.name for path in (ground.folder / "control" / "round1").iterdir()}
+    assert kept == {"agent", "agent_evaluation"}
+
+
+@pytest.mark.parametrize(
+    ("em", "searches", "verdict"),
+    [
+        (0.9, 1.5, "EM +0.80, -0.50 searches a question: held"),
+        (0.2, 1.5, "EM +0.10, -0.50 searches a question: held"),
+        (0.15, 1.5, "EM +0.05, -0.50 searches a question: missed"),
+        (0.9, 2.0, "EM +0.80, +0.00 searches a question: missed"),
+    ],
+)
+def test_the_claim_needs_a_gain_and_fewer_searches(em, searches, verdict):
+    runs = [
+        run_of("loop", 3, row("start", 0.1, 2.0), row("round 3, agent", em, searches)),
+        run_of("control", 3, row("start", 0.1, 2.0), row("round 3, agent", 0.1, 2.0)),
+    ]
+    assert held(runs) == [f"- seed 3: {verdict}"]
+    assert held(runs[:1]) == []
+
+
+@pytest.mark.slow  # the first picture of a process
+def test_the_page_has_the_recall_of_the_index_that_is_served_and_a_picture(tmp_path: Path):
+    rows = [row("start", 0.1, 2.0), row("round 1, agent", 0.2, 2.0), row("round 1, retriever", 0.8, 1.5)]
+    for arm, of in (("loop", rows), ("control", rows[:2])):
+        run = run_of(arm, 0, *of)
+        folder = tmp_path / "seed0" / arm
+        folder.mkdir(parents=True)
+        (folder / "arm.json").write_text(json.dumps({k: v for k, v in run.items() if k != "recall"}))
+        (tmp_path / "seed0" / "recall.json").write_text(json.dumps(run["recall"]))
+    runs = finished_runs(tmp_path)
+    assert [run["arm"] for run in runs] == ["loop", "control"]
+    lines = markdown(runs).splitlines()
+    assert "| 0 | loop | round 1, agent | 0.200 | 2.000 | 0.000 | 0.500 |" in lines
+    assert "| 0 | loop | round 1, retriever | 0.800 | 1.500 | 0.900 | 1.000 |" in lines
+    draw(runs, tmp_path / "agentic_r.png")
+    assert (tmp_path / "agentic_r.png").stat().st_size > 10_000
+
+
+def test_the_table_of_variants_has_a_line_for_each_seed_and_variant():
+    one = {"rows": 200, "recall@1": 0.9, "recall@3": 1.0, "em": 0.8, "searches": 1.5}
+    lines = variants_table({0: {"plain": one}, 1: {"plain": one, "LR only": one}}).splitlines()
+    assert "| 0 | plain | 200 | 0.900 | 1.000 | 0.800 | 1.500 |" in lines
+    assert sum(line.startswith(("| 0 |", "| 1 |")) for line in lines) == 3
+
+
+def test_an_encoder_is_made_once(tmp_path: Path):
+    pytest.importorskip("sentence_transformers")
+    folder = make_encoder(tmp_path / "encoder")
+    made = (folder / "modules.json").stat().st_mtime_ns
+    assert make_encoder(folder) == folder and (folder / "modules.json").stat().st_mtime_ns == made
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder"]
