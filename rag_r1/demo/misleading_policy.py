@@ -50,8 +50,8 @@ def warm_start(folder: Path, base: Part = BASE, warm: Part = WARM) -> Path:
     """Write the policy into `folder`, if it is not there yet; returns the folder."""
     if (folder / "config.json").exists():
         return folder
-    right = _trained(folder.with_name(f"{folder.name}-base"), policy_path(PROTOCOL), RIGHT, base)
-    return _trained(folder, right, MIXED, warm)
+    right = _trained(folder.with_name(f"{folder.name}-base"), policy_path(PROTOCOL), RIGHT, base, "base")
+    return _trained(folder, right, MIXED, warm, "warm")
 
 
 def budget() -> Budget:
@@ -67,7 +67,7 @@ def protocol() -> Protocol:
     return demo_protocol(PROTOCOL)
 
 
-def _trained(folder: Path, start: Path, habits: Habits, part: Part) -> Path:
+def _trained(folder: Path, start: Path, habits: Habits, part: Part, seed: str) -> Path:
     if (folder / "config.json").exists():
         return folder
     model, tokenizer = load_policy(start)
@@ -78,5 +78,5 @@ def _trained(folder: Path, start: Path, habits: Habits, part: Part) -> Path:
         model,
         tokenizer,
         part,
-        lambda step: [weighted(row, names) for row in scripted_rows(setup, habits, folder.name, step)],
+        lambda step: [weighted(row, names) for row in scripted_rows(setup, habits, seed, step)],
     )
