@@ -31,7 +31,7 @@ def recall_of(
     with tempfile.TemporaryDirectory() as folder:
         with retrieval_server(index, Path(folder) / "server.log", "--device", "cpu") as url:
             with urllib.request.urlopen(f"{url}/ready", timeout=30) as answer:
-                separator = json.load(answer)["separator"]
+                separator = json.load(answer).get("separator") or " "  # BM25 has none
             texts = [_query(question, number, mode, separator) for question, number in facts]
             found = [
                 ids

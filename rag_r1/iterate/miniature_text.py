@@ -79,9 +79,10 @@ def variants_table(found: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> str:
     ]
     return "\n".join(
         [
-            "# Variants of Agentic-R's retriever in miniature",
+            "# Retrievers in one harness",
             "",
-            "The same trajectories, candidates and scores, and the same agent, which stays as it is.",
+            "The same agent, which stays as it is; what is trained has the same trajectories, candidates and "
+            "scores.",
             "",
             *table(["seed", "retriever", "rows", "recall@1", "recall@3", "EM", "searches"], rows),
         ]

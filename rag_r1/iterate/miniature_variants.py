@@ -1,4 +1,4 @@
-"""Variants of Agentic-R's retriever in miniature: what its queries hold, which scores select its rows.
+"""Retrievers of the miniature in one harness: baselines, and what makes the one that Agentic-R trains.
 
     python -m rag_r1.iterate.miniature_variants --seeds 0 1 2
 
@@ -6,6 +6,8 @@ takes finished loops of `python -m rag_r1.iterate.miniature`: the data of their 
 candidates and both scores) and their last agent, which stays as it is. From the same scores rows are selected
 anew, an encoder is trained and indexed, and the agent plays the held-out questions:
 
+    BM25         no encoder
+    untrained    the encoder from which all others are trained, the query alone
     agentic      GAC and LR, the question beside the query
     plain        the query alone
     history      also the queries before
@@ -53,13 +55,15 @@ from rag_r1.retriever import select_command, train
 
 
 class Variant(NamedTuple):
-    """Which scores select the rows, and what a query is sent with."""
+    """Which scores select the rows (none: nothing is trained), and what a query is sent with."""
 
-    utility: str
+    utility: str | None
     query: Query
 
 
 VARIANTS = {
+    "BM25": Variant(None, "plain"),
+    "untrained": Variant(None, "plain"),
     "agentic": Variant("both", "agentic"),
     "plain": Variant("both", "plain"),
     "history": Variant("both", "history"),
@@ -83,17 +87,15 @@ def played(ground: Ground, seed: int, name: str, policy: Path, url_of_policy: st
     if (folder / _FINISHED).exists():
         return json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
     print(f"seed {seed}: {name}", flush=True)
-    variant, scores = VARIANTS[name], _last_data(ground)
+    variant, index = VARIANTS[name], folder / "index"
     shutil.rmtree(folder, ignore_errors=True)
-    rows, training, index = folder / "rows.jsonl", folder / "training", folder / "index"
-    words: list[object] = ["--utility", variant.utility, "--negatives", NEGATIVES, "--seed", seed]
-    words += ["--out", rows]
-    for file in ("candidates", "relevance", "correctness"):
-        words += [f"--{file}", scores / f"{file}.jsonl"]
-    _run(select_command.main, words)
-    words = ["--rows", rows, "--corpus", scores / "passages.jsonl", "--out", training]
-    _run(train.main, [*words, "--mode", variant.query, *encoder_options(ground, seed)])
-    options = ("--backend", "dense", "--encoder", str(training / "model"), "--device", "cpu")
+    if variant.utility is None:
+        rows, encoder = 0, ground.encoder
+    else:
+        rows, encoder = _trained(ground, seed, variant.utility, variant.query, folder)
+    dense = ("--backend", "dense", "--encoder", str(encoder), "--device", "cpu")
+    options = ("--backend", "bm25") if name == "BM25" else dense
+    folder.mkdir(parents=True, exist_ok=True)
     build_index(ground.folder / "data" / "corpus.jsonl", index, *options)
     data, _, test = worlds(seed)
     told = recall_of(index, data.val, test, variant.query)
@@ -104,10 +106,21 @@ def played(ground: Ground, seed: int, name: str, policy: Path, url_of_policy: st
         words += ["--out", folder / "run", *playing(), *query_keys(variant.query)]
         _run(evaluate.main, words)
     facts = evaluation_facts(folder)
-    told |= {"rows": len(rows.read_text(encoding="utf-8").splitlines())}
-    told |= {figure: facts[figure]["value"] for figure in ("em", "searches")}
+    told |= {"rows": rows} | {figure: facts[figure]["value"] for figure in ("em", "searches")}
     write_text(folder / _FINISHED, json.dumps(told, indent=2) + "\n")
     return told
+
+
+def _trained(ground: Ground, seed: int, utility: str, query: Query, folder: Path) -> tuple[int, Path]:
+    """Select rows and train an encoder on them; returns how many rows, and the encoder."""
+    scores, rows, training = _last_data(ground), folder / "rows.jsonl", folder / "training"
+    words: list[object] = ["--utility", utility, "--negatives", NEGATIVES, "--seed", seed, "--out", rows]
+    for file in ("candidates", "relevance", "correctness"):
+        words += [f"--{file}", scores / f"{file}.jsonl"]
+    _run(select_command.main, words)
+    words = ["--rows", rows, "--corpus", scores / "passages.jsonl", "--out", training, "--mode", query]
+    _run(train.main, [*words, *encoder_options(ground, seed)])
+    return len(rows.read_text(encoding="utf-8").splitlines()), training / "model"
 
 
 def _last_data(ground: Ground) -> Path:
@@ -133,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         VariantsArguments,
         arguments,
         prog="python -m rag_r1.iterate.miniature_variants",
-        description="What a retriever's queries hold, and which scores select its rows, all else the same.",
+        description="Retrievers of the miniature in one harness: baselines and variants, all else the same.",
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     found: dict[int, dict[str, Any]] = {}
