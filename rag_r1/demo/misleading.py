@@ -3,15 +3,16 @@
 Each fact has a passage of its own, and beside it a near-duplicate that lacks the fact and whose wording is
 closer to what an agent asks for, as stubs, lists and disambiguation pages are in a real corpus:
 
-    "Mara Torval"                                     "Mara Torval"
-    The painter Mara Torval was born in Karlen Ford.  The painter Mara Torval was born.
+    "Mara Torval"                                  "Mara Torval"
+    Mara Torval was born in the town Karlen Ford.  Mara Torval was born in a town.
 
-    "Mara Torval"                                     "Mara Torval"
-    The painter Mara Torval was born in 1912.         Mara Torval, painter.
+    "Mara Torval"                                  "Mara Torval"
+    Mara Torval was born in the year 1912.         Mara Torval, writer.
 
-A query is a name (`Mara Torval`), or a name and what is to be known of it (`Mara Torval born`). So a search
-that ranks by similarity finds the near-duplicate first. And the query does not say which of the two facts
-about a person is wanted: only the question does.
+A query is a name (`Mara Torval`), or a name and what is to be known of it (`Mara Torval born year`). A search
+that ranks by similarity finds near-duplicates first for the name, and those of the longer form for the second
+query too. And the name alone does not say which of the two facts about a person is wanted: only the question
+does.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ TRAIN = 800
 #: Relation -> (how a passage states the fact, how near-duplicates lack it, what a second query adds).
 WORDING = {
     "birthplace": (
-        "The {trade} {entity} was born in {value}.",
-        ("The {trade} {entity} was born.", "{entity}, {trade}."),
-        "born",
+        "{entity} was born in the town {value}.",
+        ("{entity} was born in a town.", "{entity}, {trade}."),
+        "born town",
     ),
     "year": (
-        "The {trade} {entity} was born in {value}.",
-        ("The {trade} {entity} was born.", "{entity}, {trade}."),
-        "born",
+        "{entity} was born in the year {value}.",
+        ("{entity} was born in a year.", "{entity}, {trade}."),
+        "born year",
     ),
     "founder": (
         "The company {entity} was founded by {value}.",
-        ("The company {entity} was founded.", "{entity}, company."),
-        "founded",
+        ("The company {entity} was founded by a {trade}.", "{entity}, company."),
+        "founded by",
     ),
 }
 

@@ -72,7 +72,7 @@ def test_every_well_formed_episode_fits_the_budget_and_right_ones_answer_from_wh
     for question, record in play(setup, RIGHT, count=48):
         assert record.status == "answered" and len(record.turns) <= budget().max_turns + 1
         shown = " ".join(d.contents for turn in record.turns for found in turn.documents for d in found)
-        if all(f"in {fact.value}." in shown or f"by {fact.value}." in shown for fact in question.lookups):
+        if all(f" {fact.value}." in shown for fact in question.lookups):
             right += record.answer == question.gold
     assert right > 10
 
