@@ -196,6 +196,9 @@ class TrainArguments(Arguments):
 
     recipe: str = argument("a recipe: path of a YAML file, e.g. recipes/rag_r1/ppo_mq", "RECIPE")
     check_only: bool = argument("run the checks and stop", default=False)
+    leave_model: bool = argument(
+        "refuse settings with which the end leaves no model, as rag-r1 stages does", default=False
+    )
     overrides: Overrides = argument("any key of veRL or of `rag_r1:`", "key=value", default=[])
 
 
@@ -215,9 +218,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ["VERL_PLATFORM"] = "cpu"
     from rag_r1.preflight import preflight
     from rag_r1.preflight.problems import error
+    from rag_r1.preflight.settings import check_exported
 
     report = preflight(config)
     report.problems[:0] = [error(*fault) for fault in faults]
+    if given.leave_model:
+        report.problems += check_exported(config)
     for note in report.notes:
         print(f"checked: {note}")
     for problem in report.problems:

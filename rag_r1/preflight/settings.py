@@ -164,3 +164,19 @@ def _positions(config: DictConfig) -> int | None:
         return value if isinstance(value, int) and "rope_scaling" not in node.override_config else None
     except (OSError, ValueError, AttributeError, TypeError):
         return None
+
+
+def check_exported(config: DictConfig) -> list[Problem]:
+    """Whether the end of the training leaves a Hugging Face model: for what starts from it (rag-r1 stages).
+    veRL saves nothing by default, and the training would be lost."""
+    problems = []
+    if not config.trainer.save_freq > 0:
+        what = f"is {config.trainer.save_freq}, so no checkpoint is saved, and what is trained would be lost"
+        remedy = "set it above 0; the last step is saved in any case"
+        problems.append(error("trainer.save_freq", what, remedy))
+    key = "actor_rollout_ref.actor.checkpoint.save_contents"
+    contents = list(config.actor_rollout_ref.actor.checkpoint.save_contents)
+    if "hf_model" not in contents:
+        remedy = f"set {key}=[{','.join([*contents, 'hf_model'])}]"
+        problems.append(error(key, "has no hf_model, from which the next step would start", remedy))
+    return problems

@@ -21,7 +21,7 @@ from rag_r1.preflight.data import check_steps
 from rag_r1.preflight.model import check_tags
 from rag_r1.preflight.parquet import column_problems, scan, scan_problems
 from rag_r1.preflight.sampling import check_sampler
-from rag_r1.preflight.settings import check_lengths, check_log_probs, check_ours, check_verl
+from rag_r1.preflight.settings import check_exported, check_lengths, check_log_probs, check_ours, check_verl
 from rag_r1.protocols import load_protocol
 from rag_r1.train import Recipe, compose_recipe, main
 
@@ -368,3 +368,12 @@ def test_train_stops_before_verl_and_names_the_remedy(capsys: pytest.CaptureFixt
 def test_train_names_an_unknown_key(capsys: pytest.CaptureFixture):
     assert main(["--recipe", "recipes/rag_r1/grpo", "--check-only", "trainer.total_step=3"]) == 1
     assert "trainer.total_step" in capsys.readouterr().err
+
+
+def test_settings_that_leave_no_model_are_refused_for_what_starts_from_it(base_config):
+    assert check_exported(base_config) == []
+    key = "actor_rollout_ref__actor__checkpoint__save_contents".replace("__", ".")
+    without = changed(base_config, **{"trainer.save_freq": -1, key: ["model", "optimizer"]})
+    told = [str(problem) for problem in check_exported(without)]
+    assert "trainer.save_freq: is -1" in told[0] and "would be lost" in told[0]
+    assert f"set {key}=[model,optimizer,hf_model]" in told[1]
