@@ -14,8 +14,8 @@ makes the agent's warm start (misleading_policy.py) and an untrained encoder onc
     OUT/seed0/loop.yaml, ...         their recipes
     OUT/agentic_r.md, agentic_r.png  the table and the picture of all seeds in the folder
 
-What is finished is not repeated; what was interrupted goes on. `--variants` then compares what queries are
-sent with and which scores select the rows, with the same data and a fixed agent (miniature_variants.py).
+What is finished is not repeated; what was interrupted goes on. `python -m rag_r1.iterate.miniature_variants`
+then compares retrievers with the same data and agent. (This is not in rag_r1/demo, on which the loop stands.)
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class LoopError(RuntimeError):
     """A loop that did not end, or a folder of another form; the message says what to do."""
 
 
-class AgenticRArguments(Arguments):
+class MiniatureArguments(Arguments):
     """Which seeds, and where they are kept."""
 
     seeds: list[int] = argument("of the worlds and of their questions", ("SEED", ...), default=[0])
@@ -71,7 +71,7 @@ class AgenticRArguments(Arguments):
     out: Path = argument("folder of the comparison", "DIR", default=DEFAULT_OUT)
 
     @model_validator(mode="after")
-    def _each_once(self) -> AgenticRArguments:
+    def _each_once(self) -> MiniatureArguments:
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("--seeds: each once")
         return self
@@ -243,7 +243,7 @@ def finished_runs(out: Path) -> list[dict[str, Any]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the page is written, 1 with the reason if not."""
     given = read_arguments(
-        AgenticRArguments,
+        MiniatureArguments,
         arguments,
         prog="python -m rag_r1.iterate.miniature",
         description="Train a retriever with the agent and the agent with the retriever, on this machine.",
