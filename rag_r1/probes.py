@@ -8,7 +8,7 @@ thing of an episode and nothing else; prompt, budgets and sampling are those of 
     closed_book   no turn in which the policy may search: it has to answer at once
     empty         every search finds nothing
     random        every search finds passages of the corpus that have nothing to do with the query
-    gold          every search finds the question's gold passages first
+    gold          the real search, to which the gold passages that it misses are added
     withheld      the real search without the question's gold passages; what it ranks next takes their place
 
 A policy that searches and reads scores low in all but `real` and `gold`. `random` draws its passages by a
@@ -148,9 +148,14 @@ class _Same:
 
 @dataclass(frozen=True)
 class _Gold:
-    """The gold passages for every query, those with most words in common with it first; behind them, up to
-    `topk`, what the tool's own search finds. A policy that reads what ranks first is so shown what an ideal
-    search would rank first, among as many passages as ever."""
+    """The tool's own search, with the gold passages that a call would miss.
+
+    Each result begins with gold passages: its own, and those that no result of the call has, the ones with
+    most words in common with the query first. Behind them, up to `topk`, is what else the search has found.
+    So a policy that reads what ranks first is shown what an ideal search would rank first, among as many
+    passages as ever; and where the search finds every gold passage itself, nothing changes but their rank.
+    To show all of them in every result would be another form of observation, which a policy has never seen.
+    """
 
     tool: Tool
     evidence: Evidence
@@ -158,17 +163,29 @@ class _Gold:
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
         found = await self.tool.call([{"query": query} for query in queries])
-        return [self._one(query, result) for query, result in zip(queries, found, strict=True)]
+        gold = {_key(passage): passage for passage in self.evidence.passages}
+        # What the real run would show of each result; the search behind it returns more.
+        shown = [set() if isinstance(r, Failure) else {_key(d) for d in r[: self.topk]} for r in found]
+        missed = gold.keys() - set().union(*shown)
+        return [
+            result
+            if isinstance(result, Failure)
+            else self._one(query, result, [gold[key] for key in gold if key in keys | missed])
+            for query, result, keys in zip(queries, found, shown, strict=True)
+        ]
 
     async def in_context(self, queries: Sequence[str], context: Context) -> Sequence[str] | Failure:
         return await _sent(self.tool, queries, context)
 
-    def _one(self, query: str, result: Result) -> Result:
-        if isinstance(result, Failure):
-            return result
-        gold = sorted(self.evidence.passages, key=partial(_uncommon, _words(query)))
-        others = [document for document in result if not self.evidence.holds(document)]
-        return [*gold, *others][: self.topk]
+    def _one(self, query: str, result: Sequence[Document], gold: Sequence[Document]) -> list[Document]:
+        first = sorted(gold, key=partial(_uncommon, _words(query)))
+        known = {_key(passage) for passage in first}
+        return [*first, *(document for document in result if _key(document) not in known)][: self.topk]
+
+
+def _key(document: Document) -> tuple[str, str]:
+    """What tells passages apart; some corpora have no ids."""
+    return (document.id, "" if document.id else document.contents)
 
 
 def _uncommon(query: frozenset[str], document: Document) -> tuple[int, int]:

@@ -82,6 +82,31 @@ def test_gold_passages_stand_in_the_order_of_the_query_with_the_searchs_own_behi
     assert ids == [["2", "1", "3"], ["1", "2", "3"], ["1", "2", "3"]]
 
 
+class Partial:
+    """Finds a gold passage for a query that names it; the others stand behind what is shown."""
+
+    async def search(self, queries):
+        own = [[one for one in GOLD if title_of(one).lower() in query.lower()] for query in queries]
+        return [
+            [OTHERS[0], *mine, *OTHERS[1:5], *(one for one in GOLD if one not in mine)] for mine in own
+        ]
+
+
+def gold_shown(*queries, topk=3):
+    setup = probed(replace(SETUP, tools=partial(searching, Partial())), "gold", "q1", topk, EVIDENCE)
+    return [[one.id for one in result] for result in asyncio.run(found(setup.tools, *queries))]
+
+
+def test_where_the_results_of_a_call_have_all_gold_passages_only_their_rank_changes():
+    assert gold_shown("Rome", "the Tiber") == [["1", "3", "4"], ["2", "3", "4"]]
+    assert gold_shown("Rome and the Tiber", "another") == [["1", "2", "3"], ["3", "4", "5"]]
+
+
+def test_a_gold_passage_that_no_result_of_the_call_shows_is_added_to_each():
+    assert gold_shown("Rome", "another") == [["1", "2", "3"], ["2", "3", "4"]]
+    assert gold_shown("another") == [["1", "2", "3"]]
+
+
 def test_with_closed_book_the_policy_answers_at_once_or_not_at_all():
     assert play("closed_book", [ANSWER]).status == "answered"
     searched = play("closed_book")

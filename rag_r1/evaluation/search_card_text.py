@@ -15,7 +15,7 @@ _WHAT = {
     "closed_book": "no turn in which it may search: it has to answer at once",
     "empty": "every search finds nothing",
     "random": "every search finds passages of the corpus drawn at random, none of the question's gold ones",
-    "gold": "every search finds the question's gold passages first, then its own results",
+    "gold": "the real search, with the question's gold passages that it misses put first",
     "withheld": "the real search without the gold passages; what it ranks next takes their place",
 }
 _HEAD = (
