@@ -159,9 +159,8 @@ def compare(real: RealVectors, passages: list[int]) -> None:
         columns.append(of_passages(SyntheticVectors(few, there)[:]))
         heads.append(f"synthetic, from {len(few):,} real")
     print(table(OF_PASSAGES, columns, heads), end="\n\n", flush=True)
-    to_gold = [
-        real.questions[question] @ real.passages[row] for question, gold in enumerate(real.gold) for row in gold
-    ]
+    pairs = [(question, row) for question, gold in enumerate(real.gold) for row in gold]
+    to_gold = [real.questions[question] @ real.passages[row] for question, row in pairs]
     asked, rows = synthetic_questions(alike, real, len(real.questions))
     to_row = (asked * np.concatenate([alike[row : row + 1] for row in rows.tolist()])).sum(axis=1)
     columns = [of_questions(real.passages, real.questions, np.array(to_gold))]
