@@ -20,7 +20,7 @@ import sys
 import threading
 
 _library = ctypes.CDLL(None) if sys.platform == "linux" else None
-#: The C library's functions, or None where it has none. Only glibc has the first; musl has a mallopt in name.
+#: The C library's functions, or None where it has none: only glibc has the first, and heeds the second.
 _trim = getattr(_library, "malloc_trim", None)
 _option = getattr(_library, "mallopt", None) if _trim is not None else None
 _MAP_FROM = -3  # M_MMAP_THRESHOLD
