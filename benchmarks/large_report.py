@@ -73,7 +73,7 @@ def _search(results: dict, passages: int) -> list[str]:
 
 
 def _estimate(results: dict, steps: dict, dimension: int, passages: int) -> list[str]:
-    """Steps in proportion; merging by the build's own estimate, scaled by what it was out here."""
+    """Steps in proportion; merging in the proportion of the build's own estimates (indexing/plan.py)."""
     from retrieval_server.indexing.plan import duration, measured, needs_of, size
     from retrieval_server.indexing.presets import PRESETS
 
@@ -84,12 +84,17 @@ def _estimate(results: dict, steps: dict, dimension: int, passages: int) -> list
         return measured(preset, range(number), dimension, None, 64, encodes=False).index_s
 
     ratio = passages / run["passages"]
-    scaled = {name: ratio * found["wall"] for name, found in steps.items() if name != "merge"}
-    scaled["merge"] = results["merge"]["wall"] * told(passages) / max(told(run["passages"]), 1e-9)
+    longer = told(passages) / max(told(run["passages"]), 1e-9)
+
+    def scaled(clock: str) -> dict[str, float]:
+        return {name: (longer if name == "merge" else ratio) * found[clock] for name, found in steps.items()}
+
+    wall = scaled("wall")
     needs = needs_of(preset, passages, dimension, encodes=False, with_encoder=False)
     return [
-        f"{passages:,} passages, from these rates: about {duration(sum(scaled.values()))} "
-        f"({', '.join(f'{name} {duration(seconds)}' for name, seconds in scaled.items())}); "
+        f"{passages:,} passages, from these rates: about {duration(sum(wall.values()))} "
+        f"({', '.join(f'{name} {duration(seconds)}' for name, seconds in wall.items())}), of which "
+        f"{duration(sum(scaled('cpu').values()))} of processor time; "
         f"{size(needs.memory)} of memory for the index, {size(needs.build_memory)} for the build, "
         f"{size(3 * needs.disk)} of disk with parts and shards."
     ]

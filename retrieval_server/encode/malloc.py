@@ -24,8 +24,9 @@ _library = ctypes.CDLL(None) if sys.platform == "linux" else None
 _trim = getattr(_library, "malloc_trim", None)
 _option = getattr(_library, "mallopt", None) if _trim is not None else None
 _MAP_FROM = -3  # M_MMAP_THRESHOLD
-#: Bytes from which a block is large. Smaller ones are used again and again; mapping them would cost time.
-LARGE = 256 * 2**10
+#: Bytes from which a block is large. Each mapping costs time for fresh pages, so smaller ones are left to the
+#: heaps.
+LARGE = 2**20
 
 
 def map_large_blocks() -> None:
