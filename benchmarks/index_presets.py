@@ -90,11 +90,13 @@ class Opened:
         from retrieval_server.folder.vector_rows import RowLayout
         from retrieval_server.indexing.presets import PRESETS
         from retrieval_server.search.faiss_files import open_index
+        from retrieval_server.search.faiss_search import cells
         from retrieval_server.search.stored_rows import StoredRows
 
         rescoring = PRESETS[name].rescoring
         self.index = open_index(folder / FAISS_INDEX, mapped=mapped)
         self.stored = StoredRows(folder / ROWS, RowLayout(dimension, rescoring.rows), self.index.ntotal)
+        self.cells = cells(self.index)
 
     def find(self, queries: np.ndarray, k: int, nprobe: int, candidates: int) -> list[list[int]]:
         """The rows of the ``k`` best of each query."""

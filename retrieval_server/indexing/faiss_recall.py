@@ -83,7 +83,7 @@ def measure_recall(
         stored=rescoring.stored if rescoring else None,
         candidates=rescoring.candidates if rescoring else FIRST,
     )
-    best = _exact(vectors, queries, K)
+    _, best = exact_best(vectors, queries, K)
     rows = []
     for parameters in _settings(index, asked):
         parameters.apply(index, compressed=rescoring is not None)
@@ -159,8 +159,11 @@ def _takes(index: faiss.Index, parameters: SearchParameters) -> bool:
     return True
 
 
-def _exact(vectors: Vectors, queries: np.ndarray, k: int) -> np.ndarray:
-    """The rows of the ``k`` largest inner products, (queries, k); the vectors are read once, in blocks."""
+def exact_best(vectors: Vectors | np.ndarray, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The ``k`` largest inner products and their rows, (queries, k) each, best first.
+
+    The vectors are read once, in blocks. There are fewer than ``k`` if there are fewer vectors.
+    """
     k = min(k, len(vectors))
     scores = np.empty((len(queries), 0), np.float32)
     rows = np.empty((len(queries), 0), np.int64)
@@ -171,4 +174,4 @@ def _exact(vectors: Vectors, queries: np.ndarray, k: int) -> np.ndarray:
         rows = np.concatenate([rows, at + first], axis=1)
         best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         scores, rows = (np.take_along_axis(array, best, axis=1) for array in (scores, rows))
-    return rows
+    return scores, rows

@@ -7,7 +7,7 @@ where vectors are stored unchanged (``Flat``, ``IVF...,Flat``: a shard keeps the
 encodings (PQ, SQ8) and graphs (HNSW) would not give the same, and are refused.
 
 An index that rescores (presets ``balanced`` and ``small``) can be split too. A shard keeps the cells and the
-rotation of the whole, so its codes are the same, and each shard rescores as many candidates as the whole
+rotation of the whole, and takes its rows' codes with it. Each shard rescores as many candidates as the whole
 would: together they find what the whole index finds, and now and then a passage that it has missed.
 
 A shard's manifest says which rows of which index it holds; ``folder/shard_set.py`` opens a set of them.
@@ -22,7 +22,6 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from retrieval_server.encode.encoding import Vectors
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.manifest import (
     BM25_FOLDER,
@@ -112,18 +111,33 @@ def _split_faiss(path: Path, rows: range, out: Path) -> None:
 
 
 def _split_compressed(folder: Path, rows: range, target: Path, layout: RowLayout) -> None:
-    """Copy these rows, and encode them again: the same row in the same cells has the same code."""
+    """Copy these rows, and their codes from the cells of the whole.
+
+    To encode the rows again would give the same codes, and take as long as the building did.
+    """
     import faiss
 
-    shard = faiss.read_index(str(folder / FAISS_INDEX))
-    shard.reset()
-    whole = Vectors([folder / ROWS], layout.dimension, layout.kind)
-    with (target / ROWS).open("wb") as stream:
+    with (folder / ROWS).open("rb") as source, (target / ROWS).open("wb") as stream:
+        source.seek(rows.start * layout.row_bytes)
         for first in range(rows.start, rows.stop, _VECTORS_AT_ONCE):
-            block = slice(first, min(first + _VECTORS_AT_ONCE, rows.stop))
-            stored = whole.stored(block)
-            stream.write(stored.tobytes())
-            shard.add(layout.decode(stored))
+            some = min(_VECTORS_AT_ONCE, rows.stop - first)
+            stream.write(source.read(some * layout.row_bytes))
+    whole = faiss.read_index(str(folder / FAISS_INDEX))
+    shard = faiss.clone_index(whole)
+    shard.reset()  # removes the codes, keeps what was trained
+    source_cells, cells = (faiss.extract_index_ivf(index) for index in (whole, shard))
+    for cell in range(cells.nlist):
+        many = source_cells.invlists.list_size(cell)
+        if not many:
+            continue
+        ids = faiss.rev_swig_ptr(source_cells.invlists.get_ids(cell), many)
+        codes = faiss.rev_swig_ptr(source_cells.invlists.get_codes(cell), many * cells.code_size)
+        mine = (ids >= rows.start) & (ids < rows.stop)
+        # In variables, so that the arrays live as long as FAISS reads them.
+        own_ids = ids[mine] - rows.start
+        own_codes = codes.reshape(many, cells.code_size)[mine]
+        cells.invlists.add_entries(cell, len(own_ids), faiss.swig_ptr(own_ids), faiss.swig_ptr(own_codes))
+    cells.ntotal = shard.ntotal = len(rows)
     faiss.write_index(shard, str(target / FAISS_INDEX))
 
 

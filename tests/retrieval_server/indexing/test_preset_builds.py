@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import faiss
 import numpy as np
 import pytest
 
@@ -14,7 +15,7 @@ from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import BuildError, IndexFolderError
 from retrieval_server.folder.corpus import CorpusReader
-from retrieval_server.folder.manifest import MANIFEST, read_manifest, sha256_of_file
+from retrieval_server.folder.manifest import FAISS_INDEX, MANIFEST, ROWS, read_manifest, sha256_of_file
 from retrieval_server.folder.shard_set import read_shards
 from retrieval_server.indexing.builder import build_index, merge_parts
 from retrieval_server.indexing.importing import import_index
@@ -197,6 +198,34 @@ shards):
         assert [merge(hits, topk) for hits in zip(*found, strict=True)] == whole.find(prepared, topks)
     for source in (whole, *parts):
         source.close()
+
+
+def codes_of(folder, first: int = 0) -> dict[int, tuple[int, bytes]]:
+    """Of each row of an index, ``first`` more than in its own file: its cell and its code."""
+    index = faiss.read_index(str(folder / FAISS_INDEX))
+    cells = faiss.extract_index_ivf(index)
+    assert index.ntotal == cells.ntotal
+    found = {}
+    for cell in range(cells.nlist):
+        if many := cells.invlists.list_size(cell):
+            ids = faiss.rev_swig_ptr(cells.invlists.get_ids(cell), many).tolist()
+            codes = faiss.rev_swig_ptr(cells.invlists.get_codes(cell), many * cells.code_size)
+            rows = codes.reshape(many, -1)
+            found |= {first + row: (cell, code.tobytes()) for row, code in zip(ids, rows, strict=True)}
+    return found
+
+
+@pytest.mark.parametrize("preset", ["balanced", "small"])
+def test_shards_take_the_rows_and_the_codes_of_the_whole_with_them(made, tmp_path, preset):
+    split_index(made(preset), tmp_path / "parts", 3, progress=False)
+    shards = read_shards(tmp_path / "parts")
+    codes: dict[int, tuple[int, bytes]] = {}
+    for path, manifest in shards:
+        codes |= codes_of(path, manifest.shard.first_row)
+    whole = codes_of(made(preset))
+    assert len(whole) == read_manifest(made(preset)).count and codes == whole
+    rows = b"".join((path / ROWS).read_bytes() for path, _ in shards)
+    assert rows == (made(preset) / ROWS).read_bytes()
 
 
 def test_a_manifest_that_does_not_fit_its_rows_is_refused(corpus, tiny_bge, tmp_path):

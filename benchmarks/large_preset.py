@@ -1,0 +1,275 @@
+"""A preset's index of millions of passages: built in parts, merged, split into shards, searched and served.
+
+    python benchmarks/large_preset.py --real indexes/exact --work /tmp/large --passages 20000000
+    python benchmarks/large_preset.py --real indexes/exact --work /tmp/large --passages 20000000 --report
+
+The vectors are synthetic, with the neighbourhoods of the real ones in ``--real``, an exact index
+(synthetic_vectors.py); the texts are a few invented words. Encoding apart, everything is the project's own
+commands and code. Each step is a process of its own, whose wall and processor seconds and peak of resident
+memory are measured from outside:
+
+- the corpus is written, and read by ``build_index.py passages``;
+- ``--parts`` parts are encoded, that is, their vectors drawn, and stored in the type of the preset's rows;
+- ``merge`` trains, adds, and chooses how many cells are searched, by the real questions;
+- ``shard_index.py`` splits the index;
+- exact search of the synthetic questions in the 32-bit vectors, drawn once more block by block: what recall
+  is measured against;
+- the index is searched for these questions one by one, and its shards, merged, likewise;
+- a server is started and asked real questions over HTTP, one by one.
+
+The last two run under a limit of memory with the page cache (``--limit-gb``, see memory_limit.py). They are
+*cold*, with the index files dropped from the page cache before the process starts and the first questions
+timed, and *warm*, the questions after that. *Rows cold* drops the rows that candidates are scored from before
+every question: the disk's own latency.
+
+A finished step is not repeated, and a build that was killed continues: the same command goes on. Its seconds
+are then those of all attempts together. ``--report`` prints what there is so far. At the end, or with
+``--report``, the time that ``--estimate`` passages would take is told: steps in proportion to the passages,
+merging in the proportion of the build's own estimates for both numbers (indexing/plan.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+# This folder has its own retrieval_server.py: look for packages in the project's root instead.
+_here = Path(__file__).resolve().parent
+ROOT = _here.parent
+sys.path[:] = [str(ROOT)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
+
+QUESTIONS = ROOT.parent / "shared" / "data" / "qa" / "hotpotqa.jsonl"
+BUILD = ROOT / "retrieval_server" / "build_index.py"
+SHARD = ROOT / "retrieval_server" / "shard_index.py"
+K = 10
+WORDS = 8
+
+
+class Work:
+    """The files of a run, and the measurements of its steps so far."""
+
+    def __init__(self, folder: Path, parts: int):
+        self.folder = folder
+        self.corpus, self.parts = folder / "corpus", folder / "parts"
+        self.index, self.shards = folder / "index", folder / "shards"
+        self.exact, self.asked = folder / "exact.npz", folder / "questions.txt"
+        self.of = parts
+        self._file = folder / "results.json"
+        self.results: dict = json.loads(self._file.read_text()) if self._file.exists() else {}
+
+    def keep(self, name: str, value: object) -> None:
+        """Remember a measurement, also for the next start."""
+        self.results[name] = value
+        part = self._file.with_suffix(".part")
+        part.write_text(json.dumps(self.results, indent=1), encoding="utf-8")
+        part.replace(self._file)
+
+    def questions(self) -> list[str]:
+        """The real questions."""
+        return self.asked.read_text(encoding="utf-8").splitlines()
+
+    def step(self, name: str, done: bool, *command: object) -> None:
+        """Run and measure a command, unless it is done. The seconds of attempts that failed are kept too."""
+        from benchmarks.large_index import measure
+
+        if done and name in self.results and self.results[name]["done"]:
+            return
+        began = time.perf_counter()
+        before = self.results.get(name, {"wall": 0.0, "cpu": 0.0, "peak": 0.0})
+        try:
+            took = measure(name, *command)
+        except BaseException:
+            wall = before["wall"] + time.perf_counter() - began
+            self.keep(name, {**before, "wall": wall, "done": False})
+            raise
+        self.keep(
+            name,
+            {
+                "wall": before["wall"] + took.wall,
+                "cpu": before["cpu"] + took.cpu,
+                "peak": max(before["peak"], took.peak),
+                "done": True,
+            },
+        )
+
+
+def write_corpus(folder: Path, passages: int) -> None:
+    """A JSONL file of numbered titles and a few words. Written under another name until it is whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(0)
+    words = ["".join(draw.choices("aeioustrnlmdkp", k=draw.randint(2, 9))) for _ in range(30_000)]
+    texts = [" ".join(draw.choices(words, k=WORDS)) for _ in range(50_000)]
+    part = folder / "corpus.part"
+    with part.open("w", encoding="utf-8") as stream:
+        for row in range(passages):
+            stream.write(f'{{"id": "{row}", "contents": "\\"{row}\\"\\n{draw.choice(texts)}"}}\n')
+    part.replace(folder / "corpus.jsonl")
+
+
+class SyntheticEncoder:
+    """Takes the place of an encoder: a passage's title is its row, and its vector the synthetic one."""
+
+    def __init__(self, section, vectors):
+        self.section = section
+        self._vectors = vectors
+
+    def encode_passages(self, passages, batch_size: int = 64) -> np.ndarray:
+        first = int(passages[0].partition("\n")[0].strip('"'))
+        return self._vectors[first : first + len(passages)]
+
+
+def encode(args: argparse.Namespace, work: Work) -> None:
+    """One part."""
+    from retrieval_server.folder.manifest import read_manifest
+    from retrieval_server.indexing.options import BuildOptions
+    from retrieval_server.indexing.parts import Part, encode_part
+    from retrieval_server.indexing.presets import row_type
+
+    section = read_manifest(args.real).dense.encoder
+    options = BuildOptions(corpus=(), out=work.index, backend="dense", preset=args.preset)
+    encoder = SyntheticEncoder(section, synthetic(args))
+    encode_part(work.parts, Part(args.part, work.of), encoder, rows=row_type(options))
+
+
+def synthetic(args: argparse.Namespace):
+    """The vectors of the corpus."""
+    import faiss
+
+    from benchmarks.synthetic_vectors import SyntheticVectors
+    from retrieval_server.folder.manifest import FAISS_INDEX
+
+    real = faiss.read_index(str(args.real / FAISS_INDEX))
+    return SyntheticVectors(real.reconstruct_n(0, real.ntotal), args.passages)
+
+
+def search_exactly(args: argparse.Namespace, work: Work) -> None:
+    """The questions and their ten best of the 32-bit vectors."""
+    from benchmarks.synthetic_vectors import RealVectors, synthetic_questions
+    from retrieval_server.indexing.faiss_recall import exact_best
+
+    real = RealVectors.of_index(args.real, args.questions)
+    vectors = synthetic(args)
+    asked, _ = synthetic_questions(vectors, real, args.queries)
+    scores, rows = exact_best(vectors, asked, K)
+    with work.exact.with_suffix(".part").open("wb") as stream:
+        np.savez(stream, asked=asked, rows=rows, scores=scores)
+    work.exact.with_suffix(".part").replace(work.exact)
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--real", type=Path, required=True, metavar="DIR", help="an exact dense index")
+    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="folder for everything")
+    parser.add_argument("--passages", type=int, default=1_000_000, help="(default %(default)s)")
+    parser.add_argument("--preset", choices=["small", "balanced"], default="small", help="(default small)")
+    parser.add_argument("--parts", type=int, default=4, help="to encode (default %(default)s)")
+    parser.add_argument("--shards", type=int, default=2, help="(default %(default)s)")
+    parser.add_argument("--queries", type=int, default=500, help="synthetic questions (default %(default)s)")
+    parser.add_argument("--limit-gb", type=float, default=8.0, help="of memory (default %(default)g)")
+    parser.add_argument("--estimate", type=int, default=20_000_000, help="passages (default %(default)s)")
+    parser.add_argument("--report", action="store_true", help="print what there is so far, and do nothing")
+    parser.add_argument(
+        "--questions", type=Path, default=QUESTIONS, help="JSONL with 'question' and 'supporting_ids'"
+    )
+    parser.add_argument(
+        "--step", choices=["corpus", "encode", "exact", "search", "serve"], help=argparse.SUPPRESS
+    )
+    parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--way", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if not args.questions.is_file():
+        parser.error(f"{args.questions}: no such file; give your questions with --questions FILE")
+    if min(args.passages, args.parts, args.shards, args.queries) < 1:
+        parser.error("--passages, --parts, --shards and --queries must be at least 1")
+    return args
+
+
+def run_steps(args: argparse.Namespace, work: Work) -> None:
+    """All steps that are not done."""
+    from benchmarks import large_search
+
+    own = (Path(__file__).resolve(), "--real", args.real, "--work", args.work, "--passages", args.passages)
+    own += ("--preset", args.preset, "--parts", args.parts, "--queries", args.queries)
+    own += ("--questions", args.questions, "--limit-gb", args.limit_gb, "--step")
+    lines = args.questions.read_text(encoding="utf-8").splitlines()
+    questions = [json.loads(line)["question"] for line in lines if line.strip()]
+    work.asked.write_text("\n".join(questions) + "\n", encoding="utf-8")
+    text = work.corpus / "corpus.jsonl"
+    work.step("corpus", text.exists() or work.parts.exists(), *own, "corpus")
+    prepared = (work.parts / "corpus.json").exists()
+    work.step("passages", prepared, BUILD, "passages", "--corpus", text, "--parts", work.parts)
+    for part in range(1, work.of + 1):
+        work.step(f"part {part} of {work.of}", True, *own, "encode", "--part", part)
+    merge = (BUILD, "merge", "--parts", work.parts, "--preset", args.preset, "--out", work.index)
+    built = work.index.exists()
+    work.step("merge", built, *merge, "--encoder", "minilm", "--recall-queries", work.asked)
+    split = (SHARD, "--index", work.index, "--shards", args.shards, "--out", work.shards)
+    work.step("split", work.shards.exists(), *split)
+    work.step("exact search", work.exact.exists(), *own, "exact")
+    for way in large_search.WAYS:
+        if way not in work.results:
+            work.keep(way, limited(args, *own, "search", "--way", way))
+    if "serve" not in work.results:
+        work.keep("serve", limited(args, *own, "serve"))
+
+
+def limited(args: argparse.Namespace, *command: object) -> dict:
+    """What a command prints as JSON, run under the limit of memory; with the group's peak."""
+    from benchmarks.memory_limit import memory_limit
+
+    with memory_limit(int(args.limit_gb * 2**30)) as limit:
+        done = subprocess.run(
+            [sys.executable, *map(str, command)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=limit.enter,
+        )
+        if done.returncode != 0:
+            raise SystemExit(f"error: {' '.join(map(str, command[-3:]))}: exit status {done.returncode}")
+        found = json.loads(done.stdout.splitlines()[-1])
+        return found | {"limited": limit.folder is not None, "peak with page cache": limit.peak}
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
+    args.work.mkdir(parents=True, exist_ok=True)
+    work = Work(args.work, args.parts)
+    size = work.results.setdefault("run", {"passages": args.passages, "preset": args.preset})
+    if size != {"passages": args.passages, "preset": args.preset}:
+        raise SystemExit(f"error: --work {args.work} is of {size}; choose another folder")
+    from benchmarks import large_report, large_search
+    from retrieval_server.folder.manifest import read_manifest
+
+    files = work.index, work.shards, work.exact
+    steps = {
+        "corpus": lambda: write_corpus(work.corpus, args.passages),
+        "encode": lambda: encode(args, work),
+        "exact": lambda: search_exactly(args, work),
+        "search": lambda: print(json.dumps(large_search.search(*files, args.way))),
+        "serve": lambda: print(json.dumps(large_search.serve(work.index, work.questions()))),
+    }
+    if args.step:
+        steps[args.step]()
+        return 0
+    if not args.report:
+        work.keep("run", size)
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the encoder minilm is in its package
+        run_steps(args, work)
+    dimension = read_manifest(args.real).dense.encoder.dimension
+    print(large_report.report(work.results, work.index, dimension, args.estimate))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

