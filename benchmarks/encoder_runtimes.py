@@ -1,7 +1,8 @@
 """The encoder on a CPU: torch, and OpenVINO in float32, bfloat16 and 8 bits. Speed, recall and the same ids.
 
     python benchmarks/encoder_runtimes.py speed  --questions questions.jsonl --corpus corpus.jsonl.gz
-    python benchmarks/encoder_runtimes.py recall --questions questions.jsonl --corpus corpus.jsonl.gz --passages 3000
+    python benchmarks/encoder_runtimes.py recall --questions questions.jsonl --corpus corpus.jsonl.gz \\
+        --passages 3000
 
 Questions are JSONL with {"question", "supporting_ids": [corpus id, ...]} per line. ``speed`` encodes the same
 texts with each in turn, round by round, so that other work on the machine affects all of them, and prints
