@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+    Make = Callable[[tuple[int, int], torch.Generator], torch.Tensor]
 
 #: How far apart the scores of a query alone and in a batch may be where the guarantee is ``order``.
 TIE = 1e-6
@@ -40,7 +41,7 @@ class Guarantee(str, Enum):
     BITS = "bits"
     #: Scores within TIE, and the same ids in the same order, except where scores are within TIE.
     ORDER = "order"
-    #: Neither: the model computes in 16 bits, and scores differ by their rounding errors.
+    #: Neither: the model computes in 16 or 8 bits, and scores differ by their rounding errors.
     NONE = "none"
 
     def __str__(self) -> str:
@@ -52,7 +53,7 @@ class Guarantee(str, Enum):
         return {
             Guarantee.BITS: "the same ids and the same bits of every score at every load",
             Guarantee.ORDER: f"the same ids at every load, except where scores are within {TIE:g}",
-            Guarantee.NONE: "answers may depend on the load: the model computes in 16 bits",
+            Guarantee.NONE: "answers may depend on the load: the model computes in 16 or 8 bits",
         }[self]
 
 
@@ -114,17 +115,28 @@ def try_product(
     and, if so, a hash of the products. The rows are the same in every process."""
     import torch
 
-    multiply = multiply or torch.nn.functional.linear
+    product = multiply or torch.nn.functional.linear
+
+    def make(shape: tuple[int, int], generator: torch.Generator) -> torch.Tensor:
+        return torch.randn((*shape, weight.shape[1]), generator=generator).to(weight.dtype)
+
+    return try_batches(make, lambda texts: product(texts, weight, bias))
+
+
+def try_batches(make: Make, compute: Callable[[torch.Tensor], torch.Tensor]) -> tuple[bool, str]:
+    """Whether ``compute`` gives a text the same bits alone and in every batch tried, and, if so, a hash of
+    the results. ``make`` gives the texts, (texts, tokens, ...), the same in every process."""
+    import torch
+
     generator = torch.Generator().manual_seed(0)
     digest = hashlib.sha256()
     with torch.inference_mode():
         for tokens in _TOKENS:
-            shape = (max(_BATCHES), tokens, weight.shape[1])
-            texts = torch.randn(shape, generator=generator).to(weight.dtype)
-            alone = {i: multiply(texts[i : i + 1], weight, bias)[0] for i in _ALONE}
+            texts = make((max(_BATCHES), tokens), generator)
+            alone = {i: compute(texts[i : i + 1])[0] for i in _ALONE}
             for size in _BATCHES:
                 first = len(texts) - size
-                product = multiply(texts[first:], weight, bias)
+                product = compute(texts[first:])
                 if not all(torch.equal(product[i - first], row) for i, row in alone.items() if i >= first):
                     return False, ""
             for row in alone.values():

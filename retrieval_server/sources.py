@@ -45,6 +45,8 @@ class Description:
     max_length: int | None = None
     query_prefix: str | None = None
     query_mode: str | None = None
+    query_dtype: str | None = None
+    passage_dtype: str | None = None
     guarantee: Guarantee | None = None
     #: The share, 0 to 1, of a mapped index that was read ahead; None where nothing is read ahead.
     paged_in: float | None = None

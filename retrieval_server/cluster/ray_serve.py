@@ -50,7 +50,9 @@ class QueryEncoder:
         from retrieval_server.search.threads import encoder_threads, probed
 
         found = EncoderSection.model_validate(section)
-        self._encoder = Encoder.open(found, options.encoder, options.device, options.dtype)
+        self._encoder = Encoder.open(
+            found, options.encoder, options.device, options.dtype, options.openvino
+        )
         self._threads = encoder_threads(options)
         self._probed = probed(self._encoder, self._threads)
 
@@ -251,7 +253,7 @@ class RayServe:
             delete()
             raise RayError(f"{folder}: a replica does not start ({error}). See the logs of Ray.") from error
         return ShardedSource(
-            describe(shards),
+            describe(shards, opening.dtype),
             handles[0] if whole.dense is not None else None,
             handles[1:] if whole.dense is not None else handles,
             deadline_s=deadline_s,
@@ -282,8 +284,8 @@ class RayServe:
         )
 
 
-def describe(shards: Sequence[tuple[Path, Manifest]]) -> Description:
-    """The description of the index as a whole, for /ready."""
+def describe(shards: Sequence[tuple[Path, Manifest]], dtype: str) -> Description:
+    """The description of the index as a whole, for /ready; ``dtype``: what queries are encoded in."""
     first = shards[0][1]
     encoder = first.dense.encoder if first.dense else None
     return Description(
@@ -296,4 +298,6 @@ def describe(shards: Sequence[tuple[Path, Manifest]]) -> Description:
         max_length=encoder.max_length if encoder else None,
         query_prefix=encoder.query_prefix if encoder else None,
         query_mode=encoder.query_mode if encoder else None,
+        query_dtype=dtype if encoder else None,
+        passage_dtype=encoder.passage_dtype if encoder else None,
     )

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,10 +25,13 @@ from retrieval_server.encode.encoder_settings import (
 )
 from retrieval_server.encode.imports import first_import_of
 from retrieval_server.encode.model_folder import hash_model, read_folder_settings, resolve_model
-from retrieval_server.encode.options import EncoderOptions
+from retrieval_server.encode.options import EncoderOptions, OpenVino
 from retrieval_server.errors import EncoderError
 from retrieval_server.folder.manifest import EncoderSection, require_equal
 from retrieval_server.guarantee import Guarantee, Probe, probe, weakest
+
+if TYPE_CHECKING:
+    from retrieval_server.encode.openvino_model import Converted
 
 log = logging.getLogger(__name__)
 BUCKET = 8  # queries are padded to a multiple of this many tokens
@@ -37,28 +41,38 @@ _QUERY_BATCH = 64  # queries of one bucket encoded at once
 class Encoder:
     """A loaded model and its settings. Vectors are float32, (texts, dimension)."""
 
-    def __init__(self, model, section: EncoderSection):
+    def __init__(self, model, section: EncoderSection, converted: Converted | None = None):
+        """``converted``: what computes the transformer in ``model`` if that is not torch."""
         self._model = model
         self.section = section
+        self._converted = converted
 
     @classmethod
     def create(
-        cls, name: str, options: EncoderOptions, device: str | None = None, dtype: str = "float32"
+        cls,
+        name: str,
+        options: EncoderOptions,
+        device: str | None = None,
+        dtype: str = "float32",
+        openvino: OpenVino | None = None,
     ) -> Encoder:
         """Load a model for a new index and settle every open setting.
 
-        ``dtype`` is what the model computes in: float32, bfloat16 or float16. Vectors are always float32.
+        ``dtype`` is what the model computes in: float32, bfloat16, float16, or int8, which ``openvino`` must
+        compute. Vectors are always float32.
         """
         kept_name, folder = resolve_model(name)
         own = read_folder_settings(folder)
         pooling = choose_pooling(name, options, own, find_family(kept_name))
-        model = _load(folder, pooling, bare=own.pooling is None, device=device, dtype=dtype)
+        device, of_torch = ("cpu", "float32") if openvino else (device, dtype)
+        model = _load(folder, pooling, bare=own.pooling is None, device=device, dtype=of_torch)
         if options.max_length is None:
             special = getattr(model.tokenizer, "num_special_tokens_to_add", lambda: 0)()
             check_length(folder, own, special=special, positions=_positions(model))
+        sha256 = hash_model(folder)
         section = settle_settings(
             kept_name,
-            hash_model(folder),
+            sha256,
             own,
             options,
             pooling=pooling,
@@ -66,8 +80,10 @@ class Encoder:
             separator_token=getattr(model.tokenizer, "sep_token", None),
         )
         model.max_seq_length = section.max_length
+        converted = _convert(model, sha256, dtype, openvino) if openvino else None
         dimension = cls(model, section).encode_passages(["probe"]).shape[1]
-        return cls(model, section.model_copy(update={"dimension": dimension}))
+        settled = {"dimension": dimension, "passage_dtype": "int8" if dtype == "int8" else None}
+        return cls(model, section.model_copy(update=settled), converted)
 
     @classmethod
     def open(
@@ -76,8 +92,11 @@ class Encoder:
         override: str | None = None,
         device: str | None = None,
         dtype: str = "float32",
+        openvino: OpenVino | None = None,
     ) -> Encoder:
         """Load the model of an existing index; ``override`` is another place of the same files.
+
+        ``dtype`` and ``openvino`` are as for a new index, and need not be those of the index's passages.
 
         Raises EncoderError if it is not there, IndexFolderError if it is not the model that the index was
         built with.
@@ -90,9 +109,11 @@ class Encoder:
         )
         require_equal(f"{folder}: encoder sha256", section.sha256, hash_model(folder), remedy)
         bare = read_folder_settings(folder).pooling is None
-        model = _load(folder, section.pooling, bare=bare, device=device, dtype=dtype)
+        device, of_torch = ("cpu", "float32") if openvino else (device, dtype)
+        model = _load(folder, section.pooling, bare=bare, device=device, dtype=of_torch)
         model.max_seq_length = section.max_length
-        encoder = cls(model, section)
+        converted = _convert(model, section.sha256, dtype, openvino) if openvino else None
+        encoder = cls(model, section, converted)
         dimension = encoder.encode_queries(["probe"]).shape[1]
         require_equal(f"{folder}: encoder dimension", section.dimension, dimension, remedy)
         return encoder
@@ -110,7 +131,7 @@ class Encoder:
     @cached_property
     def probed(self) -> Probe:
         """What ``encode_queries`` guarantees in this process; found out on first use."""
-        found = probe(self._model)
+        found = self._converted.probe() if self._converted else probe(self._model)
         if self._plain:
             return found
         # Padded to the longest of the batch: the last digits of a vector depend on the others' lengths.
@@ -188,6 +209,12 @@ def _positions(model) -> int | None:
     if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
         number -= (config.pad_token_id or 0) + 1  # they count from the position after the padding's
     return number
+
+
+def _convert(model, sha256: str, dtype: str, settings: OpenVino) -> Converted:
+    from retrieval_server.encode.openvino_model import use_openvino  # imports torch
+
+    return use_openvino(model, sha256, dtype, settings)
 
 
 def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: str):

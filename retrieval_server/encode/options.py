@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
@@ -15,9 +18,63 @@ Device = Annotated[
     str | None, Flag("cpu, cuda, cuda:1, ... for the encoder (default: a GPU if torch sees one)")
 ]
 DType = Annotated[
-    Literal["float32", "bfloat16", "float16"],
-    Flag("what the encoder computes in; the 16-bit types are for GPUs, on a CPU they are slower"),
+    Literal["float32", "bfloat16", "float16", "int8"],
+    Flag(
+        "what the encoder computes in. bfloat16, float16: for GPUs; by torch on a CPU they are slower. int8: "
+        "8-bit products on a CPU, by OpenVINO"
+    ),
 ]
+Runtime = Annotated[
+    Literal["torch", "openvino"] | None,
+    Flag(
+        "what computes the encoder. openvino: on CPUs, in float32, bfloat16 or int8; needs the extra "
+        "`openvino` (default: torch, and openvino for --dtype int8)"
+    ),
+]
+EncoderCache = Annotated[
+    Path | None,
+    Flag(
+        "where encoders are kept that were converted for OpenVINO (default: rag-r1/encoders in "
+        "$XDG_CACHE_HOME or ~/.cache)",
+        metavar="DIR",
+    ),
+]
+
+
+def _usual_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rag-r1" / "encoders"
+
+
+@dataclass(frozen=True)
+class OpenVino:
+    """How OpenVINO is used: the folder of conversions, and its threads (None: one for each core)."""
+
+    folder: Path = field(default_factory=_usual_cache)
+    threads: int | None = None
+
+
+def choose_runtime(
+    dtype: str,
+    runtime: str | None,
+    device: str | None,
+    folder: Path | None = None,
+    threads: int | None = None,
+) -> OpenVino | None:
+    """The settings of OpenVINO if it computes the encoder, None if torch does.
+
+    Raises ValueError for options that contradict each other.
+    """
+    if runtime is None:
+        runtime = "openvino" if dtype == "int8" else "torch"
+    if runtime == "torch":
+        if dtype == "int8":
+            raise ValueError("--dtype int8 is computed by OpenVINO: drop --runtime torch")
+        return None
+    if dtype == "float16":
+        raise ValueError("--runtime openvino computes in float32, bfloat16 or int8, not in float16")
+    if device not in (None, "cpu"):
+        raise ValueError(f"--device {device}: OpenVINO (--runtime openvino, --dtype int8) is for the CPU")
+    return OpenVino(folder or _usual_cache(), threads)
 
 
 class EncoderOptions(Options):

@@ -46,6 +46,7 @@ class EncoderSection(_Section):
     """What an embedding depends on. ``sha256`` is over the model's files; lengths are in tokens.
 
     ``query_mode``: what clients put beside a query (see ``IndexStatus``); None: its training did not say.
+    ``passage_dtype``: what the passages were encoded in, if not in floating point.
     """
 
     name: str
@@ -58,6 +59,7 @@ class EncoderSection(_Section):
     max_length: int
     dimension: int
     query_mode: str | None = None
+    passage_dtype: Literal["int8"] | None = None
 
 
 class SearchSection(_Section):

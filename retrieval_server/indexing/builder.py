@@ -130,7 +130,9 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
         )
     loaded = None
     if measures_recall(options, encoder.dimension):  # now: that it is missing shows before the index is built
-        loaded = Encoder.open(encoder, options.encoder, options.device, options.dtype)
+        loaded = Encoder.open(
+            encoder, options.encoder, options.device, options.dtype, options.openvino
+        )
     with work_folder(options.out, keep=KEPT) as work:
         link_or_copy(parts / PASSAGES, work / PASSAGES)
         vectors, store = Vectors(files, encoder.dimension, kind), PassageStore(work / PASSAGES)
@@ -207,7 +209,9 @@ def open_encoder(options: BuildOptions):
 
     if options.encoder is None:
         raise BuildError("--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download).")
-    encoder = Encoder.create(options.encoder, options.encoder_options, options.device, options.dtype)
+    encoder = Encoder.create(
+        options.encoder, options.encoder_options, options.device, options.dtype, options.openvino
+    )
     check_options(options, encoder.section.dimension)
     return encoder
 

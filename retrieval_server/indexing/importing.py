@@ -70,6 +70,8 @@ def import_index(
         # These are for the file, not for --factory.
         settled = options.model_copy(update={"nprobe": None, "ef_search": None})
     encoder = open_encoder(settled)
+    # The vectors are from elsewhere, whatever --dtype this process compares them in.
+    encoder.section = encoder.section.model_copy(update={"passage_dtype": None})
     dimension = encoder.section.dimension
     vectors = None if faiss_file is not None else Embeddings(embeddings, dimension)
     if faiss_file is not None and read_header(faiss_file).dimension != dimension:

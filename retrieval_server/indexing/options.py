@@ -5,10 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
-from retrieval_server.encode.options import DENSE, Device, DType, EncoderOptions
+from retrieval_server.encode.options import (
+    DENSE,
+    Device,
+    DType,
+    EncoderCache,
+    EncoderOptions,
+    OpenVino,
+    Runtime,
+    choose_runtime,
+)
 from retrieval_server.folder.manifest import BM25Section
 
 #: Indexes by name; see presets.py.
@@ -74,6 +83,18 @@ class DenseOptions(Options):
     batch_size: Annotated[AtLeastOne, Flag("texts encoded at once")] = 64
     device: Device = None
     dtype: DType = "float32"
+    runtime: Runtime = None
+    encoder_cache: EncoderCache = None
+
+    @property
+    def openvino(self) -> OpenVino | None:
+        """How OpenVINO computes the encoder; None: torch does."""
+        return choose_runtime(self.dtype, self.runtime, self.device, self.encoder_cache)
+
+    @model_validator(mode="after")
+    def _runtime_fits(self) -> DenseOptions:
+        _ = self.openvino
+        return self
 
 
 class BM25Options(Options):

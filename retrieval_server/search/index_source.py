@@ -25,10 +25,17 @@ from retrieval_server.sources import Description, Retrieved, StagedSource, round
 class IndexSource(StagedSource):
     """Searches one index in two stages, ``prepare`` and ``find``; ``search`` is both."""
 
-    def __init__(self, manifest: Manifest, passages: PassageStore, backend: Backend):
+    def __init__(
+        self,
+        manifest: Manifest,
+        passages: PassageStore,
+        backend: Backend,
+        query_dtype: str | None = None,
+    ):
         self.manifest = manifest
         self._passages = passages
         self._backend = backend
+        self._query_dtype = query_dtype
         self.overlaps = backend.overlaps
 
     @classmethod
@@ -55,7 +62,9 @@ class IndexSource(StagedSource):
         require_equal(
             f"{folder / PASSAGES}: passages", manifest.count, len(passages), "Build the index again."
         )
-        return cls(manifest, passages, open_backend(folder, manifest, options, encodes, verify))
+        backend = open_backend(folder, manifest, options, encodes, verify)
+        by_encoder = encodes and manifest.dense is not None and options.backend is None
+        return cls(manifest, passages, backend, options.dtype if by_encoder else None)
 
     @property
     def description(self) -> Description:
@@ -71,6 +80,8 @@ class IndexSource(StagedSource):
             max_length=encoder.max_length if encoder else None,
             query_prefix=encoder.query_prefix if encoder else None,
             query_mode=encoder.query_mode if encoder else None,
+            query_dtype=self._query_dtype,
+            passage_dtype=encoder.passage_dtype if encoder else None,
             guarantee=self._backend.guarantee,
             paged_in=self._backend.paged_in,
         )
@@ -144,5 +155,7 @@ def open_backend(
     assert manifest.dense is not None
     loaded = None
     if encodes:
-        loaded = Encoder.open(manifest.dense.encoder, options.encoder, options.device, options.dtype)
+        loaded = Encoder.open(
+            manifest.dense.encoder, options.encoder, options.device, options.dtype, options.openvino
+        )
     return DenseBackend(folder / FAISS_INDEX, manifest.dense, manifest.count, loaded, options)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from pydantic import model_validator
+
 from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
-from retrieval_server.encode.options import Device, DType
+from retrieval_server.encode.options import Device, DType, EncoderCache, OpenVino, Runtime, choose_runtime
 
 _FAISS = Group("search of a FAISS index")
 _THREADS = Group(
@@ -39,6 +41,8 @@ class OpenOptions(Options):
     ] = None
     device: Device = None
     dtype: DType = "float32"
+    runtime: Runtime = None
+    encoder_cache: EncoderCache = None
     nprobe: Annotated[
         AtLeastOne | None,
         Flag("IVF: number of cells searched (default: as in the manifest)", metavar="N", group=_FAISS),
@@ -103,3 +107,18 @@ class OpenOptions(Options):
             group=_THREADS,
         ),
     ] = None
+
+    @property
+    def openvino(self) -> OpenVino | None:
+        """How OpenVINO computes the encoder; None: torch does."""
+        return choose_runtime(
+            self.dtype, self.runtime, self.device, self.encoder_cache, self.encode_threads
+        )
+
+    @model_validator(mode="after")
+    def _runtime_fits(self) -> OpenOptions:
+        if self.openvino is not None and self.encode_threads_alone is not None:
+            raise ValueError(
+                "--encode-threads-alone: OpenVINO has one number of threads; give --encode-threads"
+            )
+        return self

@@ -206,11 +206,17 @@ class IndexStatus(BaseModel):
         description="What stands in a query beside it, as the encoder was trained: agentic (the question), "
         "history, reasoning or plain. Null where its training did not say.",
     )
+    query_dtype: str | None = Field(
+        None, description="What the encoder computes queries in, as the server was started."
+    )
+    passage_dtype: str | None = Field(
+        None, description="int8 where the passages were encoded in 8 bits; null: in floating point."
+    )
     guarantee: Guarantee | None = Field(
         None,
         description="What holds for an answer at every load. bits: the same ids and the same bits of every "
         "score. order: scores within 1e-6, and the same ids except where scores are that close. none: "
-        "neither, as the model computes in 16 bits. Null where documents come from the web.",
+        "neither, as the model computes in 16 or 8 bits. Null where documents come from the web.",
     )
     paged_in: float | None = Field(
         None,

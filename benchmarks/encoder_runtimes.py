@@ -1,0 +1,169 @@
+"""The encoder on a CPU: torch, and OpenVINO in float32, bfloat16 and 8 bits. Speed, recall and the same ids.
+
+    python benchmarks/encoder_runtimes.py speed  --questions questions.jsonl --corpus corpus.jsonl.gz
+    python benchmarks/encoder_runtimes.py recall --questions questions.jsonl --corpus corpus.jsonl.gz \\
+        --passages 3000
+
+Questions are JSONL with {"question", "supporting_ids": [corpus id, ...]} per line. ``speed`` encodes the same
+texts with each in turn, round by round, so that other work on the machine affects all of them, and prints
+processor time: median milliseconds a text, and the median over the rounds of torch's time divided by this
+one's. ``recall`` encodes questions and passages, searches all of them exactly, and compares with torch in
+float32: the share of the supporting passages among the first k; the questions with the same first three ids
+in the same order; and the questions whose first ten ids change if they are encoded alone instead of 64 at
+once. With --passages the corpus is cut to the supporting passages and the first others.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal
+
+# This folder has its own retrieval_server.py: look for packages in the project's root instead.
+_here = Path(__file__).resolve().parent
+sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
+
+import numpy as np  # noqa: E402
+
+from retrieval_server.command_line import AtLeastOne, Flag, Options, parse  # noqa: E402
+from retrieval_server.encode.cpu import prefer_reproducible_products  # noqa: E402
+
+_KINDS = {
+    "torch float32": ("float32", None),
+    "OpenVINO float32": ("float32", "openvino"),
+    "OpenVINO bfloat16": ("bfloat16", "openvino"),
+    "OpenVINO int8": ("int8", "openvino"),
+}
+_KS = (1, 3, 5, 10)
+_BATCH = 64
+
+
+class Command(Options):
+    """The options of this script."""
+
+    what: Annotated[Literal["speed", "recall"], Flag("what to measure", positional=True)] = "speed"
+    questions: Annotated[Path, Flag("JSONL", metavar="FILE")]
+    corpus: Annotated[Path, Flag(".jsonl.gz with id and contents", metavar="FILE")]
+    passages: Annotated[AtLeastOne | None, Flag("cut the corpus to so many", metavar="N")] = None
+    encoder: Annotated[str, Flag("a model folder, or minilm", metavar="NAME_OR_PATH")] = "minilm"
+    threads: Annotated[AtLeastOne, Flag("of the encoder")] = 1
+    rounds: Annotated[AtLeastOne, Flag("speed: rounds")] = 7
+    encoder_cache: Annotated[Path | None, Flag("where conversions are kept", metavar="DIR")] = None
+
+
+def load(command: Command) -> dict[str, object]:
+    """An encoder of each kind that this machine has."""
+    import torch
+
+    from retrieval_server.encode.encoder import Encoder
+    from retrieval_server.encode.options import EncoderOptions, choose_runtime
+    from retrieval_server.errors import EncoderError
+
+    torch.set_num_threads(command.threads)
+    loaded: dict[str, object] = {}
+    for name, (dtype, runtime) in _KINDS.items():
+        openvino = choose_runtime(dtype, runtime, "cpu", command.encoder_cache, command.threads)
+        try:
+            encoder = Encoder.create(command.encoder, EncoderOptions(), "cpu", dtype, openvino)
+        except EncoderError as error:
+            print(f"without {name}: {error}")
+            continue
+        print(f"{name}: guarantee {encoder.probed.guarantee}", flush=True)
+        loaded[name] = encoder
+    return loaded
+
+
+def speed(encoders: dict[str, object], questions: list[str], passages: list[str], rounds: int) -> None:
+    works: dict[str, tuple[int, Callable]] = {
+        "one question": (16, lambda encoder: [encoder.encode_queries([text]) for text in questions[:16]]),
+        "8 questions": (64, lambda encoder: in_batches(encoder, questions[:64], 8)),
+        "64 questions": (128, lambda encoder: in_batches(encoder, questions[:128], 64)),
+        "32 passages": (32, lambda encoder: encoder.encode_passages(passages[:32], 32)),
+    }
+    times: dict[tuple[str, str], list[float]] = {}
+    for number in range(rounds + 1):  # the first one warms up
+        for what, (texts, work) in works.items():
+            for name, encoder in encoders.items():
+                started = time.process_time()
+                work(encoder)
+                if number:
+                    spent = 1000 * (time.process_time() - started) / texts
+                    times.setdefault((what, name), []).append(spent)
+    print("| | " + " | ".join(encoders) + " |")
+    print("|---|" + "---:|" * len(encoders))
+    for what in works:
+        cells = []
+        for name in encoders:
+            pairs = zip(times[what, next(iter(encoders))], times[what, name], strict=True)
+            ratio = statistics.median(first / this for first, this in pairs)
+            cells.append(f"{statistics.median(times[what, name]):.2f} ms, {ratio:.2f} x")
+        print(f"| {what} at once | " + " | ".join(cells) + " |")
+
+
+def in_batches(encoder, texts: list[str], size: int) -> np.ndarray:
+    return np.concatenate(
+        [encoder.encode_queries(texts[i : i + size]) for i in range(0, len(texts), size)]
+    )
+
+
+def first_ids(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
+    """The rows of the ten best passages of each query, best first; exact, in float64."""
+    scores = queries.astype(np.float64) @ passages.astype(np.float64).T
+    return np.argsort(-scores, axis=1, kind="stable")[:, : max(_KS)]
+
+
+def recall(encoders: dict[str, object], rows: list[dict], corpus: dict[str, str]) -> None:
+    ids, questions = list(corpus), [row["question"] for row in rows]
+    wanted = [{ids.index(key) for key in row["supporting_ids"]} for row in rows]
+    asked, alone, stored = {}, {}, {}
+    for name, encoder in encoders.items():
+        asked[name] = in_batches(encoder, questions, _BATCH)
+        alone[name] = in_batches(encoder, questions, 1)
+        stored[name] = encoder.encode_passages(list(corpus.values()), 32)
+        print(f"{name}: encoded", flush=True)
+    first = next(iter(encoders))
+    reference = first_ids(asked[first], stored[first])
+    columns = [*(f"recall@{k}" for k in _KS), "the same first 3", "ids that change with the batch"]
+    print(f"{len(questions)} questions, {len(corpus)} passages")
+    print("| questions in | passages in | " + " | ".join(columns) + " |")
+    print("|---|---|" + "---:|" * len(columns))
+    pairs = [(one, one) for one in encoders] + [(one, first) for one in encoders if one != first]
+    for of_questions, of_passages in pairs:
+        found = first_ids(asked[of_questions], stored[of_passages])
+        shares = [
+            np.mean([len(want & set(row[:k])) / len(want) for want, row in zip(wanted, found, strict=True)])
+            for k in _KS
+        ]
+        same = (found[:, :3] == reference[:, :3]).all(axis=1).mean()
+        changed = (found != first_ids(alone[of_questions], stored[of_passages])).any(axis=1).sum()
+        cells = [*(f"{share:.1%}" for share in shares), f"{same:.1%}", f"{changed} of {len(questions)}"]
+        print(f"| {of_questions} | {of_passages} | " + " | ".join(cells) + " |")
+
+
+def main(argv: list[str] | None = None) -> int:
+    command = parse(Command, __doc__, argv)
+    prefer_reproducible_products()
+    rows = [json.loads(line) for line in command.questions.open(encoding="utf-8")]
+    rows = [row for row in rows if row["supporting_ids"]]
+    with gzip.open(command.corpus, "rt", encoding="utf-8") as stream:
+        corpus = {row["id"]: row["contents"] for row in map(json.loads, stream)}
+    if command.passages is not None:
+        needed = {key for row in rows for key in row["supporting_ids"]}
+        others = [key for key in corpus if key not in needed][: max(0, command.passages - len(needed))]
+        corpus = {key: corpus[key] for key in [*sorted(needed), *others]}
+    encoders = load(command)
+    if command.what == "speed":
+        texts = list(corpus.values())
+        speed(encoders, [row["question"] for row in rows], texts, command.rounds)
+    else:
+        recall(encoders, rows, corpus)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,255 @@
+"""An encoder's transformer as OpenVINO computes it on a CPU: in float32, bfloat16, or with 8-bit products.
+
+The loaded torch module is traced into OpenVINO's form and compared with the original, and then takes its
+place inside the sentence-transformers model: tokenizer, padding, pooling and prefixes stay what they were.
+
+With ``int8`` each weight matrix is stored in 8 bits, one scale for each of its outputs. What is multiplied by
+it is rounded to 8 bits while it is computed, with one scale for every 32 numbers of a token. No scale spans
+two tokens, so neither padding nor the other texts of a batch change how a text is rounded. (A scale for a
+whole batch, as in torch's dynamic quantisation and ONNX Runtime's, makes a query's vector depend on its
+neighbours.) A processor without 8-bit instructions unpacks the weights and computes in float32.
+
+A conversion is kept on disk, in a folder named by a hash of the model's files and of the versions of all that
+had a part in it. It is written beside its place and renamed, so of two processes that convert at once the
+first one wins, and compared with the hashes of its files before it is used. It is data: OpenVINO's XML and a
+file of numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import logging
+import os
+import shutil
+import tempfile
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Transformer
+from transformers.modeling_outputs import BaseModelOutput
+
+from retrieval_server.encode.options import OpenVino
+from retrieval_server.errors import EncoderError
+from retrieval_server.folder.manifest import MANIFEST, FileEntry, describe_files
+from retrieval_server.guarantee import Guarantee, Probe, try_batches
+
+log = logging.getLogger(__name__)
+_FORMAT = 1  # of a conversion: one more whenever this module makes another graph of the same model
+_GRAPH = "model.xml"
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_NUMBERS_OF_A_SCALE = 32
+#: The least cosine between a text's mean state in torch and in OpenVINO. A graph in float32 that is further
+#: off was traced wrongly; 8 bits usually give .99 and more.
+_LEAST_COSINE = {"float32": 0.9999, "int8": 0.9}
+
+
+class _Kept(BaseModel):
+    """``manifest.json`` of a conversion: the hashes of its files."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    files: dict[str, FileEntry]
+
+
+class Converted(torch.nn.Module):
+    """Stands where the transformer stood: token ids in, the states of the last layer out, float32."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, compiled: Any, inputs: list[str], config: Any, dtype: str):
+        super().__init__()
+        self.config, self._inputs, self._dtype = config, inputs, dtype
+        self._request = compiled.create_infer_request()
+
+    def forward(self, **features: Any) -> BaseModelOutput:
+        given = [features[name].numpy() for name in self._inputs]
+        return BaseModelOutput(last_hidden_state=torch.from_numpy(self._request.infer(given)[0]))
+
+    def probe(self) -> Probe:
+        """What holds for a text's states whatever is in its batch, found out by computing some."""
+
+        def compute(ids: torch.Tensor) -> torch.Tensor:
+            return self(**_features(ids, torch.ones_like(ids), self._inputs)).last_hidden_state
+
+        vocabulary = self.config.vocab_size
+        same, digest = try_batches(
+            lambda shape, generator: torch.randint(vocabulary, shape, generator=generator), compute
+        )
+        if same:
+            return Probe(Guarantee.BITS, digest)
+        return Probe(Guarantee.ORDER if self._dtype == "float32" else Guarantee.NONE)
+
+
+def use_openvino(model: SentenceTransformer, sha256: str, dtype: str, settings: OpenVino) -> Converted:
+    """Let OpenVINO compute the transformer of ``model`` in ``dtype``, float32, bfloat16 or int8.
+
+    ``sha256`` identifies the model's files. The first time this converts it, which takes some seconds. Raises
+    EncoderError if OpenVINO is not installed, the processor has no such type, or the model does not convert.
+    """
+    try:
+        import openvino
+    except ImportError:
+        raise EncoderError(
+            "--runtime openvino and --dtype int8 need OpenVINO: pip install 'rag-r1[openvino]'"
+        ) from None
+    core = openvino.Core()
+    if dtype == "bfloat16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        raise EncoderError(
+            "--dtype bfloat16: this processor has no such products. Take --dtype int8, or float32."
+        )
+    transformer = model[0]
+    if not isinstance(transformer, Transformer):
+        raise EncoderError(
+            f"--runtime openvino: the model begins with {type(transformer).__name__}, which is no "
+            "transformer. Encode it with --runtime torch."
+        )
+    accepted, given = inspect.signature(transformer.model.forward).parameters, model.tokenizer(["probe"])
+    inputs = [name for name in _INPUTS if name in accepted and name in given]
+    weights = "int8" if dtype == "int8" else "float32"
+    folder = _conversion(transformer.model, inputs, sha256, weights, settings)
+    compiled = _compile(core, core.read_model(folder / _GRAPH), dtype, settings.threads)
+    converted = Converted(compiled, inputs, transformer.model.config, dtype)
+    transformer.model = converted
+    return converted
+
+
+def _compile(core: Any, graph: Any, dtype: str, threads: int | None) -> Any:
+    options = {
+        "PERFORMANCE_HINT": "LATENCY",  # one batch at a time, by all threads
+        "INFERENCE_PRECISION_HINT": "bf16" if dtype == "bfloat16" else "f32",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": _NUMBERS_OF_A_SCALE if dtype == "int8" else 0,
+    }
+    if threads is not None:
+        options["INFERENCE_NUM_THREADS"] = threads
+    return core.compile_model(graph, "CPU", options)
+
+
+def _conversion(
+    transformer: torch.nn.Module, inputs: list[str], sha256: str, weights: str, settings: OpenVino
+) -> Path:
+    """The folder of the conversion, made if it is not there or not whole."""
+    libraries = [f"{name} {version(name)}" for name in ("openvino", "torch", "transformers")]
+    key = hashlib.sha256("\n".join([str(_FORMAT), sha256, weights, *libraries]).encode()).hexdigest()
+    place = settings.folder / f"{key[:32]}-{weights}"
+    try:
+        if _whole(place):
+            return place
+        log.warning("converting the encoder for OpenVINO, once; it is kept in %s", place)
+        settings.folder.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f"{place.name}.", dir=settings.folder))
+        try:
+            _convert(transformer, inputs, weights, work)
+            work.chmod(0o755)  # mkdtemp keeps it from other users
+            _publish(work, place)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    except OSError as error:
+        raise EncoderError(
+            f"{place}: the converted encoder cannot be kept ({error}). Name another folder with "
+            "--encoder-cache."
+        ) from error
+    return place
+
+
+def _whole(place: Path) -> bool:
+    """Whether a conversion is there, with the files that were written."""
+    if not place.exists():
+        return False
+    try:
+        kept = _Kept.model_validate_json((place / MANIFEST).read_bytes())
+        if kept.files == describe_files(place):
+            return True
+    except (FileNotFoundError, ValidationError):
+        pass
+    log.warning("%s: a converted encoder that is damaged; it is made again", place)
+    return False
+
+
+def _publish(work: Path, place: Path) -> None:
+    """Give a finished conversion its name, unless another process was faster."""
+    kept = _Kept(files=describe_files(work))
+    (work / MANIFEST).write_text(kept.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    try:
+        os.rename(work, place)  # fails where there is a folder that is not empty
+    except OSError:
+        if not _whole(place):
+            shutil.rmtree(place, ignore_errors=True)
+            os.rename(work, place)
+
+
+def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work: Path) -> None:
+    """Trace the transformer into ``work``. Raises EncoderError if the result computes something else."""
+    import openvino
+
+    class States(torch.nn.Module):
+        """The transformer with the inputs by position and one output, as a tracer wants it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.transformer = transformer
+
+        def forward(self, *values: torch.Tensor) -> torch.Tensor:
+            return self.transformer(**dict(zip(inputs, values, strict=True))).last_hidden_state
+
+    ids = torch.randint(
+        transformer.config.vocab_size, (4, 24), generator=torch.Generator().manual_seed(0)
+    )
+    lengths = torch.tensor([[24], [3], [17], [8]])
+    example = _features(ids, (torch.arange(24) < lengths).long(), inputs)
+    states = States().eval()
+    try:
+        with torch.inference_mode(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the tracer's, about branches that do not depend on the texts
+            # Another shape than that of the comparison: a length that was traced as a constant shows.
+            traced = tuple(value[:2, :16] for value in example.values())
+            graph = openvino.convert_model(states, example_input=traced)
+            reference = states(*example.values())
+    except Exception as error:  # tracing raises whatever the model's code does
+        raise EncoderError(
+            f"OpenVINO does not convert this encoder ({type(error).__name__}: {error}). Encode with "
+            "--runtime torch."
+        ) from error
+    if weights == "int8":
+        _quantise(graph)
+    openvino.save_model(graph, work / _GRAPH, compress_to_fp16=False)
+    core = openvino.Core()
+    compiled = _compile(core, core.read_model(work / _GRAPH), weights, None)
+    found = Converted(compiled, inputs, transformer.config, weights)(**example).last_hidden_state
+    mask = example["attention_mask"][..., None]
+    cosines = torch.nn.functional.cosine_similarity((found * mask).sum(1), (reference * mask).sum(1))
+    if not cosines.min() >= _LEAST_COSINE[weights]:
+        raise EncoderError(
+            f"OpenVINO computes other vectors than torch: a cosine of {cosines.min():.4f} in {weights}, "
+            f"at least {_LEAST_COSINE[weights]:g} is expected. Encode with --runtime torch --dtype float32."
+        )
+    log.info("converted in %s; mean cosine with torch on random tokens %.5f", weights, cosines.mean())
+
+
+def _features(ids: torch.Tensor, mask: torch.Tensor, inputs: list[str]) -> dict[str, torch.Tensor]:
+    every = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+    return {name: every[name] for name in inputs}
+
+
+def _quantise(graph: Any) -> None:
+    """Replace the constant matrices of products by 8-bit ones, each with a scale for every output."""
+    from openvino import opset13 as ops
+
+    for product in graph.get_ordered_ops():
+        if product.get_type_name() != "MatMul":
+            continue
+        weight = product.input_value(1).get_node()
+        if weight.get_type_name() != "Constant" or weight.data.ndim != 2:
+            continue
+        over_inputs = 1 if product.get_attributes()["transpose_b"] else 0
+        scale = np.abs(weight.data).max(axis=over_inputs, keepdims=True) / 127
+        scale = np.where(scale > 0, scale, 1).astype(np.float32)
+        rounded = np.rint(weight.data / scale).astype(np.int8)
+        unpacked = ops.multiply(ops.convert(ops.constant(rounded), "f32"), ops.constant(scale))
+        product.input(1).replace_source_output(unpacked.output(0))

@@ -1,0 +1,202 @@
+"""The encoder in OpenVINO: how near it is to torch, what it does not depend on, and what is kept on disk."""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from retrieval_server.encode import openvino_model
+from retrieval_server.encode.encoder import Encoder
+from retrieval_server.encode.options import EncoderOptions, OpenVino, choose_runtime
+from retrieval_server.errors import BuildError, EncoderError
+from retrieval_server.folder.corpus import CorpusReader
+from retrieval_server.guarantee import Guarantee
+from retrieval_server.indexing.builder import build_index
+from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.indexing.parts import Part, encode_part, prepare_corpus
+from retrieval_server.search.index_source import IndexSource
+from retrieval_server.search.options import OpenOptions
+
+TEXTS = ["ulm", "the river carries barges with timber", "trier is a town in the valley of the river mosel"]
+OPTIONS = EncoderOptions()
+
+
+@pytest.fixture
+def openvino():
+    return pytest.importorskip("openvino", reason="the extra `openvino` is not installed")
+
+
+def create(folder, dtype, cache):
+    return Encoder.create(str(folder), OPTIONS, "cpu", dtype, OpenVino(cache))
+
+
+def conversions(cache):
+    return sorted(path.name for path in cache.iterdir())
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_float32_gives_the_vectors_of_torch(openvino, make_bert, tmp_path, pooling):
+    folder = make_bert("own-model", pooling)
+    ours, torchs = create(folder, "float32", tmp_path), Encoder.create(str(folder), OPTIONS, "cpu")
+    np.testing.assert_allclose(ours.encode_queries(TEXTS), torchs.encode_queries(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(ours.encode_passages(TEXTS), torchs.encode_passages(TEXTS), atol=1e-5)
+    assert ours.section == torchs.section, "in floating point, the index does not say what computed it"
+
+
+def test_8_bits_give_nearly_the_same_vectors_of_length_1(openvino, make_bert, tmp_path):
+    folder = make_bert("own-model", "mean")
+    ours, torchs = create(folder, "int8", tmp_path), Encoder.create(str(folder), OPTIONS, "cpu")
+    found, exact = ours.encode_queries(TEXTS), torchs.encode_queries(TEXTS)
+    cosines = (found * exact).sum(axis=1)
+    assert (cosines > 0.98).all() and np.abs(found - exact).max() > 1e-5
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+    assert ours.section.passage_dtype == "int8"
+
+
+def test_a_vector_in_8_bits_does_not_depend_on_neighbours_or_padding(openvino, make_bert, tmp_path):
+    encoder = create(make_bert("own-model", "mean"), "int8", tmp_path)
+    alone = np.concatenate([encoder.encode_queries([text]) for text in TEXTS])
+    same_length = encoder.encode_queries([TEXTS[0], "kassel", TEXTS[0], *TEXTS])
+    padded = encoder.encode_passages(TEXTS)  # to the longest of them
+    # A scale over a whole batch would move them by more than 1e-3.
+    np.testing.assert_allclose(same_length[3:], alone, atol=1e-5)
+    np.testing.assert_allclose(padded, alone, atol=1e-5)
+    if encoder.probed.guarantee is Guarantee.BITS:
+        np.testing.assert_array_equal(same_length[3:], alone)
+
+
+def test_the_guarantee_is_that_of_openvino(openvino, make_bert, tmp_path, monkeypatch):
+    encoder = create(make_bert("own-model", "mean"), "int8", tmp_path)
+    forward, seen = openvino_model.Converted.forward, []
+
+    def other_digits_in_a_batch(self, **features):
+        seen.append(len(features["input_ids"]))
+        output = forward(self, **features)
+        output.last_hidden_state += 1e-3 * (len(features["input_ids"]) > 1)
+        return output
+
+    monkeypatch.setattr(openvino_model.Converted, "forward", other_digits_in_a_batch)
+    assert encoder.probed.guarantee is Guarantee.NONE
+    assert {1, 2} <= set(seen), "alone and in a batch"
+
+
+def test_a_conversion_is_made_once_and_then_read(openvino, make_bert, tmp_path, caplog):
+    folder = make_bert("own-model", "mean")
+    first = create(folder, "int8", tmp_path).encode_queries(TEXTS)
+    assert "converting the encoder" in caplog.text
+    (kept,) = conversions(tmp_path)
+    written = (tmp_path / kept / "model.xml").stat()
+    caplog.clear()
+    again = create(folder, "int8", tmp_path)
+    assert "converting" not in caplog.text and (tmp_path / kept / "model.xml").stat() == written
+    np.testing.assert_array_equal(again.encode_queries(TEXTS), first)
+
+
+def test_another_model_or_type_is_another_conversion_but_bfloat16_shares_that_of_float32(
+    openvino, make_bert, tmp_path
+):
+    one, other = make_bert("own-model", "mean"), make_bert("own-model", "mean", seed=1)
+    for folder, dtype in ((one, "int8"), (other, "int8"), (one, "float32")):
+        create(folder, dtype, tmp_path)
+    assert len(conversions(tmp_path)) == 3
+    try:
+        create(one, "bfloat16", tmp_path)
+    except EncoderError as error:  # a processor without such products
+        assert "take --dtype int8" in str(error).lower()
+    assert len(conversions(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("damage", ["model.bin", "model.xml", "manifest.json"])
+def test_a_damaged_conversion_is_made_again(openvino, make_bert, tmp_path, caplog, damage):
+    folder = make_bert("own-model", "mean")
+    first = create(folder, "int8", tmp_path).encode_queries(TEXTS)
+    (kept,) = conversions(tmp_path)
+    (tmp_path / kept / damage).write_bytes(b"\0" * 100)
+    np.testing.assert_array_equal(create(folder, "int8", tmp_path).encode_queries(TEXTS), first)
+    assert "damaged" in caplog.text and conversions(tmp_path) == [kept]
+
+
+def test_two_that_convert_at_once_leave_one_conversion(openvino, make_bert, tmp_path):
+    folder = make_bert("own-model", "mean")
+    Encoder.create(str(folder), OPTIONS, "cpu")  # the libraries are imported by one thread
+    with ThreadPoolExecutor(2) as both:
+        encoders = list(both.map(lambda _: create(folder, "int8", tmp_path), range(2)))
+    one, other = (encoder.encode_queries(TEXTS) for encoder in encoders)
+    np.testing.assert_array_equal(one, other)
+    assert len(conversions(tmp_path)) == 1
+
+
+def test_a_conversion_that_computes_something_else_is_refused_and_not_kept(
+    openvino, make_bert, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(openvino_model, "_LEAST_COSINE", {"int8": 1.1})
+    with pytest.raises(EncoderError, match=r"other vectors than torch.*--runtime torch"):
+        create(make_bert("own-model", "mean"), "int8", tmp_path)
+    assert conversions(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_written_is_named(openvino, make_bert, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    with pytest.raises(EncoderError, match=r"file/.*cannot be kept.*--encoder-cache"):
+        create(make_bert("own-model", "mean"), "int8", blocked)
+
+
+def test_an_index_says_what_passages_and_queries_were_encoded_in(openvino, make_bert, corpus, tmp_path):
+    folder = str(make_bert("own-model", "mean"))
+    cache = tmp_path / "cache"
+    common = {"corpus": corpus, "backend": "dense", "encoder": folder, "device": "cpu", "progress": False}
+    build_index(BuildOptions(**common, out=tmp_path / "int8", dtype="int8", encoder_cache=cache))
+    build_index(BuildOptions(**common, out=tmp_path / "float32"))
+    eight, float32 = OpenOptions(device="cpu", dtype="int8", encoder_cache=cache), OpenOptions(device="cpu")
+    text = json.loads(corpus.read_text(encoding="utf-8").splitlines()[0])["contents"]
+    for index, options in (("int8", eight), ("int8", float32), ("float32", eight), ("float32", float32)):
+        source = IndexSource.open(tmp_path / index, options=options)
+        described = source.description
+        assert described.passage_dtype == ("int8" if index == "int8" else None)
+        assert described.query_dtype == options.dtype
+        assert source.search([text], 1)[0][0].passage.contents == text
+
+
+def test_without_the_extra_the_error_says_what_to_install(make_bert, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(EncoderError, match=r"pip install 'rag-r1\[openvino\]'"):
+        create(make_bert("own-model", "mean"), "int8", tmp_path)
+
+
+def test_parts_in_8_bits_and_in_floating_point_are_not_mixed(make_bert, corpus, tmp_path):
+    encoder = Encoder.create(str(make_bert("own-model", "mean")), OPTIONS, "cpu")
+    prepare_corpus(CorpusReader(corpus, progress=False), tmp_path / "parts")
+    encode_part(tmp_path / "parts", Part(1, 1), encoder, progress=False)
+    encoder.section = encoder.section.model_copy(update={"passage_dtype": "int8"})
+    with pytest.raises(BuildError, match="passage_dtype None instead of 'int8'"):
+        encode_part(tmp_path / "parts", Part(1, 1), encoder, progress=False)
+
+
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        ({"dtype": "int8", "runtime": "torch"}, "drop --runtime torch"),
+        ({"dtype": "float16", "runtime": "openvino"}, "not in float16"),
+        ({"dtype": "int8", "device": "cuda"}, "is for the CPU"),
+        ({"runtime": "openvino", "encode_threads_alone": 1}, "give --encode-threads"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options, reason):
+    with pytest.raises(ValueError, match=reason):
+        OpenOptions(**options)
+
+
+def test_8_bits_are_computed_by_openvino_and_everything_else_by_torch_unless_told_otherwise(tmp_path):
+    assert choose_runtime("int8", None, None, tmp_path, 3) == OpenVino(tmp_path, 3)
+    assert choose_runtime("float32", "openvino", "cpu", tmp_path) == OpenVino(tmp_path)
+    assert all(choose_runtime(dtype, None, "cuda") is None for dtype in ("float32", "bfloat16", "float16"))
+
+
+def test_the_usual_cache_is_that_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert OpenVino().folder == tmp_path / "rag-r1" / "encoders"
