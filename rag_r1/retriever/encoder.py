@@ -117,6 +117,21 @@ def merge_lora(model: Any) -> None:
     transformer._hf_peft_config_loaded = False
 
 
+def weights_of(model: Any) -> dict[str, Any]:
+    """A copy of the weights that can be trained, by name."""
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def average_weights(model: Any, start: Mapping[str, Any], share: float) -> None:
+    """Make each weight w of the model start + share * (w - start): what WiSE-FT (arXiv 2109.01903) and
+    LM-Cocktail (arXiv 2311.13534) do against forgetting. `start`: by name, as `weights_of` gave them."""
+    import torch
+
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.lerp(start[name].to(parameter), parameter, share))
+
+
 def _whole(name: str, device: str | None) -> Any:
     from sentence_transformers import SentenceTransformer
 

@@ -85,6 +85,12 @@ class TrainOptions(Arguments):
     lora_rank: Positive = argument("of the adapters", "R", default=16)
     lora_alpha: Positive = argument("of the adapters", "A", default=64)
     lora_dropout: Share = argument("of the adapters", "P", default=0.1)
+    average_weights: Annotated[float, Field(gt=0, le=1), Must("a number above 0, to 1")] = argument(
+        "share of the trained weights in the saved model; the rest is those that the training started from, "
+        "so that the model forgets less (arXiv 2109.01903)",
+        "SHARE",
+        default=1.0,
+    )
     precision: Literal["fp32", "bf16", "fp16"] = argument("in which the model computes", default="fp32")
     gradient_checkpointing: bool = argument("save memory by computing activations twice", default=False)
     device: Literal["cpu", "auto"] = argument("cpu, or the accelerator if there is one", default="auto")

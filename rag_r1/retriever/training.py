@@ -25,7 +25,15 @@ from typing import Any
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from rag_r1.evaluation.run_folder import RunFolder
-from rag_r1.retriever.encoder import add_lora, freeze_unread, merge_lora, open_model, save_model
+from rag_r1.retriever.encoder import (
+    add_lora,
+    average_weights,
+    freeze_unread,
+    merge_lora,
+    open_model,
+    save_model,
+    weights_of,
+)
 from rag_r1.retriever.encoder_settings import EncoderSettings, read_settings, settings_of_index
 from rag_r1.retriever.loss import RetrieverLoss
 from rag_r1.retriever.train_options import TrainOptions
@@ -132,6 +140,7 @@ def _fit(
     from sentence_transformers.sentence_transformer.model_card import SentenceTransformerModelCardCallback
 
     model.model_card_data.generate_widget_examples = False
+    start = weights_of(model) if given.average_weights < 1 else None
     if given.lora:
         add_lora(model, given.lora_rank, given.lora_alpha, given.lora_dropout)
     else:
@@ -164,6 +173,8 @@ def _fit(
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if given.lora:
         merge_lora(model)
+    if start is not None:
+        average_weights(model, start, given.average_weights)
 
 
 class _Bar(ProgressCallback):

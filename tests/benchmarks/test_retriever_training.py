@@ -38,9 +38,10 @@ def test_the_interval_is_students_t_over_the_splits():
 
 
 def test_the_table_has_the_points_of_each_split_and_their_mean():
-    results = [{"untrained": {"5": 0.7}, "trained": {"5": after}} for after in (0.74, 0.72)]
+    after = {3: 0.74, 4: 0.72}
+    results = {number: {"untrained": {"5": 0.7}, "trained": {"5": value}} for number, value in after.items()}
     lines = table(results, [5])
-    assert lines[2:4] == ["| 0 | 70.0% | 74.0% | +4.0 |", "| 1 | 70.0% | 72.0% | +2.0 |"]
+    assert lines[2:4] == ["| 3 | 70.0% | 74.0% | +4.0 |", "| 4 | 70.0% | 72.0% | +2.0 |"]
     assert lines[4].startswith("recall@5: +3.0 points, ")
 
 
@@ -92,6 +93,7 @@ def test_a_result_is_read_again_with_the_same_settings(command, tmp_path, capsys
         ({"encoder": "other"}, "encoder"),
         ({"base-index": "elsewhere"}, "base_index"),
         ({"device": "cuda"}, "device"),
+        ({"dtype": "bfloat16"}, "dtype"),
     ],
 )
 def test_a_result_of_other_settings_is_refused_by_their_names(command, tmp_path, changed, named):
@@ -118,6 +120,15 @@ def test_a_result_that_does_not_say_its_settings_is_refused_before_anything_is_t
     with pytest.raises(SystemExit, match="split1/result.json: made with other settings"):
         main(command(splits=2))
     assert not (tmp_path / "work" / "split0").exists()
+
+
+def test_the_splits_begin_where_they_are_told_to(command, tmp_path, capsys):
+    result = put_result(command(), tmp_path / "work")
+    result.parent.rename(result.parent.with_name("split7"))
+    assert main([*command(), "--first-split", "7"]) == 0
+    assert "| 7 | 70.0% | 80.0% | +10.0 |" in capsys.readouterr().out
+    with pytest.raises(AssertionError, match="a split was trained"):
+        main(command())
 
 
 @pytest.mark.slow

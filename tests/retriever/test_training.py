@@ -105,14 +105,16 @@ def test_a_trained_retriever_is_indexed_and_served_with_the_settings_of_its_trai
 
 
 def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bytes(tmp_path, bert, log):
+    # Averaged: with the weights that the training started from, not those that it goes on from.
+    options = {"save_steps": 2, "average_weights": 0.7}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert main(words(whole, bert, save_steps=2)) == 0
+    assert main(words(whole, bert, **options)) == 0
     # Another number of threads rounds sums otherwise, and earlier tests may have set that of this process.
     code = (
         f"import sys, torch; torch.set_num_threads({torch.get_num_threads()})\n"
         "from rag_r1.retriever.train import main; sys.exit(main(sys.argv[1:]))"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, *words(killed, bert, save_steps=2)])
+    process = subprocess.Popen([sys.executable, "-c", code, *words(killed, bert, **options)])
     checkpoints = killed / "out" / "checkpoints"
     try:
         while newest(checkpoints) < 4:
@@ -129,7 +131,7 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bytes(tmp_path, ber
     resumed = last_checkpoint(checkpoints)
     assert resumed is not None and int(resumed.name.rpartition("-")[2]) >= 4
     assert {path.name for path in checkpoints.iterdir()}.isdisjoint({"checkpoint-900", "checkpoint-901"})
-    assert main(words(killed, bert, save_steps=2)) == 0
+    assert main(words(killed, bert, **options)) == 0
     assert weights(killed) == weights(whole)
     assert not checkpoints.exists()
 
@@ -161,6 +163,22 @@ def test_variants_train_and_leave_an_ordinary_model(tmp_path, bert, log, options
     before = SentenceTransformer(str(bert), device="cpu")
     text = PASSAGES["p0"]
     assert abs(model.encode(text) - before.encode(text, normalize_embeddings=True)).max() > 1e-3
+
+
+@pytest.mark.parametrize("options", [{}, {"lora": True, "lora_dropout": 0.0}], ids=["full", "lora"])
+def test_averaged_weights_lie_between_those_before_and_after_the_training(tmp_path, bert, log, options):
+    from safetensors.torch import load_file
+
+    def weights_at(share: float) -> dict[str, torch.Tensor]:
+        folder = tmp_path / str(share)
+        assert main(words(folder, bert, epochs=2, average_weights=share, **options)) == 0
+        return load_file(folder / "out" / "model" / "model.safetensors")
+
+    before, after, averaged = load_file(bert / "model.safetensors"), weights_at(1.0), weights_at(0.25)
+    assert before.keys() == after.keys() == averaged.keys()
+    assert any((after[name] - before[name]).abs().max() > 1e-3 for name in before)
+    for name, start in before.items():
+        assert torch.allclose(averaged[name], start + 0.25 * (after[name] - start), atol=1e-6), name
 
 
 @pytest.mark.full
