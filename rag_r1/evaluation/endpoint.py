@@ -47,6 +47,10 @@ class EngineFailure(Exception):
     """A request that got no usable answer."""
 
 
+class RequestRefused(EngineFailure):
+    """A request that the endpoint refuses for what it says, such as one longer than the model's context."""
+
+
 class _Again(Exception):
     """What may pass. `wait_s`: what the endpoint has asked for; `usage`: of a useless answer."""
 
@@ -232,7 +236,7 @@ class Endpoint:
             if wait_s:
                 self.pace.pause(wait_s)
             raise _Again(said, wait_s)
-        raise EngineFailure(f"refused: {said}")
+        raise RequestRefused(f"refused: {said}")
 
     async def _wait(self, attempt: int, again: _Again) -> None:
         back_off = self.options.backoff_s * 2**attempt * random.uniform(0.5, 1.5)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.agent.guard import ToolGuard
-from rag_r1.agent.trajectory import CallRecord, call_context
+from rag_r1.agent.trajectory import CallRecord
 from rag_r1.evaluation.card_facts import CardError, asked, identity
 from rag_r1.evaluation.pacing import Stop
 from rag_r1.evaluation.pool import Pool
@@ -119,7 +119,7 @@ class Candidates:
         async def wait(attempt: int) -> None:
             await asyncio.sleep(setup.failures.wait_s * 2**attempt)
 
-        context = partial(call_context, one.played.trajectory, setup.protocol.thought, one.turn)
+        context = partial(one.call_context, setup.protocol)
         [found] = await ToolGuard(tools, setup.failures, wait, context=context).call([call])
         if isinstance(found, Failure) or call.status != "ok":
             self.problem = found.detail if isinstance(found, Failure) else "the query was refused"
@@ -141,14 +141,16 @@ class Candidates:
         value = self.results.get(one.key, one.fingerprint)
         if value is None:
             return None
+        protocol = self.ready.setup.protocol
         return CandidatesRound(
             round_index=one.index,
-            reasoning_context=one.context(self.ready.setup.protocol),
+            reasoning_context=one.context(protocol),
             current_query=one.query,
             candidate_passage_ids=tuple(name for name, _ in value["documents"]),
             sent_query=value["sent"],
             history_queries=one.history,
             turn=one.turn,
+            reasoning=one.call_context(protocol).reasoning,
         )
 
 

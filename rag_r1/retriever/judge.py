@@ -5,7 +5,9 @@ judges are data: they are sent as JSON, apart from the instructions. Its reply m
 without a Markdown fence. A list of another length, or with one wrong entry, is refused as a whole, and the
 judge is asked again, up to `ATTEMPTS` times in each start of the command: first at temperature 0, then, since
 it would say the same again, at `AGAIN` and with another seed. So nothing is guessed, nothing is cut to
-length, and one malformed score costs a request rather than the round.
+length, and one malformed score costs a request rather than the round. A request that the endpoint itself
+refuses, since it is too long for the judge for example, has no list either; one that gets no answer is sent
+again by the next start.
 
 Every reply is on the step's tape (evaluation/tape.py), so a start that was killed asks nothing twice.
 """
@@ -20,7 +22,7 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 from rag_r1.evaluation.chat_engine import PATH, read_chat
-from rag_r1.evaluation.endpoint import Endpoint, EngineFailure
+from rag_r1.evaluation.endpoint import Endpoint, EngineFailure, RequestRefused
 from rag_r1.evaluation.exchange import Exchanges
 from rag_r1.evaluation.judge import JudgeArguments, judge_request
 from rag_r1.evaluation.tape import Tape
@@ -55,7 +57,8 @@ class Judge:
         self, name: str, told: str, case: Mapping[str, Any], read: Callable[[list[Any]], Read], before: int
     ) -> Read | None:
         """What `read` makes of the judge's list, which it refuses by raising ValueError; None after the last
-        attempt. `told`: the instructions. `before`: attempts of earlier starts, which are not repeated.
+        attempt, or if the endpoint refuses the request. `told`: the instructions. `before`: attempts of
+        earlier starts, which are not repeated.
 
         Raises Unanswered if the endpoint does not answer.
         """
@@ -68,6 +71,8 @@ class Judge:
                 reply = await exchanges.ask(PATH, body, read_chat, most)
             except EngineFailure as error:
                 self._note_unanswered(error)
+                if isinstance(error, RequestRefused):
+                    return None
                 raise Unanswered(str(error)) from error
             self._failures_in_a_row = 0
             try:

@@ -44,7 +44,8 @@ class _Record(BaseModel):
 class CandidatesRound(_Record):
     """A search of a trajectory. `reasoning_context`: what the policy wrote and was shown, up to the end of
     the turn that searches; `current_query`: the policy's query, and `sent_query` what the retriever was sent
-    for it; `turn`: number of the turn, from 0 (several searches may share one)."""
+    for it; `turn`: number of the turn, from 0 (several searches may share one); `reasoning`: the thought
+    before the query, which may be empty (None in records that do not keep it)."""
 
     round_index: RoundNumber
     reasoning_context: str
@@ -53,6 +54,7 @@ class CandidatesRound(_Record):
     sent_query: str | None = None
     history_queries: tuple[str, ...] = ()
     turn: int | None = None
+    reasoning: str | None = None
 
 
 class RoundsRecord(_Record):
@@ -122,7 +124,8 @@ class Utility(_Record):
 
 class TrainingRow(_Record):
     """A query with its positive passage, which is the first of `passage_ids`, and its negatives. `reasoning`:
-    the thought before the query, for a retriever that reads it (not in the published rows)."""
+    the thought before the query, for a retriever that reads it; empty if the policy wrote none, None if it is
+    not known (as in the published rows)."""
 
     dataset: str
     query_id: Name
@@ -132,7 +135,7 @@ class TrainingRow(_Record):
     query_text: str
     passage_ids: Annotated[tuple[Name, ...], Field(min_length=2)]
     scores: tuple[Utility, ...]
-    reasoning: str = ""
+    reasoning: str | None = None
 
     @model_validator(mode="after")
     def _aligned(self) -> TrainingRow:
@@ -180,8 +183,8 @@ def read_training_rows(*paths: str | Path) -> Iterator[TrainingRow]:
 
 
 def write_records(path: Path, records: Iterable[_Record]) -> int:
-    """Write a file all or nothing; returns the number of its records. Values that were not given are left
-    out."""
+    """Write a file all or nothing; returns the number of its records. Values that were not given, or are
+    None, are left out."""
     count = 0
 
     def lines() -> Iterator[str]:
@@ -196,7 +199,7 @@ def write_records(path: Path, records: Iterable[_Record]) -> int:
 
 def plain(record: _Record) -> Mapping[str, object]:
     """A record as JSON values."""
-    return record.model_dump(mode="json", exclude_unset=True)
+    return record.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
 
 def _read(kind: type[Record], line: bytes, place: str) -> Record:

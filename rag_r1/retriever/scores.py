@@ -2,8 +2,8 @@
 
 The files are those of `rag-r1 retriever data`, or of the published pipeline (records.py). With a file of
 candidates its order holds, of rounds and of candidates; without one, that of the correctness records, which
-name the query themselves. A round counts as unscored if a candidate lacks a score, so nothing is selected
-from a part of the candidates.
+name the query themselves. Only the candidates' records have the thought before a query. A round counts as
+unscored if a candidate lacks a score, so nothing is selected from a part of the candidates.
 
 In memory is only where each record stands in its file.
 """
@@ -71,6 +71,7 @@ class ScoreFiles:
             history_queries=one.history_queries if has_history else before,
             query=one.current_query,
             candidates=_scored(one.candidate_passage_ids, relevance, correctness),
+            reasoning=one.reasoning,
         )
 
     def _of_correctness(self, record: CorrectnessRecord, relevance: RelevanceRecord | None) -> Round:

@@ -65,7 +65,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Round:
-    """A query with its candidates, in the retriever's order."""
+    """A query with its candidates, in the retriever's order. `reasoning`: see TrainingRow."""
 
     dataset: str
     query_id: str
@@ -74,6 +74,7 @@ class Round:
     history_queries: tuple[str, ...]
     query: str
     candidates: tuple[Scored, ...]
+    reasoning: str | None = None
 
 
 @dataclass(frozen=True)
@@ -193,4 +194,5 @@ def _row(one: Round, passages: Sequence[Scored]) -> TrainingRow:
         query_text=one.query,
         passage_ids=tuple(passage.passage_id for passage in passages),
         scores=tuple(passage.utility for passage in passages),
+        reasoning=one.reasoning,
     )

@@ -82,6 +82,9 @@ def load(
     if not read:
         what = f"no training rows in {', '.join(map(str, rows))}"
         raise RecordsError(f"{what}: make them with rag-r1 retriever data")
+    if settings.mode == "reasoning" and not any((row.reasoning or "").strip() for row in read):
+        what = f"no row of {', '.join(map(str, rows))} has a thought in `reasoning`"
+        raise RecordsError(f"{what}, so --mode reasoning is as plain: give another mode")
     wanted = dict.fromkeys(name for row in read for name in row.passage_ids[: negatives + 1])
     found = _texts(wanted.keys(), Corpus(corpus), progress)
     if missing := [name for name in wanted if name not in found]:
@@ -121,7 +124,7 @@ def assemble(
 
 def query_text(row: TrainingRow, settings: EncoderSettings) -> str:
     """What a retriever is sent for the row's query, without the encoder's prefix."""
-    context = CallContext(row.question, row.history_queries, row.reasoning)
+    context = CallContext(row.question, row.history_queries, row.reasoning or "")
     return settings.format.query(context, row.query_text, settings.mode)
 
 
@@ -141,9 +144,12 @@ def _rows(
                 raise RecordsError(
                     f"{what}: leave --rank-weight out, or make the rows with --utility both or relevance"
                 )
-            if settings.mode == "reasoning" and not row.reasoning:
+            if settings.mode == "reasoning" and row.reasoning is None:
                 what = f"{place} has no `reasoning`, which --mode reasoning needs"
-                raise RecordsError(f"{what}: give another mode")
+                raise RecordsError(
+                    f"{what}: make the rows with this version of rag-r1 retriever data, select them with "
+                    "--candidates, or give another mode"
+                )
             yield row
 
 

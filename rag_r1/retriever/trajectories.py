@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.agent import PastTurn, Trajectory, Turn, UnknownToken
-from rag_r1.agent.trajectory import CallRecord
+from rag_r1.agent.trajectory import CallRecord, call_context
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.evaluation.evaluate import TRAJECTORIES
 from rag_r1.evaluation.run_folder import Outcome, RunError
@@ -33,6 +33,7 @@ from rag_r1.evaluation.tape import Usage
 from rag_r1.protocols import Call, Document, Protocol
 from rag_r1.records import RecordError, trajectory_of
 from rag_r1.retriever.results import fingerprint_of
+from rag_r1.retriever_query import CallContext
 from rag_r1.rows import step_answers_of
 
 #: Why trajectories are left out.
@@ -84,6 +85,10 @@ class SearchRound:
         beside = [_call(c) for i, c in enumerate(self.played.turns[self.turn].calls) if i != self.call]
         texts = [turn.text for turn in self.played.turns[: self.turn + 1]]
         return fingerprint_of([self.played.messages, texts, found, beside, self.call, self.query])
+
+    def call_context(self, protocol: Protocol) -> CallContext:
+        """Question, history and thought, as the search had them."""
+        return call_context(self.played.trajectory, protocol.thought, self.turn)
 
     def context(self, protocol: Protocol) -> str:
         """What was written and shown up to the end of the turn that searches."""

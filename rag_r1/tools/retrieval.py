@@ -3,11 +3,12 @@
 One client serves all trajectories of a process over one pool of connections. New queries that arrive within a
 millisecond or two of each other (`gather_s`) are sent together: an engine ends many turns in one step, and a
 request takes more CPU time than the queries in it. A query that is already in flight for another trajectory
-is awaited, not sent again (single flight), and one that was answered before comes from an LRU cache. The
-trajectories of a GRPO group send the same queries, so both matter. Whatever can go wrong on the wire (refused
-connection, time-out, 5xx, 429, broken JSON, wrong shape) is retried with exponential back-off and jitter;
-after the last retry the query gets a `Failure`, never an exception, so a dead retriever costs one bounded
-error observation and not the run. Failures are not cached. Redirects are errors; nothing is decompressed.
+is awaited, not sent again (single flight), and one that was answered before comes from an LRU cache, until
+the server has reloaded its index (kept_answers.py). The trajectories of a GRPO group send the same queries,
+so both matter. Whatever can go wrong on the wire (refused connection, time-out, 5xx, 429, broken JSON, wrong
+shape) is retried with exponential back-off and jitter; after the last retry the query gets a `Failure`, never
+an exception, so a dead retriever costs one bounded error observation and not the run. Failures are not
+cached. Redirects are errors; nothing is decompressed.
 
 With `agentic_input` the server is sent more than the query: what its encoder was trained on, e.g. the
 question beside it (rag_r1/retriever_query.py). Separator and mode are the server's own (query_format.py).
@@ -28,11 +29,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-from cachetools import LRUCache
 
 from rag_r1.options import options_from
 from rag_r1.protocols import Document, Failure
 from rag_r1.retriever_query import Context
+from rag_r1.tools.kept_answers import KeptAnswers
 from rag_r1.tools.query_format import (
     MAX_READY_BYTES,
     VERSION_HEADER,
@@ -96,7 +97,7 @@ class RetrievalClient:
     def __init__(self, config: RetrieverConfig):
         self.config = config
         self.stats = ClientStats()
-        self._cache: LRUCache = LRUCache(max(1, config.cache_size))
+        self._kept = KeptAnswers(config.cache_size)
         self._in_flight: dict[str, asyncio.Future[Result]] = {}
         self._tasks: set[asyncio.Task] = set()
         #: Turns whose queries wait for others, and the timer that ends their wait.
@@ -127,7 +128,7 @@ class RetrievalClient:
         fresh: list[str] = []
         for query in queries:
             self.stats.queries += 1
-            if (hit := self._cache.get(query)) is not None:
+            if (hit := self._kept.get(query)) is not None:
                 self.stats.cached += 1
                 waiting.append(hit)
                 continue
@@ -182,6 +183,7 @@ class RetrievalClient:
     async def _fetch(self, turns: list[list[str]]) -> None:
         queries = [query for turn in turns for query in turn]
         results: list[Result] = [failure("cancelled")] * len(queries)
+        sent_at = self._kept.changes
         try:
             self.stats.sent += len(queries)
             results = await self._ask_with_retries(turns)
@@ -189,15 +191,15 @@ class RetrievalClient:
             logger.exception("search failed at %s", self.config.endpoint)
             results = [failure(f"{type(error).__name__}: {error}")] * len(queries)
         finally:  # also when cancelled: a future without a task would never be resolved
-            self._settle(queries, results)
+            self._settle(queries, results, sent_at)
 
-    def _settle(self, queries: list[str], results: list[Result]) -> None:
+    def _settle(self, queries: list[str], results: list[Result], sent_at: int = 0) -> None:
         """Deliver the results to all searches that wait for these queries."""
         for query, result in zip(queries, results, strict=True):
             if isinstance(result, Failure):
                 self.stats.failed += 1
-            elif self.config.cache_size:
-                self._cache[query] = result
+            else:
+                self._kept.keep(query, result, sent_at)
             future = self._in_flight.pop(query)
             if not future.done():
                 future.set_result(result)
@@ -261,7 +263,7 @@ class RetrievalClient:
 
     async def _ask(self, queries: list[str]) -> list[list[Document] | str]:
         """For each query its documents, or what is wrong with them."""
-        payload = self.config.spoken.payload(queries, self.config.topk)
+        payload, sent_at = self.config.spoken.payload(queries, self.config.topk), self._kept.changes
         # A redirect would carry queries and token to an address that nobody has configured.
         posted = self._connected().post(self.config.endpoint, json=payload, allow_redirects=False)
         async with posted as response:
@@ -269,7 +271,9 @@ class RetrievalClient:
                 raise aiohttp.ClientResponseError(
                     response.request_info, response.history, status=response.status, headers=response.headers
                 )
-            self._format.seen(response.headers.get(VERSION_HEADER))
+            version = response.headers.get(VERSION_HEADER)
+            self._format.seen(version)
+            self._kept.seen(version, sent_at)
             body = await _body(response, MAX_RESPONSE_BYTES)
         if len(body) > MAX_RESPONSE_BYTES:
             raise _WrongAnswer(f"more than {MAX_RESPONSE_BYTES} bytes")

@@ -10,17 +10,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 from typing import Any
 
-#: From the judged case (question, accepted_answers, given_answer) to the reply; None: status 500.
+#: From the judged case (question, accepted_answers, given_answer) to the reply; None: status `failure`.
 Reply = Callable[[dict[str, Any]], str | None]
 
 
 @dataclass
 class ScriptedJudge:
-    """`cases`: what was asked, in order; `most`: most requests at a time; `keys`: the headers seen."""
+    """`failure`: the status where there is no reply; `cases`: what was asked, in order; `most`: most requests
+    at a time; `keys`: the headers seen."""
 
     reply: Reply
     pause: Callable[[], None] = lambda: None
     url: str = ""
+    failure: int = 500
     cases: list[dict[str, Any]] = field(default_factory=list)
     bodies: list[dict[str, Any]] = field(default_factory=list)
     keys: set[str | None] = field(default_factory=set)
@@ -55,7 +57,7 @@ def scripted_judge(reply: Reply, pause: Callable[[], None] = lambda: None) -> It
             choice = {"message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
             usage = {"prompt_tokens": 100, "completion_tokens": 1}
             data = json.dumps({"choices": [choice], "usage": usage}).encode()
-            self.send_response(500 if said is None else 200)
+            self.send_response(judge.failure if said is None else 200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()

@@ -29,10 +29,12 @@ Mood = Callable[[dict[str, Any], str, int], str | None]
 
 @dataclass
 class DescribedPolicy(ReadingPolicy):
-    """With a retrieval server that tells its encoder's `separator`, if it has one. `breaks`: for which
-    prompts the model gives no answer."""
+    """With a retrieval server that tells its encoder's `separator`, if it has one. `thinks`: before each
+    search but the first it writes down what it searched for before. `breaks`: for which prompts the model
+    gives no answer."""
 
     separator: str | None = None
+    thinks: bool = False
     breaks: Callable[[str], bool] | None = None
 
     async def _complete(self, request: web.Request) -> web.Response:
@@ -40,6 +42,12 @@ class DescribedPolicy(ReadingPolicy):
         if self.breaks is not None and self.breaks(prompt):
             return web.json_response({"error": {"message": "broken"}}, status=500)
         return await super()._complete(request)
+
+    def _turn(self, question: Question, given: str) -> str:
+        text, searched = super()._turn(question, given), given.count("<search>")
+        if self.thinks and searched and text.startswith("<search>"):
+            return f"<think> {question.lookups[searched - 1].entity} </think>{text}"
+        return text
 
     async def _ready(self, request: web.Request) -> web.Response:
         if self.separator is None:

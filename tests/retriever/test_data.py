@@ -4,6 +4,7 @@ tells."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -14,7 +15,9 @@ from rag_r1.demo.policy import policy_path
 from rag_r1.demo.search import WorldSearch
 from rag_r1.evaluation import evaluate
 from rag_r1.retriever import data, data_steps
+from rag_r1.retriever.encoder_settings import EncoderSettings
 from rag_r1.retriever.records import read_training_rows
+from rag_r1.retriever.training_data import load
 from rag_r1.rows import QuestionRow, read_rows, write_rows
 
 pytestmark = pytest.mark.slow
@@ -101,6 +104,44 @@ def test_the_retriever_is_sent_what_the_agent_sends_it_and_records_keep_both(tmp
     assert all("[SEP]" not in row.query_text for row in rows)
 
 
+def test_a_row_has_the_thought_that_its_query_was_sent_with(tmp_path, tokenizer):
+    settings = EncoderSettings(
+        pooling="mean",
+        normalize=True,
+        query_prefix="",
+        passage_prefix="",
+        separator=" [SEP] ",
+        max_length=512,
+        mode="reasoning",
+    )
+    out = tmp_path / "out"
+    with scored_world(tmp_path, tokenizer, separator=settings.separator) as world:
+        world.policy.thinks, world.policy.described = True, {"query_mode": "reasoning"}
+        words = [*world.words(out, *FEW, "--utility", "relevance"), "rag_r1.retriever.agentic_input=true"]
+        assert data.main(words) == 0
+        asked = len(world.policy.bodies), len(world.judge.bodies)
+        made = {name: (out / name).read_bytes() for name in ("candidates.jsonl", "train.jsonl")}
+        for name, whole in made.items():  # as before rows had thoughts
+            assert b', "reasoning": "' in whole
+            (out / name).write_bytes(re.sub(rb', "reasoning": "[^"]*"', b"", whole))
+        assert data.main(words) == 0
+        assert made == {name: (out / name).read_bytes() for name in made}, "the same command adds them"
+        assert asked == (len(world.policy.bodies), len(world.judge.bodies)), "and asks nothing for it"
+    lookups = {question.id: [lookup.entity for lookup in question.lookups] for question in world.questions}
+    sent = {}
+    for record in lines(out / "candidates.jsonl"):
+        for one in record["trajectory"]:
+            number = one["round_index"]
+            thought = lookups[record["id"]][number - 2] if number > 1 else ""
+            assert one["reasoning"] == thought
+            sent[record["id"], number] = one["sent_query"]
+            assert one["sent_query"] == " [SEP] ".join(filter(None, [thought, one["current_query"]]))
+    rows = list(read_training_rows(out / "train.jsonl"))
+    assert {bool(row.reasoning) for row in rows} == {True, False}
+    read = load([out / "train.jsonl"], [out / "passages.jsonl"], settings, negatives=3, progress=False)
+    assert read.queries == [sent[row.query_id, row.round_index] for row in rows], "a training reads the same"
+
+
 def test_a_server_that_has_reloaded_the_same_index_is_the_same_and_one_with_another_is_not(
     tmp_path, tokenizer, capsys
 ):
@@ -139,6 +180,18 @@ def test_the_judge_sees_the_query_and_its_sub_answer_and_not_the_question(made):
     assert not any(question.text in told for question in world.questions)
     whole = [case for case in world.judge.cases if "searches" in case]
     assert sorted(case["question"] for case in whole) == sorted(q.text for q in world.questions)
+
+
+def test_where_the_judge_is_not_sure_passages_are_scored_without_a_sub_answer(tmp_path, tokenizer):
+    def mood(case, said, attempt):
+        return json.dumps(["Not sure.", *json.loads(said)[1:]]) if "searches" in case else said
+
+    with scored_world(tmp_path, tokenizer, mood=mood) as world:
+        assert data.main(world.words(tmp_path / "out", *FEW, "--utility", "relevance")) == 0
+        asked = [case for case in world.judge.cases if "passages" in case]
+    first = {question.lookups[0].entity for question in world.questions}
+    assert {case["query"] for case in asked} > first
+    assert {case["query"] for case in asked if "answer" not in case} == first
 
 
 def test_a_finished_run_asks_nothing_and_another_rule_only_selects_again(made, capsys):
@@ -456,6 +509,29 @@ def test_a_judge_that_is_gone_costs_no_score_twice(made, tmp_path, tokenizer, ca
     whole = sum(-(-len(names) // 10) for names in candidates)
     assert 0 < scored < every == whole, "a round is scored when its sub-answer is settled, and then once"
     assert (tmp_path / "out" / "train.jsonl").read_bytes() == (made[1] / "train.jsonl").read_bytes()
+
+
+def test_a_trajectory_that_is_too_long_for_the_judge_is_scored_without_sub_answers(made, tmp_path, tokenizer):
+    def mood(case, said, attempt):
+        return None if "searches" in case and "river" in case["question"] else said
+
+    with scored_world(tmp_path, tokenizer, mood=mood) as world:
+        world.judge.failure = 400
+        assert data.main(world.words(tmp_path / "out", *FEW)) == 0
+        refused = {case["question"] for case in world.judge.cases if "searches" in case} - {
+            question.text for question in world.questions if "river" not in question.text
+        }
+        assert refused and sum("searches" in case for case in world.judge.cases) == len(world.questions)
+    scored, every = (
+        {(r["id"], r["round_index"]) for r in lines(folder / "relevance.jsonl")}
+        for folder in (tmp_path / "out", made[1])
+    )
+    assert scored == every
+    answered = {record["id"] for record in lines(tmp_path / "out" / "sub_answers.jsonl")}
+    assert answered == {question.id for question in world.questions if question.text not in refused}
+    searches = {question.text: len(question.lookups) for question in world.questions}
+    alone = sum("answer" not in case for case in world.judge.cases if "passages" in case)
+    assert alone >= sum(searches[text] for text in refused)
 
 
 def test_passages_beside_a_candidate_are_of_other_questions_and_say_nothing(made, tmp_path):

@@ -79,6 +79,20 @@ def test_with_candidates_their_order_holds_and_relevance_alone_names_its_query(t
     assert {(row.question, row.history_queries) for row in rows} == {("Who?", ("first",))}
 
 
+def test_rows_have_the_thoughts_of_the_candidates_if_those_know_them(tmp_path):
+    known, unknown = candidates("q1"), candidates("q2")
+    known["trajectory"][1]["reasoning"] = "Now the second."
+    write(tmp_path / "candidates.jsonl", known, unknown)
+    write(tmp_path / "relevance.jsonl", *(relevance(name, {"p4": 80}) for name in ("q1", "q2")))
+    assert main(words(tmp_path, "candidates", "relevance", utility="relevance")) == 0
+    rows = list(read_training_rows(tmp_path / "train.jsonl"))
+    assert [(row.query_id, row.reasoning) for row in rows] == [("q1", "Now the second."), ("q2", None)]
+    assert ["reasoning" in line for line in (tmp_path / "train.jsonl").read_text().splitlines()] == [
+        True,
+        False,
+    ]
+
+
 def test_a_round_with_a_score_missing_gives_no_row(tmp_path, capsys):
     write(tmp_path / "correctness.jsonl", correctness("q1", "p3"), correctness("q2", "p3"))
     write(tmp_path / "relevance.jsonl", relevance("q1", {"p3": 90}, NAMES[:-1]))

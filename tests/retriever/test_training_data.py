@@ -120,8 +120,17 @@ def test_a_row_that_cannot_be_used_is_named(tmp_path, wrong, words):
 def test_no_rows_and_rows_without_a_thought_are_refused(tmp_path):
     with pytest.raises(RecordsError, match="no training rows in .*rag-r1 retriever data"):
         loaded(tmp_path, [])
-    with pytest.raises(RecordsError, match="row 1 .* has no `reasoning`"):
-        loaded(tmp_path, [row(0)], mode="reasoning")
+    thought = row(0, reasoning="I need the animal.")
+    with pytest.raises(RecordsError, match="row 2 .* has no `reasoning`.*retriever data.*another mode"):
+        loaded(tmp_path, [thought, row(1)], mode="reasoning")
+    with pytest.raises(RecordsError, match="no row of .*rows.jsonl has a thought.*another mode"):
+        loaded(tmp_path, [row(0, reasoning=""), row(1, reasoning=" ")], mode="reasoning")
+
+
+def test_where_the_policy_wrote_no_thought_the_query_stands_alone_as_in_a_search(tmp_path):
+    rows = [row(0, reasoning="I need the animal."), row(3, reasoning="")]
+    queries = loaded(tmp_path, rows, mode="reasoning").queries
+    assert queries == ["query: I need the animal. [SEP] cat", "query: hen"]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.permutations(sorted(PASSAGES)[:6])), min_size=1, max_size=8))

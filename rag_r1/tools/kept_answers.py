@@ -1,0 +1,41 @@
+"""The answers that a client has kept, all of one version of the server's index.
+
+A server that reloads its index says so in its next answer (`X-Index-Version`). What was kept until then is of
+another index, and is forgotten. Requests that were under way at that moment may bring answers of either; so
+the answer to a request is kept only if no other version has been seen since it was sent. A server of another
+make, which names no version, is taken to have one index for ever.
+"""
+
+from __future__ import annotations
+
+from cachetools import LRUCache
+
+from rag_r1.protocols import Document
+
+
+class KeptAnswers:
+    """The documents of the `size` queries that were last asked for; see the top of the module."""
+
+    def __init__(self, size: int):
+        self._kept: LRUCache[str, list[Document]] = LRUCache(size)
+        self._version: str | None = None
+        #: How often another version was seen; a request remembers the number at which it was sent.
+        self.changes = 0
+
+    def get(self, query: str) -> list[Document] | None:
+        """What was found for a query, or None."""
+        return self._kept.get(query)
+
+    def keep(self, query: str, documents: list[Document], sent_at: int) -> None:
+        """Keep what a request has found that was sent at this number of changes."""
+        if self._kept.maxsize and sent_at == self.changes:
+            self._kept[query] = documents
+
+    def seen(self, version: str | None, sent_at: int) -> None:
+        """Note the version in the answer to a request that was sent at this number of changes."""
+        if version is None or sent_at != self.changes:
+            return
+        if self._version not in (None, version):
+            self._kept.clear()
+            self.changes += 1
+        self._version = version
