@@ -24,13 +24,14 @@ import yaml
 from pydantic import Field
 
 from rag_r1.options import Must, OptionFault, OptionsError, PositiveCount, Text, options, options_from
+from rag_r1.retriever_query import Mode
 
 Texts = Annotated[tuple[Text, ...], Must("a list of texts")]
 Paths = Annotated[tuple[Text, ...], Field(min_length=1), Must("a list of at least one path")]
 Flags = Annotated[dict[Text, Any], Must("a mapping of options")]
 Start = Literal["base", "previous"]
-#: What a query is sent with (rag_r1/retriever_query.py). Training data have no thoughts, so not `reasoning`.
-Query = Literal["plain", "agentic", "history"]
+#: What a query is sent with (rag_r1/retriever_query.py).
+Query = Mode
 
 
 class PlanError(ValueError):

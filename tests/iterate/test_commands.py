@@ -38,7 +38,12 @@ def test_options_are_flags_with_their_values():
 
 @pytest.mark.parametrize(
     ("query", "agentic", "mode"),
-    [("plain", "false", None), ("agentic", "true", None), ("history", "true", "history")],
+    [
+        ("plain", "false", None),
+        ("agentic", "true", None),
+        ("history", "true", "history"),
+        ("reasoning", "true", "reasoning"),
+    ],
 )
 def test_an_index_decides_what_its_queries_are_sent_with(query, agentic, mode):
     keys = dict(key.split("=") for key in query_keys(query))

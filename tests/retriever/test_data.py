@@ -17,7 +17,7 @@ from rag_r1.evaluation import evaluate
 from rag_r1.retriever import data, data_steps
 from rag_r1.retriever.encoder_settings import EncoderSettings
 from rag_r1.retriever.records import read_training_rows
-from rag_r1.retriever.training_data import query_text
+from rag_r1.retriever.training_data import load
 from rag_r1.rows import QuestionRow, read_rows, write_rows
 
 pytestmark = pytest.mark.slow
@@ -138,7 +138,8 @@ def test_a_row_has_the_thought_that_its_query_was_sent_with(tmp_path, tokenizer)
             assert one["sent_query"] == " [SEP] ".join(filter(None, [thought, one["current_query"]]))
     rows = list(read_training_rows(out / "train.jsonl"))
     assert {bool(row.reasoning) for row in rows} == {True, False}
-    assert all(query_text(row, settings) == sent[row.query_id, row.round_index] for row in rows)
+    read = load([out / "train.jsonl"], [out / "passages.jsonl"], settings, negatives=3, progress=False)
+    assert read.queries == [sent[row.query_id, row.round_index] for row in rows], "a training reads the same"
 
 
 def test_a_server_that_has_reloaded_the_same_index_is_the_same_and_one_with_another_is_not(
@@ -179,6 +180,18 @@ def test_the_judge_sees_the_query_and_its_sub_answer_and_not_the_question(made):
     assert not any(question.text in told for question in world.questions)
     whole = [case for case in world.judge.cases if "searches" in case]
     assert sorted(case["question"] for case in whole) == sorted(q.text for q in world.questions)
+
+
+def test_where_the_judge_is_not_sure_passages_are_scored_without_a_sub_answer(tmp_path, tokenizer):
+    def mood(case, said, attempt):
+        return json.dumps(["Not sure.", *json.loads(said)[1:]]) if "searches" in case else said
+
+    with scored_world(tmp_path, tokenizer, mood=mood) as world:
+        assert data.main(world.words(tmp_path / "out", *FEW, "--utility", "relevance")) == 0
+        asked = [case for case in world.judge.cases if "passages" in case]
+    first = {question.lookups[0].entity for question in world.questions}
+    assert {case["query"] for case in asked} > first
+    assert {case["query"] for case in asked if "answer" not in case} == first
 
 
 def test_a_finished_run_asks_nothing_and_another_rule_only_selects_again(made, capsys):

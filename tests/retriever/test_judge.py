@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.retriever.judge import instructions, read_list, read_scores, read_texts
+from rag_r1.retriever.relevance import NOT_SURE
 
 
 @pytest.mark.parametrize("reply", ["[1, 2]", " [1,\n2]\n", "```json\n[1, 2]\n```", "```\n[1, 2]\n```"])
@@ -47,6 +48,13 @@ def test_sub_answers_are_as_many_texts_as_there_are_searches(values):
 
 def test_white_space_around_a_sub_answer_is_removed():
     assert read_texts([" Rome ", "Not Sure"], 2) == ["Rome", "Not Sure"]
+
+
+def test_the_instructions_have_the_published_bands_and_the_word_for_what_is_not_known():
+    lines = instructions("relevance").splitlines()
+    starts = [int(line.split(" to ")[0]) for line in lines if " to " in line[:6]]
+    assert starts == [81, 61, 41, 21, 0]
+    assert f"write {NOT_SURE}." in instructions("sub_answers")
 
 
 @pytest.mark.parametrize("name", ["sub_answers", "relevance"])

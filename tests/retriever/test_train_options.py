@@ -32,10 +32,10 @@ def test_the_recipe_of_the_paper_has_its_numbers():
     assert (given.lora, given.lora_rank, given.lora_alpha, given.lora_dropout) == (False, 16, 64, 0.1)
 
 
-def test_both_recipes_are_there_and_can_be_read():
-    assert [path.stem for path in RECIPES] == ["retriever_cpu", "retriever_gpu"]
+def test_all_recipes_are_there_and_can_be_read():
+    assert [path.stem for path in RECIPES] == ["retriever_cpu", "retriever_demo", "retriever_gpu"]
     for path in RECIPES:
-        assert read(f"--recipe={path}", *REQUIRED).mode == "agentic"
+        assert read(f"--recipe={path}", "--model=m", *REQUIRED).mode == "agentic"
 
 
 def test_the_command_line_comes_before_the_recipe(tmp_path):
