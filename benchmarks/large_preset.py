@@ -24,8 +24,8 @@ every question: the disk's own latency.
 
 A finished step is not repeated, and a build that was killed continues: the same command goes on. Its seconds
 are then those of all attempts together. ``--report`` prints what there is so far. At the end, or with
-``--report``, the time that ``--estimate`` passages would take is told: steps in proportion to the passages,
-merging in the proportion of the build's own estimates for both numbers (indexing/plan.py).
+``--report``, the time that ``--estimate`` passages would take at these rates is told: steps in proportion to
+the passages; merging between what adding alone and what training alone would grow to.
 """
 
 from __future__ import annotations

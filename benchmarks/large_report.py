@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 MB = 1e6
@@ -24,7 +25,7 @@ def report(results: dict, index: Path, dimension: int, estimate: int) -> str:
         lines += [f"| {name}, on disk | {size / MB:,.1f} MB |" for name, size in sizes.items()]
     lines += _search(results, run["passages"])
     if "merge" in results and results["merge"]["done"]:
-        lines += ["", *_estimate(results, steps, dimension, estimate)]
+        lines += ["", *_estimate(steps, run, dimension, estimate)]
     return "\n".join(lines)
 
 
@@ -72,29 +73,28 @@ def _search(results: dict, passages: int) -> list[str]:
     return lines
 
 
-def _estimate(results: dict, steps: dict, dimension: int, passages: int) -> list[str]:
-    """Steps in proportion; merging in the proportion of the build's own estimates (indexing/plan.py)."""
-    from retrieval_server.indexing.plan import duration, measured, needs_of, size
-    from retrieval_server.indexing.presets import PRESETS
-
-    run = results["run"]
-    preset = PRESETS[run["preset"]]
-
-    def told(number: int) -> float:
-        return measured(preset, range(number), dimension, None, 64, encodes=False).index_s
+def _estimate(steps: dict, run: dict, dimension: int, passages: int) -> list[str]:
+    """Steps in proportion to the passages. Of merging, adding grows with them too, and with the depth of the
+    graph over the cells; training with cells times sample. How the two share its time is not measured, so
+    there are two bounds."""
+    from retrieval_server.indexing.faiss_build import sample_size
+    from retrieval_server.indexing.plan import duration, needs_of, size
+    from retrieval_server.indexing.presets import PRESETS, cells_for
 
     ratio = passages / run["passages"]
-    longer = told(passages) / max(told(run["passages"]), 1e-9)
+    cells = [cells_for(number) for number in (run["passages"], passages)]
+    adding = ratio * math.log2(2 * cells[1]) / math.log2(2 * cells[0])
+    few, many = (cell * sample_size(cell) for cell in cells)
+    bounds = sorted((adding, many / few))
 
-    def scaled(clock: str) -> dict[str, float]:
-        return {name: (longer if name == "merge" else ratio) * found[clock] for name, found in steps.items()}
+    def total(clock: str, merging: float) -> str:
+        scaled = ((merging if name == "merge" else ratio) * found[clock] for name, found in steps.items())
+        return duration(sum(scaled))
 
-    wall = scaled("wall")
-    needs = needs_of(preset, passages, dimension, encodes=False, with_encoder=False)
+    needs = needs_of(PRESETS[run["preset"]], passages, dimension, encodes=False, with_encoder=False)
     return [
-        f"{passages:,} passages, from these rates: about {duration(sum(wall.values()))} "
-        f"({', '.join(f'{name} {duration(seconds)}' for name, seconds in wall.items())}), of which "
-        f"{duration(sum(scaled('cpu').values()))} of processor time; "
-        f"{size(needs.memory)} of memory for the index, {size(needs.build_memory)} for the build, "
-        f"{size(3 * needs.disk)} of disk with parts and shards."
+        f"{passages:,} passages, these steps at these rates: {total('wall', bounds[0])} to "
+        f"{total('wall', bounds[1])} by the clock, {total('cpu', bounds[0])} to {total('cpu', bounds[1])} of "
+        f"processor time; {size(needs.memory)} of memory for the index, {size(needs.build_memory)} for the "
+        f"build, {size(3 * needs.disk)} of disk with parts and shards."
     ]

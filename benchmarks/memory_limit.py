@@ -10,6 +10,7 @@ where that has no memory controller, of version 1.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ _HIERARCHIES = (
     (Path("/sys/fs/cgroup"), "memory.max", "memory.peak"),
     (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.max_usage_in_bytes"),
 )
+_BUSY_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -59,5 +61,18 @@ def memory_limit(size: int) -> Iterator[MemoryLimit]:
             yield MemoryLimit(folder, peak)
             return
         finally:
-            folder.rmdir()
+            _remove(folder)
     yield MemoryLimit(None)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a group. A process that has just ended may keep it busy for a moment."""
+    end = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            folder.rmdir()
+            return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)

@@ -37,6 +37,7 @@ from retrieval_server.folder.manifest import (
 from retrieval_server.folder.passages import PassageStore, PassageWriter
 from retrieval_server.folder.shard_set import shard_folder
 from retrieval_server.folder.vector_rows import RowLayout
+from retrieval_server.search.faiss_files import open_index
 
 _EXACT = re.compile(r"(IVF\d+,)?Flat")
 _VECTORS_AT_ONCE = 65536
@@ -113,7 +114,7 @@ def _split_faiss(path: Path, rows: range, out: Path) -> None:
 def _split_compressed(folder: Path, rows: range, target: Path, layout: RowLayout) -> None:
     """Copy these rows, and their codes from the cells of the whole.
 
-    To encode the rows again would give the same codes, and take as long as the building did.
+    To encode the rows again would take as long as the building did, and round other digits.
     """
     import faiss
 
@@ -122,9 +123,9 @@ def _split_compressed(folder: Path, rows: range, target: Path, layout: RowLayout
         for first in range(rows.start, rows.stop, _VECTORS_AT_ONCE):
             some = min(_VECTORS_AT_ONCE, rows.stop - first)
             stream.write(source.read(some * layout.row_bytes))
-    whole = faiss.read_index(str(folder / FAISS_INDEX))
-    shard = faiss.clone_index(whole)
+    shard = faiss.read_index(str(folder / FAISS_INDEX))
     shard.reset()  # removes the codes, keeps what was trained
+    whole = open_index(folder / FAISS_INDEX, mapped=True)
     source_cells, cells = (faiss.extract_index_ivf(index) for index in (whole, shard))
     for cell in range(cells.nlist):
         many = source_cells.invlists.list_size(cell)

@@ -65,7 +65,18 @@ def test_a_report_of_an_unfinished_run_tells_what_there_is(tmp_path):
     steps["merge"] = {"wall": 9.0, "cpu": 8.0, "peak": 70.0, "done": False}
     told = report({"run": {"passages": 1000, "preset": "small"}, **steps}, tmp_path / "none", 384, 10**6)
     assert "| corpus | 3 | 2 | 50 |" in told and "| merge (not finished) | 9 | 8 | 70 |" in told
-    assert "recall" not in told and "from these rates" not in told
+    assert "recall" not in told and "at these rates" not in told
+
+
+def test_what_more_passages_would_take_grows_with_them_and_with_the_work_of_training(tmp_path):
+    steps = {"passages": {"wall": 100.0, "cpu": 10.0, "peak": 1.0, "done": True}}
+    steps["merge"] = {"wall": 1000.0, "cpu": 100.0, "peak": 1.0, "done": True}
+    results = {"run": {"passages": 10**6, "preset": "small"}, **steps}
+    same = report(results, tmp_path / "none", 384, 10**6).splitlines()[-1]
+    assert "19 min to 19 min by the clock, 2 min to 2 min of processor time" in same
+    told = report(results, tmp_path / "none", 384, 2 * 10**7).splitlines()[-1]
+    # 2,048 cells become 16,384: adding takes 20 x 15/12 as long, training 64 times.
+    assert "8 h to 19 h by the clock, 45 min to 2 h of processor time" in told
 
 
 @pytest.mark.full
@@ -94,7 +105,7 @@ def test_an_index_is_built_split_searched_and_served_and_nothing_of_it_twice(tmp
     told = run("benchmarks/large_preset.py", *given)
     for line in ("| part 4 of 4 |", "| 2 shards, merged |", "| index, warm |", "| start to ready, files"):
         assert line in told
-    assert "20,000,000 passages, from these rates" in told
+    assert "20,000,000 passages, these steps at these rates" in told
     before = (tmp_path / "work" / "results.json").read_text()
     run("benchmarks/large_preset.py", *given)
     assert (tmp_path / "work" / "results.json").read_text() == before

@@ -102,3 +102,11 @@ def test_what_the_power_law_expects_is_what_a_larger_sample_of_the_same_has():
     found = nearest(many, many[:500], 11)[:, 1:].mean(axis=0)
     assert expected(2000, first, dimension, 2000, 1) == pytest.approx(1 - first**2 / 2)
     assert expected(2000, first, dimension, 8000, 1) == pytest.approx(found[0], abs=0.03)
+
+
+def test_a_row_lies_nearer_to_its_parent_than_to_nearly_all_other_passages():
+    vectors = SyntheticVectors(REAL, 200)
+    parents = vectors.parents(0)[:200]
+    scores = vectors[:] @ REAL.T
+    own = scores[np.arange(200), parents]
+    assert np.median((scores > own[:, None]).sum(axis=1)) < 10
