@@ -10,7 +10,9 @@ processor time: median milliseconds a text, and the median over the rounds of to
 one's. ``recall`` encodes questions and passages, searches all of them exactly, and compares with torch in
 float32: the share of the supporting passages among the first k; the questions with the same first three ids
 in the same order; and the questions whose first ten ids change if they are encoded alone instead of 64 at
-once. With --passages the corpus is cut to the supporting passages and the first others.
+once. With --passages the corpus is cut to the supporting passages and the first others. With --index the
+passages are not encoded: the vectors of that index, exact and in float32, stand for those of torch, and only
+the questions are compared.
 """
 
 from __future__ import annotations
@@ -50,6 +52,9 @@ class Command(Options):
     questions: Annotated[Path, Flag("JSONL", metavar="FILE")]
     corpus: Annotated[Path, Flag(".jsonl.gz with id and contents", metavar="FILE")]
     passages: Annotated[AtLeastOne | None, Flag("cut the corpus to so many", metavar="N")] = None
+    index: Annotated[
+        Path | None, Flag("recall: an index of --corpus, with --factory Flat", metavar="DIR")
+    ] = None
     encoder: Annotated[str, Flag("a model folder, or minilm", metavar="NAME_OR_PATH")] = "minilm"
     threads: Annotated[AtLeastOne, Flag("of the encoder")] = 1
     rounds: Annotated[AtLeastOne, Flag("speed: rounds")] = 7
@@ -117,22 +122,37 @@ def first_ids(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
     return np.argsort(-scores, axis=1, kind="stable")[:, : max(_KS)]
 
 
-def recall(encoders: dict[str, object], rows: list[dict], corpus: dict[str, str]) -> None:
+def vectors_of(index: Path, corpus: dict[str, str]) -> np.ndarray:
+    """The vectors that an index has of these passages, in their order."""
+    from retrieval_server.folder.manifest import FAISS_INDEX, PASSAGES
+    from retrieval_server.folder.passages import PassageStore
+    from retrieval_server.search.faiss_files import open_index
+
+    rows = {passage.id: row for row, passage in enumerate(PassageStore(index / PASSAGES))}
+    return open_index(index / FAISS_INDEX).reconstruct_batch([rows[key] for key in corpus])
+
+
+def recall(
+    encoders: dict[str, object], rows: list[dict], corpus: dict[str, str], index: Path | None
+) -> None:
     ids, questions = list(corpus), [row["question"] for row in rows]
     wanted = [{ids.index(key) for key in row["supporting_ids"]} for row in rows]
     asked, alone, stored = {}, {}, {}
     for name, encoder in encoders.items():
         asked[name] = in_batches(encoder, questions, _BATCH)
         alone[name] = in_batches(encoder, questions, 1)
-        stored[name] = encoder.encode_passages(list(corpus.values()), 32)
+        if index is None:
+            stored[name] = encoder.encode_passages(list(corpus.values()), 32)
         print(f"{name}: encoded", flush=True)
     first = next(iter(encoders))
+    if index is not None:
+        stored[first] = vectors_of(index, corpus)
     reference = first_ids(asked[first], stored[first])
     columns = [*(f"recall@{k}" for k in _KS), "the same first 3", "ids that change with the batch"]
     print(f"{len(questions)} questions, {len(corpus)} passages")
     print("| questions in | passages in | " + " | ".join(columns) + " |")
     print("|---|---|" + "---:|" * len(columns))
-    pairs = [(one, one) for one in encoders] + [(one, first) for one in encoders if one != first]
+    pairs = [(one, one) for one in stored] + [(one, first) for one in encoders if one != first]
     for of_questions, of_passages in pairs:
         found = first_ids(asked[of_questions], stored[of_passages])
         shares = [
@@ -161,7 +181,7 @@ def main(argv: list[str] | None = None) -> int:
         texts = list(corpus.values())
         speed(encoders, [row["question"] for row in rows], texts, command.rounds)
     else:
-        recall(encoders, rows, corpus)
+        recall(encoders, rows, corpus, command.index)
     return 0
 
 

@@ -7,7 +7,8 @@ With ``int8`` each weight matrix is stored in 8 bits, one scale for each of its 
 it is rounded to 8 bits while it is computed, with one scale for every 32 numbers of a token. No scale spans
 two tokens, so neither padding nor the other texts of a batch change how a text is rounded. (A scale for a
 whole batch, as in torch's dynamic quantisation and ONNX Runtime's, makes a query's vector depend on its
-neighbours.) A processor without 8-bit instructions unpacks the weights and computes in float32.
+neighbours.) OpenVINO does this on x86 processors with VNNI; on others it unpacks the weights and computes in
+float32.
 
 A conversion is kept on disk, in a folder named by a hash of the model's files and of the versions of all that
 had a part in it. It is written beside its place and renamed, so of two processes that convert at once the
@@ -44,7 +45,7 @@ log = logging.getLogger(__name__)
 _FORMAT = 1  # of a conversion: one more whenever this module makes another graph of the same model
 _GRAPH = "model.xml"
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-_NUMBERS_OF_A_SCALE = 32
+_NUMBERS_OF_A_SCALE = 32  # of a token's, rounded with one scale: OpenVINO's own default
 #: The least cosine between a text's mean state in torch and in OpenVINO. A graph in float32 that is further
 #: off was traced wrongly; 8 bits usually give .99 and more.
 _LEAST_COSINE = {"float32": 0.9999, "int8": 0.9}
