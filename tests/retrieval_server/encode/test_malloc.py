@@ -54,38 +54,3 @@ def test_it_is_given_back_again_and_again_until_told_to_stop(monkeypatch):
     for thread in set(threading.enumerate()) - others:
         thread.join(20)
         assert not thread.is_alive()
-
-
-# Blocks like an encoder's: some megabytes, another size each time, with small ones that are kept in between.
-LARGE_BLOCKS = """
-import os, sys
-from pathlib import Path
-import numpy as np
-from retrieval_server.encode import malloc as memory
-
-def resident():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-if sys.argv[1] == "map":
-    memory.map_large_blocks()
-np.ones(24 * 2**20, dtype=np.uint8)  # freed at once: glibc takes blocks up to this size from a heap now
-before = resident()
-blocks, kept = [], []
-for size in range(8):
-    blocks.append(np.ones((3 + size) * 2**20, dtype=np.uint8))
-    kept.append(np.ones(64 * 1024, dtype=np.uint8))
-del blocks
-print(resident() - before)
-"""
-
-
-@pytest.mark.skipif(memory._option is None, reason="this system's C library has no mallopt")
-def test_a_large_block_goes_back_to_the_system_when_it_is_freed():
-    def grown(how: str) -> int:
-        done = subprocess.run(
-            [sys.executable, "-c", LARGE_BLOCKS, how], capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, done.stderr
-        return int(done.stdout)
-
-    assert grown("map") < 4 * 2**20 < 20 * 2**20 < grown("as it is")
