@@ -24,6 +24,7 @@ import logging
 import os
 import shutil
 import tempfile
+import threading
 import warnings
 from importlib.metadata import version
 from pathlib import Path
@@ -42,6 +43,7 @@ from retrieval_server.folder.manifest import MANIFEST, FileEntry, describe_files
 from retrieval_server.guarantee import Guarantee, Probe, try_batches
 
 log = logging.getLogger(__name__)
+_one_at_a_time = threading.Lock()  # torch traces one model at a time in a process
 _FORMAT = 1  # of a conversion: one more whenever this module makes another graph of the same model
 _GRAPH = "model.xml"
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -114,7 +116,8 @@ def use_openvino(model: SentenceTransformer, sha256: str, dtype: str, settings: 
     accepted, given = inspect.signature(transformer.model.forward).parameters, model.tokenizer(["probe"])
     inputs = [name for name in _INPUTS if name in accepted and name in given]
     weights = "int8" if dtype == "int8" else "float32"
-    folder = _conversion(transformer.model, inputs, sha256, weights, settings)
+    with _one_at_a_time:
+        folder = _conversion(transformer.model, inputs, sha256, weights, settings)
     compiled = _compile(core, core.read_model(folder / _GRAPH), dtype, settings.threads)
     converted = Converted(compiled, inputs, transformer.model.config, dtype)
     transformer.model = converted
