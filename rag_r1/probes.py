@@ -106,9 +106,8 @@ class ProbedAgent:
     def under(self, probe: Probe, question_id: str, evidence: Evidence) -> AgentSetup:
         """The agent that plays a question with this evidence. Raises ProbeError."""
         setup = self.deeper if probe in NEED_GOLD else self.setup
-        shown = max(self.topk, len(evidence.passages)) if probe == "gold" else self.topk
         pool = self.passages.others(evidence) if probe == "random" else ()
-        return probed(setup, probe, question_id, shown, evidence, pool)
+        return probed(setup, probe, question_id, self.topk, evidence, pool)
 
 
 def topk_of(retriever: Mapping[str, Any]) -> int:
@@ -151,7 +150,8 @@ class _Gold:
     """The tool's own search, with the gold passages that a call would miss.
 
     Each result begins with gold passages: its own, and those that no result of the call has, the ones with
-    most words in common with the query first. Behind them, up to `topk`, is what else the search has found.
+    most words in common with the query first. Behind them, up to `topk` in all, is what else the search has
+    found; more than `topk` are shown only if there are more gold passages to show.
     So a policy that reads what ranks first is shown what an ideal search would rank first, among as many
     passages as ever; and where the search finds every gold passage itself, nothing changes but their rank.
     To show all of them in every result would be another form of observation, which a policy has never seen.
@@ -180,7 +180,8 @@ class _Gold:
     def _one(self, query: str, result: Sequence[Document], gold: Sequence[Document]) -> list[Document]:
         first = sorted(gold, key=partial(_uncommon, _words(query)))
         known = {_key(passage) for passage in first}
-        return [*first, *(document for document in result if _key(document) not in known)][: self.topk]
+        others = (document for document in result if _key(document) not in known)
+        return [*first, *others][: max(self.topk, len(first))]
 
 
 def _key(document: Document) -> tuple[str, str]:

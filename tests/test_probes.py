@@ -92,6 +92,13 @@ class Partial:
         ]
 
 
+class Titled:
+    """Finds first what the query names."""
+
+    async def search(self, queries):
+        return [[*(one for one in GOLD if title_of(one) in query), *OTHERS] for query in queries]
+
+
 def gold_shown(*queries, topk=3):
     setup = probed(replace(SETUP, tools=partial(searching, Partial())), "gold", "q1", topk, EVIDENCE)
     return [[one.id for one in result] for result in asyncio.run(found(setup.tools, *queries))]
@@ -100,6 +107,13 @@ def gold_shown(*queries, topk=3):
 def test_where_the_results_of_a_call_have_all_gold_passages_only_their_rank_changes():
     assert gold_shown("Rome", "the Tiber") == [["1", "3", "4"], ["2", "3", "4"]]
     assert gold_shown("Rome and the Tiber", "another") == [["1", "2", "3"], ["3", "4", "5"]]
+
+
+def test_more_gold_passages_than_topk_are_repeated_no_more_than_others():
+    agent = ProbedAgent(SETUP, replace(SETUP, tools=partial(searching, Titled())), 1)
+    tools = agent.under("gold", "q1", EVIDENCE).tools
+    assert [[d.id for d in one] for one in asyncio.run(found(tools, "Rome", "Tiber"))] == [["1"], ["2"]]
+    assert [[d.id for d in one] for one in asyncio.run(found(tools, "another"))] == [["1", "2"]]
 
 
 def test_a_gold_passage_that_no_result_of_the_call_shows_is_added_to_each():

@@ -79,14 +79,15 @@ def supporting_titles(row: Row) -> list[str] | None:
 
 def _step_answers(row: Row) -> list[str] | None:
     """The answers of MuSiQue's single-hop questions, each once; None if the row has none."""
-    if "question_decomposition" not in row:
+    steps = row.get("question_decomposition")
+    if steps is None:
         return None
-    steps = row["question_decomposition"]
     if not isinstance(steps, list) or not all(isinstance(step, dict) and "answer" in step for step in steps):
         raise ValueError(
             f"`question_decomposition` must be a list of objects with an answer, not {short(steps)}"
         )
-    texts = (str(text).strip() for step in steps for text in texts_of(step, "answer"))
+    known = (step for step in steps if step["answer"] is not None)
+    texts = (str(text).strip() for step in known for text in texts_of(step, "answer"))
     return list(dict.fromkeys(filter(None, texts)))
 
 

@@ -47,8 +47,8 @@ def train_policy(
                 save_progress(progress, {"step": step + 1, "state": training.state()})
     model.eval()
     save_policy(unfinished, model, tokenizer)
-    progress.unlink(missing_ok=True)
     unfinished.rename(folder)
+    (folder / PROGRESS).unlink(missing_ok=True)
     return folder
 
 

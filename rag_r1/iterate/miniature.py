@@ -20,12 +20,14 @@ then compares retrievers with the same data and agent. (This is not in rag_r1/de
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -34,7 +36,7 @@ import yaml
 from pydantic import model_validator
 
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.demo.misleading import Misleading, misleading_data, write_misleading
+from rag_r1.demo.misleading import TRAIN, Misleading, misleading_data, write_misleading
 from rag_r1.demo.misleading_policy import PROTOCOL, RECIPE, made_of, protocol, warm_start
 from rag_r1.demo.misleading_recall import recall_of
 from rag_r1.demo.server import ROOT, ServerError, build_index
@@ -43,6 +45,7 @@ from rag_r1.demo.world import PROMPT_FILE
 from rag_r1.evaluation.report import write_text
 from rag_r1.iterate.commands import flags
 from rag_r1.iterate.miniature_text import draw, markdown
+from rag_r1.pipeline.lock import hold
 
 ARMS = ("loop", "control")
 #: Until the first retriever both arms are the same run.
@@ -53,7 +56,7 @@ DATA_QUESTIONS, HELD_OUT = 150, 150
 CANDIDATES, NEGATIVES = 6, 4
 RETRIEVER_RECIPE = ROOT / "recipes" / "agentic_r" / "retriever_demo.yaml"
 DEFAULT_OUT = ROOT / "outputs" / "demo" / "agentic_r"
-_FINISHED = "arm.json"
+FINISHED = "arm.json"
 
 
 class LoopError(RuntimeError):
@@ -77,6 +80,19 @@ class MiniatureArguments(Arguments):
         return self
 
 
+def held(out: Path) -> AbstractContextManager[None]:
+    """Holds the folder of the comparison for this process; LoopError if another has it."""
+    return hold(out, LoopError(f"{out} is in use by another process: wait for it, or choose another --out"))
+
+
+def form_of_runs() -> str:
+    """What a run depends on besides its seed, as a short hash: the warm start, how many questions, and the
+    recipes. Runs of another form are in no common table."""
+    sizes = [DATA_QUESTIONS, HELD_OUT, CANDIDATES, NEGATIVES, TRAIN]
+    recipes = [path.read_text(encoding="utf-8") for path in (RECIPE, RETRIEVER_RECIPE)]
+    return hashlib.sha256(json.dumps([made_of(), sizes, recipes]).encode()).hexdigest()[:8]
+
+
 @dataclass(frozen=True)
 class Ground:
     """What the loops of a seed stand on. `folder`: of the seed."""
@@ -87,16 +103,16 @@ class Ground:
 
     @classmethod
     def of(cls, out: Path, seed: int) -> Ground:
-        """Makes what is not there."""
+        """Makes what is not there. Raises LoopError if the folder holds another form of the world."""
+        folder = (out / f"seed{seed}").resolve()
+        made, form = folder / "made_of", form_of_runs()
+        if made.exists() and made.read_text(encoding="utf-8").strip() != form:
+            raise LoopError(f"{folder} holds another form of this world: choose another --out")
         policy = warm_start(out / f"warm-{made_of()}")
         encoder = make_encoder(out / "encoder")
-        folder = (out / f"seed{seed}").resolve()
-        made = folder / "made_of"
-        if made.exists() and made.read_text(encoding="utf-8").strip() != made_of():
-            raise LoopError(f"{folder} holds another form of this world: choose another --out")
         if not made.exists():
             write_misleading(folder / "data", protocol(), seed, DATA_QUESTIONS, HELD_OUT)
-            write_text(made, f"{made_of()}\n")
+            write_text(made, f"{form}\n")
         if not (folder / "index" / "manifest.json").exists():
             shutil.rmtree(folder / "index", ignore_errors=True)
             options = ("--backend", "dense", "--encoder", str(encoder), "--device", "cpu")
@@ -181,7 +197,12 @@ def encoder_options(ground: Ground, seed: int) -> list[str]:
 def run_arm(ground: Ground, arm: str, seed: int, rounds: int) -> None:
     """Run the loop of an arm, if that is not done. Raises LoopError."""
     out = ground.folder / arm
-    if (out / _FINISHED).exists():
+    for name in (arm, *(["loop"] if arm == "control" else [])):
+        finished = ground.folder / name / FINISHED
+        had = json.loads(finished.read_text(encoding="utf-8"))["rounds"] if finished.exists() else rounds
+        if had != rounds:
+            raise LoopError(f"{finished.parent} has {had} rounds, not {rounds}: choose another --out")
+    if (out / FINISHED).exists():
         return
     if arm == "control":
         _share(ground.folder / "loop", out)
@@ -193,15 +214,15 @@ def run_arm(ground: Ground, arm: str, seed: int, rounds: int) -> None:
     if status:
         raise LoopError(f"the loop of {out} ended with status {status} (see above); start again")
     rows = json.loads((out / "rounds.json").read_text(encoding="utf-8"))["rows"]
-    told = {"arm": arm, "seed": seed, "made_of": made_of(), "rounds": rounds, "rows": rows}
-    write_text(out / _FINISHED, json.dumps(told, indent=2) + "\n")
+    told = {"arm": arm, "seed": seed, "made_of": form_of_runs(), "rounds": rounds, "rows": rows}
+    write_text(out / FINISHED, json.dumps(told, indent=2) + "\n")
 
 
 def _share(loop: Path, control: Path) -> None:
     """Copy the steps that both arms have in common, if they are not there."""
     if control.exists():
         return
-    if not (loop / _FINISHED).exists():
+    if not (loop / FINISHED).exists():
         raise LoopError(f"{loop} is not finished, and the control begins with its first steps: --arms loop")
     part = control.with_name("control.part")
     shutil.rmtree(part, ignore_errors=True)
@@ -230,10 +251,13 @@ def worlds(seed: int) -> tuple[Any, Misleading, Misleading]:
 
 
 def finished_runs(out: Path) -> list[dict[str, Any]]:
-    """The loops that are in the folder, by seed and arm, with the recall of the seed's indexes."""
+    """The loops of this form that are in the folder, by seed and arm, with the recall of the seed's
+    indexes."""
     runs = []
-    for path in out.glob(f"seed*/*/{_FINISHED}"):
+    for path in out.glob(f"seed*/*/{FINISHED}"):
         run = json.loads(path.read_text(encoding="utf-8"))
+        if run["made_of"] != form_of_runs():
+            continue
         measured = path.parents[1] / "recall.json"
         recall = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
         runs.append(run | {"recall": recall})
@@ -250,12 +274,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        for seed in given.seeds:
-            ground = Ground.of(given.out, seed)
-            for arm in sorted(given.arms, key=ARMS.index):
-                run_arm(ground, arm, seed, given.rounds)
-            if (ground.folder / "loop" / _FINISHED).exists():
-                measured(ground, seed, given.rounds)
+        with held(given.out):
+            for seed in given.seeds:
+                ground = Ground.of(given.out, seed)
+                for arm in sorted(given.arms, key=ARMS.index):
+                    run_arm(ground, arm, seed, given.rounds)
+                if (ground.folder / "loop" / FINISHED).exists():
+                    measured(ground, seed, given.rounds)
     except (LoopError, ServerError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -17,7 +17,7 @@ anew, an encoder is trained and indexed, and the agent plays the held-out questi
     OUT/seed0/variants/NAME     rows, training, index, evaluation
     OUT/variants.md             the table of all seeds in the folder
 
-What is finished is not repeated.
+A variant that is finished is not repeated; one that was interrupted is made anew.
 """
 
 from __future__ import annotations
@@ -41,16 +41,19 @@ from rag_r1.evaluation.serving import vllm_server
 from rag_r1.iterate.commands import query_keys
 from rag_r1.iterate.miniature import (
     DEFAULT_OUT,
+    FINISHED,
     NEGATIVES,
     Ground,
     LoopError,
     encoder_options,
+    held,
     playing,
     worlds,
 )
 from rag_r1.iterate.miniature_text import variants_table
 from rag_r1.iterate.plan import Query
 from rag_r1.iterate.results import evaluation_facts
+from rag_r1.pipeline.lock import PipelineError
 from rag_r1.retriever import select_command, train
 
 
@@ -83,7 +86,7 @@ class VariantsArguments(Arguments):
 def played(ground: Ground, seed: int, name: str, policy: Path, url_of_policy: str) -> dict[str, Any]:
     """Train the retriever of a variant and let the agent play with it, as far as that is not done; returns
     its figures. Raises LoopError and ServerError."""
-    folder = ground.folder / "variants" / name.replace(" ", "_")
+    folder = _folder(ground, name)
     if (folder / _FINISHED).exists():
         return json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
     print(f"seed {seed}: {name}", flush=True)
@@ -111,6 +114,31 @@ def played(ground: Ground, seed: int, name: str, policy: Path, url_of_policy: st
     return told
 
 
+def _play(out: Path, seed: int) -> None:
+    """The variants of a seed that are not finished. Raises LoopError, PipelineError, ServerError, RunError."""
+    ground = Ground.of(out, seed)
+    _last_data(ground)
+    if all((_folder(ground, name) / _FINISHED).exists() for name in VARIANTS):
+        return
+    policy = _last_agent(ground)
+    with vllm_server(policy, ground.folder / "vllm.log") as url:
+        for name in VARIANTS:
+            played(ground, seed, name, policy, url)
+
+
+def finished_variants(out: Path) -> dict[int, dict[str, Any]]:
+    """Seed -> variant -> figures, of all that are in the folder."""
+    found: dict[int, dict[str, Any]] = {}
+    for path in out.glob(f"seed*/variants/*/{_FINISHED}"):
+        seed, name = int(path.parents[2].name.removeprefix("seed")), path.parent.name.replace("_", " ")
+        found.setdefault(seed, {})[name] = json.loads(path.read_text(encoding="utf-8"))
+    return {seed: {name: of[name] for name in VARIANTS if name in of} for seed, of in sorted(found.items())}
+
+
+def _folder(ground: Ground, name: str) -> Path:
+    return ground.folder / "variants" / name.replace(" ", "_")
+
+
 def _trained(ground: Ground, seed: int, utility: str, query: Query, folder: Path) -> tuple[int, Path]:
     """Select rows and train an encoder on them; returns how many rows, and the encoder."""
     scores, rows, training = _last_data(ground), folder / "rows.jsonl", folder / "training"
@@ -125,14 +153,18 @@ def _trained(ground: Ground, seed: int, utility: str, query: Query, folder: Path
 
 def _last_data(ground: Ground) -> Path:
     loop = ground.folder / "loop"
-    rounds = sorted(loop.glob("round*/data/run/train.jsonl"))
-    if not rounds or not (loop / "arm.json").exists():
+    if not (loop / FINISHED).exists():
         raise LoopError(f"{loop} is not finished: run python -m rag_r1.iterate.miniature first")
-    return rounds[-1].parent
+    return loop / f"round{_rounds(ground)}" / "data" / "run"
 
 
 def _last_agent(ground: Ground) -> Path:
-    return sorted((ground.folder / "loop").glob("round*/agent/model"))[-1].resolve()
+    return (ground.folder / "loop" / f"round{_rounds(ground) + 1}" / "agent" / "model").resolve()
+
+
+def _rounds(ground: Ground) -> int:
+    """Rounds of the loop, after which its agent was trained once more."""
+    return json.loads((ground.folder / "loop" / FINISHED).read_text(encoding="utf-8"))["rounds"]
 
 
 def _run(command: Callable[[Sequence[str]], int], words: Sequence[object]) -> None:
@@ -149,18 +181,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Retrievers of the miniature in one harness: baselines and variants, all else the same.",
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    found: dict[int, dict[str, Any]] = {}
     try:
-        for seed in given.seeds:
-            ground = Ground.of(given.out, seed)
-            _last_data(ground)
-            policy = _last_agent(ground)
-            with vllm_server(policy, ground.folder / "vllm.log") as url:
-                found[seed] = {name: played(ground, seed, name, policy, url) for name in VARIANTS}
-    except (LoopError, ServerError, RunError) as error:
+        with held(given.out):
+            for seed in given.seeds:
+                _play(given.out, seed)
+    except (LoopError, PipelineError, ServerError, RunError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    text = variants_table(found)
+    text = variants_table(finished_variants(given.out))
     write_text(given.out / "variants.md", text + "\n")
     print(f"\n{text}\n\nwritten: {given.out / 'variants.md'}")
     return 0

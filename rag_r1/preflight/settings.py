@@ -170,8 +170,9 @@ def check_exported(config: DictConfig) -> list[Problem]:
     """Whether the end of the training leaves a Hugging Face model: for what starts from it (rag-r1 stages).
     veRL saves nothing by default, and the training would be lost."""
     problems = []
-    if not config.trainer.save_freq > 0:
-        what = f"is {config.trainer.save_freq}, so no checkpoint is saved, and what is trained would be lost"
+    every = config.trainer.save_freq
+    if not isinstance(every, int) or every <= 0:
+        what = f"is {every}, so no checkpoint is saved, and what is trained would be lost"
         remedy = "set it above 0; the last step is saved in any case"
         problems.append(error("trainer.save_freq", what, remedy))
     key = "actor_rollout_ref.actor.checkpoint.save_contents"

@@ -6,8 +6,8 @@ without a Markdown fence. A list of another length, or with one wrong entry, is 
 judge is asked again, up to `ATTEMPTS` times in each start of the command: first at temperature 0, then, since
 it would say the same again, at `AGAIN` and with another seed. So nothing is guessed, nothing is cut to
 length, and one malformed score costs a request rather than the round. A request that the endpoint itself
-refuses, since it is too long for the judge for example, has no list either; one that gets no answer is sent
-again by the next start.
+refuses, since it is too long for the judge for example, has no list either, and does not end the run. Both
+are tried again by the next start.
 
 Every reply is on the step's tape (evaluation/tape.py), so a start that was killed asks nothing twice.
 """
@@ -45,13 +45,15 @@ def instructions(name: str) -> str:
 
 
 class Judge:
-    """See the top of the module. `counts`: replies that were `refused`, and requests that stayed
-    `unanswered`."""
+    """See the top of the module. `counts`: replies that were `refused`, requests that the endpoint has
+    `declined`, and those that stayed `unanswered`."""
 
     def __init__(self, given: JudgeArguments, endpoint: Endpoint, tape: Tape):
         self.given, self.endpoint, self.tape = given, endpoint, tape
         self.counts: Counter[str] = Counter()
         self._failures_in_a_row = 0
+        #: One that refuses everything is set up wrongly, and the run ends; after an answer it is the request.
+        self._has_answered = False
 
     async def ask(
         self, name: str, told: str, case: Mapping[str, Any], read: Callable[[list[Any]], Read], before: int
@@ -70,11 +72,14 @@ class Judge:
             try:
                 reply = await exchanges.ask(PATH, body, read_chat, most)
             except EngineFailure as error:
+                if isinstance(error, RequestRefused) and self._has_answered:
+                    self.counts["declined"] += 1
+                    return None
                 self._note_unanswered(error)
                 if isinstance(error, RequestRefused):
                     return None
                 raise Unanswered(str(error)) from error
-            self._failures_in_a_row = 0
+            self._failures_in_a_row, self._has_answered = 0, True
             try:
                 return read(read_list(reply.text))
             except ValueError:

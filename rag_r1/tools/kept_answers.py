@@ -3,7 +3,8 @@
 A server that reloads its index says so in its next answer (`X-Index-Version`). What was kept until then is of
 another index, and is forgotten. Requests that were under way at that moment may bring answers of either; so
 the answer to a request is kept only if no other version has been seen since it was sent. A server of another
-make, which names no version, is taken to have one index for ever.
+make, which names no version, is taken to have one index for ever. Versions count reloads, so a server that is
+ended and started with another index may have the number of before: restart its clients too, or reload.
 """
 
 from __future__ import annotations

@@ -73,6 +73,8 @@ def test_the_files_keep_training_scored_and_held_out_questions_apart(tmp_path):
     texts = [row["prompt"][0]["content"] for of in rows.values() for row in of]
     assert len(set(texts)) == len(texts)
     _, train, test = misleading_data(0, TRAIN + 30, 30)
+    names = [{entity for entity, _ in world.stated} for world in (train, test)]
+    assert not names[0] & names[1]
     known = {p["id"] for world in (train, test) for p in world.world.passages}
     for row in (*rows["scored"], *rows["val"]):
         assert set(row["extra_info"]["supporting_ids"]) <= known

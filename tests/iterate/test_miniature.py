@@ -14,9 +14,10 @@ from rag_r1.demo.policy import policy_path
 from rag_r1.demo.small_encoder import make_encoder
 from rag_r1.iterate import miniature
 from rag_r1.iterate.checks import problems_of
-from rag_r1.iterate.miniature import Ground, LoopError, finished_runs, run_arm
+from rag_r1.iterate.miniature import Ground, LoopError, finished_runs, form_of_runs, run_arm
 from rag_r1.iterate.miniature_text import draw, held, markdown, variants_table
 from rag_r1.iterate.plan import read_plan
+from rag_r1.iterate.steps import Loop
 
 
 def row(after: str, em: float, searches: float) -> dict:
@@ -25,7 +26,8 @@ def row(after: str, em: float, searches: float) -> dict:
 
 def run_of(arm: str, seed: int, *rows: dict) -> dict:
     recall = {"first": {"recall@1": 0.0, "recall@3": 0.5}, "round 1": {"recall@1": 0.9, "recall@3": 1.0}}
-    return {"arm": arm, "seed": seed, "rows": list(rows), "recall": recall}
+    form = {"made_of": form_of_runs(), "rounds": 2}
+    return {"arm": arm, "seed": seed, **form, "rows": list(rows), "recall": recall}
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,17 @@ def test_both_recipes_pass_the_checks_of_the_loop_and_differ_in_the_retriever_al
 
 
 @pytest.mark.slow
+def test_until_the_first_retriever_both_arms_have_the_same_steps_with_the_same_settings(ground):
+    steps = {}
+    for arm in ("loop", "control"):
+        found = Loop(read_plan(ground.recipe(arm, 0)), ground.folder / arm, 2).steps()
+        steps[arm] = [(step.name, step.settings, step.needs) for step in found[:3]]
+    assert steps["loop"] == steps["control"]
+    names = [name for name, *_ in steps["loop"]]
+    assert names == ["start/evaluation", "round1/agent", "round1/agent_evaluation"]
+
+
+@pytest.mark.slow
 def test_the_ground_is_made_once_and_one_of_another_form_is_refused(ground):
     made = (ground.folder / "index" / "manifest.json").stat().st_mtime_ns
     assert Ground.of(ground.folder.parent, 0) == ground
@@ -55,7 +68,7 @@ def test_the_ground_is_made_once_and_one_of_another_form_is_refused(ground):
     (ground.folder / "made_of").write_text("another\n")
     with pytest.raises(LoopError, match="another form of this world: choose another --out"):
         Ground.of(ground.folder.parent, 0)
-    (ground.folder / "made_of").write_text(f"{made_of()}\n")
+    (ground.folder / "made_of").write_text(f"{form_of_runs()}\n")
 
 
 def test_the_control_begins_with_the_first_steps_of_its_loop(tmp_path, monkeypatch):
@@ -74,7 +87,9 @@ def test_the_control_begins_with_the_first_steps_of_its_loop(tmp_path, monkeypat
         run_arm(ground, "control", 0, 2)
     for name in ("start/evaluation", "round1/agent", "round1/agent_evaluation", "round1/data"):
         (ground.folder / "loop" / name).mkdir(parents=True)
-    (ground.folder / "loop" / "arm.json").write_text("{}")
+    (ground.folder / "loop" / "arm.json").write_text('{"rounds": 2}')
+    with pytest.raises(LoopError, match="loop has 2 rounds, not 3: choose another --out"):
+        run_arm(ground, "control", 0, 3)
     with pytest.raises(LoopError, match="ended with status 1"):
         run_arm(ground, "control", 0, 2)
     assert started[0][started[0].index("--rounds") + 1] == "3"
@@ -109,6 +124,9 @@ def test_the_page_has_the_recall_of_the_index_that_is_served_and_a_picture(tmp_p
         folder.mkdir(parents=True)
         (folder / "arm.json").write_text(json.dumps({k: v for k, v in run.items() if k != "recall"}))
         (tmp_path / "seed0" / "recall.json").write_text(json.dumps(run["recall"]))
+    other = tmp_path / "seed1" / "loop" / "arm.json"
+    other.parent.mkdir(parents=True)
+    other.write_text(json.dumps(run_of("loop", 1, *rows) | {"made_of": "another"}))
     runs = finished_runs(tmp_path)
     assert [run["arm"] for run in runs] == ["loop", "control"]
     lines = markdown(runs).splitlines()

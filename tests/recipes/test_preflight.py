@@ -374,6 +374,8 @@ def test_settings_that_leave_no_model_are_refused_for_what_starts_from_it(base_c
     assert check_exported(base_config) == []
     key = "actor_rollout_ref__actor__checkpoint__save_contents".replace("__", ".")
     without = changed(base_config, **{"trainer.save_freq": -1, key: ["model", "optimizer"]})
+    (null,) = check_exported(changed(base_config, **{"trainer.save_freq": None}))
+    assert null.where == "trainer.save_freq"
     told = [str(problem) for problem in check_exported(without)]
     assert "trainer.save_freq: is -1" in told[0] and "would be lost" in told[0]
     assert f"set {key}=[model,optimizer,hf_model]" in told[1]
