@@ -115,7 +115,7 @@ def played(ground: Ground, seed: int, name: str, policy: Path, url_of_policy: st
 
 
 def _play(out: Path, seed: int) -> None:
-    """The variants of a seed that are not finished. Raises LoopError, PipelineError, ServerError, RunError."""
+    """What a seed lacks. Raises LoopError, PipelineError, ServerError, RunError."""
     ground = Ground.of(out, seed)
     _last_data(ground)
     if all((_folder(ground, name) / _FINISHED).exists() for name in VARIANTS):
