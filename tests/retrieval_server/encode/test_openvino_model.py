@@ -14,6 +14,7 @@ from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions, OpenVino, choose_runtime
 from retrieval_server.errors import BuildError, EncoderError
 from retrieval_server.folder.corpus import CorpusReader
+from retrieval_server.folder.manifest import describe_files
 from retrieval_server.guarantee import Guarantee
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
@@ -128,6 +129,68 @@ def test_two_that_convert_at_once_leave_one_conversion(openvino, make_bert, tmp_
     one, other = (encoder.encode_queries(TEXTS) for encoder in encoders)
     np.testing.assert_array_equal(one, other)
     assert len(conversions(tmp_path)) == 1
+
+
+def test_a_good_conversion_that_another_process_puts_there_meanwhile_is_used(
+    openvino, make_bert, tmp_path, monkeypatch
+):
+    folder = make_bert("own-model", "mean")
+    first = create(folder, "int8", tmp_path / "a").encode_queries(TEXTS)
+    create(folder, "int8", tmp_path / "b")
+    (kept,) = conversions(tmp_path / "a")
+    place = tmp_path / "a" / kept
+    (place / "model.bin").write_bytes(b"damaged")
+    rename = openvino_model.os.rename
+
+    def another_is_faster(source, target):
+        moved = rename(source, target)
+        if source == place:
+            rename(tmp_path / "b" / kept, place)
+        return moved
+
+    monkeypatch.setattr(openvino_model.os, "rename", another_is_faster)
+    np.testing.assert_array_equal(create(folder, "int8", tmp_path / "a").encode_queries(TEXTS), first)
+    assert conversions(tmp_path / "a") == [kept] and conversions(tmp_path / "b") == []
+
+
+def test_several_threads_get_the_vectors_of_their_own_texts(openvino, make_bert, tmp_path):
+    encoder = create(make_bert("own-model", "mean"), "int8", tmp_path)
+    texts = [[text] for text in TEXTS]
+    alone = [encoder.encode_queries(text) for text in texts]
+    with ThreadPoolExecutor(len(TEXTS)) as threads:
+        found = list(threads.map(encoder.encode_queries, texts * 40))
+    for vectors, expected in zip(found, alone * 40, strict=True):
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
+
+
+def test_a_conversion_that_openvino_does_not_load_is_named(openvino, make_bert, tmp_path):
+    folder = make_bert("own-model", "mean")
+    create(folder, "int8", tmp_path)
+    (kept,) = conversions(tmp_path)
+    place = tmp_path / kept
+    (place / "model.xml").write_text("no graph")
+    (place / "manifest.json").unlink()
+    files = {name: entry.model_dump() for name, entry in describe_files(place).items()}
+    (place / "manifest.json").write_text(json.dumps({"files": files}))
+    with pytest.raises(EncoderError, match=rf"{kept}: OpenVINO does not load.*--runtime torch"):
+        create(folder, "int8", tmp_path)
+
+
+def test_a_model_without_matrices_is_not_kept_as_one_of_8_bits(openvino):
+    from openvino import opset13 as ops
+
+    given = ops.parameter([-1, 4])
+    with pytest.raises(EncoderError, match="no matrix"):
+        openvino_model._quantise(openvino.Model([ops.relu(given)], [given]))
+
+
+def test_the_vocabulary_may_be_nested_and_a_model_without_one_is_refused():
+    from transformers import CLIPConfig, PretrainedConfig
+
+    nested = CLIPConfig(text_config={"vocab_size": 77})
+    assert not hasattr(nested, "vocab_size") and openvino_model._vocabulary(nested) == 77
+    with pytest.raises(EncoderError, match="vocab_size None.*--runtime torch"):
+        openvino_model._vocabulary(PretrainedConfig())
 
 
 def test_a_conversion_that_computes_something_else_is_refused_and_not_kept(
