@@ -263,8 +263,8 @@ def _vocabulary(config: Any) -> int:
     size = getattr(config.get_text_config(), "vocab_size", None)  # that of texts may be nested in another
     if not isinstance(size, int) or size < 1:
         raise EncoderError(
-            f"--runtime openvino: the model's configuration has vocab_size {size!r}, so no tokens can be made "
-            "to compare it with torch. Encode it with --runtime torch."
+            f"--runtime openvino: the model's configuration has vocab_size {size!r}, so no tokens can be "
+            "made to compare it with torch. Encode it with --runtime torch."
         )
     return size
 

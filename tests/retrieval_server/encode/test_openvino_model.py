@@ -172,7 +172,7 @@ def test_a_conversion_that_openvino_does_not_load_is_named(openvino, make_bert, 
     (place / "manifest.json").unlink()
     files = {name: entry.model_dump() for name, entry in describe_files(place).items()}
     (place / "manifest.json").write_text(json.dumps({"files": files}))
-    with pytest.raises(EncoderError, match=rf"{kept}: OpenVINO does not load.*--runtime torch"):
+    with pytest.raises(EncoderError, match=rf"(?s){kept}: OpenVINO does not load.*--runtime torch"):
         create(folder, "int8", tmp_path)
 
 
@@ -213,8 +213,9 @@ def test_an_index_says_what_passages_and_queries_were_encoded_in(openvino, make_
     folder = str(make_bert("own-model", "mean"))
     cache = tmp_path / "cache"
     common = {"corpus": corpus, "backend": "dense", "encoder": folder, "device": "cpu", "progress": False}
-    build_index(BuildOptions(**common, out=tmp_path / "int8", dtype="int8", encoder_cache=cache))
-    build_index(BuildOptions(**common, out=tmp_path / "float32"))
+    eight_bits = {"out": tmp_path / "int8", "dtype": "int8", "encoder_cache": cache}
+    assert "openvino" in build_index(BuildOptions(**common, **eight_bits)).built_with
+    assert "openvino" not in build_index(BuildOptions(**common, out=tmp_path / "float32")).built_with
     eight, float32 = OpenOptions(device="cpu", dtype="int8", encoder_cache=cache), OpenOptions(device="cpu")
     text = json.loads(corpus.read_text(encoding="utf-8").splitlines()[0])["contents"]
     for index, options in (("int8", eight), ("int8", float32), ("float32", eight), ("float32", float32)):
@@ -246,6 +247,7 @@ def test_parts_in_8_bits_and_in_floating_point_are_not_mixed(make_bert, corpus, 
         ({"dtype": "int8", "runtime": "torch"}, "drop --runtime torch"),
         ({"dtype": "float16", "runtime": "openvino"}, "not in float16"),
         ({"dtype": "int8", "device": "cuda"}, "is for the CPU"),
+        ({"encoder_cache": "cache"}, "--encoder-cache is for OpenVINO"),
         ({"runtime": "openvino", "encode_threads_alone": 1}, "give --encode-threads"),
     ],
 )
@@ -258,6 +260,13 @@ def test_8_bits_are_computed_by_openvino_and_everything_else_by_torch_unless_tol
     assert choose_runtime("int8", None, None, tmp_path, 3) == OpenVino(tmp_path, 3)
     assert choose_runtime("float32", "openvino", "cpu", tmp_path) == OpenVino(tmp_path)
     assert all(choose_runtime(dtype, None, "cuda") is None for dtype in ("float32", "bfloat16", "float16"))
+
+
+def test_a_relative_cache_is_the_same_folder_in_a_process_that_runs_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = OpenOptions(dtype="int8", encoder_cache="cache")
+    monkeypatch.chdir("/")
+    assert options.openvino.folder == tmp_path / "cache"
 
 
 def test_the_usual_cache_is_that_of_the_user(tmp_path, monkeypatch):
