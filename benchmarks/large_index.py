@@ -59,7 +59,8 @@ def ending_with(parent: int) -> Callable[[], None]:
     """For ``preexec_fn``: Linux ends the new process when ``parent``, which starts it, has ended."""
 
     def ask() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if sys.platform == "linux":
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:
             os._exit(1)
 
