@@ -72,7 +72,8 @@ def load(command: Command) -> dict[str, object]:
     torch.set_num_threads(command.threads)
     loaded: dict[str, object] = {}
     for name, (dtype, runtime) in _KINDS.items():
-        openvino = choose_runtime(dtype, runtime, "cpu", command.encoder_cache, command.threads)
+        cache = command.encoder_cache if runtime == "openvino" else None
+        openvino = choose_runtime(dtype, runtime, "cpu", cache, command.threads)
         try:
             encoder = Encoder.create(command.encoder, EncoderOptions(), "cpu", dtype, openvino)
         except EncoderError as error:

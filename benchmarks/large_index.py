@@ -14,6 +14,7 @@ the end unless ``--keep`` is given. Linux only.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import random
@@ -24,6 +25,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +39,7 @@ WORDS = 100
 TOPK = 100
 QUERIES = 512
 MB = 2**20
+_LIBC, _PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,34 @@ class Measured:
         return f"| {self.name} | {self.wall:.1f} | {self.cpu:.1f} | {self.peak:.0f} |"
 
 
+def ending_with(parent: int) -> Callable[[], None]:
+    """For ``preexec_fn``: Linux ends the new process when ``parent``, which starts it, has ended."""
+
+    def ask() -> None:
+        if sys.platform == "linux":
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return ask
+
+
 def measure(name: str, *command: object) -> Measured:
     """Run a command and measure it."""
     print(f"... {name}", file=sys.stderr, flush=True)
     began = time.perf_counter()
-    process = subprocess.Popen([sys.executable, *map(str, command)], cwd=ROOT, stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
+    process = subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        preexec_fn=ending_with(os.getpid()),
+    )
+    try:
+        _, status, used = os.wait4(process.pid, 0)
+    except BaseException:
+        process.terminate()
+        process.wait()  # so that its seconds count among those of this process's children
+        raise
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
         raise SystemExit(f"{name}: exit status {process.returncode}")

@@ -23,9 +23,10 @@ timed, and *warm*, the questions after that. *Rows cold* drops the rows that can
 every question: the disk's own latency.
 
 A finished step is not repeated, and a build that was killed continues: the same command goes on. Its seconds
-are then those of all attempts together. ``--report`` prints what there is so far. At the end, or with
-``--report``, the time that ``--estimate`` passages would take at these rates is told: steps in proportion to
-the passages; merging between what adding alone and what training alone would grow to.
+are then those of all attempts together, except those that ended because this process was killed. ``--report``
+prints what there is so far. At the end, or with ``--report``, the time that ``--estimate`` passages would
+take at these rates is told: steps in proportion to the passages; merging between what adding alone and what
+training alone would grow to.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import argparse
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 import time
@@ -76,19 +78,29 @@ class Work:
         """The real questions."""
         return self.asked.read_text(encoding="utf-8").splitlines()
 
-    def step(self, name: str, done: bool, *command: object) -> None:
-        """Run and measure a command, unless it is done. The seconds of attempts that failed are kept too."""
+    def finished(self, name: str) -> bool:
+        """Whether a step is recorded as finished."""
+        return name in self.results and self.results[name]["done"]
+
+    def step(self, name: str, there: bool, *command: object) -> None:
+        """Run and measure a command, unless its result is ``there``. Seconds of failed attempts are added.
+
+        A result that is whole but not recorded, because this process was killed before, is kept.
+        """
         from benchmarks.large_index import measure
 
-        if done and name in self.results and self.results[name]["done"]:
+        before = self.results.get(name, {"wall": 0.0, "cpu": 0.0, "peak": 0.0, "done": False})
+        if there:
+            if not before["done"]:
+                self.keep(name, {**before, "done": True, "measured": False})
             return
-        began = time.perf_counter()
-        before = self.results.get(name, {"wall": 0.0, "cpu": 0.0, "peak": 0.0})
+        began, spent = time.perf_counter(), spent_by_children()
         try:
             took = measure(name, *command)
         except BaseException:
             wall = before["wall"] + time.perf_counter() - began
-            self.keep(name, {**before, "wall": wall, "done": False})
+            cpu = before["cpu"] + spent_by_children() - spent
+            self.keep(name, {**before, "wall": wall, "cpu": cpu, "done": False})
             raise
         self.keep(
             name,
@@ -99,6 +111,12 @@ class Work:
                 "done": True,
             },
         )
+
+
+def spent_by_children() -> float:
+    """Processor seconds of the commands that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def write_corpus(folder: Path, passages: int) -> None:
@@ -191,6 +209,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"{args.questions}: no such file; give your questions with --questions FILE")
     if min(args.passages, args.parts, args.shards, args.queries) < 1:
         parser.error("--passages, --parts, --shards and --queries must be at least 1")
+    for name in ("real", "work", "questions"):  # the steps are run in another folder
+        setattr(args, name, getattr(args, name).resolve())
     return args
 
 
@@ -199,7 +219,8 @@ def run_steps(args: argparse.Namespace, work: Work) -> None:
     from benchmarks import large_search
 
     own = (Path(__file__).resolve(), "--real", args.real, "--work", args.work, "--passages", args.passages)
-    own += ("--preset", args.preset, "--parts", args.parts, "--queries", args.queries)
+    own += ("--preset", args.preset, "--parts", args.parts, "--shards", args.shards)
+    own += ("--queries", args.queries)
     own += ("--questions", args.questions, "--limit-gb", args.limit_gb, "--step")
     lines = args.questions.read_text(encoding="utf-8").splitlines()
     questions = [json.loads(line)["question"] for line in lines if line.strip()]
@@ -209,7 +230,8 @@ def run_steps(args: argparse.Namespace, work: Work) -> None:
     prepared = (work.parts / "corpus.json").exists()
     work.step("passages", prepared, BUILD, "passages", "--corpus", text, "--parts", work.parts)
     for part in range(1, work.of + 1):
-        work.step(f"part {part} of {work.of}", True, *own, "encode", "--part", part)
+        name = f"part {part} of {work.of}"
+        work.step(name, work.finished(name), *own, "encode", "--part", part)  # a part goes on by itself
     merge = (BUILD, "merge", "--parts", work.parts, "--preset", args.preset, "--out", work.index)
     built = work.index.exists()
     work.step("merge", built, *merge, "--encoder", "minilm", "--recall-queries", work.asked)
@@ -225,15 +247,17 @@ def run_steps(args: argparse.Namespace, work: Work) -> None:
 
 def limited(args: argparse.Namespace, *command: object) -> dict:
     """What a command prints as JSON, run under the limit of memory; with the group's peak."""
+    from benchmarks.large_index import ending_with
     from benchmarks.memory_limit import memory_limit
 
+    ends = ending_with(os.getpid())
     with memory_limit(int(args.limit_gb * 2**30)) as limit:
         done = subprocess.run(
             [sys.executable, *map(str, command)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=limit.enter,
+            preexec_fn=lambda: (limit.enter(), ends()),
         )
         if done.returncode != 0:
             raise SystemExit(f"error: {' '.join(map(str, command[-3:]))}: exit status {done.returncode}")
@@ -241,13 +265,22 @@ def limited(args: argparse.Namespace, *command: object) -> dict:
         return found | {"limited": limit.folder is not None, "peak with page cache": limit.peak}
 
 
+def identity(args: argparse.Namespace) -> dict:
+    """What all measurements in a folder must have in common."""
+    names = ("passages", "preset", "real", "questions", "parts", "shards", "queries", "limit_gb")
+    values = {name.replace("_", "-"): getattr(args, name) for name in names}
+    return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+
+
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     args.work.mkdir(parents=True, exist_ok=True)
     work = Work(args.work, args.parts)
-    size = work.results.setdefault("run", {"passages": args.passages, "preset": args.preset})
-    if size != {"passages": args.passages, "preset": args.preset}:
-        raise SystemExit(f"error: --work {args.work} is of {size}; choose another folder")
+    run = identity(args)
+    if (found := work.results.setdefault("run", run)) != run:
+        other = [name for name in {**run, **found} if run.get(name) != found.get(name)]
+        told = ", ".join(f"--{name} {found.get(name)} instead of {run.get(name)}" for name in other)
+        raise SystemExit(f"error: --work {args.work} is of {told}; give the same, or choose another folder")
     from benchmarks import large_report, large_search
     from retrieval_server.folder.manifest import read_manifest
 
@@ -263,7 +296,7 @@ def main(argv: list[str] | None = None) -> int:
         steps[args.step]()
         return 0
     if not args.report:
-        work.keep("run", size)
+        work.keep("run", run)
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the encoder minilm is in its package
         run_steps(args, work)
     dimension = read_manifest(args.real).dense.encoder.dimension

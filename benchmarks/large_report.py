@@ -5,16 +5,23 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from benchmarks.large_search import WAYS
+
 MB = 1e6
 
 
 def report(results: dict, index: Path, dimension: int, estimate: int) -> str:
     """Steps, sizes, search and server of a run; then what ``estimate`` passages would take."""
     run = results["run"]
-    lines = [f"{run['passages']:,} passages of {dimension} dimensions, preset {run['preset']}", ""]
+    lines = [f"{run['passages']:,} passages of {dimension} dimensions, preset {run['preset']}"]
+    others = [f"{name} {value}" for name, value in run.items() if name not in ("passages", "preset")]
+    lines += ["", *([", ".join(others), ""] if others else [])]
     lines += ["| step | wall s | processor s | peak resident MB |", "|---|---:|---:|---:|"]
     steps = {name: found for name, found in results.items() if "wall" in found}
     for name, found in steps.items():
+        if not found.get("measured", True):
+            lines.append(f"| {name} (not measured: its result was there without a record) | | | |")
+            continue
         state = "" if found["done"] else " (not finished)"
         lines.append(
             f"| {name}{state} | {found['wall']:.0f} | {found['cpu']:.0f} | {found['peak']:.0f} |"
@@ -25,7 +32,10 @@ def report(results: dict, index: Path, dimension: int, estimate: int) -> str:
         lines += [f"| {name}, on disk | {size / MB:,.1f} MB |" for name, size in sizes.items()]
     lines += _search(results, run["passages"])
     if "merge" in results and results["merge"]["done"]:
-        lines += ["", *_estimate(steps, run, dimension, estimate)]
+        if all(found.get("measured", True) for found in steps.values()):
+            lines += ["", *_estimate(steps, run, dimension, estimate)]
+        else:
+            lines += ["", f"What {estimate:,} passages would take is not told: a step was not measured."]
     return "\n".join(lines)
 
 
@@ -50,6 +60,8 @@ def _search(results: dict, passages: int) -> list[str]:
     if rows:
         lines += ["", "| searched | cells | recall@10 | p50 ms | p95 ms |", "|---|---:|---:|---:|---:|"]
         lines += rows
+        searches = {way: results[way] for way in WAYS if way in results}
+        lines += ["", *(f"Limit of memory, {way}: {_limit(found)}." for way, found in searches.items())]
     if cold:
         each = cold["resident"] / passages
         lines += ["", f"Memory of the index, mapped and searched: {cold['resident'] / MB:,.1f} MB, "]
@@ -65,12 +77,16 @@ def _search(results: dict, passages: int) -> list[str]:
             )
         lines.append(f"| resident, with encoder | {served['resident']:.0f} MB |")
         lines.append(f"| ... of which mapped index | {served['index resident']:.0f} MB |")
-        if served["peak with page cache"]:
-            peak = served["peak with page cache"] / MB
-            lines.append(f"| most used under the limit, page cache included | {peak:,.0f} MB |")
-        else:
-            lines.append("| limit of memory | none: this machine gave no control group |")
+        lines.append(f"| limit of memory | {_limit(served)} |")
     return lines
+
+
+def _limit(found: dict) -> str:
+    """Whether a measurement was made under the limit of memory, and the most that was used."""
+    if not found["limited"]:
+        return "none: this machine gave no control group"
+    peak = found["peak with page cache"]
+    return "held" if peak is None else f"held; most used, page cache included: {peak / MB:,.0f} MB"
 
 
 def _estimate(steps: dict, run: dict, dimension: int, passages: int) -> list[str]:

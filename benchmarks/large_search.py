@@ -133,7 +133,7 @@ def _search_shards(folder: Path, asked: np.ndarray, rows: np.ndarray) -> dict:
 
 def serve(index: Path, questions: list[str]) -> dict:
     """Start the server on files that are not in the page cache, and ask it questions one by one."""
-    from benchmarks.large_index import ROOT, processor_seconds, resident
+    from benchmarks.large_index import ROOT, ending_with, processor_seconds, resident
 
     random.Random(0).shuffle(questions)
     drop(index)
@@ -144,7 +144,9 @@ def serve(index: Path, questions: list[str]) -> dict:
     script = ROOT / "retrieval_server" / "start_retrieval.py"
     command = [sys.executable, script, "--index", index, "--port", port, "--cache-size", 0]
     began = time.perf_counter()
-    process = subprocess.Popen([*map(str, command)], cwd=ROOT, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*map(str, command)], cwd=ROOT, stdout=subprocess.DEVNULL, preexec_fn=ending_with(os.getpid())
+    )
     try:
         while (told := _ready(url)) is None:
             if process.poll() is not None:

@@ -4,9 +4,10 @@ A query is encoded in one batch with whichever other queries are waiting. Whethe
 depends on the library that multiplies matrices: Intel MKL in its strict mode (encode/cpu.py) gives a row the
 same bits alone as in a batch on Intel CPUs, but not on AMD's; CUDA never promises it. So nothing is assumed:
 when a model has been loaded, its own linear layers multiply some rows alone and in batches, in the process
-that will encode. The result is a ``Guarantee``, shown by ``/ready`` and in the log.
+that will encode; where OpenVINO encodes, its whole transformer computes some texts so
+(encode/openvino_model.py). The result is a ``Guarantee``, shown by ``/ready`` and in the log.
 
-The probe is evidence, not proof: it multiplies some two hundred rows for each layer. A single row is the
+The probe is evidence, not proof: of linear layers, each multiplies some two hundred rows. A single row is the
 first to differ, since libraries multiply one row (a matrix by a vector) in another way than several.
 
 What follows the encoder needs no probe: the candidates that FAISS finds are scored again in float64, query by
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -67,19 +68,26 @@ def weakest(guarantees: Iterable[Guarantee]) -> Guarantee:
 class Probe:
     """What one process found. With BITS, ``fingerprint`` is a hash of the products.
 
-    A model has the same fingerprint in all processes that multiply alike.
+    A model has the same fingerprint in all processes that multiply alike. ``otherwise`` is what its data type
+    allows where the bits differ after all: NONE in 16 and 8 bits.
     """
 
     guarantee: Guarantee
     fingerprint: str = ""
+    otherwise: Guarantee = Guarantee.ORDER
+
+    def without_bits(self) -> Probe:
+        """The same where something that was not probed can change the bits."""
+        return replace(self, guarantee=weakest([self.guarantee, self.otherwise]))
 
 
 def together(probes: Iterable[Probe]) -> Guarantee:
     """The guarantee of several processes, any of which may get a query: the weakest, and ``bits`` only if
     all of them multiply alike."""
     found = set(probes)
-    least = weakest(probe.guarantee for probe in found)
-    return Guarantee.ORDER if least is Guarantee.BITS and len(found) > 1 else least
+    if len(found) > 1:
+        found = {probe.without_bits() for probe in found}
+    return weakest(probe.guarantee for probe in found)
 
 
 def probe(model: torch.nn.Module) -> Probe:
@@ -93,19 +101,19 @@ def probe(model: torch.nn.Module) -> Probe:
     layers = {
         module.weight.shape: module for module in model.modules() if isinstance(module, torch.nn.Linear)
     }
-    weak = {
-        Guarantee.ORDER if layer.weight.dtype == torch.float32 else Guarantee.NONE
-        for layer in layers.values()
-    }
+    otherwise = Guarantee.ORDER
+    if any(layer.weight.dtype != torch.float32 for layer in layers.values()):
+        otherwise = Guarantee.NONE
     if any(layer.weight.device.type != "cpu" for layer in layers.values()):
-        return Probe(weakest(weak))
+        return Probe(otherwise)
     digests = []
     for layer in layers.values():
         same, digest = try_product(layer.weight, layer.bias)
         if not same:
-            return Probe(weakest(weak))
+            return Probe(otherwise)
         digests.append(digest)
-    return Probe(Guarantee.BITS, hashlib.sha256("".join(digests).encode()).hexdigest())
+    fingerprint = hashlib.sha256("".join(digests).encode()).hexdigest()
+    return Probe(Guarantee.BITS, fingerprint, otherwise)
 
 
 def try_product(

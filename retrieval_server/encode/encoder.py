@@ -28,7 +28,7 @@ from retrieval_server.encode.model_folder import hash_model, read_folder_setting
 from retrieval_server.encode.options import EncoderOptions, OpenVino
 from retrieval_server.errors import EncoderError
 from retrieval_server.folder.manifest import EncoderSection, require_equal
-from retrieval_server.guarantee import Guarantee, Probe, probe, weakest
+from retrieval_server.guarantee import Probe, probe
 
 if TYPE_CHECKING:
     from retrieval_server.encode.openvino_model import Converted
@@ -135,7 +135,7 @@ class Encoder:
         if self._plain:
             return found
         # Padded to the longest of the batch: the last digits of a vector depend on the others' lengths.
-        return Probe(weakest([found.guarantee, Guarantee.ORDER]), found.fingerprint)
+        return found.without_bits()
 
     @property
     def on_gpu(self) -> bool:

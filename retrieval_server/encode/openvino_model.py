@@ -26,6 +26,7 @@ import shutil
 import tempfile
 import threading
 import warnings
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -69,11 +70,13 @@ class Converted(torch.nn.Module):
     def __init__(self, compiled: Any, inputs: list[str], config: Any, dtype: str):
         super().__init__()
         self.config, self._inputs, self._dtype = config, inputs, dtype
-        self._request = compiled.create_infer_request()
+        self._request, self._busy = compiled.create_infer_request(), threading.Lock()
 
     def forward(self, **features: Any) -> BaseModelOutput:
         given = [features[name].numpy() for name in self._inputs]
-        return BaseModelOutput(last_hidden_state=torch.from_numpy(self._request.infer(given)[0]))
+        with self._busy:  # a request computes one batch at a time; Ray Serve encodes in several threads
+            states = self._request.infer(given)[0]
+        return BaseModelOutput(last_hidden_state=torch.from_numpy(states))
 
     def probe(self) -> Probe:
         """What holds for a text's states whatever is in its batch, found out by computing some."""
@@ -81,13 +84,12 @@ class Converted(torch.nn.Module):
         def compute(ids: torch.Tensor) -> torch.Tensor:
             return self(**_features(ids, torch.ones_like(ids), self._inputs)).last_hidden_state
 
-        vocabulary = self.config.vocab_size
+        vocabulary = _vocabulary(self.config)
         same, digest = try_batches(
             lambda shape, generator: torch.randint(vocabulary, shape, generator=generator), compute
         )
-        if same:
-            return Probe(Guarantee.BITS, digest)
-        return Probe(Guarantee.ORDER if self._dtype == "float32" else Guarantee.NONE)
+        otherwise = Guarantee.ORDER if self._dtype == "float32" else Guarantee.NONE
+        return Probe(Guarantee.BITS, digest, otherwise) if same else Probe(otherwise)
 
 
 def use_openvino(model: SentenceTransformer, sha256: str, dtype: str, settings: OpenVino) -> Converted:
@@ -118,7 +120,13 @@ def use_openvino(model: SentenceTransformer, sha256: str, dtype: str, settings: 
     weights = "int8" if dtype == "int8" else "float32"
     with _one_at_a_time:
         folder = _conversion(transformer.model, inputs, sha256, weights, settings)
-    compiled = _compile(core, core.read_model(folder / _GRAPH), dtype, settings.threads)
+    try:
+        compiled = _compile(core, core.read_model(folder / _GRAPH), dtype, settings.threads)
+    except RuntimeError as error:  # the only kind that OpenVINO raises
+        raise EncoderError(
+            f"{folder}: OpenVINO does not load this conversion ({error}). Remove the folder, and it is made "
+            "again, or encode with --runtime torch."
+        ) from error
     converted = Converted(compiled, inputs, transformer.model.config, dtype)
     transformer.model = converted
     return converted
@@ -182,10 +190,23 @@ def _publish(work: Path, place: Path) -> None:
     (work / MANIFEST).write_text(kept.model_dump_json(indent=2) + "\n", encoding="utf-8")
     try:
         os.rename(work, place)  # fails where there is a folder that is not empty
+        return
     except OSError:
-        if not _whole(place):
-            shutil.rmtree(place, ignore_errors=True)
+        if _whole(place):
+            return
+    # Another process may put a good one there at any moment, so nothing is removed under this name: what is
+    # there goes aside first, and this one, which is as good, takes its place.
+    aside = Path(tempfile.mkdtemp(prefix=f"{place.name}.", dir=place.parent))
+    try:
+        with suppress(FileNotFoundError):  # the other process has put it aside
+            os.rename(place, aside)
+        try:
             os.rename(work, place)
+        except OSError:
+            if not _whole(place):
+                raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work: Path) -> None:
@@ -202,11 +223,10 @@ def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work
         def forward(self, *values: torch.Tensor) -> torch.Tensor:
             return self.transformer(**dict(zip(inputs, values, strict=True))).last_hidden_state
 
-    ids = torch.randint(
-        transformer.config.vocab_size, (4, 24), generator=torch.Generator().manual_seed(0)
-    )
-    lengths = torch.tensor([[24], [3], [17], [8]])
-    example = _features(ids, (torch.arange(24) < lengths).long(), inputs)
+    vocabulary = _vocabulary(transformer.config)
+    ids = torch.randint(vocabulary, (4, 24), generator=torch.Generator().manual_seed(0))
+    mask = (torch.arange(24) < torch.tensor([[24], [3], [17], [8]])).long()
+    example = _features(ids, mask, inputs)
     states = States().eval()
     try:
         with torch.inference_mode(), warnings.catch_warnings():
@@ -215,19 +235,21 @@ def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work
             traced = tuple(value[:2, :16] for value in example.values())
             graph = openvino.convert_model(states, example_input=traced)
             reference = states(*example.values())
+        if weights == "int8":
+            _quantise(graph)
+        openvino.save_model(graph, work / _GRAPH, compress_to_fp16=False)
+        core = openvino.Core()
+        compiled = _compile(core, core.read_model(work / _GRAPH), weights, None)
+        found = Converted(compiled, inputs, transformer.config, weights)(**example).last_hidden_state
+    except (EncoderError, OSError):  # told as they are: a model without matrices, a disk that is full
+        raise
     except Exception as error:  # tracing raises whatever the model's code does
         raise EncoderError(
             f"OpenVINO does not convert this encoder ({type(error).__name__}: {error}). Encode with "
             "--runtime torch."
         ) from error
-    if weights == "int8":
-        _quantise(graph)
-    openvino.save_model(graph, work / _GRAPH, compress_to_fp16=False)
-    core = openvino.Core()
-    compiled = _compile(core, core.read_model(work / _GRAPH), weights, None)
-    found = Converted(compiled, inputs, transformer.config, weights)(**example).last_hidden_state
-    mask = example["attention_mask"][..., None]
-    cosines = torch.nn.functional.cosine_similarity((found * mask).sum(1), (reference * mask).sum(1))
+    kept = mask[..., None]
+    cosines = torch.nn.functional.cosine_similarity((found * kept).sum(1), (reference * kept).sum(1))
     if not cosines.min() >= _LEAST_COSINE[weights]:
         raise EncoderError(
             f"OpenVINO computes other vectors than torch: a cosine of {cosines.min():.4f} in {weights}, "
@@ -236,15 +258,30 @@ def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work
     log.info("converted in %s; mean cosine with torch on random tokens %.5f", weights, cosines.mean())
 
 
+def _vocabulary(config: Any) -> int:
+    """How many token ids a model knows. Raises EncoderError if its configuration does not say."""
+    size = getattr(config.get_text_config(), "vocab_size", None)  # that of texts may be nested in another
+    if not isinstance(size, int) or size < 1:
+        raise EncoderError(
+            f"--runtime openvino: the model's configuration has vocab_size {size!r}, so no tokens can be "
+            "made to compare it with torch. Encode it with --runtime torch."
+        )
+    return size
+
+
 def _features(ids: torch.Tensor, mask: torch.Tensor, inputs: list[str]) -> dict[str, torch.Tensor]:
     every = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
     return {name: every[name] for name in inputs}
 
 
 def _quantise(graph: Any) -> None:
-    """Replace the constant matrices of products by 8-bit ones, each with a scale for every output."""
+    """Replace the constant matrices of products by 8-bit ones, each with a scale for every output.
+
+    Raises EncoderError if there is none: what is kept as 8 bits would be computed in float32.
+    """
     from openvino import opset13 as ops
 
+    replaced = 0
     for product in graph.get_ordered_ops():
         if product.get_type_name() != "MatMul":
             continue
@@ -257,3 +294,9 @@ def _quantise(graph: Any) -> None:
         rounded = np.rint(weight.data / scale).astype(np.int8)
         unpacked = ops.multiply(ops.convert(ops.constant(rounded), "f32"), ops.constant(scale))
         product.input(1).replace_source_output(unpacked.output(0))
+        replaced += 1
+    if replaced == 0:
+        raise EncoderError(
+            "--dtype int8: OpenVINO's form of this encoder has no matrix that 8 bits could take the place "
+            "of. Take --runtime openvino with --dtype float32."
+        )

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
+from pydantic import AfterValidator
+
 from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
 
 DENSE = Group("dense")
@@ -33,6 +35,8 @@ Runtime = Annotated[
 ]
 EncoderCache = Annotated[
     Path | None,
+    # A replica on Ray reads it in another folder; None has no path.
+    AfterValidator(lambda path: path and path.absolute()),
     Flag(
         "where encoders are kept that were converted for OpenVINO (default: rag-r1/encoders in "
         "$XDG_CACHE_HOME or ~/.cache)",
@@ -69,6 +73,8 @@ def choose_runtime(
     if runtime == "torch":
         if dtype == "int8":
             raise ValueError("--dtype int8 is computed by OpenVINO: drop --runtime torch")
+        if folder is not None:
+            raise ValueError("--encoder-cache is for OpenVINO: drop it, or give --runtime openvino")
         return None
     if dtype == "float16":
         raise ValueError("--runtime openvino computes in float32, bfloat16 or int8, not in float16")

@@ -100,7 +100,8 @@ def build_index(options: BuildOptions) -> Manifest:
 
             sections["bm25"] = options.bm25
             build_bm25(store.iter_contents(), options.bm25, work / BM25_FOLDER, progress=options.progress)
-        return finish_index(options, work, corpus, len(store), sections)
+        by_openvino = encoder is not None and options.openvino is not None
+        return finish_index(options, work, corpus, len(store), sections, by_openvino)
 
 
 def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
@@ -178,9 +179,11 @@ def finish_index(
     corpus: CorpusSection,
     count: int,
     sections: dict[str, BM25Section | DenseSection],
+    by_openvino: bool = False,
 ) -> Manifest:
     """Write the manifest of what is in ``work``, and give the folder its final name.
 
+    ``by_openvino``: whether OpenVINO encoded the passages here, so that its version is told.
     What only a continued build needs is removed first, also where a build of another kind has left it.
     """
     dense = sections.get("dense")
@@ -194,7 +197,7 @@ def finish_index(
         count=count,
         corpus=corpus,
         files=describe_files(work, options.progress),
-        built_with=_versions(options.backend),
+        built_with=_versions(options.backend, *(("openvino",) if by_openvino else ())),
         **sections,
     )
     write_manifest(work, manifest)
@@ -248,9 +251,9 @@ def origin_of_rows(
     }
 
 
-def _versions(backend: str) -> dict[str, str]:
+def _versions(backend: str, *more: str) -> dict[str, str]:
     found = {"python": platform.python_version()}
-    for name in ("pyarrow", *_LIBRARIES.get(backend, ())):
+    for name in ("pyarrow", *_LIBRARIES.get(backend, ()), *more):
         try:
             found[name] = version(name)
         except ImportError:  # faiss comes under several names

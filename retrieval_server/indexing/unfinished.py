@@ -36,6 +36,14 @@ def keep_if_same(work: Path, name: str, origin: Mapping[str, object]) -> None:
         recorded = found if isinstance(found, dict) else {}
     except (OSError, ValueError, RecursionError):
         recorded = {}
-    if recorded.get(name) != origin:
+    # What is not set counts as what is not there: a setting that is new does not discard older builds' work.
+    if _without_none(recorded.get(name)) != _without_none(origin):
         (work / name).unlink(missing_ok=True)
     path.write_text(json.dumps({**recorded, name: origin}), encoding="utf-8")
+
+
+def _without_none(value: object) -> object:
+    """A record without its entries of null, at any depth."""
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _without_none(inner) for key, inner in value.items() if inner is not None}

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retrieval_server.guarantee import Guarantee, Probe, weakest
+from retrieval_server.guarantee import Probe
 from retrieval_server.search.options import OpenOptions
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ def encoder_threads(options: OpenOptions) -> Threads:
 
 def probed(encoder: Encoder, threads: Threads) -> Probe:
     """What the encoder guarantees with these threads. The number for a batch is the one that is probed; if a
-    query alone has another, the order is the most that can be promised."""
+    query alone has another, bits are not promised: the order is, and in 16 or 8 bits nothing."""
     threads.use_for(2)
     found = encoder.probed
     if not threads.differ:
         return found
-    return Probe(weakest([found.guarantee, Guarantee.ORDER]), found.fingerprint)
+    return found.without_bits()
 
 
 def _set_torch_threads(number: int) -> None:

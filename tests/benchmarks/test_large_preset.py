@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.large_preset import SyntheticEncoder, Work, write_corpus
+from benchmarks.large_preset import SyntheticEncoder, Work, identity, main, parse_args, write_corpus
 from benchmarks.large_report import report
 from benchmarks.large_search import one_by_one, recall
 
@@ -20,19 +22,69 @@ ROOT = Path(__file__).parents[2]
 def test_a_step_that_is_done_is_not_repeated_and_one_that_failed_adds_to_its_seconds(tmp_path):
     (tmp_path / "may").touch()
     code = f"import os, time; time.sleep(0.01); open({str(tmp_path / 'ran')!r}, 'a').write('x')\n"
+    code += "while time.process_time() < 0.1: pass\n"
     code += f"os._exit(0 if not os.path.exists({str(tmp_path / 'may')!r}) else 3)"
     script = tmp_path / "step.py"
     script.write_text(code)
     with pytest.raises(SystemExit, match="merge: exit status 3"):
         Work(tmp_path, 1).step("merge", False, script)
     failed = Work(tmp_path, 1).results["merge"]
-    assert not failed["done"] and failed["wall"] > 0
+    assert not failed["done"] and failed["wall"] > 0 and failed["cpu"] >= 0.1
     (tmp_path / "may").unlink()
     Work(tmp_path, 1).step("merge", False, script)
     done = Work(tmp_path, 1).results["merge"]
-    assert done["done"] and done["wall"] > failed["wall"]
+    assert done["done"] and done["wall"] > failed["wall"] and done["cpu"] >= failed["cpu"] + 0.1
     Work(tmp_path, 1).step("merge", True, script)
     assert (tmp_path / "ran").read_text() == "xx"
+
+
+def test_a_result_without_a_record_is_kept_and_not_measured(tmp_path):
+    Work(tmp_path, 1).step("merge", True, tmp_path / "not run.py")
+    work = Work(tmp_path, 1)
+    assert work.finished("merge")
+    results = {"run": {"passages": 1000, "preset": "small"}, **work.results}
+    told = report(results, tmp_path / "none", 384, 10**6)
+    assert "| merge (not measured: its result was there without a record) | | | |" in told
+    assert "is not told: a step was not measured" in told and "at these rates" not in told
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="left out: only Linux ends a process with its parent")
+def test_a_command_ends_with_the_process_that_measures_it(tmp_path):
+    pid, script, child = tmp_path / "pid", tmp_path / "sleeps.py", tmp_path / "child.py"
+    script.write_text(
+        f"import os, time; open({str(pid) + '.part'!r}, 'w').write(str(os.getpid()))\n"
+        f"os.rename({str(pid) + '.part'!r}, {str(pid)!r}); time.sleep(600)"
+    )
+    child.write_text(f"from benchmarks.large_index import measure; measure('sleeps', {str(script)!r})")
+    parent = subprocess.Popen([sys.executable, str(child)], env=os.environ | {"PYTHONPATH": str(ROOT)})
+    while not pid.exists() and parent.poll() is None:
+        time.sleep(0.01)
+    started = Path("/proc") / pid.read_text()
+    parent.kill()
+    parent.wait()
+    until = time.monotonic() + 60
+    while started.exists() and "State:\tZ" not in (started / "status").read_text():
+        assert time.monotonic() < until, "it goes on alone"
+        time.sleep(0.01)
+
+
+def test_a_folder_of_other_options_is_refused_with_both_values(tmp_path):
+    (tmp_path / "asked.jsonl").write_text("")
+    given = ["--real", str(tmp_path), "--work", str(tmp_path), "--questions", str(tmp_path / "asked.jsonl")]
+    run = identity(parse_args(given))
+    assert run["real"] == str(tmp_path) and run["limit-gb"] == 8
+    Work(tmp_path, 4).keep("run", run)
+    with pytest.raises(SystemExit, match="--shards 2 instead of 3, --limit-gb 8.0 instead of 4.0"):
+        main([*given, "--shards", "3", "--limit-gb", "4", "--report"])
+
+
+def test_the_report_says_of_searches_and_server_whether_memory_was_limited(tmp_path):
+    found = {"limited": True, "peak with page cache": None, "cells": []}
+    results = {"run": {"passages": 10, "preset": "small", "shards": 2}, "cells": found}
+    results["shards"] = {"shards": 2, "recall": 1, "all": {"p50": 1, "p95": 2}, "limited": False}
+    told = report(results, tmp_path / "none", 384, 10**6)
+    assert "Limit of memory, cells: held." in told and "shards 2" in told
+    assert "Limit of memory, shards: none: this machine gave no control group." in told
 
 
 def test_a_passages_vector_is_that_of_its_row(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -24,6 +25,26 @@ def test_an_ordinary_folder_is_no_hierarchy_and_nothing_is_limited(tmp_path, mon
         assert limit.folder is None and limit.peak is None
         assert run_within(limit, "print(1)").stdout == "1\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_the_limit_may_not_be_written_nothing_is_limited_and_no_group_is_left(tmp_path, monkeypatch):
+    made = []
+
+    def mkdir(folder, *_):
+        os.mkdir(folder)
+        os.mkdir(folder / "memory.max")  # a file that shows and that cannot be written
+        made.append(folder)
+
+    def removed(folder):
+        os.rmdir(folder / "memory.max")  # a group is removed with its files
+        os.rmdir(folder)
+
+    monkeypatch.setattr(module, "_HIERARCHIES", ((tmp_path, "memory.max", "memory.peak"),))
+    monkeypatch.setattr(module.Path, "mkdir", mkdir)
+    monkeypatch.setattr(module.Path, "rmdir", removed)
+    with memory_limit(MB) as limit:
+        assert limit.folder is None
+    assert len(made) == 1 and list(tmp_path.iterdir()) == []
 
 
 def test_a_process_over_the_limit_is_ended_and_one_below_is_not():

@@ -130,6 +130,19 @@ def test_processes_that_multiply_differently_do_not_guarantee_bits_together():
     assert together([one, other, Probe(NONE, "c")]) is NONE
 
 
+def test_in_16_or_8_bits_processes_that_multiply_differently_guarantee_nothing_together():
+    one, other = Probe(BITS, "a", otherwise=NONE), Probe(BITS, "b", otherwise=NONE)
+    assert together([one, one]) is BITS
+    assert together([one, other]) is NONE
+
+
+@pytest.mark.parametrize("dtype, otherwise", [(torch.float32, ORDER), (torch.bfloat16, NONE)])
+def test_a_probe_that_finds_bits_tells_what_its_data_type_allows_without_them(dtype, otherwise, monkeypatch):
+    monkeypatch.setattr("retrieval_server.guarantee.try_product", lambda *_: (True, "a"))
+    found = probe(torch.nn.Linear(4, 4).to(dtype))
+    assert (found.guarantee, found.without_bits().guarantee) == (BITS, otherwise)
+
+
 def test_an_encoder_that_pads_to_the_longest_neighbour_guarantees_no_bits(tiny_bge):
     encoder = Encoder.create(str(tiny_bge), EncoderOptions(), device="cpu")
     alike = encoder.probed
@@ -138,6 +151,9 @@ def test_an_encoder_that_pads_to_the_longest_neighbour_guarantees_no_bits(tiny_b
     padded = Encoder.open(encoder.section, device="cpu")
     padded._model.truncate_dim = 16
     assert padded.probed.guarantee is ORDER
+    halves = Encoder.open(encoder.section, device="cpu", dtype="bfloat16")
+    halves._model.truncate_dim = 16
+    assert halves.probed.guarantee is NONE
 
 
 def test_ready_and_the_log_tell_the_guarantee(bm25, dense_index, serve, caplog):

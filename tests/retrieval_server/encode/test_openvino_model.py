@@ -14,6 +14,7 @@ from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions, OpenVino, choose_runtime
 from retrieval_server.errors import BuildError, EncoderError
 from retrieval_server.folder.corpus import CorpusReader
+from retrieval_server.folder.manifest import describe_files
 from retrieval_server.guarantee import Guarantee
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
@@ -130,6 +131,68 @@ def test_two_that_convert_at_once_leave_one_conversion(openvino, make_bert, tmp_
     assert len(conversions(tmp_path)) == 1
 
 
+def test_a_good_conversion_that_another_process_puts_there_meanwhile_is_used(
+    openvino, make_bert, tmp_path, monkeypatch
+):
+    folder = make_bert("own-model", "mean")
+    first = create(folder, "int8", tmp_path / "a").encode_queries(TEXTS)
+    create(folder, "int8", tmp_path / "b")
+    (kept,) = conversions(tmp_path / "a")
+    place = tmp_path / "a" / kept
+    (place / "model.bin").write_bytes(b"damaged")
+    rename = openvino_model.os.rename
+
+    def another_is_faster(source, target):
+        moved = rename(source, target)
+        if source == place:
+            rename(tmp_path / "b" / kept, place)
+        return moved
+
+    monkeypatch.setattr(openvino_model.os, "rename", another_is_faster)
+    np.testing.assert_array_equal(create(folder, "int8", tmp_path / "a").encode_queries(TEXTS), first)
+    assert conversions(tmp_path / "a") == [kept] and conversions(tmp_path / "b") == []
+
+
+def test_several_threads_get_the_vectors_of_their_own_texts(openvino, make_bert, tmp_path):
+    encoder = create(make_bert("own-model", "mean"), "int8", tmp_path)
+    texts = [[text] for text in TEXTS]
+    alone = [encoder.encode_queries(text) for text in texts]
+    with ThreadPoolExecutor(len(TEXTS)) as threads:
+        found = list(threads.map(encoder.encode_queries, texts * 40))
+    for vectors, expected in zip(found, alone * 40, strict=True):
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
+
+
+def test_a_conversion_that_openvino_does_not_load_is_named(openvino, make_bert, tmp_path):
+    folder = make_bert("own-model", "mean")
+    create(folder, "int8", tmp_path)
+    (kept,) = conversions(tmp_path)
+    place = tmp_path / kept
+    (place / "model.xml").write_text("no graph")
+    (place / "manifest.json").unlink()
+    files = {name: entry.model_dump() for name, entry in describe_files(place).items()}
+    (place / "manifest.json").write_text(json.dumps({"files": files}))
+    with pytest.raises(EncoderError, match=rf"(?s){kept}: OpenVINO does not load.*--runtime torch"):
+        create(folder, "int8", tmp_path)
+
+
+def test_a_model_without_matrices_is_not_kept_as_one_of_8_bits(openvino):
+    from openvino import opset13 as ops
+
+    given = ops.parameter([-1, 4])
+    with pytest.raises(EncoderError, match="no matrix"):
+        openvino_model._quantise(openvino.Model([ops.relu(given)], [given]))
+
+
+def test_the_vocabulary_may_be_nested_and_a_model_without_one_is_refused():
+    from transformers import CLIPConfig, PretrainedConfig
+
+    nested = CLIPConfig(text_config={"vocab_size": 77})
+    assert not hasattr(nested, "vocab_size") and openvino_model._vocabulary(nested) == 77
+    with pytest.raises(EncoderError, match="vocab_size None.*--runtime torch"):
+        openvino_model._vocabulary(PretrainedConfig())
+
+
 def test_a_conversion_that_computes_something_else_is_refused_and_not_kept(
     openvino, make_bert, tmp_path, monkeypatch
 ):
@@ -150,8 +213,9 @@ def test_an_index_says_what_passages_and_queries_were_encoded_in(openvino, make_
     folder = str(make_bert("own-model", "mean"))
     cache = tmp_path / "cache"
     common = {"corpus": corpus, "backend": "dense", "encoder": folder, "device": "cpu", "progress": False}
-    build_index(BuildOptions(**common, out=tmp_path / "int8", dtype="int8", encoder_cache=cache))
-    build_index(BuildOptions(**common, out=tmp_path / "float32"))
+    eight_bits = {"out": tmp_path / "int8", "dtype": "int8", "encoder_cache": cache}
+    assert "openvino" in build_index(BuildOptions(**common, **eight_bits)).built_with
+    assert "openvino" not in build_index(BuildOptions(**common, out=tmp_path / "float32")).built_with
     eight, float32 = OpenOptions(device="cpu", dtype="int8", encoder_cache=cache), OpenOptions(device="cpu")
     text = json.loads(corpus.read_text(encoding="utf-8").splitlines()[0])["contents"]
     for index, options in (("int8", eight), ("int8", float32), ("float32", eight), ("float32", float32)):
@@ -183,6 +247,7 @@ def test_parts_in_8_bits_and_in_floating_point_are_not_mixed(make_bert, corpus, 
         ({"dtype": "int8", "runtime": "torch"}, "drop --runtime torch"),
         ({"dtype": "float16", "runtime": "openvino"}, "not in float16"),
         ({"dtype": "int8", "device": "cuda"}, "is for the CPU"),
+        ({"encoder_cache": "cache"}, "--encoder-cache is for OpenVINO"),
         ({"runtime": "openvino", "encode_threads_alone": 1}, "give --encode-threads"),
     ],
 )
@@ -195,6 +260,13 @@ def test_8_bits_are_computed_by_openvino_and_everything_else_by_torch_unless_tol
     assert choose_runtime("int8", None, None, tmp_path, 3) == OpenVino(tmp_path, 3)
     assert choose_runtime("float32", "openvino", "cpu", tmp_path) == OpenVino(tmp_path)
     assert all(choose_runtime(dtype, None, "cuda") is None for dtype in ("float32", "bfloat16", "float16"))
+
+
+def test_a_relative_cache_is_the_same_folder_in_a_process_that_runs_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = OpenOptions(dtype="int8", encoder_cache="cache")
+    monkeypatch.chdir("/")
+    assert options.openvino.folder == tmp_path / "cache"
 
 
 def test_the_usual_cache_is_that_of_the_user(tmp_path, monkeypatch):

@@ -152,6 +152,17 @@ def test_an_interrupted_build_goes_on_and_ends_in_the_same_bytes(interrupted, tm
     assert contents(asked.out) == contents(tmp_path / "whole")
 
 
+def test_a_build_interrupted_before_a_setting_was_known_goes_on(interrupted):
+    asked, encoded = interrupted
+    progress = asked.out.with_name("i.building") / "progress.json"
+    recorded = json.loads(progress.read_text())
+    for origin in recorded.values():
+        assert origin["encoder"].pop("passage_dtype") is None
+    progress.write_text(json.dumps(recorded))
+    build_index(asked)
+    assert len(encoded) == 4
+
+
 def test_vectors_of_another_corpus_are_not_taken_over(interrupted, tmp_path):
     asked, encoded = interrupted
     rows = [json.loads(line) for line in asked.corpus.read_text(encoding="utf-8").splitlines()]

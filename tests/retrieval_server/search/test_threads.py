@@ -52,13 +52,13 @@ class Encodes:
 
     on_gpu = False
 
-    def __init__(self):
-        self.seen = []
+    def __init__(self, otherwise: Guarantee = Guarantee.ORDER):
+        self.seen, self.otherwise = [], otherwise
 
     @property
     def probed(self) -> Probe:
         self.seen.append(torch_threads())
-        return Probe(Guarantee.BITS, "hash")
+        return Probe(Guarantee.BITS, "hash", self.otherwise)
 
     def encode_queries(self, queries):
         self.seen.append(torch_threads())
@@ -89,6 +89,12 @@ def test_what_is_promised_was_probed_with_the_threads_of_a_batch(batch, alone, p
     assert encoder.seen == [batch]
     if promised is not None:
         assert found == Probe(promised, "hash")
+
+
+def test_in_16_or_8_bits_nothing_is_promised_where_a_query_alone_has_other_threads(restored):
+    options = OpenOptions(encode_threads=2, encode_threads_alone=1)
+    found = probed(Encodes(otherwise=Guarantee.NONE), encoder_threads(options))
+    assert found.guarantee is Guarantee.NONE
 
 
 def test_a_replica_of_the_encoder_on_ray_has_the_threads_of_the_command(dense_index, restored, monkeypatch):
