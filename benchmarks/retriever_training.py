@@ -65,8 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--dtype",
         choices=("float32", "bfloat16"),
         default="float32",
-        help="in which the passages are encoded; bfloat16 is several times faster on a processor with "
-        "avx512_bf16 or amx_bf16 (default %(default)s)",
+        help="in which the passages are encoded; bfloat16 can save time on a processor that computes in it "
+        "(default %(default)s)",
     )
     parser.add_argument(
         "--recipe", type=Path, default=ROOT / "recipes/agentic_r/retriever_cpu.yaml", metavar="FILE"
