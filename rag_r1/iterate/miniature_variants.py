@@ -74,6 +74,18 @@ VARIANTS = {
     "GAC only": Variant("correctness", "agentic"),
 }
 _FINISHED = "variant.json"
+_DESCRIPTION = """\
+Compare retrievers with the last agent of finished loops (python -m rag_r1.iterate.miniature) on their held-out
+questions: BM25; the untrained encoder; and encoders trained on the data of the loop's last round:
+
+  agentic    rows selected by correctness of the answer (GAC) and relevance (LR), the question beside the query
+  plain      the same rows, the query alone
+  history    the same rows, with the queries before
+  LR only    rows selected by relevance
+  GAC only   rows selected by correctness
+
+It takes some eight minutes a seed on two cores. What is finished is not repeated.
+"""
 
 
 class VariantsArguments(Arguments):
@@ -178,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         VariantsArguments,
         arguments,
         prog="python -m rag_r1.iterate.miniature_variants",
-        description="Retrievers of the miniature in one harness: baselines and variants, all else the same.",
+        description=_DESCRIPTION,
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
