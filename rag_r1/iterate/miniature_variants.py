@@ -75,10 +75,10 @@ VARIANTS = {
 }
 _FINISHED = "variant.json"
 _DESCRIPTION = """\
-Compare retrievers with the last agent of finished loops (python -m rag_r1.iterate.miniature) on their held-out
-questions: BM25; the untrained encoder; and encoders trained on the data of the loop's last round:
+Compare retrievers with the last agent of finished loops (python -m rag_r1.iterate.miniature) on their
+held-out questions: BM25; the untrained encoder; and encoders trained on the data of the loop's last round:
 
-  agentic    rows selected by correctness of the answer (GAC) and relevance (LR), the question beside the query
+  agentic    rows selected by correctness of the answer (GAC) and relevance (LR); question beside query
   plain      the same rows, the query alone
   history    the same rows, with the queries before
   LR only    rows selected by relevance
