@@ -61,8 +61,8 @@ _DESCRIPTION = """\
 Train a retriever with the agent and the agent with the retriever (Agentic-R), on this machine and with
 everything real and small: an invented world in which similarity misleads, the demo's policy, an encoder of
 two layers, veRL, vLLM, the retrieval server. The control has the same trainings of the agent and keeps the
-first index. Some twenty minutes a seed on two cores, and three for the agent's warm start. Run again, it goes on
-where it was interrupted.
+first index. Some twenty minutes a seed on two cores, and three for the agent's warm start. Run again, it goes
+on where it was interrupted.
 """
 
 
