@@ -1,6 +1,6 @@
 """Cost of an index of millions of passages: time and memory to build it, to start it, and to hold its text.
 
-    python benchmarks/large_index.py --work /tmp/large --passages 5000000
+    python benchmarks/large_index.py --work outputs/large --passages 5000000
 
 Invents passages of 100 words with random vectors (of ``--dimension``), so that the encoder's speed does not
 matter, and builds and serves them with the project's own commands. Every step is a separate process, whose

@@ -1,7 +1,7 @@
 """A preset's index of millions of passages: built in parts, merged, split into shards, searched and served.
 
-    python benchmarks/large_preset.py --real indexes/exact --work /tmp/large --passages 20000000
-    python benchmarks/large_preset.py --real indexes/exact --work /tmp/large --passages 20000000 --report
+    python benchmarks/large_preset.py --real indexes/exact --work outputs/large --passages 20000000
+    python benchmarks/large_preset.py --real indexes/exact --work outputs/large --passages 20000000 --report
 
 The vectors are synthetic, with the neighbourhoods of the real ones in ``--real``, an exact index
 (synthetic_vectors.py); the texts are a few invented words. Encoding apart, everything is the project's own

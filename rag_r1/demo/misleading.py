@@ -66,15 +66,15 @@ def misleading(world: World, seed: int | str) -> Misleading:
     """The world in such passages; `seed` draws the wording of the near-duplicates."""
     rng = random.Random(f"misleading-{seed}-{world.split}")
     stated, passages = {}, []
-    for relation, (statement, stubs, _) in WORDING.items():
+    for relation, (statement, lacking, _) in WORDING.items():
         for entity, value in world.facts[relation].items():
             words = {"entity": entity, "value": value, "trade": rng.choice(TRADE)}
             # The draws for a passage do not depend on the form of the others.
             name = f"{world.split}-{relation}-{len(passages) // 2}"
             found = {"id": name, "contents": f'"{entity}"\n{statement.format(**words)}'}
-            stub = f'"{entity}"\n{rng.choice(stubs).format(**words)}'
+            near = f'"{entity}"\n{rng.choice(lacking).format(**words)}'
             stated[entity, relation] = found
-            passages += [found, {"id": f"{name}-near", "contents": stub}]
+            passages += [found, {"id": f"{name}-near", "contents": near}]
     rng.shuffle(passages)
     return Misleading(replace(world, passages=tuple(passages)), stated)
 
