@@ -43,19 +43,13 @@ def encoder(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any
 
 
 def search(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any]]:
-    """The stage's work on a batch, and the batches: bare FAISS in an exact index, else our search."""
+    """The stage's work on a batch, and the batches."""
     from retrieval_server.folder.manifest import FAISS_INDEX, read_manifest
     from retrieval_server.search.dense import DenseBackend
-    from retrieval_server.search.faiss_files import open_index
-    from retrieval_server.search.faiss_search import is_exact
 
     manifest = read_manifest(args.index)
-    path = args.index / FAISS_INDEX
+    backend = DenseBackend(args.index / FAISS_INDEX, manifest.dense, manifest.count, None)
     vectors = list(batches(np.load(args.vectors), args.batch))
-    index = open_index(path)
-    if is_exact(index):
-        return (lambda some: index.search(some, args.topk)), vectors
-    backend = DenseBackend(path, manifest.dense, manifest.count, None)
     return (lambda some: backend.find(some, args.topk)), vectors
 
 

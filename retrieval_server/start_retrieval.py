@@ -93,11 +93,16 @@ def _is_loopback(host: str) -> bool:
 
 def _set_up_process() -> None:
     """Set how this process uses CPU and memory; called before anything imports torch or FAISS."""
-    from retrieval_server.encode.cpu import prefer_reproducible_products, share_the_interpreter
+    from retrieval_server.encode.cpu import (
+        let_idle_threads_sleep,
+        prefer_reproducible_products,
+        share_the_interpreter,
+    )
     from retrieval_server.encode.malloc import keep_giving_back
 
     keep_giving_back()
     share_the_interpreter()
+    let_idle_threads_sleep()
     prefer_reproducible_products()
 
 

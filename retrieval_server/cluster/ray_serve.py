@@ -42,17 +42,16 @@ class QueryEncoder:
     """A replica of an index's encoder."""
 
     def __init__(self, section: dict, options: OpenOptions):
-        from retrieval_server.encode.cpu import prefer_reproducible_products
+        from retrieval_server.encode.cpu import let_idle_threads_sleep, prefer_reproducible_products
 
+        let_idle_threads_sleep()
         prefer_reproducible_products()
         keep_giving_back()
         from retrieval_server.encode.encoder import Encoder
         from retrieval_server.search.threads import encoder_threads, probed
 
         found = EncoderSection.model_validate(section)
-        self._encoder = Encoder.open(
-            found, options.encoder, options.device, options.dtype, options.openvino
-        )
+        self._encoder = Encoder.open(found, options.encoder, options.device, options.dtype, options.openvino)
         self._threads = encoder_threads(options)
         self._probed = probed(self._encoder, self._threads)
 

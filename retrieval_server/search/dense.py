@@ -30,7 +30,7 @@ from retrieval_server.search.gpu import place
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.search.page_in import PageIn, available_memory
 from retrieval_server.search.stored_rows import StoredRows
-from retrieval_server.search.threads import Threads, encoder_threads, probed
+from retrieval_server.search.threads import encoder_threads, probed
 
 
 class DenseBackend(Backend):
@@ -61,12 +61,6 @@ class DenseBackend(Backend):
         self._search = _open_search(index, path, section, count, options)
         self._page_in = PageIn([path], available_memory()) if mapped else None
         self._encoder = encoder
-        self._search_threads = Threads(
-            faiss.omp_set_num_threads,
-            faiss.omp_get_max_threads,
-            options.search_threads_alone,
-            options.search_threads,
-        )
         if encoder is not None:
             self._encode_threads = encoder_threads(options)
             self.guarantee = probed(encoder, self._encode_threads).guarantee
@@ -80,7 +74,6 @@ class DenseBackend(Backend):
         return self._encoder.encode_queries(queries)
 
     def find(self, prepared: np.ndarray, topk: int) -> list[list[Hit]]:
-        self._search_threads.use_for(len(prepared))
         return self._search.find(prepared, topk)
 
     @property
@@ -104,7 +97,12 @@ def _open_search(
                 f"--candidates {options.candidates}: {path.parent} has no rows to score candidates from. "
                 "Drop the flag, or build the index with --preset balanced or small."
             )
-        return open_search(index, lambda index: place(index, options), options.search_threads)
+        return open_search(
+            index,
+            lambda index: place(index, options),
+            options.search_threads,
+            options.search_threads_alone,
+        )
     if options.gpu == "on":
         raise IndexFolderError(
             f"--gpu on: {path.parent} is a compressed index, which FAISS searches on the CPU only. Start "

@@ -4,8 +4,8 @@ FAISS by itself does not give that. A matrix product rounds differently for each
 further for a larger topk, and some quantisers treat a batch differently from one query. So FAISS only chooses
 candidates; these are scored again in float64, query by query, equal scores in corpus order:
 
-- ``FlatSearch``, for exact indexes: one product for the whole batch, a few candidates more than topk, and
-  still more where a near-tie could have been cut off;
+- ``FlatSearch``, for exact indexes (flat_search.py): a few candidates more than topk, and still more where a
+  near-tie could have been cut off;
 - ``ApproximateSearch``, for all others: one query at a time in each of several threads, always with the same
   numbers of candidates (see ``nested``). Scores are those of the vectors that the index stores: of a
   quantised index, the decoded vectors; of a compressed index with rescoring, the rows of a file beside it;
@@ -25,22 +25,14 @@ import numpy as np
 
 from retrieval_server.errors import IndexFolderError
 from retrieval_server.search.backends import Hit, nested
+from retrieval_server.search.flat_search import FlatSearch
 from retrieval_server.search.stored_rows import StoredRows
-
-# FAISS multiplies matrices with BLAS only for batches above this size, and its default (queries x dimension
-# of 128,000 in 1.15; 20 queries before) sends the batches of a retrieval server through the slow path: on two
-# cores 42 ms a query instead of 2-3 ms for 128 queries against 200,000 vectors.
-faiss.cvar.distance_compute_blas_threshold = 16
 
 #: Candidates of a query in an approximate index, unless topk needs more.
 FIRST = 32
 #: Cells that a graph over them looks at, at least, to find the nearest.
 LOOKED_AT = 64
 _GPU_MOST = 2048  # hits for a query that FAISS can give on a GPU
-_SPARE = 8  # candidates beyond topk in an exact search
-# How far FAISS's score of a passage may be from the exact one, as a share of the two vectors' lengths: about
-# ten times what is seen, at 1,024 dimensions.
-_ROUNDING = 2**-18
 
 
 @dataclass(frozen=True)
@@ -96,48 +88,6 @@ def choose_cells_well(index: faiss.Index) -> None:
     graph = None if ivf is None else faiss.downcast_index(ivf.quantizer)
     if isinstance(graph, faiss.IndexHNSW):
         graph.hnsw.efSearch = max(LOOKED_AT, 2 * ivf.nprobe)
-
-
-class FlatSearch:
-    """Exact search of (queries, dimension) vectors."""
-
-    def __init__(self, index: faiss.Index):
-        self._index = index
-
-    def find(self, queries: np.ndarray, topk: int) -> list[list[Hit]]:
-        """At most ``topk`` hits for each query, best first."""
-        wanted = min(topk, self._index.ntotal)
-        among = min(wanted + _SPARE, self._index.ntotal)
-        if not among:
-            return [[] for _ in queries]
-        return self._ranked(queries, *self._index.search(queries, among), wanted)
-
-    def close(self) -> None:
-        """Nothing to release."""
-
-    def _ranked(
-        self, queries: np.ndarray, scores: np.ndarray, rows: np.ndarray, topk: int
-    ) -> list[list[Hit]]:
-        """The ``topk`` best of FAISS's candidates by exact score, equal scores in corpus order.
-
-        ``scores`` and ``rows`` are (queries, candidates). If a passage that FAISS left out could belong to a
-        query's best, more candidates than near-ties are fetched for it.
-        """
-        there = rows >= 0  # FAISS pads with row -1
-        vectors = self._index.reconstruct_batch(np.where(there, rows, 0).ravel())
-        vectors = vectors.reshape(*rows.shape, -1).astype(np.float64)
-        exact = np.where(there, (vectors * queries[:, None]).sum(axis=2), -np.inf)
-        best = np.lexsort((rows, -exact))[:, :topk]
-        best_rows, best_scores = (np.take_along_axis(found, best, axis=1) for found in (rows, exact))
-        slack = _ROUNDING * np.linalg.norm(queries, axis=1) * np.linalg.norm(vectors, axis=2).max(axis=1)
-        open_ends = there.all(axis=1) & (best_scores[:, -1] <= scores[:, -1] + slack)
-        more = min(4 * rows.shape[1], self._index.ntotal)
-        return [
-            self._ranked(queries[i : i + 1], *self._index.search(queries[i : i + 1], more), topk)[0]
-            if open_ends[i] and more > rows.shape[1]
-            else [Hit(row, score) for row, score in zip(*hits, strict=True) if row >= 0]
-            for i, hits in enumerate(zip(best_rows.tolist(), best_scores.tolist(), strict=True))
-        ]
 
 
 class ApproximateSearch:
@@ -214,9 +164,7 @@ def _number_rows(index: faiss.Index) -> None:
         ivf.make_direct_map(True)
 
 
-def _scored(
-    vectors: Callable[[np.ndarray], np.ndarray], query: np.ndarray, rows: np.ndarray
-) -> list[Hit]:
+def _scored(vectors: Callable[[np.ndarray], np.ndarray], query: np.ndarray, rows: np.ndarray) -> list[Hit]:
     """The candidates by exact score of their ``vectors(rows)``, equal scores in corpus order."""
     rows = np.sort(rows[rows >= 0])
     if not len(rows):
@@ -229,12 +177,14 @@ def open_search(
     index: faiss.Index,
     place: Callable[[faiss.Index], faiss.Index] = lambda index: index,
     threads: int | None = None,
+    alone: int | None = None,
 ) -> Search:
     """The search that fits the index. ``place`` may copy it to GPUs; it returns the copy or the index.
 
-    ``threads``: queries that are searched at once in an approximate index; None: one for each core.
+    ``threads``: among how many an exact index is divided (``alone``: for one query), or the queries that are
+    searched at once in an approximate index; None: one for each core.
     """
     placed = place(index)
     if placed is not index:
         return GpuSearch(placed, index)
-    return FlatSearch(index) if is_exact(index) else ApproximateSearch(index, threads)
+    return FlatSearch(index, threads, alone) if is_exact(index) else ApproximateSearch(index, threads)

@@ -1,9 +1,9 @@
 """Threads by the size of a batch, and the OpenMP runtimes that a process has loaded.
 
-torch and FAISS each bring an OpenMP runtime of their own, and the idle threads of one spin for a while on the
-cores on which the other computes. A single query is too little work to divide among many threads; a batch is
-not. So each library can be given one number of threads for a query alone and another for a batch. What is
-best depends on the processor: `benchmarks/openmp_runtimes.py` shows what is loaded.
+A single query may be too little work to divide among many threads; a batch is not. So the encoder can be
+given one number of threads for a query alone and another for a batch, as the search can (flat_search.py).
+What is best depends on the processor. `benchmarks/openmp_runtimes.py` shows which runtimes are loaded;
+encode/cpu.py keeps the idle threads of one from the cores on which another computes.
 
 A number that is set may hold for the whole process, and so for other indexes in it. So a library's own number
 is read once, before the first is set.
