@@ -31,7 +31,7 @@ from pathlib import Path
 import aiohttp
 
 _here = Path(__file__).resolve().parent
-_spec = importlib.util.spec_from_file_location("retrieval_load", _here / "retrieval_server.py")
+_spec = importlib.util.spec_from_file_location("retrieval_load", _here / "retrieval_load.py")
 assert _spec is not None and _spec.loader is not None
 load = sys.modules["retrieval_load"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(load)
@@ -76,7 +76,7 @@ async def measure(args: argparse.Namespace, questions: list[str]) -> int:
     headers = {"Authorization": f"Bearer {token}"} if token else None
     connections, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=args.timeout)
     async with aiohttp.ClientSession(connector=connections, timeout=timeout, headers=headers) as session:
-        target = load.Target(args.url, session, args.topk)
+        target = load.Target(args.url, args.url, session, args.topk)
         endless = numbered(questions)
         calm = await load.closed_loop(target, endless, args.clients, args.capacity_seconds)
         if calm.errors or not calm.latencies:

@@ -7,6 +7,8 @@ command line.
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -15,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,13 +40,17 @@ def running(*command: object, **more) -> Iterator[subprocess.Popen]:
 
 
 @contextmanager
-def serving(*command: object) -> Iterator[str]:
-    """A server with ``--port`` on a free port; its address, when it answers a query."""
+def serving(*command: object, environment: dict[str, str] | None = None) -> Iterator[str]:
+    """A server with ``--port`` on a free port; its address, when it answers a query.
+
+    ``environment``: variables for it beside those of this process.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    with running(*command, "--port", port, stdout=subprocess.DEVNULL) as process:
+    variables = {**os.environ, **(environment or {})}
+    with running(*command, "--port", port, stdout=subprocess.DEVNULL, env=variables) as process:
         end = time.monotonic() + _START_S
         while not _answers(url):
             if process.poll() is not None:
@@ -55,22 +61,30 @@ def serving(*command: object) -> Iterator[str]:
         yield url
 
 
-@contextmanager
-def anchored(original: Path, index: Path, device: str | None) -> Iterator[list[str]]:
-    """Our server and Search-R1's own, on the same index and encoder: their addresses, ours first."""
+def ours(index: Path, device: str | None, words: str = "") -> AbstractContextManager[str]:
+    """Our server on an index; its address. ``words``: NAME=VALUE for its environment, then flags."""
+    flags = shlex.split(words)
+    number = next((i for i, word in enumerate(flags) if word.startswith("-")), len(flags))
+    environment = dict(word.split("=", 1) for word in flags[:number])
     on = ("--device", device) if device else ()
-    ours = ("retrieval_server/start_retrieval.py", "--index", index.resolve(), "--cache-size", 0, *on)
-    theirs = ("benchmarks/search_r1_server.py", "--checkout", original.resolve(), "--index", index.resolve())
-    with serving(*ours) as first, serving(*theirs, *on) as second:
-        yield [first, second]
+    script = ("retrieval_server/start_retrieval.py", "--index", index.resolve(), "--cache-size", 0)
+    return serving(*script, *on, *flags[number:], environment=environment)
+
+
+def search_r1(checkout: Path, index: Path, device: str | None) -> AbstractContextManager[str]:
+    """Search-R1's own server on an index, from a checkout; its address."""
+    on = ("--device", device) if device else ()
+    script = ("benchmarks/search_r1_server.py", "--checkout", checkout.resolve(), "--index", index.resolve())
+    return serving(*script, *on)
 
 
 @contextmanager
 def stages(
     index: Path, questions: list[str], batch: int, topk: int, work: Path, device: str | None = None
-) -> Iterator[Stages]:
-    """Both stages, each alone in its process; the search is started when the vectors are there.
+) -> Iterator[dict[str, Stages]]:
+    """The stages, each alone in its process; those of a search are started when the vectors are there.
 
+    With an exact index there are two ceilings: the encoder and our search, and the encoder and FAISS's own.
     ``device`` is that of the encoder; None: a GPU if torch sees one.
     """
     (work / "questions.json").write_text(json.dumps(questions), encoding="utf-8")
@@ -78,15 +92,28 @@ def stages(
     script += ["--questions", work / "questions.json", "--vectors", work / "vectors.npy"]
     script += [*(("--device", device) if device else ()), "--stage"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with running(*script, "encode", **pipes) as encode:
-        _wait(encode)
-        with running(*script, "search", **pipes) as search:
-            _wait(search)
-            yield Stages([encode, search])
+    with ExitStack() as open_now:
+
+        def started(stage: str) -> subprocess.Popen:
+            process = open_now.enter_context(running(*script, stage, **pipes))
+            _wait(process)
+            return process
+
+        encode = started("encode")
+        found = {"encoder + search": Stages([encode, started("search")])}
+        if _exact(index):
+            found["encoder + FAISS itself"] = Stages([encode, started("faiss")])
+        yield found
+
+
+def _exact(index: Path) -> bool:
+    # Not by the package: this folder has a file of its name.
+    dense = json.loads((index / "manifest.json").read_text(encoding="utf-8"))["dense"]
+    return dense["factory"] == "Flat" and dense.get("rescoring") is None
 
 
 class Stages:
-    """The running stages."""
+    """The running stages of a ceiling."""
 
     def __init__(self, processes: list[subprocess.Popen]):
         self._processes = processes

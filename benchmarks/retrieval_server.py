@@ -17,10 +17,15 @@ https://github.com/PeterGriffinJin/Search-R1 or that file alone; it is run as it
 of this project (benchmarks/search_r1_server.py says what is changed around it):
 
     python benchmarks/retrieval_server.py --anchor search-r1 Search-R1 --index DIR --ceiling DIR
+    python benchmarks/retrieval_server.py --index DIR --ours "--dtype int8" --ours "OMP_PROC_BIND=true"
 
+``--ours`` starts one more server of ours on ``--index``, with variables of its environment and flags.
 ``--ceiling`` measures the index's encoder and its search without a server, each alone in a process of its own
 (benchmarks/retrieval_stages.py), and adds up the two: all questions in batches of the number of clients, with
-one client one by one.
+one client one by one. For an exact index there is a second ceiling, with FAISS's own search for ours.
+
+How fast memory is for a process depends on where it lies, for as long as the process lives. ``--restarts``
+starts everything anew so many times, and rounds are those of all starts.
 
 All targets are measured in turn, ``--rounds`` times, and medians are reported, so that other work on the
 machine affects all of them. First every question is asked once on its own; answers under load must then have
@@ -38,124 +43,39 @@ import json
 import random
 import statistics
 import sys
-import time
 from collections import Counter
-from collections.abc import Coroutine, Iterator
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from types import ModuleType
+from typing import Any
 
 import aiohttp
 
 _here = Path(__file__).resolve().parent
-# By its path: this file has the name of a package, so its folder must not be where packages are looked for.
-_spec = importlib.util.spec_from_file_location("retrieval_processes", _here / "retrieval_processes.py")
-assert _spec is not None and _spec.loader is not None
-processes = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(processes)
-QUESTIONS = _here.parents[1] / "shared" / "data" / "qa" / "hotpotqa.jsonl"
-WARM_UP_S = 2.0
-Made = TypeVar("Made")
 
 
-@dataclass
-class Round:
-    """One server under load for one round."""
-
-    seconds: float = 0.0
-    latencies: list[float] = field(default_factory=list)  # seconds, for answers with status 200
-    errors: Counter = field(default_factory=Counter)  # status or exception name -> requests
-    #: Answers whose ids differ from those of the same question asked alone; None: not compared.
-    other_ids: int | None = 0
-
-    @property
-    def qps(self) -> float:
-        return len(self.latencies) / self.seconds
-
-    def percentile(self, share: float) -> float:
-        """Milliseconds within which this share of the answers arrived; nan without answers."""
-        if not self.latencies:
-            return float("nan")
-        ordered = sorted(self.latencies)
-        return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+def _beside(name: str) -> ModuleType:
+    """A module of this folder by its path: this file has the name of a package, so no package must be looked
+    for here."""
+    spec = importlib.util.spec_from_file_location(name, _here / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def read_questions(path: Path) -> list[str]:
-    """The ``question`` of each JSONL row, or each line of a text file."""
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return [json.loads(line)["question"] for line in lines] if path.suffix == ".jsonl" else lines
-
-
-class Target:
-    """One server, its connections, and its answer to each question asked alone."""
-
-    def __init__(self, url: str, session: aiohttp.ClientSession, topk: int):
-        base = url.rstrip("/")
-        self.name = url
-        self._url = base if base.endswith("/retrieve") else f"{base}/retrieve"
-        self._session, self._topk = session, topk
-        self.alone: dict[str, list[str]] = {}
-
-    async def ask(self, question: str) -> list[str]:
-        """The ids found. Raises aiohttp.ClientError, also for a status other than 200."""
-        body = {"queries": [question], "topk": self._topk, "return_scores": True}
-        async with self._session.post(self._url, json=body) as response:
-            response.raise_for_status()
-            (hits,) = (await response.json())["result"]
-        return [hit["document"]["id"] for hit in hits]
-
-    async def learn(self, questions: list[str]) -> None:
-        """Ask each question alone and remember its ids."""
-        for question in questions:
-            self.alone[question] = await self.ask(question)
-
-    async def timed(self, question: str, due: float, result: Round) -> None:
-        try:
-            ids = await self.ask(question)
-        except aiohttp.ClientResponseError as error:
-            result.errors[str(error.status)] += 1
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-            result.errors[type(error).__name__] += 1
-        else:
-            result.latencies.append(time.perf_counter() - due)
-            result.other_ids += ids != self.alone.get(question, ids)
-
-
-async def closed_loop(target: Target, questions: Iterator[str], clients: int, seconds: float) -> Round:
-    """``clients`` that ask again as soon as they have an answer. The first WARM_UP_S are not counted."""
-    warm_up, result = Round(), Round()
-    started = time.perf_counter() + WARM_UP_S
-    end = started + seconds
-
-    async def client() -> None:
-        while (now := time.perf_counter()) < end:
-            await target.timed(next(questions), now, result if now >= started else warm_up)
-
-    await asyncio.gather(*(client() for _ in range(clients)))
-    result.seconds = time.perf_counter() - started
-    return result
-
-
-async def open_loop(target: Target, questions: Iterator[str], rate: float, seconds: float) -> Round:
-    """Questions at exponentially distributed intervals, ``rate`` per second on average."""
-    result, tasks, clock = Round(), [], random.Random(0)
-    started = due = time.perf_counter()
-    while due < started + seconds:
-        await asyncio.sleep(due - time.perf_counter())
-        tasks.append(asyncio.create_task(target.timed(next(questions), due, result)))
-        due += clock.expovariate(rate)
-    await asyncio.gather(*tasks)
-    result.seconds = time.perf_counter() - started
-    return result
+load, processes = _beside("retrieval_load"), _beside("retrieval_processes")
+Round, Target = load.Round, load.Target
 
 
 class Ceiling:
     """Encoder and index without any server, each stage measured alone in a process of its own."""
 
-    def __init__(self, running: Any, batch: int, questions: int):
-        self.name = f"ceiling: stages alone, batches of {batch}"
+    def __init__(self, name: str, running: Any, batch: int, questions: int):
+        self.name = f"{name}, alone, batches of {batch}"
         self._running, self._batch, self._questions = running, batch, questions
 
     def round(self) -> Round:
@@ -177,7 +97,7 @@ def line(name: str, rounds: list[Round]) -> str:
     shares = [f"{middle([one.percentile(share) for one in rounds]):8.1f}" for share in (0.5, 0.95, 0.99)]
     spread = f"{min(one.qps for one in rounds):.1f}-{max(one.qps for one in rounds):.1f}"
     problems = ", ".join(f"{number} x {kind}" for kind, number in errors.most_common()) or "none"
-    row = f"{name:<32} {middle([one.qps for one in rounds]):8.1f} {spread:>15} {' '.join(shares)}"
+    row = f"{name:<44} {middle([one.qps for one in rounds]):8.1f} {spread:>15} {' '.join(shares)}"
     compared = [one.other_ids for one in rounds if one.other_ids is not None]
     if not compared:
         return row
@@ -185,14 +105,25 @@ def line(name: str, rounds: list[Round]) -> str:
 
 
 async def measure(
-    args: argparse.Namespace, questions: list[str], urls: list[str], ceiling: Ceiling | None
+    args: argparse.Namespace,
+    questions: list[str],
+    urls: dict[str, str],
+    ceilings: list[Ceiling],
+    alone: dict[str, dict[str, list[str]]],
 ) -> dict[str, list[Round]]:
-    """Alternating rounds against every server, and of the ceiling if there is one; prints each result."""
+    """Alternating rounds against every server, and of the ceilings; prints each result.
+
+    ``urls`` and ``alone`` are by the names of the servers. ``alone`` has a server's answers to each question
+    asked alone; where they lack, they are asked for and added.
+    """
     connections = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=args.timeout)
     async with aiohttp.ClientSession(connector=connections, timeout=timeout) as session:
-        targets = [Target(url, session, args.topk) for url in urls]
+        targets = [Target(name, url, session, args.topk) for name, url in urls.items()]
         for target in targets:
+            if target.name in alone:
+                target.alone = alone[target.name]
+                continue
             try:
                 await target.learn(questions)
             except (
@@ -206,31 +137,59 @@ async def measure(
                 raise SystemExit(
                     f"error: {target.name} does not answer as a retrieval server ({error!r})"
                 ) from None
-        for other in targets[1:]:
-            same = sum(targets[0].alone[question] == other.alone[question] for question in questions)
-            print(
-                f"the same ids from {targets[0].name} and {other.name}: {same} of {len(questions)} questions"
-            )
+            alone[target.name] = target.alone
+            if target is not targets[0]:
+                same = sum(targets[0].alone[question] == target.alone[question] for question in questions)
+                names = f"{targets[0].name} and {target.name}"
+                print(f"the same ids from {names}: {same} of {len(questions)} questions")
         order = random.Random(0).sample(questions, len(questions))
-        every: list[Target | Ceiling] = [*targets, *([ceiling] if ceiling else [])]
+        every: list[Target | Ceiling] = [*targets, *ceilings]
         results: dict[str, list[Round]] = {one.name: [] for one in every}
         for number, target in itertools.product(range(args.rounds), every):
             endless = itertools.cycle(order)
             if isinstance(target, Ceiling):
                 result = target.round()
             elif args.rate:
-                result = await open_loop(target, endless, args.rate, args.seconds)
+                result = await load.open_loop(target, endless, args.rate, args.seconds)
             else:
-                result = await closed_loop(target, endless, args.clients, args.seconds)
+                result = await load.closed_loop(target, endless, args.clients, args.seconds)
             results[target.name].append(result)
             print(f"  round {number + 1} {target.name}: {result.qps:.1f} queries/s", flush=True)
     return results
 
 
+@contextmanager
+def started(args: argparse.Namespace, questions: list[str]) -> Iterator[tuple[dict[str, str], list[Ceiling]]]:
+    """The addresses of all servers by name, and the ceilings; what was started here is ended."""
+    urls, ceilings = {}, []
+    with ExitStack() as open_now:
+        for words in [*([""] if args.anchor is not None else []), *args.ours]:
+            ours = processes.ours(args.index, args.device, words)
+            urls[f"ours {words}".strip()] = open_now.enter_context(ours)
+        if args.anchor is not None:
+            theirs = processes.search_r1(Path(args.anchor[1]), args.index, args.device)
+            urls["Search-R1's"] = open_now.enter_context(theirs)
+        urls.update((url, url) for url in args.url)
+        if args.ceiling is not None:
+            batch = args.batch or args.clients
+            work = Path(open_now.enter_context(TemporaryDirectory(prefix="ceiling-")))
+            stages = processes.stages(args.ceiling, questions, batch, args.topk, work, args.device)
+            ceilings = [
+                Ceiling(name, running, batch, len(questions))
+                for name, running in open_now.enter_context(stages).items()
+            ]
+        for name, url in urls.items():
+            print(f"started {name}: {url}" if name != url else f"asked: {url}", flush=True)
+        yield urls, ceilings
+
+
 def report(args: argparse.Namespace, results: dict[str, list[Round]]) -> None:
     load = f"open loop, {args.rate:g} per second" if args.rate else f"closed loop, {args.clients} clients"
-    print(f"\n{load}, {args.rounds} rounds of {args.seconds:g} s, medians; latency in milliseconds")
-    print(f"{'server':<32} {'q/s':>8} {'(min-max)':>15} {'p50':>8} {'p95':>8} {'p99':>8}")
+    times = f"{args.rounds} rounds of {args.seconds:g} s" + f" in {args.restarts} starts" * (
+        args.restarts > 1
+    )
+    print(f"\n{load}, {times}, medians; latency in milliseconds")
+    print(f"{'server':<44} {'q/s':>8} {'(min-max)':>15} {'p50':>8} {'p95':>8} {'p99':>8}")
     for name, rounds in results.items():
         print(line(name, rounds))
     (first, mine), *others = results.items()
@@ -246,15 +205,6 @@ def report(args: argparse.Namespace, results: dict[str, list[Round]]) -> None:
         )
 
 
-def run(work: Coroutine[Any, Any, Made]) -> Made:
-    """asyncio.run, with uvloop if installed, so that generating the load costs the machine little."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(work)
-    return uvloop.run(work)
-
-
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -268,7 +218,14 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         metavar=("search-r1", "PATH"),
         help="also start the original's server from this checkout or file, and ours, on --index",
     )
-    parser.add_argument("--index", type=Path, metavar="DIR", help="the dense index of --anchor")
+    parser.add_argument("--index", type=Path, metavar="DIR", help="the dense index of --anchor and --ours")
+    parser.add_argument(
+        "--ours",
+        action="append",
+        default=[],
+        metavar="'[NAME=VALUE ...] [FLAG ...]'",
+        help="start one more server of ours with this environment and these flags; repeat for more",
+    )
     parser.add_argument("--device", help="of the encoders of --anchor and --ceiling (default: a GPU if any)")
     parser.add_argument(
         "--ceiling", type=Path, metavar="INDEX", help="also measure the stages of this dense index alone"
@@ -281,6 +238,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "--seconds", type=float, default=15.0, help="duration of a round (default %(default)s)"
     )
     parser.add_argument("--rounds", type=int, default=5, help="rounds per server (default %(default)s)")
+    parser.add_argument(
+        "--restarts",
+        type=int,
+        default=1,
+        help="start servers and stages so many times, with the rounds each time (default %(default)s)",
+    )
     parser.add_argument("--topk", type=int, default=3, help="(default %(default)s)")
     parser.add_argument("--batch", type=int, help="batch size of --ceiling (default: --clients)")
     parser.add_argument(
@@ -293,21 +256,21 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--questions",
         type=Path,
-        default=QUESTIONS,
+        default=load.QUESTIONS,
         metavar="FILE",
         help="JSONL with 'question', or text with one per line (default ../shared/data/qa/hotpotqa.jsonl)",
     )
     args = parser.parse_args(argv)
-    if not args.url and args.ceiling is None and args.anchor is None:
-        parser.error("give at least one --url, --anchor search-r1 PATH, or --ceiling INDEX")
+    if not args.url and args.ceiling is None and args.anchor is None and not args.ours:
+        parser.error("give at least one --url, --anchor search-r1 PATH, --ours FLAGS, or --ceiling INDEX")
     if args.anchor is not None and args.anchor[0] != "search-r1":
         parser.error(f"--anchor {args.anchor[0]}: the only anchor is search-r1")
-    if (args.anchor is None) != (args.index is None):
-        parser.error("--anchor and --index belong together: the original and ours serve the same index")
+    if (args.anchor is None and not args.ours) != (args.index is None):
+        parser.error("--anchor or --ours, and --index, belong together: what is started serves that index")
     if args.anchor is not None and not Path(args.anchor[1]).exists():
         parser.error(f"--anchor search-r1 {args.anchor[1]}: no such file or folder; clone Search-R1 there")
-    if min(args.clients, args.rounds, args.topk, args.batch or 1) < 1 or args.seconds <= 0:
-        parser.error("--clients, --rounds, --topk, --batch and --seconds must be above 0")
+    if min(args.clients, args.rounds, args.restarts, args.topk, args.batch or 1) < 1 or args.seconds <= 0:
+        parser.error("--clients, --rounds, --restarts, --topk, --batch and --seconds must be above 0")
     if args.rate is not None and not args.rate > 0:
         parser.error("--rate must be above 0")
     if not args.questions.is_file():
@@ -317,19 +280,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
-    questions = list(dict.fromkeys(read_questions(args.questions)))
-    with ExitStack() as open_now:
-        urls, ceiling = list(args.url), None
-        if args.anchor is not None:
-            pair = processes.anchored(Path(args.anchor[1]), args.index, args.device)
-            urls = [*open_now.enter_context(pair), *urls]
-            print(f"ours: {urls[0]}, Search-R1's: {urls[1]}", flush=True)
-        if args.ceiling is not None:
-            batch = args.batch or args.clients
-            work = Path(open_now.enter_context(TemporaryDirectory(prefix="ceiling-")))
-            stages = processes.stages(args.ceiling, questions, batch, args.topk, work, args.device)
-            ceiling = Ceiling(open_now.enter_context(stages), batch, len(questions))
-        results = run(measure(args, questions, urls, ceiling))
+    questions = list(dict.fromkeys(load.read_questions(args.questions)))
+    results: dict[str, list[Round]] = {}
+    alone: dict[str, dict[str, list[str]]] = {}
+    for _ in range(args.restarts):
+        with started(args, questions) as (urls, ceilings):
+            for name, rounds in load.run(measure(args, questions, urls, ceilings, alone)).items():
+                results.setdefault(name, []).extend(rounds)
     report(args, results)
     if args.json is not None:
         rows = {name: [asdict(one) for one in rounds] for name, rounds in results.items()}

@@ -1,13 +1,15 @@
-"""One stage of dense retrieval, alone in its process: the encoder, or the search in the index.
+"""One stage of dense retrieval, alone in its process: the encoder, our search in the index, or FAISS's own.
 
     python benchmarks/retrieval_stages.py --index DIR --stage encode --questions q.json --vectors v.npy
     python benchmarks/retrieval_stages.py --index DIR --stage search --questions q.json --vectors v.npy
 
-benchmarks/retrieval_server.py starts both for its ceiling. In one process the two libraries bring an OpenMP
-runtime each, and the idle threads of one slow the other down, so a pipeline in process is no upper bound. A
-stage first encodes, or searches, everything once, and prints "ready". Then for each line that it reads it
+benchmarks/retrieval_server.py starts them for its ceilings. In one process the two libraries bring an OpenMP
+runtime each, and the idle threads of one slow the other down, so a pipeline in process is no upper bound.
+``faiss``, for an exact index only, is the search of a bare FAISS index with FAISS's defaults.
+
+A stage first encodes, or searches, everything once, and prints "ready". Then for each line that it reads it
 does so again, in batches of ``--batch`` in the order given, and prints the seconds of each batch as a line of
-JSON. The encoder writes its vectors to ``--vectors``, from where the search reads them.
+JSON. The encoder writes its vectors to ``--vectors``, from where the searches read them.
 """
 
 from __future__ import annotations
@@ -53,9 +55,22 @@ def search(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any]
     return (lambda some: backend.find(some, args.topk)), vectors
 
 
+def bare(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any]]:
+    """The same as ``search``, by FAISS's index itself."""
+    import faiss
+
+    from retrieval_server.folder.manifest import FAISS_INDEX
+
+    index = faiss.read_index(str(args.index / FAISS_INDEX))
+    return (lambda some: index.search(some, args.topk)), list(batches(np.load(args.vectors), args.batch))
+
+
 def batches(items: Any, size: int) -> Iterator[Any]:
     for first in range(0, len(items), size):
         yield items[first : first + size]
+
+
+STAGES = {"encode": encoder, "search": search, "faiss": bare}
 
 
 def timed(work: Callable[[Any], object], items: list[Any]) -> list[float]:
@@ -73,14 +88,14 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--index", type=Path, required=True, metavar="DIR", help="a dense index folder")
-    parser.add_argument("--stage", choices=["encode", "search"], required=True)
+    parser.add_argument("--stage", choices=STAGES, required=True)
     parser.add_argument("--questions", type=Path, required=True, metavar="FILE", help="JSON list of strings")
     parser.add_argument("--vectors", type=Path, required=True, metavar="FILE.npy")
     parser.add_argument("--batch", type=int, default=64, help="(default %(default)s)")
     parser.add_argument("--topk", type=int, default=3, help="(default %(default)s)")
     parser.add_argument("--device", help="of the encoder (default: a GPU if torch sees one)")
     args = parser.parse_args(argv)
-    work, items = (encoder if args.stage == "encode" else search)(args)
+    work, items = STAGES[args.stage](args)
     timed(work, items)
     print("ready", flush=True)
     for _ in sys.stdin:

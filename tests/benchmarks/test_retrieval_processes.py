@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from io import StringIO
 from types import SimpleNamespace
@@ -18,24 +19,6 @@ from retrieval_server.folder.manifest import (
     RescoringSection,
     write_manifest,
 )
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda:1", None])
-def test_the_stages_of_the_ceiling_get_the_device_that_was_asked_for(tmp_path, monkeypatch, device):
-    started = []
-
-    @contextmanager
-    def running(*command, **_):
-        started.append([str(word) for word in command])
-        yield SimpleNamespace(stdout=StringIO("ready\n"))
-
-    monkeypatch.setattr(retrieval_processes, "running", running)
-    with retrieval_processes.stages(tmp_path, ["Where?"], 4, 3, tmp_path, device):
-        pass
-    assert [command[-1] for command in started] == ["encode", "search"]
-    for command in started:
-        given = command[command.index("--device") + 1] if "--device" in command else None
-        assert given == device
 
 
 @pytest.fixture
@@ -63,6 +46,34 @@ def compressed(tmp_path):
     made = {"format_version": FORMAT_VERSION, "backend": "dense", "files": {}, "built_with": {}}
     write_manifest(tmp_path, Manifest(**made, count=1, corpus=corpus, dense=dense))
     return tmp_path
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1", None])
+@pytest.mark.parametrize(
+    "factory, searches", [("RR8,IVF1,RaBitQ", ["search"]), ("Flat", ["search", "faiss"])]
+)
+def test_the_stages_of_the_ceiling_get_the_device_and_an_exact_index_is_also_searched_by_faiss(
+    compressed, monkeypatch, device, factory, searches
+):
+    started = []
+
+    @contextmanager
+    def running(*command, **_):
+        started.append([str(word) for word in command])
+        yield SimpleNamespace(stdout=StringIO("ready\n"))
+
+    if factory == "Flat":
+        manifest = compressed / "manifest.json"
+        known = json.loads(manifest.read_text())
+        known["dense"].update(factory=factory, rescoring=None)
+        manifest.write_text(json.dumps(known))
+    monkeypatch.setattr(retrieval_processes, "running", running)
+    with retrieval_processes.stages(compressed, ["Where?"], 4, 3, compressed, device) as found:
+        assert len(found) == len(searches)
+    assert [command[-1] for command in started] == ["encode", *searches]
+    for command in started:
+        given = command[command.index("--device") + 1] if "--device" in command else None
+        assert given == device
 
 
 def test_a_compressed_index_is_refused_for_servers_that_do_not_rescore(compressed, monkeypatch, capsys):

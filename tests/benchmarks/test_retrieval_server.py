@@ -99,7 +99,7 @@ def test_two_servers_are_compared_and_give_the_same_ids(index, tmp_path):
 def test_the_ceiling_needs_no_server(index):
     done = run("--ceiling", index / "index", "--questions", index / "questions.txt", "--rounds", 1)
     assert done.returncode == 0, done.stderr
-    assert "stages alone, batches of 64" in done.stdout and "answers differ" not in done.stdout
+    assert "encoder + search, alone, batches of 64" in done.stdout and "answers differ" not in done.stdout
 
 
 @pytest.mark.full
@@ -118,13 +118,18 @@ def test_the_original_and_ours_are_started_compared_and_stopped(index, tmp_path)
     )
     given = ["--anchor", "search-r1", stand_in, "--index", index / "index", "--device", "cpu"]
     common = ["--questions", index / "questions.txt", "--seconds", 0.5, "--rounds", 1, "--clients", 2]
-    done = run(*given, *common)
+    more = ["--ours", "GOMP_SPINCOUNT=1 --search-threads-alone 1", "--restarts", 2]
+    done = run(*given, *common, *more)
     assert done.returncode == 0, done.stderr
-    assert "0 of 10 questions" in done.stdout and done.stdout.count("errors none") == 2
-    ours, theirs = done.stdout.splitlines()[0].removeprefix("ours: ").split(", Search-R1's: ")
-    for url in (ours, theirs):
-        with pytest.raises(httpx.TransportError):
-            httpx.get(url)
+    assert done.stdout.count(" 0 of 10 questions") == done.stdout.count(" 10 of 10 questions") == 1
+    assert done.stdout.count("errors none") == 3 and "in 2 starts" in done.stdout
+    assert done.stdout.count("started ") == 6
+    for name in ("ours", "Search-R1's", "ours GOMP_SPINCOUNT=1 --search-threads-alone 1"):
+        assert len([line for line in done.stdout.splitlines() if line.startswith(f"{name}  ")]) == 1
+    for line in done.stdout.splitlines():
+        if line.startswith("started "):
+            with pytest.raises(httpx.TransportError):
+                httpx.get(line.split()[-1])
 
 
 class Measured:
@@ -135,7 +140,7 @@ class Measured:
 
 
 def test_the_ceiling_counts_every_question_with_the_time_of_its_batch():
-    one = benchmark.Ceiling(Measured(), batch=2, questions=5).round()
+    one = benchmark.Ceiling("stages", Measured(), batch=2, questions=5).round()
     assert one.latencies == [0.2, 0.2, 0.4, 0.4, 0.1] and one.seconds == pytest.approx(0.7)
     assert one.qps == pytest.approx(5 / 0.7) and one.other_ids is None
 
@@ -166,8 +171,8 @@ def test_percentiles_and_ratios_are_those_of_the_answers():
 def test_questions_are_read_from_both_formats(tmp_path):
     (tmp_path / "q.jsonl").write_text('{"question": "Who?"}\n\n{"question": "When?"}\n')
     (tmp_path / "q.txt").write_text("Who?\nWhen?\n")
-    assert benchmark.read_questions(tmp_path / "q.jsonl") == ["Who?", "When?"]
-    assert benchmark.read_questions(tmp_path / "q.txt") == ["Who?", "When?"]
+    assert benchmark.load.read_questions(tmp_path / "q.jsonl") == ["Who?", "When?"]
+    assert benchmark.load.read_questions(tmp_path / "q.txt") == ["Who?", "When?"]
 
 
 @pytest.mark.parametrize(
