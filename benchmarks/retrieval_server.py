@@ -2,7 +2,7 @@
 ``POST /retrieve {"queries", "topk", "return_scores"}`` can be measured, and several can be compared.
 
     python retrieval_server/start_retrieval.py --index indexes/wiki --port 8000 --cache-size 0 &
-    python benchmarks/one_by_one_server.py     --index indexes/wiki --port 8001 &
+    python retrieval_server/start_retrieval.py --index indexes/wiki --port 8001 --cache-size 0 --max-batch 1 &
     python benchmarks/retrieval_server.py --url http://127.0.0.1:8000 --url http://127.0.0.1:8001 --clients 64
     python benchmarks/retrieval_server.py --url http://127.0.0.1:8000 --ceiling indexes/wiki
 

@@ -22,6 +22,7 @@ from retrieval_server.folder.manifest import RecallRow, RecallSection
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.search.faiss_files import open_index
 from retrieval_server.search.faiss_search import FIRST, ApproximateSearch, SearchParameters, cells
+from retrieval_server.search.flat_search import multiply_batches
 from retrieval_server.search.stored_rows import StoredRows
 
 GOOD = 0.95
@@ -164,6 +165,7 @@ def exact_best(vectors: Vectors | np.ndarray, queries: np.ndarray, k: int) -> tu
 
     The vectors are read once, in blocks. There are fewer than ``k`` if there are fewer vectors.
     """
+    multiply_batches(queries.shape[1])
     k = min(k, len(vectors))
     scores = np.empty((len(queries), 0), np.float32)
     rows = np.empty((len(queries), 0), np.int64)

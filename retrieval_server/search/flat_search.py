@@ -34,6 +34,14 @@ _BLAS_FROM = 2
 _OF_PRODUCT = faiss.cvar.distance_compute_blas_threshold > 1_000
 
 
+def multiply_batches(dimension: int) -> None:
+    """Have FAISS compare a batch of queries of this dimension by a matrix product, and a single one directly.
+
+    It holds for the whole process. After a call with another dimension only the time of a search differs.
+    """
+    faiss.cvar.distance_compute_blas_threshold = _BLAS_FROM * (dimension if _OF_PRODUCT else 1)
+
+
 class FlatSearch:
     """Exact search of (queries, dimension) vectors.
 
@@ -63,8 +71,7 @@ class FlatSearch:
 
     def _candidates(self, queries: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """FAISS's scores and rows, each (queries, depth), best first; row -1 where there are fewer."""
-        # The setting is FAISS's, for the whole process. With another index's dimension only the time differs.
-        faiss.cvar.distance_compute_blas_threshold = _BLAS_FROM * (self._index.d if _OF_PRODUCT else 1)
+        multiply_batches(self._index.d)
         parts = self._alone if len(queries) == 1 else self._together
         found = list(self._threads.map(lambda part: self._index.search(queries, depth, params=part), parts))
         if len(found) == 1:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import one_by_one_server, retrieval_processes, search_r1_server
+from benchmarks import retrieval_processes, search_r1_server
 from retrieval_server.folder.manifest import (
     FORMAT_VERSION,
     CorpusSection,
@@ -76,10 +76,7 @@ def test_the_stages_of_the_ceiling_get_the_device_and_an_exact_index_is_also_sea
         assert given == device
 
 
-def test_a_compressed_index_is_refused_for_servers_that_do_not_rescore(compressed, monkeypatch, capsys):
-    monkeypatch.setenv("TQDM_DISABLE", "1")  # which one of them sets
-    index = ["--index", str(compressed)]
-    assert one_by_one_server.main(index) == 2
-    assert "a compressed index (small): this server does not score" in capsys.readouterr().err
-    assert search_r1_server.main([*index, "--checkout", str(compressed)]) == 2
+def test_a_compressed_index_is_refused_for_a_server_that_does_not_rescore(compressed, monkeypatch, capsys):
+    monkeypatch.setenv("TQDM_DISABLE", "1")  # which the script sets
+    assert search_r1_server.main(["--index", str(compressed), "--checkout", str(compressed)]) == 2
     assert "a compressed index (small): Search-R1's server does not score" in capsys.readouterr().err

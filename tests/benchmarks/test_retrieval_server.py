@@ -1,4 +1,4 @@
-"""The benchmark against real servers: ours, and the one that works request by request."""
+"""The benchmark against real servers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def run(*args):
 @pytest.mark.full
 def test_two_servers_are_compared_and_give_the_same_ids(index, tmp_path):
     ours = ("retrieval_server/start_retrieval.py", "--index", index / "index", "--cache-size", 0)
-    theirs = ("benchmarks/one_by_one_server.py", "--index", index / "index")
+    theirs = (*ours, "--max-batch", 1)
     with server(*ours) as a, server(*theirs) as b:
         common = ["--questions", index / "questions.txt", "--seconds", 0.5, "--rounds", 1]
         done = run("--url", a, "--url", b, "--clients", 4, "--json", tmp_path / "r.json", *common)

@@ -1,0 +1,198 @@
+"""What compressing an index costs an agent: bytes of the index, recall on the agent's queries, exact match.
+
+    python -m rag_r1.iterate.miniature --seeds 0 1 2 --out outputs/agentic_r
+    python benchmarks/compressed_answers.py --loops outputs/agentic_r --seeds 0 1 2 --out outputs/compressed
+
+Takes finished loops of Agentic-R in miniature: of each seed the last agent, which is trained to search, and
+the last retriever, an encoder of 128 dimensions trained with it. Their corpus of 4,590 passages is indexed by
+that encoder exactly, by the presets, and with ever fewer bytes; the agent answers the held-out questions with
+each index, on a real server, greedily. Nothing is trained here.
+
+    bytes        of the index in memory for a passage: the file faiss.index. What presets read from disk
+                 besides (the rows that candidates are scored from) is a column of its own.
+    same first   share of the queries whose first passage is that of exact search; the queries are those that
+                 the agent sent with the exact index
+    recall@3     share of exact search's first three that are among the first three, for the same queries
+    found        share of the passages that the questions need that the agent was shown, in its own run
+    EM, searches of the held-out questions
+
+What is finished is not repeated: OUT/seed0/NAME has an index and its evaluation, OUT/compressed.md the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+# This folder has its own retrieval_server.py: look for packages in the project's root instead.
+_here = Path(__file__).resolve().parent
+sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
+
+from rag_r1.demo.server import build_index, retrieval_server  # noqa: E402
+
+#: Name -> flags of build_index.py.
+INDEXES = {
+    "exact": (),
+    "balanced": ("--preset", "balanced"),
+    "small": ("--preset", "small"),
+    "SQ8": ("--factory", "SQ8"),
+    "PQ32": ("--factory", "PQ32"),
+    "PQ16": ("--factory", "PQ16"),
+    "PQ8": ("--factory", "PQ8"),
+    "PQ4": ("--factory", "PQ4"),
+    "PQ2": ("--factory", "PQ2"),
+}
+_FINISHED = "index.json"
+_BATCH, _K = 32, 3
+
+
+class Loop:
+    """What a finished loop of the miniature has left for a seed."""
+
+    def __init__(self, folder: Path):
+        self.data = folder / "data"
+        finished = folder / "loop" / "arm.json"
+        if not finished.exists():
+            raise SystemExit(f"error: {finished} is missing: run python -m rag_r1.iterate.miniature first")
+        rounds = json.loads(finished.read_text(encoding="utf-8"))["rounds"]
+        self.encoder = (folder / "loop" / f"round{rounds}" / "retriever" / "run" / "model").resolve()
+        self.agent = (folder / "loop" / f"round{rounds + 1}" / "agent" / "model").resolve()
+
+
+def played(loop: Loop, name: str, folder: Path, policy_url: str) -> None:
+    """Build one index and let the agent answer with it, as far as that is not done."""
+    if (folder / _FINISHED).exists():
+        return
+    print(f"{folder.parent.name}: {name}", flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    index, flags = folder / "index", INDEXES[name]
+    dense = ("--backend", "dense", "--encoder", str(loop.encoder), "--device", "cpu")
+    build_index(loop.data / "corpus.jsonl", index, *dense, *flags)
+    with retrieval_server(index, folder / "server.log", "--device", "cpu") as url:
+        evaluate(loop, folder / "run", url, policy_url)
+        exact = folder.parent / "exact" / "run"
+        queries = queries_of(exact)
+        (folder / "found.json").write_text(json.dumps(first(url, queries)), encoding="utf-8")
+    manifest = json.loads((index / "manifest.json").read_text(encoding="utf-8"))
+    rows = index / "vectors.rows"
+    told = {
+        "memory": (index / "faiss.index").stat().st_size / manifest["count"],
+        "disk": rows.stat().st_size / manifest["count"] if rows.exists() else 0.0,
+        "queries": len(queries),
+    }
+    (folder / _FINISHED).write_text(json.dumps(told), encoding="utf-8")
+
+
+def evaluate(loop: Loop, out: Path, url: str, policy_url: str) -> None:
+    """`rag-r1 eval` of the agent, greedy, as in the loop."""
+    from rag_r1.demo.misleading_policy import PROTOCOL
+    from rag_r1.evaluation import evaluate as command
+    from rag_r1.iterate.commands import query_keys
+    from rag_r1.iterate.miniature import playing
+
+    words = ["--model", "policy", "--base-url", policy_url, "--tokenizer", loop.agent]
+    words += ["--retriever-url", url, "--protocol", PROTOCOL, "--data", loop.data / "val.parquet"]
+    words += ["--out", out, *playing(), *query_keys("agentic")]
+    if status := command.main([str(word) for word in words]):
+        raise SystemExit(f"error: rag-r1 eval ended with status {status}; see above")
+
+
+def queries_of(run: Path) -> list[str]:
+    """What the agent's searches sent to the retriever in an evaluation, in its order."""
+    lines = (run / "trajectories" / "records.jsonl").read_text(encoding="utf-8").splitlines()
+    turns = [turn for line in lines for turn in json.loads(line)["turns"]]
+    calls = [call for turn in turns for call in turn["calls"] if call["tool"] == "search"]
+    return [call["sent"]["query"] for call in calls]
+
+
+def first(url: str, queries: Sequence[str]) -> list[list[str]]:
+    """The ids of the first passages for each query."""
+    found: list[list[str]] = []
+    for start in range(0, len(queries), _BATCH):
+        asked = {"queries": list(queries[start : start + _BATCH]), "topk": _K, "return_scores": True}
+        body = json.dumps(asked).encode()
+        request = urllib.request.Request(f"{url}/retrieve", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            found += [[hit["document"]["id"] for hit in hits] for hits in json.load(answer)["result"]]
+    return found
+
+
+def figures(folder: Path) -> dict[str, Any]:
+    """What there is of an index's folder, beside the exact one's."""
+    report = json.loads((folder / "run" / "report.json").read_text(encoding="utf-8"))["figures"]
+    told = json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
+    theirs = json.loads((folder / "found.json").read_text(encoding="utf-8"))
+    exact = json.loads((folder.parent / "exact" / "found.json").read_text(encoding="utf-8"))
+    pairs = list(zip(theirs, exact, strict=True))
+    told["same"] = sum(a[:1] == b[:1] for a, b in pairs) / len(pairs)
+    told["recall"] = sum(len(set(a) & set(b)) for a, b in pairs) / sum(len(b) for _, b in pairs)
+    for name, key in (("em", "em"), ("searches", "queries"), ("found", "recall")):
+        told[name] = report[key]["mean"]
+    return told
+
+
+def table(out: Path, seeds: Sequence[int]) -> str:
+    """The table of all indexes, a column of figures for each seed."""
+    known = {
+        name: {seed: figures(out / f"seed{seed}" / name) for seed in seeds if _done(out, seed, name)}
+        for name in INDEXES
+    }
+    lines = [
+        "| index | bytes a passage, memory | and disk | same first | recall@3 | found | EM | searches |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, of in known.items():
+        if not of:
+            continue
+
+        def cell(key: str, digits: int, of: dict = of) -> str:
+            values = [one[key]["value"] if isinstance(one[key], dict) else one[key] for one in of.values()]
+            return " ".join(f"{value:.{digits}f}" for value in values)
+
+        one = next(iter(of.values()))
+        row = [name, f"{one['memory']:.0f}", f"{one['disk']:.0f}", cell("same", 2), cell("recall", 2)]
+        row += [cell("found", 2), cell("em", 3), cell("searches", 2)]
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def _done(out: Path, seed: int, name: str) -> bool:
+    return (out / f"seed{seed}" / name / _FINISHED).exists()
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--loops", type=Path, required=True, metavar="DIR", help="--out of the miniature")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="(default 0 1 2)")
+    parser.add_argument("--indexes", nargs="+", choices=INDEXES, default=list(INDEXES), help="(default: all)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    args = parser.parse_args(argv)
+    from rag_r1.evaluation.serving import vllm_server
+
+    for seed in args.seeds:
+        folder = args.out / f"seed{seed}"
+        names = [name for name in ("exact", *args.indexes) if not _done(args.out, seed, name)]
+        if not names:
+            continue
+        loop = Loop(args.loops / f"seed{seed}")
+        folder.mkdir(parents=True, exist_ok=True)
+        with vllm_server(loop.agent, folder / "vllm.log") as policy_url:
+            for name in dict.fromkeys(names):
+                played(loop, name, folder / name, policy_url)
+    text = table(args.out, args.seeds)
+    (args.out / "compressed.md").write_text(text + "\n", encoding="utf-8")
+    print(f"\n{text}\n\nwritten: {args.out / 'compressed.md'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
