@@ -5,10 +5,10 @@
     python benchmarks/openmp_runtimes.py --pid 12345
 
 With ``--index`` the index is opened in this process as the server does it, with the server's own options, and
-one question and a batch are encoded and searched in a thread, as in the server. Then the numbers of threads
-of the encoder and of FAISS are printed, and every library with threads of its own, as threadpoolctl finds it
-if that is installed. With ``--pid`` the runtimes of a running server are listed, without their settings.
-Linux only.
+one question and a batch are encoded and searched in a thread, as in the server. Then the encoder's numbers of
+threads are printed, and every library with threads of its own, as threadpoolctl finds it if that is
+installed. (The search has threads of its own and calls FAISS with one in each.) With ``--pid`` the runtimes
+of a running server are listed, without their settings. Linux only.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ class Command(Options):
 
 def use(command: Command) -> dict[str, int]:
     """Open the index and use it once alone and once in a batch; the threads seen after each stage."""
-    from retrieval_server.encode.cpu import prefer_reproducible_products
+    from retrieval_server.encode.cpu import let_idle_threads_sleep, prefer_reproducible_products
 
+    let_idle_threads_sleep()
     prefer_reproducible_products()
 
     from retrieval_server.search.index_source import IndexSource
@@ -56,12 +57,9 @@ def use(command: Command) -> dict[str, int]:
     seen = {}
 
     def work() -> None:
-        import faiss
-
         for number in (1, _BATCH):
             prepared = source.prepare([f"What is number {i}?" for i in range(number)])
             source.find(prepared, [3] * number)
-            seen[f"FAISS, {'one query' if number == 1 else 'a batch'}"] = faiss.omp_get_max_threads()
             if "torch" in sys.modules:
                 import torch
 

@@ -75,30 +75,41 @@ class Target:
         for question in questions:
             self.alone[question] = await self.ask(question)
 
-    async def timed(self, question: str, due: float, result: Round) -> None:
+    async def timed(
+        self, question: str, due: float, result: Round, until: float = float("inf"), since: float = 0.0
+    ) -> None:
+        """Ask, and note in ``result`` what came back, if it came within these two times."""
+        taken = Round()
         try:
             ids = await self.ask(question)
         except aiohttp.ClientResponseError as error:
-            result.errors[str(error.status)] += 1
+            taken.errors[str(error.status)] += 1
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-            result.errors[type(error).__name__] += 1
+            taken.errors[type(error).__name__] += 1
         else:
-            result.latencies.append(time.perf_counter() - due)
-            result.other_ids += ids != self.alone.get(question, ids)
+            taken.latencies.append(time.perf_counter() - due)
+            taken.other_ids += ids != self.alone.get(question, ids)
+        if since <= time.perf_counter() <= until:
+            result.latencies += taken.latencies
+            result.errors += taken.errors
+            result.other_ids += taken.other_ids
 
 
 async def closed_loop(target: Target, questions: Iterator[str], clients: int, seconds: float) -> Round:
-    """``clients`` that ask again as soon as they have an answer. The first WARM_UP_S are not counted."""
-    warm_up, result = Round(), Round()
+    """``clients`` that ask again as soon as they have an answer.
+
+    What arrives after the first WARM_UP_S, within ``seconds``, is counted, whenever it was asked for: else a
+    slow server would be charged for the answers at the end, and not be credited with those at the beginning.
+    """
+    result = Round(seconds)
     started = time.perf_counter() + WARM_UP_S
     end = started + seconds
 
     async def client() -> None:
         while (now := time.perf_counter()) < end:
-            await target.timed(next(questions), now, result if now >= started else warm_up)
+            await target.timed(next(questions), now, result, until=end, since=started)
 
     await asyncio.gather(*(client() for _ in range(clients)))
-    result.seconds = time.perf_counter() - started
     return result
 
 

@@ -61,14 +61,21 @@ def serving(*command: object, environment: dict[str, str] | None = None) -> Iter
         yield url
 
 
+def settings(words: str) -> tuple[dict[str, str], list[str]]:
+    """Words of --ours: NAME=VALUE for the environment, then flags. Raises ValueError."""
+    parts = shlex.split(words)
+    number = next((i for i, part in enumerate(parts) if part.startswith("-")), len(parts))
+    if wrong := [part for part in parts[:number] if "=" not in part]:
+        raise ValueError(f"{wrong[0]} is neither NAME=VALUE nor behind a flag")
+    return dict(part.split("=", 1) for part in parts[:number]), parts[number:]
+
+
 def ours(index: Path, device: str | None, words: str = "") -> AbstractContextManager[str]:
-    """Our server on an index; its address. ``words``: NAME=VALUE for its environment, then flags."""
-    flags = shlex.split(words)
-    number = next((i for i, word in enumerate(flags) if word.startswith("-")), len(flags))
-    environment = dict(word.split("=", 1) for word in flags[:number])
+    """Our server on an index; its address. ``words``: as ``settings`` reads them."""
+    environment, flags = settings(words)
     on = ("--device", device) if device else ()
     script = ("retrieval_server/start_retrieval.py", "--index", index.resolve(), "--cache-size", 0)
-    return serving(*script, *on, *flags[number:], environment=environment)
+    return serving(*script, *on, *flags, environment=environment)
 
 
 def search_r1(checkout: Path, index: Path, device: str | None) -> AbstractContextManager[str]:

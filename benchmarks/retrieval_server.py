@@ -185,9 +185,8 @@ def started(args: argparse.Namespace, questions: list[str]) -> Iterator[tuple[di
 
 def report(args: argparse.Namespace, results: dict[str, list[Round]]) -> None:
     load = f"open loop, {args.rate:g} per second" if args.rate else f"closed loop, {args.clients} clients"
-    times = f"{args.rounds} rounds of {args.seconds:g} s" + f" in {args.restarts} starts" * (
-        args.restarts > 1
-    )
+    starts = f" in each of {args.restarts} starts" if args.restarts > 1 else ""
+    times = f"{args.rounds} rounds of {args.seconds:g} s{starts}"
     print(f"\n{load}, {times}, medians; latency in milliseconds")
     print(f"{'server':<44} {'q/s':>8} {'(min-max)':>15} {'p50':>8} {'p95':>8} {'p99':>8}")
     for name, rounds in results.items():
@@ -226,7 +225,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         metavar="'[NAME=VALUE ...] [FLAG ...]'",
         help="start one more server of ours with this environment and these flags; repeat for more",
     )
-    parser.add_argument("--device", help="of the encoders of --anchor and --ceiling (default: a GPU if any)")
+    parser.add_argument("--device", help="of all encoders that are started here (default: a GPU if any)")
     parser.add_argument(
         "--ceiling", type=Path, metavar="INDEX", help="also measure the stages of this dense index alone"
     )
@@ -267,6 +266,14 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--anchor {args.anchor[0]}: the only anchor is search-r1")
     if (args.anchor is None and not args.ours) != (args.index is None):
         parser.error("--anchor or --ours, and --index, belong together: what is started serves that index")
+    for words in args.ours:
+        try:
+            processes.settings(words)
+        except ValueError as error:
+            parser.error(f"--ours {words!r}: {error}")
+    names = [words.strip() for words in [*([""] if args.anchor is not None else []), *args.ours]]
+    if len(set(names)) < len(names):
+        parser.error("--ours: each once; --anchor already starts one without settings")
     if args.anchor is not None and not Path(args.anchor[1]).exists():
         parser.error(f"--anchor search-r1 {args.anchor[1]}: no such file or folder; clone Search-R1 there")
     if min(args.clients, args.rounds, args.restarts, args.topk, args.batch or 1) < 1 or args.seconds <= 0:

@@ -104,7 +104,7 @@ class StagedRunner:
         while True:
             batch, prepared = await encoded.get()
             try:
-                await self._find(batch, prepared, self._stages.searching)
+                await self._find(batch, prepared)
             except Exception as error:
                 batch.error = error
             self._deliver(batch)
@@ -113,9 +113,10 @@ class StagedRunner:
         queries = [job.query for job in batch.jobs]
         return await _timed(batch, "encode", self._stages.encoding, self._source.prepare, queries)
 
-    async def _find(self, batch: Batch, prepared: Any, threads: ThreadPoolExecutor) -> None:
+    async def _find(self, batch: Batch, prepared: Any) -> None:
         topks = [job.topk for job in batch.jobs]
-        batch.answers = await _timed(batch, "search", threads, self._source.find, prepared, topks)
+        searching = self._stages.searching
+        batch.answers = await _timed(batch, "search", searching, self._source.find, prepared, topks)
 
 
 async def _timed(

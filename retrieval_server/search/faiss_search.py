@@ -181,8 +181,8 @@ def open_search(
 ) -> Search:
     """The search that fits the index. ``place`` may copy it to GPUs; it returns the copy or the index.
 
-    ``threads``: among how many an exact index is divided (``alone``: for one query), or the queries that are
-    searched at once in an approximate index; None: one for each core.
+    ``threads``: among how many an exact index is divided (``alone``: for one query; None: FAISS's own
+    number), or how many queries are searched at once in an approximate index (None: one for each core).
     """
     placed = place(index)
     if placed is not index:

@@ -34,12 +34,19 @@ _BLAS_FROM = 2
 _OF_PRODUCT = faiss.cvar.distance_compute_blas_threshold > 1_000
 
 
+_largest = 0
+
+
 def multiply_batches(dimension: int) -> None:
     """Have FAISS compare a batch of queries of this dimension by a matrix product, and a single one directly.
 
-    It holds for the whole process. After a call with another dimension only the time of a search differs.
+    It holds for the whole process, so it is made for the largest dimension that was ever named: with smaller
+    ones the product begins at larger batches. Otherwise the rounding of a search would depend on which index
+    was asked before.
     """
-    faiss.cvar.distance_compute_blas_threshold = _BLAS_FROM * (dimension if _OF_PRODUCT else 1)
+    global _largest
+    _largest = max(_largest, dimension)
+    faiss.cvar.distance_compute_blas_threshold = _BLAS_FROM * (_largest if _OF_PRODUCT else 1)
 
 
 class FlatSearch:
@@ -52,6 +59,7 @@ class FlatSearch:
     def __init__(self, index: faiss.Index, threads: int | None = None, alone: int | None = None):
         threads = threads or faiss.omp_get_max_threads()
         alone = alone or threads
+        multiply_batches(index.d)
         self._index = index
         self._together, self._alone = _parts(index, threads), _parts(index, alone)
         self._threads = ThreadPoolExecutor(
@@ -71,7 +79,6 @@ class FlatSearch:
 
     def _candidates(self, queries: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """FAISS's scores and rows, each (queries, depth), best first; row -1 where there are fewer."""
-        multiply_batches(self._index.d)
         parts = self._alone if len(queries) == 1 else self._together
         found = list(self._threads.map(lambda part: self._index.search(queries, depth, params=part), parts))
         if len(found) == 1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import faiss
 import numpy as np
 import pytest
@@ -56,6 +58,8 @@ def test_an_index_that_was_not_finished_is_made_again(tmp_path, monkeypatch):
         path.write_bytes(b"half an index")
         raise KeyboardInterrupt
 
+    # What takes the function over when it is imported must have been imported before: it would keep this one.
+    import_module("retrieval_server.indexing.dense_build")
     with monkeypatch.context() as patch:
         patch.setattr("retrieval_server.indexing.faiss_build.write_faiss_index", stops)
         with pytest.raises(KeyboardInterrupt):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
+import itertools
 import json
 import os
 import signal
@@ -13,6 +15,7 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -122,7 +125,7 @@ def test_the_original_and_ours_are_started_compared_and_stopped(index, tmp_path)
     done = run(*given, *common, *more)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(" 0 of 10 questions") == done.stdout.count(" 10 of 10 questions") == 1
-    assert done.stdout.count("errors none") == 3 and "in 2 starts" in done.stdout
+    assert done.stdout.count("errors none") == 3 and "in each of 2 starts" in done.stdout
     assert done.stdout.count("started ") == 6
     for name in ("ours", "Search-R1's", "ours GOMP_SPINCOUNT=1 --search-threads-alone 1"):
         assert len([line for line in done.stdout.splitlines() if line.startswith(f"{name}  ")]) == 1
@@ -152,12 +155,32 @@ def test_the_ceiling_counts_every_question_with_the_time_of_its_batch():
         (["--anchor", "search-r1", "."], "belong together"),
         (["--index", "i", "--url", "http://x"], "belong together"),
         (["--anchor", "search-r1", "no such file", "--index", "i"], "no such file or folder"),
+        (["--index", "i", "--ours", "int8 --dtype"], "int8 is neither NAME=VALUE nor behind a flag"),
+        (["--index", "i", "--ours", "--encoder 'x"], "No closing quotation"),
+        (["--index", "i", "--ours", "--dtype int8", "--ours", "--dtype int8"], "each once"),
+        (["--anchor", "search-r1", ".", "--index", "i", "--ours", ""], "each once"),
     ],
 )
 def test_an_anchor_that_cannot_be_started_is_refused(given, reason, capsys):
     with pytest.raises(SystemExit):
         benchmark.parse_args(given)
     assert reason in capsys.readouterr().err
+
+
+def test_what_arrives_within_a_round_counts_whenever_it_was_asked_for(monkeypatch):
+    """Warm-up until 0.2, the round until 1.3; answers at 0.4, 0.8, 1.2, and one too late at 1.6."""
+    now = [0.0]
+    monkeypatch.setattr(benchmark.load, "WARM_UP_S", 0.2)
+    monkeypatch.setattr(benchmark.load, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    class Slow(benchmark.load.Target):
+        async def ask(self, question):
+            now[0] += 0.4
+            return ["a"]
+
+    work = benchmark.load.closed_loop(Slow("slow", "http://x", None, 3), itertools.repeat("q"), 1, 1.1)
+    found = asyncio.run(work)
+    assert found.seconds == 1.1 and found.latencies == pytest.approx([0.4, 0.4, 0.4])
 
 
 def test_percentiles_and_ratios_are_those_of_the_answers():

@@ -87,20 +87,25 @@ def test_a_small_index_is_not_divided(monkeypatch):
     assert flat_search._parts(flat(np.zeros((1000, DIMENSION), np.float32)), 8) == [None]
 
 
-def test_the_number_of_threads_is_faisss_own_unless_it_is_given():
+def test_the_number_of_threads_is_faisss_own_unless_it_is_given(monkeypatch):
     assert OpenOptions().search_threads is None
+    monkeypatch.setattr(faiss, "omp_get_max_threads", lambda: 3)
     search = FlatSearch(flat(np.zeros((1000, DIMENSION), np.float32)))
-    assert len(search._together) == len(search._alone) == faiss.omp_get_max_threads()
+    assert len(search._together) == len(search._alone) == 3
     search.close()
 
 
-def test_one_query_is_compared_vector_by_vector_and_a_batch_by_a_matrix_product():
-    """FAISS takes its matrix product for batches whose size, or size x dimension, reaches the threshold."""
-    search = FlatSearch(flat(np.zeros((10, DIMENSION), np.float32)))
-    search.find(np.zeros((1, DIMENSION), np.float32), 1)
-    unit = DIMENSION if flat_search._OF_PRODUCT else 1
-    assert unit < faiss.cvar.distance_compute_blas_threshold <= 2 * unit
-    search.close()
+def test_one_query_is_compared_vector_by_vector_and_a_batch_by_a_matrix_product(monkeypatch):
+    """FAISS takes its matrix product for batches whose size, or size x dimension, reaches the threshold.
+
+    It is that of the largest dimension that was opened."""
+    before = faiss.cvar.distance_compute_blas_threshold
+    monkeypatch.setattr(flat_search, "_largest", 0)
+    for dimension, largest in ((DIMENSION, DIMENSION), (16, 16), (DIMENSION, 16)):
+        FlatSearch(flat(np.zeros((10, dimension), np.float32))).close()
+        expected = 2 * (largest if flat_search._OF_PRODUCT else 1)
+        assert faiss.cvar.distance_compute_blas_threshold == expected
+    faiss.cvar.distance_compute_blas_threshold = before
 
 
 def test_rows_that_faiss_did_not_find_are_dropped():
