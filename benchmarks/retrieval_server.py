@@ -193,7 +193,9 @@ def report(args: argparse.Namespace, results: dict[str, list[Round]]) -> None:
         print(line(name, rounds))
     (first, mine), *others = results.items()
     for name, rounds in others:
-        qps = statistics.median(one.qps for one in mine) / statistics.median(one.qps for one in rounds)
+        theirs = statistics.median(one.qps for one in rounds)
+        # A server that needs longer than a round for an answer has none.
+        qps = statistics.median(one.qps for one in mine) / theirs if theirs else float("nan")
         p50, p95 = (
             statistics.median(one.percentile(share) for one in mine)
             / statistics.median(one.percentile(share) for one in rounds)

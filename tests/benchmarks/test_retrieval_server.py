@@ -183,6 +183,13 @@ def test_what_arrives_within_a_round_counts_whenever_it_was_asked_for(monkeypatc
     assert found.seconds == 1.1 and found.latencies == pytest.approx([0.4, 0.4, 0.4])
 
 
+def test_a_server_without_an_answer_in_a_round_has_no_ratio(capsys):
+    args = SimpleNamespace(rate=None, clients=1, rounds=1, seconds=1.0, restarts=1)
+    rounds = {"ours": [benchmark.Round(1.0, [0.1] * 10)], "slow": [benchmark.Round(1.0)]}
+    benchmark.report(args, rounds)
+    assert "ours / slow: nan x the queries per second" in capsys.readouterr().out
+
+
 def test_percentiles_and_ratios_are_those_of_the_answers():
     one = benchmark.Round(seconds=2.0, latencies=[0.1, 0.4, 0.2, 0.3], errors=Counter({"503": 2}))
     assert one.qps == 2.0
