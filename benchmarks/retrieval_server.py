@@ -24,8 +24,8 @@ of this project (benchmarks/search_r1_server.py says what is changed around it):
 (benchmarks/retrieval_stages.py), and adds up the two: all questions in batches of the number of clients, with
 one client one by one. For an exact index there is a second ceiling, with FAISS's own search for ours.
 
-How fast memory is for a process depends on where it lies, for as long as the process lives. ``--restarts``
-starts everything anew so many times, and rounds are those of all starts.
+The same search can take one process longer than another, for as long as the process lives. ``--restarts``
+starts everything anew so many times, and the medians are over the rounds of all starts.
 
 All targets are measured in turn, ``--rounds`` times, and medians are reported, so that other work on the
 machine affects all of them. First every question is asked once on its own; answers under load must then have
