@@ -3,8 +3,8 @@
 The file has one JSON object a line, `{"request": sha256 of the request, "reply": "correct"}`, and is only
 appended to: each line in one write with O_APPEND, so that several processes can share the file. Whoever does
 not know a reply first reads what others have appended meanwhile. A line that cannot be read, such as one that
-was cut off by a kill, is skipped; the next writer begins a new line after it. Neither texts nor keys are
-stored.
+was cut off by a kill, is skipped; the next writer begins a new line after it. So does one who sees another's
+line half written, which leaves an empty line. Neither texts nor keys are stored.
 """
 
 from __future__ import annotations

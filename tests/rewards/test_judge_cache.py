@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import logging.handlers
-import multiprocessing
-import resource
+import subprocess
+import sys
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.rewards.judge_cache import ReplyCache
+
+HERE = Path(__file__).resolve().parent
 
 
 def key(number: int) -> str:
@@ -33,22 +35,38 @@ def test_what_another_has_appended_meanwhile_is_known(tmp_path):
     assert first.get(key(2)) == "0"
 
 
-def append_many(path: str, first: int) -> None:
-    cache = ReplyCache(path)
-    for number in range(first, first + 200):
-        cache.put(key(number), str(number % 3))
+def start(program: str, *arguments: object) -> subprocess.Popen:
+    """A process that runs ``program``. Not a fork: this one may have threads of other tests, with locks."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=HERE, stdin=pipe, stdout=pipe, text=True)
+
+
+APPEND = """
+import sys
+from test_judge_cache import ReplyCache, key
+
+cache, first = ReplyCache(sys.argv[1]), int(sys.argv[2])
+print("ready", flush=True)
+input()
+for number in range(first, first + 200):
+    cache.put(key(number), str(number % 3))
+"""
 
 
 def test_processes_that_append_at_the_same_time_lose_nothing(tmp_path):
-    context = multiprocessing.get_context("fork")
-    workers = [context.Process(target=append_many, args=(str(tmp_path), 200 * n)) for n in range(4)]
+    workers = [start(APPEND, tmp_path, 200 * n) for n in range(4)]
+    assert [worker.stdout.readline() for worker in workers] == ["ready\n"] * 4
     for worker in workers:
-        worker.start()
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
     for worker in workers:
-        worker.join()
+        worker.communicate(timeout=120)
+    assert [worker.returncode for worker in workers] == [0] * 4
     cache = ReplyCache(str(tmp_path))
     assert [cache.get(key(number)) for number in range(800)] == [str(number % 3) for number in range(800)]
-    assert len((tmp_path / "judge.jsonl").read_bytes().splitlines()) == 800
+    # An empty line may stand between two: who sees the line of another half written begins a new one.
+    assert sum(line != b"" for line in (tmp_path / "judge.jsonl").read_bytes().split(b"\n")) == 800
 
 
 def test_a_line_that_was_cut_off_is_skipped_and_costs_no_other(tmp_path, caplog):
@@ -88,21 +106,29 @@ def test_the_last_reply_is_known_in_whatever_garbage_it_stands(tmp_path_factory,
         cache.close()
 
 
-def write_two(path: str) -> list[str]:
-    """With room for half a line; returns what was logged."""
-    told = logging.handlers.BufferingHandler(10)
-    logging.getLogger("rag_r1").addHandler(told)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50, resource.RLIM_INFINITY))
-    cache = ReplyCache(path)
-    for number in range(2):
-        cache.put(key(number), "correct")
-    assert cache.get(key(0)) == cache.get(key(1)) == "correct"
-    return [record.getMessage() for record in told.buffer]
+WRITE_TWO = """
+import logging.handlers
+import resource
+import sys
+from test_judge_cache import ReplyCache, key
+
+told = logging.handlers.BufferingHandler(10)
+logging.getLogger("rag_r1").addHandler(told)
+resource.setrlimit(resource.RLIMIT_FSIZE, (50, resource.RLIM_INFINITY))  # room for half a line
+cache = ReplyCache(sys.argv[1])
+for number in range(2):
+    cache.put(key(number), "correct")
+assert cache.get(key(0)) == cache.get(key(1)) == "correct"
+for record in told.buffer:
+    print(record.getMessage())
+"""
 
 
 def test_a_full_disk_costs_the_file_only_and_is_told_once(tmp_path):
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        [told] = pool.apply(write_two, (str(tmp_path),))
+    worker = start(WRITE_TWO, tmp_path)
+    output, _ = worker.communicate(timeout=120)
+    assert worker.returncode == 0
+    [told] = output.splitlines()
     assert told.endswith("further verdicts are kept for this run only") and str(tmp_path) in told
     cache = ReplyCache(str(tmp_path))
     assert cache.get(key(0)) is None
