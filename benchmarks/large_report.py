@@ -39,6 +39,11 @@ def report(results: dict, index: Path, dimension: int, estimate: int) -> str:
     return "\n".join(lines)
 
 
+def milliseconds(found: dict) -> str:
+    """p50 and p95."""
+    return f"{found['p50']:.1f}, {found['p95']:.1f} ms"
+
+
 def _times(found: dict) -> str:
     return f"{found['p50']:.1f} | {found['p95']:.1f}"
 
@@ -61,7 +66,7 @@ def _search(results: dict, passages: int) -> list[str]:
         lines += ["", "| searched | cells | recall@10 | p50 ms | p95 ms |", "|---|---:|---:|---:|---:|"]
         lines += rows
         searches = {way: results[way] for way in WAYS if way in results}
-        lines += ["", *(f"Limit of memory, {way}: {_limit(found)}." for way, found in searches.items())]
+        lines += ["", *(f"Limit of memory, {way}: {limit_held(found)}." for way, found in searches.items())]
     if cold:
         each = cold["resident"] / passages
         lines += ["", f"Memory of the index, mapped and searched: {cold['resident'] / MB:,.1f} MB, "]
@@ -77,11 +82,11 @@ def _search(results: dict, passages: int) -> list[str]:
             )
         lines.append(f"| resident, with encoder | {served['resident']:.0f} MB |")
         lines.append(f"| ... of which mapped index | {served['index resident']:.0f} MB |")
-        lines.append(f"| limit of memory | {_limit(served)} |")
+        lines.append(f"| limit of memory | {limit_held(served)} |")
     return lines
 
 
-def _limit(found: dict) -> str:
+def limit_held(found: dict) -> str:
     """Whether a measurement was made under the limit of memory, and the most that was used."""
     if not found["limited"]:
         return "none: this machine gave no control group"

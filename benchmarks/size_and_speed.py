@@ -1,0 +1,299 @@
+"""A preset's index of the size of a whole Wikipedia at 768 dimensions: its memory and speed, nothing else.
+
+    python benchmarks/size_and_speed.py --work outputs/whole --passages 29000000
+
+Encoding, training and adding 29 million vectors would take two cores days, and neither memory nor speed
+depends on what the vectors are. So a *block* of random unit vectors is added to an index with as many cells
+as the preset has at this size, whose centres are random too, and then repeated, as if each repetition were
+other passages: codes and rows are copies, ids are not. A search compares as many codes, fetches as many rows
+from as many places of the disk, and takes as much memory as with 29 million different passages; what it finds
+means nothing. Cells are of about equal size, as those of real vectors are not: large_preset.py measures an
+index of vectors that are like real ones, and its recall.
+
+The encoder has the size of BERT base (twelve layers, 768 dimensions), with random weights and the tokenizer
+of ``minilm``. Its mean over the questions is subtracted, so that questions differ and ask different cells.
+
+Measured are the rate of adding the block; search alone, one question at a time; and the server, over HTTP,
+one question at a time. Searches and server, the encoder and the page cache included, run under a limit of
+memory (``--limit-gb``). *Cold* means that the index was dropped from the page cache before the process
+started. What is finished is not repeated. 29 million passages take 28 GB of disk, which ``--remove`` frees at
+the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+# This folder has its own retrieval_server.py: look for packages in the project's root instead.
+_here = Path(__file__).resolve().parent
+sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
+
+from benchmarks.large_index import measure  # noqa: E402
+from benchmarks.large_preset import QUESTIONS, K, Work, limited  # noqa: E402
+from benchmarks.large_search import COLD  # noqa: E402
+
+DIMENSION = 768
+BLOCK = 1_000_000
+#: Questions of the searches without a server.
+ASKED = 500
+WAYS = ("cold", "rows cold")
+
+
+def write_encoder(folder: Path, questions: list[str], layers: int = 12) -> None:
+    """A random BERT of ``layers`` layers of base size whose vectors have no direction in common."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    from retrieval_server.encode.model_folder import resolve_model
+
+    torch.manual_seed(0)
+    bare = folder.with_name(folder.name + ".bert")
+    BertModel(BertConfig(num_hidden_layers=layers)).save_pretrained(bare)
+    AutoTokenizer.from_pretrained(resolve_model("minilm")[1]).save_pretrained(bare)
+    transformer = Transformer(str(bare))
+    modules = [transformer, Pooling(DIMENSION, pooling_mode="mean")]
+    mean = (
+        SentenceTransformer(modules=modules, device="cpu").encode(questions, convert_to_tensor=True).mean(0)
+    )
+    centred = Dense(DIMENSION, DIMENSION, activation_function=torch.nn.Identity())
+    with torch.no_grad():
+        centred.linear.weight.copy_(torch.eye(DIMENSION))
+        centred.linear.bias.copy_(-mean)
+    SentenceTransformer(modules=[*modules, centred], device="cpu").save(str(folder.with_suffix(".part")))
+    shutil.rmtree(bare)
+    folder.with_suffix(".part").rename(folder)
+
+
+def make_index(preset: str, passages: int, block: int, folder: Path, many: int) -> float:
+    """The index file and the rows, in ``folder``; returns the vectors that were added in a second."""
+    import faiss
+
+    from benchmarks.index_presets import RandomVectors
+    from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
+    from retrieval_server.folder.vector_rows import RowLayout
+    from retrieval_server.indexing.faiss_build import make_index as empty
+    from retrieval_server.indexing.presets import PRESETS
+    from retrieval_server.search.faiss_search import choose_cells_well
+
+    chosen = PRESETS[preset]
+    vectors = RandomVectors(block, DIMENSION)
+    layout = RowLayout(DIMENSION, chosen.rescoring.rows)
+    index = empty(chosen.in_cells(many, DIMENSION), DIMENSION)
+    ivf = faiss.extract_index_ivf(index)
+    ivf.quantizer.add(RandomVectors(block + many, DIMENSION)[block:])
+    index.train(vectors[:1000])  # the rotation alone, since the cells have their centres
+    choose_cells_well(index)
+    took, step = 0.0, 65_536
+    with (folder / ROWS).open("wb") as stream:
+        for first in range(0, block, step):
+            drawn = vectors[first : first + step]
+            stream.write(layout.encode(drawn))
+            began = time.perf_counter()
+            index.add(drawn)
+            took += time.perf_counter() - began
+    repeat_rows(folder / ROWS, passages * layout.row_bytes)
+    repeat_codes(index, ivf, block, passages)
+    faiss.write_index(index, str(folder / FAISS_INDEX))
+    return block / took
+
+
+def repeat_rows(path: Path, size: int) -> None:
+    """Append the file to itself until it has ``size`` bytes."""
+    whole = path.read_bytes()
+    with path.open("ab") as stream:
+        for first in range(len(whole), size, len(whole)):
+            stream.write(whole[: size - first])
+
+
+def repeat_codes(index, ivf, block: int, passages: int) -> None:
+    """Give the cells copies of their codes, for rows ``block`` to ``passages``, whose codes are those of the
+    rows before them by a multiple of ``block``."""
+    import faiss
+
+    lists = ivf.invlists
+    for cell in range(ivf.nlist):
+        size = lists.list_size(cell)
+        if not size:
+            continue
+        ids = faiss.rev_swig_ptr(lists.get_ids(cell), size).copy()
+        codes = faiss.rev_swig_ptr(lists.get_codes(cell), size * lists.code_size).reshape(size, -1).copy()
+        more = (ids + np.arange(block, passages + block, block)[:, None]).ravel()
+        within = more < passages
+        copies = np.tile(codes, (len(more) // size, 1))[within]
+        more = more[within]
+        lists.add_entries(cell, len(more), faiss.swig_ptr(more), faiss.swig_ptr(copies))
+    ivf.ntotal = index.ntotal = passages
+
+
+def write_passages(path: Path, passages: int) -> str:
+    """The text of an index: numbers and a few words. Returns its hash."""
+    from retrieval_server.folder.passages import Passage, PassageWriter
+
+    with PassageWriter(path) as writer:
+        for row in tqdm(range(passages), desc="writing passages", unit=" passages", mininterval=5):
+            writer.add(Passage(str(row), f'"Passage {row}"\na few words that nobody reads'), row + 1)
+    return writer.sha256
+
+
+def build(args: argparse.Namespace, work: Work) -> None:
+    """The encoder and the index folder."""
+    from retrieval_server.encode.encoder import Encoder
+    from retrieval_server.encode.options import EncoderOptions
+    from retrieval_server.folder.manifest import (
+        FORMAT_VERSION,
+        PASSAGES,
+        CorpusSection,
+        DenseSection,
+        Manifest,
+        SearchSection,
+        describe_files,
+        write_manifest,
+    )
+    from retrieval_server.folder.publishing import publish, work_folder
+    from retrieval_server.indexing.presets import PRESETS, cells_for
+
+    encoder = work.folder / "encoder"
+    if not encoder.exists():
+        write_encoder(encoder, work.questions(), args.layers)
+    many, preset = args.cells or cells_for(args.passages), PRESETS[args.preset]
+    with work_folder(work.index) as making:
+        corpus = CorpusSection(source="invented", sha256=write_passages(making / PASSAGES, args.passages))
+        rate = make_index(args.preset, args.passages, min(args.block, args.passages), making, many)
+        section = DenseSection(
+            encoder=Encoder.create(str(encoder), EncoderOptions(), "cpu").section,
+            metric="inner_product",
+            factory=preset.in_cells(many, DIMENSION),
+            preset=args.preset,
+            rescoring=preset.rescoring,
+            search=SearchSection(nprobe=min(args.nprobe, many)),
+        )
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            backend="dense",
+            count=args.passages,
+            corpus=corpus,
+            dense=section,
+            files=describe_files(making, progress=True),
+            built_with={},
+        )
+        write_manifest(making, manifest)
+        publish(making, work.index)
+    work.keep("vectors added in a second", rate)
+
+
+def search(work: Work, way: str) -> dict:
+    """Search alone, for random questions."""
+    from benchmarks import large_search
+    from benchmarks.index_presets import RandomVectors
+
+    asked = RandomVectors(ASKED, DIMENSION)[:]
+    with work.exact.open("wb") as stream:
+        np.savez(stream, asked=asked, rows=np.zeros((ASKED, K), np.int64))  # there is nothing to be found
+    return large_search.search(work.index, work.shards, work.exact, way)
+
+
+def report(args: argparse.Namespace, work: Work) -> str:
+    """What was measured, as Markdown."""
+    from benchmarks.large_report import limit_held, milliseconds
+    from retrieval_server.folder.manifest import read_manifest
+
+    found, section = work.results, read_manifest(work.index).dense
+    what = f"{args.passages:,} passages of {DIMENSION} dimensions, {section.factory}, "
+    what += f"{section.search.nprobe} cells searched, {section.rescoring.candidates} candidates"
+    lines = [what, "", "| | |", "|---|---:|"]
+    for path in sorted(path for path in work.index.iterdir() if path.is_file()):
+        lines.append(f"| {path.name}, on disk | {path.stat().st_size / 1e6:,.0f} MB |")
+    lines.append(f"| added in a second, by the clock | {found['vectors added in a second']:,.0f} vectors |")
+    cold, rows, served = found["cold"], found["rows cold"], found["serve"]
+    each = cold["resident"] / args.passages
+    lines += [
+        f"| search alone, first {COLD} of a cold process, p50 and p95 | {milliseconds(cold['first'])} |",
+        f"| search alone, rows dropped from the page cache each time | {milliseconds(rows['all'])} |",
+        f"| search alone, warm | {milliseconds(cold['warm'])} |",
+        f"| memory of the index, mapped and searched | {each:.1f} bytes a vector |",
+        f"| server, files cold: start to ready | {served['ready']:.1f} s |",
+        f"| server: one question over HTTP, first {COLD} | {milliseconds(served['first'])} |",
+        f"| server: warm | {milliseconds(served['warm'])} |",
+        f"| server: resident, with encoder and mapped index | {served['resident']:,.0f} MB |",
+        f"| server: ... of which mapped index | {served['index resident']:,.0f} MB |",
+        f"| limit of memory, search alone | {limit_held(cold)} |",
+        f"| limit of memory, server | {limit_held(served)} |",
+    ]
+    return "\n".join(lines)
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="folder for everything")
+    parser.add_argument("--passages", type=int, default=29_000_000, help="(default %(default)s)")
+    parser.add_argument("--preset", choices=["small", "balanced"], default="small", help="(default small)")
+    parser.add_argument("--block", type=int, default=BLOCK, help="different vectors (default %(default)s)")
+    parser.add_argument("--cells", type=int, help="of the index (default: as many as the preset has)")
+    parser.add_argument("--nprobe", type=int, default=256, help="cells searched (default %(default)s)")
+    parser.add_argument("--layers", type=int, default=12, help="of the encoder (default %(default)s)")
+    parser.add_argument("--limit-gb", type=float, default=8.0, help="of memory (default %(default)g)")
+    parser.add_argument("--questions", type=Path, default=QUESTIONS, help="JSONL with 'question'")
+    parser.add_argument("--remove", action="store_true", help="remove the index at the end")
+    parser.add_argument("--step", choices=["build", "search", "serve"], help=argparse.SUPPRESS)
+    parser.add_argument("--way", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if not args.questions.is_file():
+        parser.error(f"{args.questions}: no such file; give your questions with --questions FILE")
+    if min(args.passages, args.block, args.nprobe, args.layers) < 1:
+        parser.error("--passages, --block, --nprobe and --layers must be at least 1")
+    args.work, args.questions = args.work.resolve(), args.questions.resolve()
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
+    args.work.mkdir(parents=True, exist_ok=True)
+    work = Work(args.work, 1)
+    if args.step:
+        from benchmarks.large_search import serve
+
+        steps = {
+            "build": lambda: build(args, work),
+            "search": lambda: print(json.dumps(search(work, args.way))),
+            "serve": lambda: print(json.dumps(serve(work.index, work.questions()))),
+        }
+        steps[args.step]()
+        return 0
+    named = ("passages", "preset", "block", "cells", "nprobe", "layers", "limit_gb")
+    asked = {name: getattr(args, name) for name in named}
+    if (found := work.results.setdefault("run", asked)) != asked:
+        raise SystemExit(f"error: --work {args.work} is of {found}; give the same, or choose another folder")
+    work.keep("run", asked)
+    lines = args.questions.read_text(encoding="utf-8").splitlines()
+    questions = [json.loads(line)["question"] for line in lines if line.strip()]
+    work.asked.write_text("\n".join(questions) + "\n", encoding="utf-8")
+    own = [Path(__file__).resolve(), "--work", args.work, "--questions", args.questions]
+    own += [word for name in named if asked[name] for word in (f"--{name.replace('_', '-')}", asked[name])]
+    if not work.index.exists():
+        measure("build", *own, "--step", "build")
+        work = Work(args.work, 1)
+    for way in WAYS:
+        if way not in work.results:
+            work.keep(way, limited(args, *own, "--step", "search", "--way", way))
+    if "serve" not in work.results:
+        work.keep("serve", limited(args, *own, "--step", "serve"))
+    print(report(args, work))
+    if args.remove:
+        shutil.rmtree(work.index)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

