@@ -23,12 +23,14 @@ import inspect
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import warnings
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -99,7 +101,7 @@ def use_openvino(model: SentenceTransformer, sha256: str, dtype: str, settings: 
     EncoderError if OpenVINO is not installed, the processor has no such type, or the model does not convert.
     """
     try:
-        import openvino
+        openvino = _import_openvino()
     except ImportError:
         raise EncoderError(
             "--runtime openvino and --dtype int8 need OpenVINO: pip install 'rag-r1[openvino]'"
@@ -130,6 +132,18 @@ def use_openvino(model: SentenceTransformer, sha256: str, dtype: str, settings: 
     converted = Converted(compiled, inputs, transformer.model.config, dtype)
     transformer.model = converted
     return converted
+
+
+def _import_openvino() -> ModuleType:
+    """OpenVINO, which reports nothing to anybody.
+
+    pip installs openvino-telemetry with it, which reports imports and conversions to Google Analytics unless
+    the user has opted out. Where that package is missing nothing is reported: so its import is made to fail.
+    """
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    import openvino
+
+    return openvino
 
 
 def _compile(core: Any, graph: Any, dtype: str, threads: int | None) -> Any:
@@ -211,7 +225,7 @@ def _publish(work: Path, place: Path) -> None:
 
 def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work: Path) -> None:
     """Trace the transformer into ``work``. Raises EncoderError if the result computes something else."""
-    import openvino
+    openvino = _import_openvino()
 
     class States(torch.nn.Module):
         """The transformer with the inputs by position and one output, as a tracer wants it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -272,3 +274,32 @@ def test_a_relative_cache_is_the_same_folder_in_a_process_that_runs_elsewhere(tm
 def test_the_usual_cache_is_that_of_the_user(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert OpenVino().folder == tmp_path / "rag-r1" / "encoders"
+
+
+REPORTS = """
+backend_ga4 = None
+
+class Telemetry:
+    def __init__(self, **told):
+        pass
+
+    start_session = send_event = end_session = force_shutdown = lambda self, *told: None
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("imports, reports_by", [
+    ("import openvino", "openvino_telemetry"),  # what is guarded against
+    ("from retrieval_server.encode import openvino_model as m; m._import_openvino()", "telemetry_stub"),
+])  # fmt: skip
+def test_conversions_are_not_reported_to_anybody(openvino, tmp_path, imports, reports_by):
+    package = tmp_path / "openvino_telemetry" / "backend"
+    package.mkdir(parents=True)
+    for place in (package.parent, package):
+        (place / "__init__.py").write_text(REPORTS)
+    code = f"{imports}\nfrom openvino.tools.ovc import telemetry_utils\nprint(telemetry_utils.tm.__name__)"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1].rpartition(".")[2] == reports_by
