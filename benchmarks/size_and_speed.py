@@ -241,7 +241,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--preset", choices=["small", "balanced"], default="small", help="(default small)")
     parser.add_argument("--block", type=int, default=BLOCK, help="different vectors (default %(default)s)")
     parser.add_argument("--cells", type=int, help="of the index (default: as many as the preset has)")
-    parser.add_argument("--nprobe", type=int, default=256, help="cells searched (default %(default)s)")
+    parser.add_argument("--nprobe", type=int, default=128, help="cells searched (default %(default)s)")
     parser.add_argument("--layers", type=int, default=12, help="of the encoder (default %(default)s)")
     parser.add_argument("--limit-gb", type=float, default=8.0, help="of memory (default %(default)g)")
     parser.add_argument("--questions", type=Path, default=QUESTIONS, help="JSONL with 'question'")

@@ -3,7 +3,7 @@
 - ``exact``: every vector in 32 bits in memory, every one compared with the query;
 - ``balanced``: 2 bits a dimension in memory (RaBitQ in cells), 400 candidates, scored from 16-bit rows on
   disk;
-- ``small``: 1 bit a dimension in memory, 200 candidates, scored from 8-bit rows on disk.
+- ``small``: 1 bit a dimension in memory, 400 candidates, scored from 8-bit rows on disk.
 
 RaBitQ (Gao and Long, SIGMOD 2024; with several bits Gao et al., SIGMOD 2025) quantises the difference of a
 vector from the centre of its cell, after a random rotation, in FAISS's implementation. Its plain form is used
@@ -55,7 +55,7 @@ PRESETS: dict[PresetName, Preset] = {
     for preset in (
         Preset("exact"),
         Preset("balanced", 2, RescoringSection(rows="float16", candidates=400), good=0.995),
-        Preset("small", 1, RescoringSection(rows="int8", candidates=200), good=0.97),
+        Preset("small", 1, RescoringSection(rows="int8", candidates=400), good=0.99),
     )
 }
 
