@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hypothesis import given
@@ -35,11 +38,24 @@ def test_what_another_has_appended_meanwhile_is_known(tmp_path):
     assert first.get(key(2)) == "0"
 
 
-def start(program: str, *arguments: object) -> subprocess.Popen:
-    """A process that runs ``program``. Not a fork: this one may have threads of other tests, with locks."""
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=HERE, stdin=pipe, stdout=pipe, text=True)
+@contextmanager
+def running(program: str, *each: tuple[object, ...]) -> Iterator[list[subprocess.Popen]]:
+    """Processes that run ``program``, one with each tuple of arguments; they end with the block.
+
+    Not forks: this process may have threads of other tests, with locks.
+    """
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    workers: list[subprocess.Popen] = []
+    try:
+        for arguments in each:
+            command = [sys.executable, "-B", "-c", program, *map(str, arguments)]
+            workers.append(subprocess.Popen(command, cwd=HERE, env=environment, **pipes))
+        yield workers
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
 
 
 APPEND = """
@@ -55,14 +71,12 @@ for number in range(first, first + 200):
 
 
 def test_processes_that_append_at_the_same_time_lose_nothing(tmp_path):
-    workers = [start(APPEND, tmp_path, 200 * n) for n in range(4)]
-    assert [worker.stdout.readline() for worker in workers] == ["ready\n"] * 4
-    for worker in workers:
-        worker.stdin.write("go\n")
-        worker.stdin.flush()
-    for worker in workers:
-        worker.communicate(timeout=120)
-    assert [worker.returncode for worker in workers] == [0] * 4
+    with running(APPEND, *((tmp_path, 200 * n) for n in range(4))) as workers:
+        assert [worker.stdout.readline() for worker in workers] == ["ready\n"] * 4
+        for worker in workers:
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+        assert [worker.wait(timeout=120) for worker in workers] == [0] * 4
     cache = ReplyCache(str(tmp_path))
     assert [cache.get(key(number)) for number in range(800)] == [str(number % 3) for number in range(800)]
     # An empty line may stand between two: who sees the line of another half written begins a new one.
@@ -125,9 +139,9 @@ for record in told.buffer:
 
 
 def test_a_full_disk_costs_the_file_only_and_is_told_once(tmp_path):
-    worker = start(WRITE_TWO, tmp_path)
-    output, _ = worker.communicate(timeout=120)
-    assert worker.returncode == 0
+    with running(WRITE_TWO, (tmp_path,)) as [worker]:
+        output, _ = worker.communicate(timeout=120)
+        assert worker.returncode == 0
     [told] = output.splitlines()
     assert told.endswith("further verdicts are kept for this run only") and str(tmp_path) in told
     cache = ReplyCache(str(tmp_path))
