@@ -1,19 +1,30 @@
-"""Returns memory to the system that the C library keeps although nothing uses it any more.
+"""How a process that encodes takes memory from the C library, and gives it back.
 
-The encoder allocates and frees other sizes for every batch. glibc takes them from heaps that it grows and
-hardly ever shrinks: a server under load kept growing by a few megabytes every other minute, long after its
-largest batch. ``malloc_trim`` returns unused pages, also from the middle of a heap. Other C libraries (musl,
-macOS, Windows) have no such function, and nothing is done there.
+The encoder allocates and frees other sizes for every batch. By default glibc serves each thread from heaps of
+64 MB, and large blocks from mappings of their own until one of their size has been freed; from then on they
+come from the heaps, too, which are cut up more and more: a server under load kept growing for hours. With one
+heap for all threads, from which all but the largest blocks are taken from the beginning, it stays as it is
+after the first minute. ``malloc_trim`` returns what a burst has left unused, also from the middle of the
+heap. Other C libraries (musl, macOS, Windows) have no such functions, and nothing is done there.
+
+What was measured: docs/results/retrieval_server.md.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
 
-#: The C library's function, or None where it has none.
-_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+#: The C library's functions, or None where it has none.
+_library = ctypes.CDLL(None) if sys.platform == "linux" else None
+_trim = getattr(_library, "malloc_trim", None)
+_set = getattr(_library, "mallopt", None)
+#: Numbers of the settings, from malloc.h; their values.
+_ARENA_MAX, _MMAP_THRESHOLD, _TRIM_THRESHOLD = -8, -3, -1
+_LARGEST = 32 * 2**20  # bytes; glibc takes no more
+_NEVER = 2**30  # bytes free at the end of the heap, from which on it would shrink by itself
 
 
 def give_back_freed() -> None:
@@ -22,7 +33,16 @@ def give_back_freed() -> None:
         _trim(0)
 
 
-def keep_giving_back(every_s: float = 10.0) -> threading.Event:
+def use_one_heap() -> None:
+    """Serve all threads from one heap, and blocks of up to 32 MB from it. What the user has set in the
+    environment (``MALLOC_...``, ``GLIBC_TUNABLES``) is kept. Call it before other threads start."""
+    chosen = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
+    if _set is not None and not chosen:
+        for setting, value in ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, _LARGEST), (_TRIM_THRESHOLD, _NEVER)):
+            _set(setting, value)
+
+
+def keep_giving_back(every_s: float = 60.0) -> threading.Event:
     """Call ``give_back_freed`` every ``every_s`` seconds, in a thread of its own, until the event is set.
 
     For processes that encode or search until they are stopped: the server, and the replicas on Ray.

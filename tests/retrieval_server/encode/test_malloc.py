@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -40,6 +41,49 @@ def test_memory_freed_between_what_is_kept_goes_back_to_the_system():
     done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) > 0.8
+
+
+ONE_HEAP = """
+import sys, threading
+from pathlib import Path
+from retrieval_server.encode import malloc as memory
+
+if sys.argv[1] == "one":
+    memory.use_one_heap()
+import numpy as np
+
+kept = []
+work = lambda: kept.extend(np.ones(megabytes * 2**20, dtype=np.uint8) for megabytes in (1, 5, 12, 30))
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+size = 0
+for line in Path("/proc/self/maps").read_text().splitlines():
+    if line.endswith("[heap]"):
+        first, last = line.split()[0].split("-")
+        size += int(last, 16) - int(first, 16)
+print(size // 2**20)
+"""
+
+
+@pytest.mark.skipif(memory._set is None, reason="this system's C library has no mallopt")
+def test_all_threads_take_large_blocks_from_one_heap_unless_the_user_has_set_something():
+    def megabytes_of_heap(way: str, **environment: str) -> int:
+        done = subprocess.run(
+            [sys.executable, "-c", ONE_HEAP, way],
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout)
+
+    assert megabytes_of_heap("one") >= 3 * (1 + 5 + 12 + 30)
+    assert megabytes_of_heap("as glibc chooses") < 48
+    assert megabytes_of_heap("one", MALLOC_ARENA_MAX="2") < 48
 
 
 def test_it_is_given_back_again_and_again_until_told_to_stop(monkeypatch):
