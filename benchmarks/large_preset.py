@@ -17,10 +17,11 @@ memory are measured from outside:
 - the index is searched for these questions one by one, and its shards, merged, likewise;
 - a server is started and asked real questions over HTTP, one by one.
 
-The last two run under a limit of memory with the page cache (``--limit-gb``, see memory_limit.py). They are
-*cold*, with the index files dropped from the page cache before the process starts and the first questions
-timed, and *warm*, the questions after that. *Rows cold* drops the rows that candidates are scored from before
-every question: the disk's own latency.
+The last two run under a limit of memory with the page cache (``--limit-gb``, see memory_limit.py). At first
+the index files are not in the page cache: the first questions wait for the disk. Then the index is read
+ahead, and the other questions wait for the rows of their candidates alone; all questions a second time find
+these in the cache, too. The index is also searched with the rows dropped from the cache before every
+question, the disk's own latency, and with other numbers of cells and of candidates.
 
 A finished step is not repeated, and a build that was killed continues: the same command goes on. Its seconds
 are then those of all attempts together, except those that ended because this process was killed. ``--report``

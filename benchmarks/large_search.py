@@ -20,11 +20,13 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-#: What is searched, and how: the index in states of the page cache, its numbers of cells, its shards.
-WAYS = ("cold", "rows cold", "cells", "shards")
+#: What is searched, and how: the index in states of the page cache, with numbers of cells and of candidates,
+#: and its shards.
+WAYS = ("cold", "rows cold", "cells", "candidates", "shards")
 K = 10
 COLD = 100  # first questions of a fresh process
 CELLS = (16, 32, 64, 128, 256, 512)
+CANDIDATES = (100, 200, 400, 800)
 
 
 def drop(path: Path) -> None:
@@ -34,6 +36,13 @@ def drop(path: Path) -> None:
             with file.open("rb") as stream:
                 os.fsync(stream.fileno())
                 os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def read_through(file: Path) -> None:
+    """Read a file into the page cache."""
+    with file.open("rb") as stream:
+        while stream.read(2**24):
+            pass
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:
@@ -64,13 +73,13 @@ def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
     """Search for the questions in ``exact`` one by one, without an encoder and without texts."""
     from benchmarks.index_presets import Opened, RandomVectors, make_files, resident
     from retrieval_server.encode.malloc import give_back_freed
-    from retrieval_server.folder.manifest import ROWS, read_manifest
+    from retrieval_server.folder.manifest import FAISS_INDEX, ROWS, read_manifest
 
     with np.load(exact) as kept:
         asked, rows = kept["asked"], kept["rows"]
     if way == "shards":
         return _search_shards(shards, asked, rows)
-    if way != "cells":
+    if "cold" in way:
         drop(index)
     section = read_manifest(index).dense
     assert section is not None and section.rescoring is not None and section.search is not None
@@ -79,6 +88,7 @@ def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
         warm = Opened(Path(tiny), section.preset, section.encoder.dimension, mapped=True)
         for question in asked:
             warm.find(question[None], K, 1, section.rescoring.candidates)
+        warm.find(asked[:1], K, warm.cells, section.rescoring.candidates)
         warm.stored.release()
     give_back_freed()
     before = resident()
@@ -86,33 +96,44 @@ def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
     opened = Opened(index, section.preset, section.encoder.dimension, mapped=True)
     seconds = time.perf_counter() - began
 
-    def find(cells: int) -> Callable[[np.ndarray], list[int]]:
-        return lambda question: opened.find(question, K, cells, section.rescoring.candidates)[0]
+    chosen, usual = section.search.nprobe, section.rescoring.candidates
 
-    if way == "cells":
-        tried = []
-        for cells in (number for number in CELLS if number <= opened.cells):
-            found, took = one_by_one(find(cells), asked)
-            tried.append({"cells": cells, "recall": recall(found, rows), **percentiles(took)})
-        return {"cells": tried}
+    def find(cells: int, candidates: int) -> Callable[[np.ndarray], list[int]]:
+        return lambda question: opened.find(question, K, cells, candidates)[0]
+
+    tried = {
+        "cells": [(cells, usual) for cells in CELLS if cells <= opened.cells],
+        "candidates": [(chosen, candidates) for candidates in CANDIDATES],
+    }
+    if way in tried:
+        lines = []
+        for cells, candidates in tried[way]:
+            found, took = one_by_one(find(cells, candidates), asked)
+            line = {"cells": cells, "candidates": candidates, "recall": recall(found, rows)}
+            lines.append(line | percentiles(took))
+        return {way: lines}
 
     def drop_rows() -> None:
         opened.stored.release()
         drop(index / ROWS)
 
-    chosen = find(section.search.nprobe)
-    found, took = one_by_one(chosen, asked, drop_rows if way == "rows cold" else int)
-    told = {"opened": seconds, "cells": section.search.nprobe, "recall": recall(found, rows)}
+    as_built = find(chosen, usual)
+    told = {"opened": seconds, "cells": chosen, "candidates": usual}
     if way == "rows cold":
-        return told | {"all": percentiles(took)}
-    _, again = one_by_one(chosen, asked)
+        read_through(index / FAISS_INDEX)
+        found, took = one_by_one(as_built, asked, drop_rows)
+        return told | {"recall": recall(found, rows), "all": percentiles(took)}
+    found, first = one_by_one(as_built, asked[:COLD])
+    read_through(index / FAISS_INDEX)
+    more, new = one_by_one(as_built, asked[COLD:])
+    told |= {"recall": recall(found + more, rows), "first": percentiles(first)}
+    if new:
+        told["new"] = percentiles(new)
+    _, again = one_by_one(as_built, asked)
+    opened.find(asked[:1], K, opened.cells, usual)  # so that every page of the index is resident
     opened.stored.release()
     give_back_freed()
-    return told | {
-        "first": percentiles(took[:COLD]),
-        "warm": percentiles(again),
-        "resident": resident() - before,
-    }
+    return told | {"again": percentiles(again), "resident": resident() - before}
 
 
 def _search_shards(folder: Path, asked: np.ndarray, rows: np.ndarray) -> dict:
@@ -131,12 +152,14 @@ def _search_shards(folder: Path, asked: np.ndarray, rows: np.ndarray) -> dict:
     return {"shards": len(shards), "recall": recall(found, rows), "all": percentiles(took)}
 
 
-def serve(index: Path, questions: list[str]) -> dict:
-    """Start the server on files that are not in the page cache, and ask it questions one by one."""
+def serve(index: Path, questions: list[str], encoder: Path | None = None) -> dict:
+    """Start the server and ask it questions one by one. Its index, and the ``encoder`` if that is given, are
+    not in the page cache at first."""
     from benchmarks.large_index import ROOT, ending_with, processor_seconds, resident
 
     random.Random(0).shuffle(questions)
-    drop(index)
+    for files in filter(None, (index, encoder)):
+        drop(files)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -158,9 +181,9 @@ def serve(index: Path, questions: list[str]) -> dict:
             time.sleep(0.2)
             told = _ready(url) or told
         found["read ahead"] = told["paged_in"]
-        for question in questions:
-            _ask(url, question)
-        found["warm"] = percentiles([_ask(url, question) for question in questions])
+        if new := [_ask(url, question) for question in questions[COLD:]]:
+            found["new"] = percentiles(new)
+        found["again"] = percentiles([_ask(url, question) for question in questions])
         whole, mapped = resident(process.pid, "faiss.index")
         return found | {"resident": whole, "index resident": mapped}
     finally:
