@@ -98,9 +98,9 @@ def _set_up_process() -> None:
         prefer_reproducible_products,
         share_the_interpreter,
     )
-    from retrieval_server.encode.malloc import keep_giving_back, use_one_heap
+    from retrieval_server.encode.malloc import keep_giving_back, use_few_heaps
 
-    use_one_heap()
+    use_few_heaps()
     keep_giving_back()
     share_the_interpreter()
     let_idle_threads_sleep()

@@ -24,7 +24,7 @@ from typing import Any
 
 from retrieval_server.cluster.merging import merge
 from retrieval_server.cluster.ray_options import RayOptions
-from retrieval_server.encode.malloc import keep_giving_back, use_one_heap
+from retrieval_server.encode.malloc import keep_giving_back, use_few_heaps
 from retrieval_server.errors import IndexFolderError, RayError
 from retrieval_server.folder.manifest import EncoderSection, Manifest, check_files
 from retrieval_server.folder.passages import Passage
@@ -46,7 +46,7 @@ class QueryEncoder:
 
         let_idle_threads_sleep()
         prefer_reproducible_products()
-        use_one_heap()
+        use_few_heaps()
         keep_giving_back()
         from retrieval_server.encode.encoder import Encoder
         from retrieval_server.search.threads import encoder_threads, probed
@@ -68,7 +68,7 @@ class Shard:
     def __init__(self, folder: str, verify: bool | None, options: OpenOptions):
         from retrieval_server.search.index_source import IndexSource
 
-        use_one_heap()
+        use_few_heaps()
         keep_giving_back()
         self._index = IndexSource.open(Path(folder), verify=verify, options=options, encodes=False)
         self._dense = self._index.manifest.dense is not None

@@ -2,9 +2,9 @@
 
 The encoder allocates and frees other sizes for every batch. By default glibc serves each thread from heaps of
 64 MB, and large blocks from mappings of their own until one of their size has been freed; from then on they
-come from the heaps, too, which are cut up more and more: a server under load kept growing for hours. With one
-heap for all threads, from which all but the largest blocks are taken from the beginning, it stays as it is
-after the first minute. ``malloc_trim`` returns what a burst has left unused, also from the middle of the
+come from the heaps, too, which are cut up more and more: a server under load kept growing for hours. With few
+heaps, from which all but the largest blocks are taken from the beginning, it stays as it is after the first
+minute. ``malloc_trim`` returns what a burst has left unused, also from the middle of the
 heap. Other C libraries (musl, macOS, Windows) have no such functions, and nothing is done there.
 
 What was measured: docs/results/retrieval_server.md.
@@ -33,13 +33,17 @@ def give_back_freed() -> None:
         _trim(0)
 
 
-def use_one_heap() -> None:
-    """Serve all threads from one heap, and blocks of up to 32 MB from it. What the user has set in the
-    environment (``MALLOC_...``, ``GLIBC_TUNABLES``) is kept. Call it before other threads start."""
+def use_few_heaps(heaps: int | None = None) -> None:
+    """Serve all threads from ``heaps`` heaps, and blocks of up to 32 MB from them.
+
+    None: one for every four cores, since threads of the same heap wait for each other. What the user has set
+    in the environment (``MALLOC_...``, ``GLIBC_TUNABLES``) is kept. Call it before other threads start.
+    """
     chosen = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
     if _set is not None and not chosen:
-        for setting, value in ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, _LARGEST), (_TRIM_THRESHOLD, _NEVER)):
-            _set(setting, value)
+        _set(_ARENA_MAX, heaps or max(1, (os.cpu_count() or 1) // 4))
+        _set(_MMAP_THRESHOLD, _LARGEST)
+        _set(_TRIM_THRESHOLD, _NEVER)
 
 
 def keep_giving_back(every_s: float = 60.0) -> threading.Event:

@@ -49,7 +49,7 @@ from pathlib import Path
 from retrieval_server.encode import malloc as memory
 
 if sys.argv[1] == "one":
-    memory.use_one_heap()
+    memory.use_few_heaps(1)
 import numpy as np
 
 kept = []
@@ -69,7 +69,7 @@ print(size // 2**20)
 
 
 @pytest.mark.skipif(memory._set is None, reason="this system's C library has no mallopt")
-def test_all_threads_take_large_blocks_from_one_heap_unless_the_user_has_set_something():
+def test_with_one_heap_all_threads_take_large_blocks_from_it_unless_the_user_has_set_something():
     def megabytes_of_heap(way: str, **environment: str) -> int:
         done = subprocess.run(
             [sys.executable, "-c", ONE_HEAP, way],
