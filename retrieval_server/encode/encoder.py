@@ -23,7 +23,7 @@ from retrieval_server.encode.encoder_settings import (
     find_family,
     settle_settings,
 )
-from retrieval_server.encode.imports import first_import_of
+from retrieval_server.encode.imports import first_import_of, loading_a_model
 from retrieval_server.encode.model_folder import hash_model, read_folder_settings, resolve_model
 from retrieval_server.encode.options import EncoderOptions, OpenVino
 from retrieval_server.errors import EncoderError
@@ -228,17 +228,18 @@ def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: 
     # Without the second one, a folder that brings code of its own makes the library ask on the terminal.
     only_data = {"local_files_only": True, "trust_remote_code": False}
     try:
-        if not bare:
-            model = SentenceTransformer(str(folder), device=device, **only_data)
+        with loading_a_model:
+            if not bare:
+                model = SentenceTransformer(str(folder), device=device, **only_data)
+                return model.to(getattr(torch, dtype))
+            transformer = Transformer(
+                str(folder),
+                model_kwargs=dict(only_data),
+                processor_kwargs=dict(only_data),
+                config_kwargs=dict(only_data),
+            )
+            pooler = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
+            model = SentenceTransformer(modules=[transformer, pooler], device=device, trust_remote_code=False)
             return model.to(getattr(torch, dtype))
-        transformer = Transformer(
-            str(folder),
-            model_kwargs=dict(only_data),
-            processor_kwargs=dict(only_data),
-            config_kwargs=dict(only_data),
-        )
-        pooler = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
-        model = SentenceTransformer(modules=[transformer, pooler], device=device, trust_remote_code=False)
-        return model.to(getattr(torch, dtype))
     except Exception as error:  # whatever a damaged or hostile folder makes of three libraries
         raise EncoderError(f"{folder}: the model does not load ({type(error).__name__}: {error}).") from error

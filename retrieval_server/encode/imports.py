@@ -1,11 +1,18 @@
-"""The import of a large library without Python's garbage collector."""
+"""Loading models: one at a time, and the import of their library without Python's garbage collector."""
 
 from __future__ import annotations
 
 import gc
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+#: Held while transformers loads a model. It replaces methods of its own classes meanwhile, and puts back what
+#: it found. Of two threads at once the second finds, and puts back, what the first has put there: the process
+#: then ties no weights any more, and models that share some load with random ones (transformers 5.10,
+#: initialization.no_tie_weights).
+loading_a_model = threading.Lock()
 
 
 @contextmanager

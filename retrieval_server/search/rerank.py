@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from retrieval_server.encode.imports import first_import_of
+from retrieval_server.encode.imports import first_import_of, loading_a_model
 from retrieval_server.encode.model_folder import resolve_model
 from retrieval_server.errors import EncoderError
 from retrieval_server.folder.passages import Passage
@@ -57,9 +57,10 @@ class Reranker:
             from sentence_transformers import CrossEncoder
 
         try:
-            model = CrossEncoder(
-                str(folder), device=self._device, local_files_only=True, trust_remote_code=False
-            )
+            with loading_a_model:
+                model = CrossEncoder(
+                    str(folder), device=self._device, local_files_only=True, trust_remote_code=False
+                )
             labels = model.config.num_labels
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise EncoderError(

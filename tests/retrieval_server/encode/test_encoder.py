@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
 from retrieval_server.encode.encoder import BUCKET, Encoder
 from retrieval_server.encode.model_folder import hash_model
@@ -138,3 +140,26 @@ def test_sixteen_bit_models_give_normalised_float32_vectors_near_those_of_32_bit
         np.testing.assert_allclose(one, other, atol=0.03)
         np.testing.assert_allclose(np.linalg.norm(other, axis=1), 1, atol=1e-6)
     assert rough.section == exact.section, "an index of either answers to both"
+
+
+def test_models_that_threads_load_at_once_leave_the_library_as_it_was(make_bert, monkeypatch):
+    """transformers replaces a method while it loads; two loads in turn put back each other's replacement."""
+    folder = make_bert("own-model", "mean")
+    Encoder.create(str(folder), EncoderOptions(), "cpu")  # the libraries are imported
+    tie, initialise = PreTrainedModel.tie_weights, PreTrainedModel.__init__
+    both = threading.Barrier(2)
+
+    def waiting(self, *args, **kwargs):
+        try:
+            both.wait(timeout=1)  # passed only if another thread is as far: both have then replaced it
+        except threading.BrokenBarrierError:
+            pass
+        initialise(self, *args, **kwargs)
+
+    monkeypatch.setattr(PreTrainedModel, "__init__", waiting)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(lambda _: Encoder.create(str(folder), EncoderOptions(), "cpu"), range(2)))
+        assert PreTrainedModel.tie_weights is tie
+    finally:
+        PreTrainedModel.tie_weights = tie
