@@ -142,6 +142,7 @@ def test_sixteen_bit_models_give_normalised_float32_vectors_near_those_of_32_bit
     assert rough.section == exact.section, "an index of either answers to both"
 
 
+@pytest.mark.slow
 def test_models_that_threads_load_at_once_leave_the_library_as_it_was(make_bert, monkeypatch):
     """transformers replaces a method while it loads; two loads in turn put back each other's replacement."""
     folder = make_bert("own-model", "mean")

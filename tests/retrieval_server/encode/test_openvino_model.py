@@ -102,6 +102,7 @@ def test_a_conversion_is_made_once_and_then_read(openvino, make_bert, tmp_path, 
     np.testing.assert_array_equal(again.encode_queries(TEXTS), first)
 
 
+@pytest.mark.slow
 def test_another_model_or_type_is_another_conversion_but_bfloat16_shares_that_of_float32(
     openvino, make_bert, tmp_path
 ):
@@ -116,6 +117,7 @@ def test_another_model_or_type_is_another_conversion_but_bfloat16_shares_that_of
     assert len(conversions(tmp_path)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["model.bin", "model.xml", "manifest.json"])
 def test_a_damaged_conversion_is_made_again(openvino, make_bert, tmp_path, caplog, damage):
     folder = make_bert("own-model", "mean")
@@ -126,6 +128,7 @@ def test_a_damaged_conversion_is_made_again(openvino, make_bert, tmp_path, caplo
     assert "damaged" in caplog.text and conversions(tmp_path) == [kept]
 
 
+@pytest.mark.slow
 def test_two_that_convert_at_once_leave_one_conversion(openvino, make_bert, tmp_path):
     folder = make_bert("own-model", "mean")
     Encoder.create(str(folder), OPTIONS, "cpu")  # the libraries are imported by one thread
@@ -136,6 +139,7 @@ def test_two_that_convert_at_once_leave_one_conversion(openvino, make_bert, tmp_
     assert len(conversions(tmp_path)) == 1
 
 
+@pytest.mark.slow
 def test_a_good_conversion_that_another_process_puts_there_meanwhile_is_used(
     openvino, make_bert, tmp_path, monkeypatch
 ):
