@@ -214,7 +214,7 @@ def measured_process(args: argparse.Namespace) -> None:
     from retrieval_server.encode.malloc import give_back_freed
 
     use_index(args, _HARDLY_ANY)
-    give_back_freed()  # as a server does every ten seconds
+    give_back_freed()  # as a server does every minute
     before = resident()
     opened, rows = use_index(args, args.passages)
     give_back_freed()

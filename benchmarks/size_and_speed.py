@@ -2,8 +2,8 @@
 
     python benchmarks/size_and_speed.py --work outputs/whole --passages 29000000
 
-Encoding, training and adding 29 million vectors would take two cores days, and neither memory nor speed
-depends on what the vectors are. So a *block* of random unit vectors is added to an index with as many cells
+Encoding, training and adding 29 million vectors would take two cores days, and memory and speed depend little
+on what the vectors are. So a *block* of random unit vectors is added to an index with as many cells
 as the preset has at this size, whose centres are random too, and then repeated, as if each repetition were
 other passages: codes and rows are copies, ids are not. A search compares as many codes, fetches as many rows
 from as many places of the disk, and takes as much memory as with 29 million different passages; what it finds
