@@ -18,8 +18,7 @@ most. Requests of one query each are served in order of arrival.
 Queries of a batch that failed come back as *suspects*: each is tried alone, before all others, so that one
 query that breaks the back end makes no other query fail.
 
-``Pace`` measures how long batches take. ``Retry-After`` is computed from it, and so is the decision to refuse
-requests that would be answered too late. Time is an argument everywhere, in seconds of any monotonic clock.
+Time is an argument everywhere, in seconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ Item = TypeVar("Item")
 _LOOK_BACK = 4
 #: A batch is put off by at most this many times ``max_wait_s``.
 _PUT_OFF = 10
-#: Weight of the newest batch in the average of ``Pace``.
-_NEWEST = 0.2
 
 
 class BatchFormer(Generic[Item]):
@@ -120,41 +117,3 @@ class BatchFormer(Generic[Item]):
         del waiting[item]
         if not waiting:
             del self._requests[request], self._turns[request]
-
-
-class Pace:
-    """How long work takes, estimated from the latest batches: a time for each batch and one for each query.
-
-    Both are needed. With a time for each query alone, a server that has refused many, and so works in small
-    batches, would seem slow and refuse still more; with a time for each batch alone, the number of queries
-    would not matter. They come from a straight line through the sizes and seconds of the batches, older ones
-    weighing less; if all were of about the same size, half of their time is counted as the batch's.
-    """
-
-    def __init__(self, max_batch: int) -> None:
-        self._max_batch = max_batch
-        self._last_end = float("-inf")
-        self._queries = self._seconds = 0.0  # averages
-        self._variance = self._covariance = 0.0  # of the queries; of queries and seconds
-
-    def batch_done(self, queries: int, started: float, ended: float) -> None:
-        """Note a batch. Stages may overlap, so its time is counted from the end of the batch before it."""
-        seconds = ended - max(started, self._last_end)
-        newest = _NEWEST if self._queries else 1.0
-        self._last_end = ended
-        more, longer = queries - self._queries, seconds - self._seconds
-        self._queries += newest * more
-        self._seconds += newest * longer
-        self._variance = (1 - newest) * (self._variance + newest * more * more)
-        self._covariance = (1 - newest) * (self._covariance + newest * more * longer)
-
-    def seconds_for(self, queries: int) -> float:
-        """Seconds that this many queries will take, in full batches; 0.0 before the first batch."""
-        if not (queries and self._queries):
-            return 0.0
-        average = self._seconds / self._queries
-        trust = (self._queries / 4) ** 2  # weight of that half, as a variance: it fades as sizes differ
-        slope = (self._covariance + trust * average / 2) / (self._variance + trust)
-        slope = min(max(slope, 0.0), average)
-        batches = -(-queries // self._max_batch)
-        return batches * (self._seconds - slope * self._queries) + queries * slope

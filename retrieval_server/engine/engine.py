@@ -19,11 +19,11 @@ from collections.abc import Callable, Sequence
 
 from cachetools import LRUCache
 
-from retrieval_server.engine.batching import Pace
 from retrieval_server.engine.job_queue import JobQueue
 from retrieval_server.engine.jobs import Answer, Batch, Job, now
 from retrieval_server.engine.metrics import IndexMetrics
 from retrieval_server.engine.options import EngineOptions
+from retrieval_server.engine.pace import Pace
 from retrieval_server.engine.runners import RemoteRunner, StagedRunner, Stages
 from retrieval_server.sources import RemoteSource, Source, StagedSource
 
@@ -184,19 +184,19 @@ class Engine:
         assert self._pace is not None
         outstanding, options = self.outstanding, self.options
         total = outstanding + queries
-        retry_after = max(1, math.ceil(self._pace.seconds_for(outstanding)))
+        retry_after = max(1, math.ceil(self._pace.expected(outstanding)))
         if total > options.max_queue:
             message = f"{outstanding} queries under way, at most {options.max_queue}"
             raise Overloaded("queue_full", message, retry_after)
         if not outstanding:
             return  # an idle server accepts a request however long it may take
-        seconds = self._pace.seconds_for(total)
+        seconds = self._pace.at_most(total)
         if seconds > options.deadline_s:
-            message = f"the answer would take {seconds:.0f} s; the deadline is {options.deadline_s:g} s"
+            message = f"the answer could take {seconds:.0f} s; the deadline is {options.deadline_s:g} s"
             raise Overloaded("deadline", message, retry_after)
         most = options.max_delay_s
         if most is not None and seconds > most:
-            message = f"the answer would take {seconds:.1f} s; a request takes {most:g} s at most"
+            message = f"the answer could take {seconds:.1f} s; a request takes {most:g} s at most"
             raise Overloaded("delay", message, retry_after)
 
     def _deliver(self, batch: Batch) -> None:

@@ -59,8 +59,9 @@ class EngineOptions(Options):
         float | None,
         Field(gt=0),
         Flag(
-            "a request that, at the present pace, would be answered later than this gets 503 with "
-            "Retry-After at once, unless nothing else is under way (default: as --deadline)",
+            "a request that, as batches go at present, would be answered later than this in more than one of "
+            "20 cases gets 503 with Retry-After at once, unless nothing else is under way (default: as "
+            "--deadline)",
             names=("--max-delay",),
             metavar="SECONDS",
         ),

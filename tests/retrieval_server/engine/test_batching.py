@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval_server.engine.batching import BatchFormer, Pace
+from retrieval_server.engine.batching import BatchFormer
 
 
 class Item:
@@ -192,39 +192,3 @@ def test_every_query_comes_out_once_or_was_taken_back(steps, max_batch):
     while len(former):
         out += former.take()
     assert sorted(map(id, out + removed)) == sorted(map(id, everyone))
-
-
-def test_the_pace_of_overlapping_batches_is_the_time_between_their_ends():
-    pace = Pace(max_batch=10)
-    assert pace.seconds_for(100) == 0.0
-    pace.batch_done(10, started=0.0, ended=2.0)
-    assert pace.seconds_for(10) == pytest.approx(2.0)
-    pace.batch_done(10, started=1.0, ended=3.0)  # one second more, though it was under way for two
-    assert pace.seconds_for(10) == pytest.approx(0.8 * 2.0 + 0.2 * 1.0)
-    pace.batch_done(10, started=103.0, ended=104.0)  # the idle time before it is nobody's
-    assert pace.seconds_for(10) == pytest.approx(0.8 * 1.8 + 0.2 * 1.0)
-
-
-@given(
-    fixed=st.floats(0.01, 1),
-    each=st.floats(0.001, 0.1),
-    sizes=st.binary(min_size=40, max_size=60),  # a byte each: 60 integers are drawn one by one
-)
-def test_what_a_batch_costs_and_what_a_query_costs_are_told_apart(fixed, each, sizes):
-    pace, now = Pace(max_batch=64), 0.0
-    for size in [1, 64] * 10 + [byte % 64 + 1 for byte in sizes] + [1, 64] * 10:
-        pace.batch_done(size, now, now := now + fixed + each * size)
-    assert pace.seconds_for(0) == 0.0
-    for queries in (1, 64, 65, 640):
-        batches = -(-queries // 64)
-        close = 0.1 * batches * (fixed + 64 * each)
-        assert pace.seconds_for(queries) == pytest.approx(batches * fixed + queries * each, abs=close)
-
-
-@given(batches=st.lists(st.tuples(st.integers(1, 64), st.floats(0.001, 9)), min_size=1, max_size=30))
-def test_more_queries_never_take_less_time_and_none_take_none(batches):
-    pace, now = Pace(max_batch=64), 0.0
-    for size, seconds in batches:
-        pace.batch_done(size, now, now := now + seconds)
-    told = [pace.seconds_for(queries) for queries in range(200)]
-    assert told[0] == 0.0 and told == sorted(told)

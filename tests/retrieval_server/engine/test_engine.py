@@ -296,6 +296,22 @@ def test_a_request_that_would_wait_too_long_is_refused_at_once_and_an_idle_engin
     run(conversation, max_delay_s=2.0, max_batch=1)
 
 
+def test_where_batches_scatter_less_is_accepted():
+    async def conversation(engine, stepped, _):
+        for end, seconds in ((10.0, 1.0), (20.0, 3.0), (30.0, 1.0), (40.0, 3.0)):
+            engine._pace.batch_done(1, started=end - seconds, ended=end)
+        stepped.encoding.clear()
+        tasks = await start(engine, ["a"])
+        assert engine._pace.expected(2) < 4.0 < engine._pace.at_most(2)
+        with pytest.raises(Overloaded) as refusal:
+            await engine.search(["b"], 1)
+        assert refusal.value.reason == "delay"
+        stepped.encoding.set()
+        await asyncio.gather(*tasks)
+
+    run(conversation, max_delay_s=4.0, max_batch=1)
+
+
 @pytest.mark.parametrize("number", [1, 5])
 def test_a_query_that_breaks_the_backend_takes_no_other_with_it(number):
     async def conversation(engine, stepped, metric):

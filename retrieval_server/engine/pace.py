@@ -1,0 +1,69 @@
+"""How long work takes, told from the latest batches.
+
+``Retry-After`` is computed from the expected time; whether a request would be answered too late, and so is
+refused, from the time with its usual scatter. The difference matters when the server is overloaded: work that
+competes with the encoder for the cores, refusing requests among it, makes equal batches take unequal times. A
+server that admits as much as it can do on average is late with every other request.
+
+Time is an argument everywhere, in seconds of any monotonic clock.
+"""
+
+from __future__ import annotations
+
+import math
+
+#: Weights of the newest batch in the averages, and in the scatter, which one slow batch should not rule.
+_NEWEST, _NEWEST_OF_SCATTER = 0.2, 0.1
+#: Mean deviations above the expected time below which 95 % of normally distributed times lie.
+_DEVIATIONS = 2.0
+
+
+class Pace:
+    """A time for each batch and one for each query, and how far the batches are from it.
+
+    Both times are needed. With a time for each query alone, a server that has refused many, and so works in
+    small batches, would seem slow and refuse still more; with a time for each batch alone, the number of
+    queries would not matter. They come from a straight line through the sizes and seconds of the batches,
+    older ones weighing less; if all were of about the same size, half of their time counts as the batch's.
+
+    The scatter is the mean deviation from what was expected, as in TCP's retransmission timer (RFC 6298): it
+    needs no root, and one very slow batch counts for less than in a standard deviation.
+    """
+
+    def __init__(self, max_batch: int) -> None:
+        self._max_batch = max_batch
+        self._last_end = float("-inf")
+        self._queries = self._seconds = 0.0  # averages
+        self._variance = self._covariance = 0.0  # of the queries; of queries and seconds
+        self._deviation = 0.0  # seconds between a batch's time and the expected one, on average
+
+    def batch_done(self, queries: int, started: float, ended: float) -> None:
+        """Note a batch. Stages may overlap, so its time is counted from the end of the batch before it."""
+        seconds = ended - max(started, self._last_end)
+        if self._queries:
+            missed_by = abs(seconds - self.expected(queries))
+            self._deviation += _NEWEST_OF_SCATTER * (missed_by - self._deviation)
+        newest = _NEWEST if self._queries else 1.0
+        self._last_end = ended
+        more, longer = queries - self._queries, seconds - self._seconds
+        self._queries += newest * more
+        self._seconds += newest * longer
+        self._variance = (1 - newest) * (self._variance + newest * more * more)
+        self._covariance = (1 - newest) * (self._covariance + newest * more * longer)
+
+    def expected(self, queries: int) -> float:
+        """Seconds that this many queries will take, in full batches; 0.0 before the first batch."""
+        if not (queries and self._queries):
+            return 0.0
+        average = self._seconds / self._queries
+        trust = (self._queries / 4) ** 2  # weight of that half, as a variance: it fades as sizes differ
+        slope = (self._covariance + trust * average / 2) / (self._variance + trust)
+        slope = min(max(slope, 0.0), average)
+        return self._batches(queries) * (self._seconds - slope * self._queries) + queries * slope
+
+    def at_most(self, queries: int) -> float:
+        """Seconds that they will take in 19 of 20 cases, if batches scatter as lately, each by itself."""
+        return self.expected(queries) + _DEVIATIONS * self._deviation * math.sqrt(self._batches(queries))
+
+    def _batches(self, queries: int) -> int:
+        return -(-queries // self._max_batch)
