@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import math
 
-#: Weights of the newest batch in the averages, and in the scatter, which one slow batch should not rule.
+#: Weights of the newest batch in the averages, and in the scatter.
 _NEWEST, _NEWEST_OF_SCATTER = 0.2, 0.1
+#: A batch that takes more than this times the expected seconds counts for no more, unless the one before did,
+#: too: a machine that stands still for a second is no reason to refuse, one that has become slower is.
+_SURPRISE = 1.5
 #: Mean deviations above the expected time below which 95 % of normally distributed times lie.
 _DEVIATIONS = 2.0
 
@@ -26,8 +29,7 @@ class Pace:
     queries would not matter. They come from a straight line through the sizes and seconds of the batches,
     older ones weighing less; if all were of about the same size, half of their time counts as the batch's.
 
-    The scatter is the mean deviation from what was expected, as in TCP's retransmission timer (RFC 6298): it
-    needs no root, and one very slow batch counts for less than in a standard deviation.
+    The scatter is the mean deviation from what was expected, as in TCP's retransmission timer (RFC 6298).
     """
 
     def __init__(self, max_batch: int) -> None:
@@ -35,13 +37,18 @@ class Pace:
         self._last_end = float("-inf")
         self._queries = self._seconds = 0.0  # averages
         self._variance = self._covariance = 0.0  # of the queries; of queries and seconds
+        self._surprised = False  # by the latest batch
         self._deviation = 0.0  # seconds between a batch's time and the expected one, on average
 
     def batch_done(self, queries: int, started: float, ended: float) -> None:
         """Note a batch. Stages may overlap, so its time is counted from the end of the batch before it."""
         seconds = ended - max(started, self._last_end)
         if self._queries:
-            missed_by = abs(seconds - self.expected(queries))
+            expected = self.expected(queries)
+            surprised, self._surprised = self._surprised, seconds > _SURPRISE * expected
+            if not surprised:
+                seconds = min(seconds, _SURPRISE * expected)
+            missed_by = abs(seconds - expected)
             self._deviation += _NEWEST_OF_SCATTER * (missed_by - self._deviation)
         newest = _NEWEST if self._queries else 1.0
         self._last_end = ended

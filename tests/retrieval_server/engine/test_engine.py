@@ -298,8 +298,8 @@ def test_a_request_that_would_wait_too_long_is_refused_at_once_and_an_idle_engin
 
 def test_where_batches_scatter_less_is_accepted():
     async def conversation(engine, stepped, _):
-        for end, seconds in ((10.0, 1.0), (20.0, 3.0), (30.0, 1.0), (40.0, 3.0)):
-            engine._pace.batch_done(1, started=end - seconds, ended=end)
+        for end in range(10, 210, 10):
+            engine._pace.batch_done(1, started=end - (1.0 if end % 20 else 2.0), ended=end)
         stepped.encoding.clear()
         tasks = await start(engine, ["a"])
         assert engine._pace.expected(2) < 4.0 < engine._pace.at_most(2)

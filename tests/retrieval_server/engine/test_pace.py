@@ -55,6 +55,18 @@ def test_batches_of_one_length_leave_no_doubt(seconds, number, queries):
     assert pace.at_most(queries) == pytest.approx(pace.expected(queries))
 
 
+@given(stall=st.floats(1, 100))
+def test_one_very_slow_batch_changes_little_and_a_slower_machine_is_learned(stall):
+    pace, now = Pace(max_batch=64), 0.0
+    for _ in range(20):
+        pace.batch_done(64, now, now := now + 1.0)
+    pace.batch_done(64, now, now := now + 1.0 + stall)
+    assert 1.0 < pace.at_most(64) < 1.25
+    for _ in range(10):
+        pace.batch_done(64, now, now := now + 3.0)
+    assert 2.5 < pace.expected(64) <= 3.0 < pace.at_most(64)
+
+
 @given(seed=st.integers(0, 2**32), spread=st.floats(0.05, 0.25))
 def test_about_one_batch_in_twenty_takes_longer_than_at_most(seed, spread):
     chance, pace, now, longer = random.Random(seed), Pace(max_batch=64), 0.0, 0
