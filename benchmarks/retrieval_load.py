@@ -115,11 +115,16 @@ async def closed_loop(target: Target, questions: Iterator[str], clients: int, se
 
 async def open_loop(target: Target, questions: Iterator[str], rate: float, seconds: float) -> Round:
     """Questions at exponentially distributed intervals, ``rate`` per second on average."""
-    result, tasks, clock = Round(), [], random.Random(0)
+    result, clock = Round(), random.Random(0)
+    # Those under way. With all that ever were, a million after ten minutes, each of Python's collections of
+    # garbage would stop this process for seconds, which would be charged to the server.
+    tasks: set[asyncio.Task] = set()
     started = due = time.perf_counter()
     while due < started + seconds:
         await asyncio.sleep(due - time.perf_counter())
-        tasks.append(asyncio.create_task(target.timed(next(questions), due, result)))
+        task = asyncio.create_task(target.timed(next(questions), due, result))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
         due += clock.expovariate(rate)
     await asyncio.gather(*tasks)
     result.seconds = time.perf_counter() - started

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import importlib.util
 import itertools
 import os
@@ -53,6 +55,21 @@ def test_a_bar_that_is_missed_is_counted(storm, memory, alive, missed):
 def test_no_two_questions_are_equal():
     asked = list(itertools.islice(overload.numbered(["a", "b", "a"]), 1000))
     assert len(set(asked)) == 1000
+
+
+async def test_questions_that_are_answered_leave_nothing_to_collect():
+    def tasks():
+        return sum(isinstance(each, asyncio.Task) for each in gc.get_objects())
+
+    before, during = tasks(), []
+
+    class Answered:
+        async def timed(self, question, due, result):
+            if question == "question (499)":
+                during.append(tasks())
+
+    await overload.load.open_loop(Answered(), overload.numbered(["question"]), 2000, 0.5)
+    assert during[0] < before + 100
 
 
 @pytest.mark.slow
