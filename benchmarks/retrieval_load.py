@@ -84,7 +84,7 @@ class Target:
             ids = await self.ask(question)
         except aiohttp.ClientResponseError as error:
             taken.errors[str(error.status)] += 1
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+        except Exception as error:  # no connection, no answer in time, an answer that is none
             taken.errors[type(error).__name__] += 1
         else:
             taken.latencies.append(time.perf_counter() - due)

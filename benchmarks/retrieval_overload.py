@@ -11,7 +11,7 @@ rest at once (503 with Retry-After); its memory does not grow. Memory is the ser
 
 A number is added to each question, so that no two are equal and no cache helps. This process generates the
 load; if it runs on the server's machine, leave it a core. With --max-delay S a server accepts what it expects
-to answer within S seconds in 19 of 20 cases; a good value is a fifth above the p95 at capacity.
+to answer within S seconds, with a margin for scatter; try a fifth more than the p95 at capacity.
 """
 
 from __future__ import annotations

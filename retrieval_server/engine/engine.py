@@ -196,7 +196,7 @@ class Engine:
             raise Overloaded("deadline", message, retry_after)
         most = options.max_delay_s
         if most is not None and seconds > most:
-            message = f"the answer could take {seconds:.1f} s; a request takes {most:g} s at most"
+            message = f"the answer could take {seconds:.2f} s; --max-delay is {most:g} s"
             raise Overloaded("delay", message, retry_after)
 
     def _deliver(self, batch: Batch) -> None:

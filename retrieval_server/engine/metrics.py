@@ -44,7 +44,7 @@ class Metrics:
         self.rejections = add(
             Counter,
             "rejections",
-            "Requests refused or given up. deadline: it passed, or would have; delay: --max-delay.",
+            "Requests refused or given up. deadline: it passed, or might have; delay: --max-delay.",
             ("index", "reason"),
         )
         self.queries = add(Counter, "queries", "Queries of accepted requests, less blank ones.", _INDEX)

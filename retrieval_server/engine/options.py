@@ -48,8 +48,8 @@ class EngineOptions(Options):
         float,
         Field(gt=0),
         Flag(
-            "a request that is not answered within this time gets 504; one that could not be gets 503 at "
-            "once",
+            "a request that is not answered within this time gets 504; one that might not be gets 503 "
+            "at once",
             names=("--deadline",),
             metavar="SECONDS",
         ),
@@ -59,9 +59,9 @@ class EngineOptions(Options):
         float | None,
         Field(gt=0),
         Flag(
-            "a request that, as batches go at present, would be answered later than this in more than one of "
-            "20 cases gets 503 with Retry-After at once, unless nothing else is under way (default: as "
-            "--deadline)",
+            "a request that could be answered later than this, as batches take and scatter at present, gets "
+            "503 with Retry-After at once, unless nothing else is under way; more than the largest request "
+            "takes alone (default: as --deadline)",
             names=("--max-delay",),
             metavar="SECONDS",
         ),

@@ -3,7 +3,7 @@
 ``Retry-After`` is computed from the expected time; whether a request would be answered too late, and so is
 refused, from the time with its usual scatter. The difference matters when the server is overloaded: work that
 competes with the encoder for the cores, refusing requests among it, makes equal batches take unequal times. A
-server that admits as much as it can do on average is late with every other request.
+server that admits as much as it can do on average is late with about half of what it admits at the limit.
 
 Time is an argument everywhere, in seconds of any monotonic clock.
 """
@@ -14,9 +14,6 @@ import math
 
 #: Weights of the newest batch in the averages, and in the scatter.
 _NEWEST, _NEWEST_OF_SCATTER = 0.2, 0.1
-#: A batch that takes more than this times the expected seconds counts for no more, unless the one before did,
-#: too: a machine that stands still for a second is no reason to refuse, one that has become slower is.
-_SURPRISE = 1.5
 #: Mean deviations above the expected time below which 95 % of normally distributed times lie.
 _DEVIATIONS = 2.0
 
@@ -29,7 +26,8 @@ class Pace:
     queries would not matter. They come from a straight line through the sizes and seconds of the batches,
     older ones weighing less; if all were of about the same size, half of their time counts as the batch's.
 
-    The scatter is the mean deviation from what was expected, as in TCP's retransmission timer (RFC 6298).
+    The scatter is the mean deviation of a batch from its expected time, as a share of that: large batches
+    scatter by more seconds than small ones, and those of a machine that has become fast again by fewer.
     """
 
     def __init__(self, max_batch: int) -> None:
@@ -37,18 +35,13 @@ class Pace:
         self._last_end = float("-inf")
         self._queries = self._seconds = 0.0  # averages
         self._variance = self._covariance = 0.0  # of the queries; of queries and seconds
-        self._surprised = False  # by the latest batch
-        self._deviation = 0.0  # seconds between a batch's time and the expected one, on average
+        self._deviation = 0.0  # of a batch from its expected time, as a share of that
 
     def batch_done(self, queries: int, started: float, ended: float) -> None:
         """Note a batch. Stages may overlap, so its time is counted from the end of the batch before it."""
         seconds = ended - max(started, self._last_end)
-        if self._queries:
-            expected = self.expected(queries)
-            surprised, self._surprised = self._surprised, seconds > _SURPRISE * expected
-            if not surprised:
-                seconds = min(seconds, _SURPRISE * expected)
-            missed_by = abs(seconds - expected)
+        if expected := self.expected(queries):
+            missed_by = abs(seconds - expected) / expected
             self._deviation += _NEWEST_OF_SCATTER * (missed_by - self._deviation)
         newest = _NEWEST if self._queries else 1.0
         self._last_end = ended
@@ -69,8 +62,10 @@ class Pace:
         return self._batches(queries) * (self._seconds - slope * self._queries) + queries * slope
 
     def at_most(self, queries: int) -> float:
-        """Seconds that they will take in 19 of 20 cases, if batches scatter as lately, each by itself."""
-        return self.expected(queries) + _DEVIATIONS * self._deviation * math.sqrt(self._batches(queries))
+        """Seconds with a margin for scatter: if batches scatter as lately, normally and independently of each
+        other, 19 of 20 times are below."""
+        scatter = self._deviation * self.expected(min(queries, self._max_batch))
+        return self.expected(queries) + _DEVIATIONS * scatter * math.sqrt(self._batches(queries))
 
     def _batches(self, queries: int) -> int:
         return -(-queries // self._max_batch)

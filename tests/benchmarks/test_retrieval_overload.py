@@ -59,7 +59,7 @@ def test_no_two_questions_are_equal():
 
 async def test_questions_that_are_answered_leave_nothing_to_collect():
     def tasks():
-        return sum(isinstance(each, asyncio.Task) for each in gc.get_objects())
+        return sum(type(each) is asyncio.Task for each in gc.get_objects())
 
     before, during = tasks(), []
 
@@ -70,6 +70,15 @@ async def test_questions_that_are_answered_leave_nothing_to_collect():
 
     await overload.load.open_loop(Answered(), overload.numbered(["question"]), 2000, 0.5)
     assert during[0] < before + 100
+
+
+async def test_an_answer_that_is_none_is_counted_as_an_error():
+    class Rubbish(overload.load.Target):
+        async def ask(self, question):
+            return {}["result"]
+
+    storm = await overload.load.open_loop(Rubbish("", "", None, 3), overload.numbered(["question"]), 500, 0.1)
+    assert not storm.latencies and set(storm.errors) == {"KeyError"}
 
 
 @pytest.mark.slow

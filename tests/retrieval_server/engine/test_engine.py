@@ -287,7 +287,7 @@ def test_a_request_that_would_wait_too_long_is_refused_at_once_and_an_idle_engin
         engine._pace.batch_done(1, started=0.0, ended=4.0)
         stepped.encoding.clear()
         tasks = await start(engine, ["a", "b", "c"])  # 12 s of work, but nothing to wait for
-        with pytest.raises(Overloaded, match="take 16.0 s; a request takes 2 s at most") as refusal:
+        with pytest.raises(Overloaded, match="take 16.00 s; --max-delay is 2 s") as refusal:
             await engine.search(["d"], 1)
         assert (refusal.value.reason, refusal.value.retry_after) == ("delay", 12)
         stepped.encoding.set()

@@ -43,7 +43,8 @@ def test_more_queries_never_take_less_time_and_none_take_none(batches):
     pace, now = Pace(max_batch=64), 0.0
     for size, seconds in batches:
         pace.batch_done(size, now, now := now + seconds)
-    for told in ([pace.expected(queries) for queries in range(200)], [pace.at_most(n) for n in range(200)]):
+    for seconds in (pace.expected, pace.at_most):
+        told = [seconds(queries) for queries in range(200)]
         assert told[0] == 0.0 and told == sorted(told)
 
 
@@ -55,16 +56,25 @@ def test_batches_of_one_length_leave_no_doubt(seconds, number, queries):
     assert pace.at_most(queries) == pytest.approx(pace.expected(queries))
 
 
-@given(stall=st.floats(1, 100))
-def test_one_very_slow_batch_changes_little_and_a_slower_machine_is_learned(stall):
+@given(pattern=st.lists(st.floats(0.01, 4), min_size=1, max_size=8))
+def test_answers_that_come_in_groups_are_expected_at_their_average(pattern):
+    """As from a web search engine that answers several calls at once."""
+    pace, now, told = Pace(max_batch=1), 0.0, []
+    for number in range(50 * len(pattern)):
+        pace.batch_done(1, 0.0, now := now + pattern[number % len(pattern)])
+        told.append(pace.expected(1))
+    last = told[-len(pattern) :]
+    assert sum(last) / len(last) == pytest.approx(sum(pattern) / len(pattern))
+
+
+def test_a_machine_that_is_fast_again_is_soon_known_to_be():
     pace, now = Pace(max_batch=64), 0.0
+    for number in range(50):
+        pace.batch_done(25, now, now := now + (0.5 if number % 2 else 0.3))
+    slow = pace.at_most(25)
     for _ in range(20):
-        pace.batch_done(64, now, now := now + 1.0)
-    pace.batch_done(64, now, now := now + 1.0 + stall)
-    assert 1.0 < pace.at_most(64) < 1.25
-    for _ in range(10):
-        pace.batch_done(64, now, now := now + 3.0)
-    assert 2.5 < pace.expected(64) <= 3.0 < pace.at_most(64)
+        pace.batch_done(25, now, now := now + 0.1)
+    assert pace.at_most(25) < 0.3 * slow
 
 
 @given(seed=st.integers(0, 2**32), spread=st.floats(0.05, 0.25))
@@ -83,6 +93,7 @@ def test_the_scatter_of_several_batches_grows_with_the_root_of_their_number(spre
     pace, now = Pace(max_batch=10), 0.0
     for number in range(100):
         pace.batch_done(10, now, now := now + 1 + (spread if number % 2 else -spread))
-    one, many = (pace.at_most(10 * n) - pace.expected(10 * n) for n in (1, batches))
+    half, one, many = (pace.at_most(n) - pace.expected(n) for n in (5, 10, 10 * batches))
     assert many == pytest.approx(one * batches**0.5)
+    assert half == pytest.approx(one * pace.expected(5) / pace.expected(10))
     assert one == pytest.approx(2 * spread, rel=0.25)
