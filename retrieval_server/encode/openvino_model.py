@@ -28,6 +28,7 @@ import tempfile
 import threading
 import warnings
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -101,12 +102,12 @@ def use_openvino(model: SentenceTransformer, sha256: str, dtype: str, settings: 
     EncoderError if OpenVINO is not installed, the processor has no such type, or the model does not convert.
     """
     try:
-        openvino = _import_openvino()
+        _import_openvino()
     except ImportError:
         raise EncoderError(
             "--runtime openvino and --dtype int8 need OpenVINO: pip install 'rag-r1[openvino]'"
         ) from None
-    core = openvino.Core()
+    core = _core()
     if dtype == "bfloat16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         raise EncoderError(
             "--dtype bfloat16: this processor has no such products. Take --dtype int8, or float32."
@@ -144,6 +145,17 @@ def _import_openvino() -> ModuleType:
     import openvino
 
     return openvino
+
+
+@cache
+def _core() -> Any:
+    """OpenVINO's core, one for the process, which is never given up.
+
+    A core has a plugin for the CPU, which gives the thread that makes it a stack for signal handlers, and frees
+    that stack with itself. When two cores of a thread are given up in the order in which they were made, the
+    thread is left with a stack that is gone: the next SIGTERM is a segmentation fault (2026.4; seen in gdb).
+    """
+    return _import_openvino().Core()
 
 
 def _compile(core: Any, graph: Any, dtype: str, threads: int | None) -> Any:
@@ -252,8 +264,7 @@ def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work
         if weights == "int8":
             _quantise(graph)
         openvino.save_model(graph, work / _GRAPH, compress_to_fp16=False)
-        core = openvino.Core()
-        compiled = _compile(core, core.read_model(work / _GRAPH), weights, None)
+        compiled = _compile(_core(), _core().read_model(work / _GRAPH), weights, None)
         found = Converted(compiled, inputs, transformer.config, weights)(**example).last_hidden_state
     except (EncoderError, OSError):  # told as they are: a model without matrices, a disk that is full
         raise

@@ -53,6 +53,30 @@ def test_float32_gives_the_vectors_of_torch(openvino, make_bert, tmp_path, pooli
     assert ours.section == torchs.section, "in floating point, the index does not say what computed it"
 
 
+ENCODES_AND_IS_TOLD_TO_END = """
+import os, signal, sys
+from pathlib import Path
+from retrieval_server.encode.encoder import Encoder
+from retrieval_server.encode.options import EncoderOptions, OpenVino
+def encoder():
+    return Encoder.create(sys.argv[1], EncoderOptions(), "cpu", "float32", OpenVino(Path(sys.argv[2])))
+first = encoder()
+second = encoder()
+del first
+del second
+signal.signal(signal.SIGTERM, lambda *_: print("told"))
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.slow
+def test_a_signal_is_handled_after_encoders_were_given_up(openvino, make_bert, tmp_path):
+    folder = make_bert("own-model", "mean")
+    command = [sys.executable, "-c", ENCODES_AND_IS_TOLD_TO_END, str(folder), str(tmp_path / "cache")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "told\n"), done.stderr
+
+
 def test_8_bits_give_nearly_the_same_vectors_of_length_1(openvino, make_bert, tmp_path):
     folder = make_bert("own-model", "mean")
     ours, torchs = create(folder, "int8", tmp_path), Encoder.create(str(folder), OPTIONS, "cpu")
