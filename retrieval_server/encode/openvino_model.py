@@ -151,9 +151,10 @@ def _import_openvino() -> ModuleType:
 def _core() -> Any:
     """OpenVINO's core, one for the process, which is never given up.
 
-    A core has a plugin for the CPU, which gives the thread that makes it a stack for signal handlers, and frees
-    that stack with itself. When two cores of a thread are given up in the order in which they were made, the
-    thread is left with a stack that is gone: the next SIGTERM is a segmentation fault (2026.4; seen in gdb).
+    A core's plugin for the CPU gives the thread that makes it a stack for signal handlers, and frees that
+    stack with itself. When two cores of a thread are given up in the order in which they were made, the
+    thread is left with a stack that is gone: the next SIGTERM is a segmentation fault (2026.4; seen in
+    gdb).
     """
     return _import_openvino().Core()
 
