@@ -54,7 +54,7 @@ def test_float32_gives_the_vectors_of_torch(openvino, make_bert, tmp_path, pooli
 
 
 ENCODES_AND_IS_TOLD_TO_END = """
-import os, signal, sys
+import gc, os, signal, sys
 from pathlib import Path
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions, OpenVino
@@ -63,7 +63,9 @@ def encoder():
 first = encoder()
 second = encoder()
 del first
+gc.collect()
 del second
+gc.collect()
 signal.signal(signal.SIGTERM, lambda *_: print("told"))
 os.kill(os.getpid(), signal.SIGTERM)
 """
