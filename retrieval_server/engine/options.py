@@ -60,8 +60,8 @@ class EngineOptions(Options):
         Field(gt=0),
         Flag(
             "a request that could be answered later than this, as batches take and scatter at present, gets "
-            "503 with Retry-After at once, unless nothing else is under way; more than the largest request "
-            "takes alone (default: as --deadline)",
+            "503 with Retry-After at once, unless nothing else is under way; choose more than the largest "
+            "request takes alone (default: as --deadline)",
             names=("--max-delay",),
             metavar="SECONDS",
         ),
