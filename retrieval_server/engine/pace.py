@@ -38,8 +38,10 @@ class Pace:
         self._deviation = 0.0  # of a batch from its expected time, as a share of that
 
     def batch_done(self, queries: int, started: float, ended: float) -> None:
-        """Note a batch of so many queries, from when to when it ran. Stages may overlap, so its time is counted
-        from the end of the batch before it."""
+        """Note a batch of so many queries, and when it began and ended.
+
+        Stages may overlap, so its time is counted from the end of the batch before it.
+        """
         seconds = ended - max(started, self._last_end)
         if expected := self.expected(queries):
             missed_by = abs(seconds - expected) / expected
