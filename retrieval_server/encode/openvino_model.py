@@ -10,10 +10,8 @@ whole batch, as in torch's dynamic quantisation and ONNX Runtime's, makes a quer
 neighbours.) OpenVINO does this on x86 processors with VNNI; on others it unpacks the weights and computes in
 float32.
 
-A conversion is kept on disk, in a folder named by a hash of the model's files and of the versions of all that
-had a part in it. It is written beside its place and renamed, so of two processes that convert at once the
-first one wins, and compared with the hashes of its files before it is used. It is data: OpenVINO's XML and a
-file of numbers.
+A conversion is kept on disk (conversions.py), in a folder named by a hash of the model's files and of the
+versions of all that had a part in it. It is data: OpenVINO's XML and a file of numbers.
 """
 
 from __future__ import annotations
@@ -21,14 +19,10 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-import os
-import shutil
 import sys
-import tempfile
 import threading
 import warnings
-from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -36,14 +30,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Transformer
 from transformers.modeling_outputs import BaseModelOutput
 
+from retrieval_server.encode.conversions import kept_conversion
 from retrieval_server.encode.options import OpenVino
 from retrieval_server.errors import EncoderError
-from retrieval_server.folder.manifest import MANIFEST, FileEntry, describe_files
 from retrieval_server.guarantee import Guarantee, Probe, try_batches
 
 log = logging.getLogger(__name__)
@@ -55,14 +48,6 @@ _NUMBERS_OF_A_SCALE = 32  # of a token's, rounded with one scale: OpenVINO's own
 #: The least cosine between a text's mean state in torch and in OpenVINO. A graph in float32 that is further
 #: off was traced wrongly; 8 bits usually give .99 and more.
 _LEAST_COSINE = {"float32": 0.9999, "int8": 0.9}
-
-
-class _Kept(BaseModel):
-    """``manifest.json`` of a conversion: the hashes of its files."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    files: dict[str, FileEntry]
 
 
 class Converted(torch.nn.Module):
@@ -177,63 +162,7 @@ def _conversion(
     libraries = [f"{name} {version(name)}" for name in ("openvino", "torch", "transformers")]
     key = hashlib.sha256("\n".join([str(_FORMAT), sha256, weights, *libraries]).encode()).hexdigest()
     place = settings.folder / f"{key[:32]}-{weights}"
-    try:
-        if _whole(place):
-            return place
-        log.warning("converting the encoder for OpenVINO, once; it is kept in %s", place)
-        settings.folder.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f"{place.name}.", dir=settings.folder))
-        try:
-            _convert(transformer, inputs, weights, work)
-            work.chmod(0o755)  # mkdtemp keeps it from other users
-            _publish(work, place)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-    except OSError as error:
-        raise EncoderError(
-            f"{place}: the converted encoder cannot be kept ({error}). Name another folder with "
-            "--encoder-cache."
-        ) from error
-    return place
-
-
-def _whole(place: Path) -> bool:
-    """Whether a conversion is there, with the files that were written."""
-    if not place.exists():
-        return False
-    try:
-        kept = _Kept.model_validate_json((place / MANIFEST).read_bytes())
-        if kept.files == describe_files(place):
-            return True
-    except (FileNotFoundError, ValidationError):
-        pass
-    log.warning("%s: a converted encoder that is damaged; it is made again", place)
-    return False
-
-
-def _publish(work: Path, place: Path) -> None:
-    """Give a finished conversion its name, unless another process was faster."""
-    kept = _Kept(files=describe_files(work))
-    (work / MANIFEST).write_text(kept.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    try:
-        os.rename(work, place)  # fails where there is a folder that is not empty
-        return
-    except OSError:
-        if _whole(place):
-            return
-    # Another process may put a good one there at any moment, so nothing is removed under this name: what is
-    # there goes aside first, and this one, which is as good, takes its place.
-    aside = Path(tempfile.mkdtemp(prefix=f"{place.name}.", dir=place.parent))
-    try:
-        with suppress(FileNotFoundError):  # the other process has put it aside
-            os.rename(place, aside)
-        try:
-            os.rename(work, place)
-        except OSError:
-            if not _whole(place):
-                raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    return kept_conversion(place, partial(_convert, transformer, inputs, weights))
 
 
 def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work: Path) -> None:

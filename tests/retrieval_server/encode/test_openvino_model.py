@@ -144,17 +144,6 @@ def test_another_model_or_type_is_another_conversion_but_bfloat16_shares_that_of
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", ["model.bin", "model.xml", "manifest.json"])
-def test_a_damaged_conversion_is_made_again(openvino, make_bert, tmp_path, caplog, damage):
-    folder = make_bert("own-model", "mean")
-    first = create(folder, "int8", tmp_path).encode_queries(TEXTS)
-    (kept,) = conversions(tmp_path)
-    (tmp_path / kept / damage).write_bytes(b"\0" * 100)
-    np.testing.assert_array_equal(create(folder, "int8", tmp_path).encode_queries(TEXTS), first)
-    assert "damaged" in caplog.text and conversions(tmp_path) == [kept]
-
-
-@pytest.mark.slow
 def test_two_that_convert_at_once_leave_one_conversion(openvino, make_bert, tmp_path):
     folder = make_bert("own-model", "mean")
     Encoder.create(str(folder), OPTIONS, "cpu")  # the libraries are imported by one thread
@@ -163,29 +152,6 @@ def test_two_that_convert_at_once_leave_one_conversion(openvino, make_bert, tmp_
     one, other = (encoder.encode_queries(TEXTS) for encoder in encoders)
     np.testing.assert_array_equal(one, other)
     assert len(conversions(tmp_path)) == 1
-
-
-@pytest.mark.slow
-def test_a_good_conversion_that_another_process_puts_there_meanwhile_is_used(
-    openvino, make_bert, tmp_path, monkeypatch
-):
-    folder = make_bert("own-model", "mean")
-    first = create(folder, "int8", tmp_path / "a").encode_queries(TEXTS)
-    create(folder, "int8", tmp_path / "b")
-    (kept,) = conversions(tmp_path / "a")
-    place = tmp_path / "a" / kept
-    (place / "model.bin").write_bytes(b"damaged")
-    rename = openvino_model.os.rename
-
-    def another_is_faster(source, target):
-        moved = rename(source, target)
-        if source == place:
-            rename(tmp_path / "b" / kept, place)
-        return moved
-
-    monkeypatch.setattr(openvino_model.os, "rename", another_is_faster)
-    np.testing.assert_array_equal(create(folder, "int8", tmp_path / "a").encode_queries(TEXTS), first)
-    assert conversions(tmp_path / "a") == [kept] and conversions(tmp_path / "b") == []
 
 
 def test_several_threads_get_the_vectors_of_their_own_texts(openvino, make_bert, tmp_path):

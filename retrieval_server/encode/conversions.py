@@ -1,0 +1,100 @@
+"""Encoders in another form, kept on disk so that each is converted once.
+
+A conversion is a folder of files with a ``manifest.json`` of their hashes. It is written beside its place and
+renamed, so of two processes that convert at once the first one wins. Before it is used its files are compared
+with their hashes; one that is damaged is made again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from retrieval_server.errors import EncoderError
+from retrieval_server.folder.manifest import MANIFEST, FileEntry, describe_files
+
+log = logging.getLogger(__name__)
+
+
+class _Kept(BaseModel):
+    """``manifest.json`` of a conversion: the hashes of its files."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    files: dict[str, FileEntry]
+
+
+def kept_conversion(place: Path, convert: Callable[[Path], None]) -> Path:
+    """``place``, with the files that ``convert`` writes into the folder it is given, unless they are there.
+
+    Raises EncoderError if the folder cannot be written. What ``convert`` raises is passed on, and nothing is
+    kept.
+    """
+    try:
+        if _whole(place):
+            return place
+        log.warning("converting the encoder, once; it is kept in %s", place)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        work = _folder_beside(place)
+        try:
+            convert(work)
+            work.chmod(0o755)  # mkdtemp keeps it from other users
+            _publish(work, place)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    except OSError as error:
+        raise EncoderError(
+            f"{place}: the converted encoder cannot be kept ({error}). Name another folder with "
+            "--encoder-cache."
+        ) from error
+    return place
+
+
+def _whole(place: Path) -> bool:
+    """Whether a conversion is there, with the files that were written."""
+    if not place.exists():
+        return False
+    try:
+        kept = _Kept.model_validate_json((place / MANIFEST).read_bytes())
+        if kept.files == describe_files(place):
+            return True
+    except (FileNotFoundError, ValidationError):
+        pass
+    log.warning("%s: a converted encoder that is damaged; it is made again", place)
+    return False
+
+
+def _publish(work: Path, place: Path) -> None:
+    """Give a finished conversion its name, unless another process was faster."""
+    kept = _Kept(files=describe_files(work))
+    (work / MANIFEST).write_text(kept.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    try:
+        os.rename(work, place)  # fails where there is a folder that is not empty
+        return
+    except OSError:
+        if _whole(place):
+            return
+    # Another process may put a good one there at any moment, so nothing is removed under this name: what is
+    # there goes aside first, and this one, which is as good, takes its place.
+    aside = _folder_beside(place)
+    try:
+        with suppress(FileNotFoundError):  # the other process has put it aside
+            os.rename(place, aside)
+        try:
+            os.rename(work, place)
+        except OSError:
+            if not _whole(place):
+                raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _folder_beside(place: Path) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f"{place.name}.", dir=place.parent))

@@ -1,0 +1,125 @@
+"""A conversion is made once, used only if its files are those that were written, and published whole."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+
+from retrieval_server.encode import conversions
+from retrieval_server.encode.conversions import kept_conversion
+from retrieval_server.errors import EncoderError
+
+FILES = {"model.xml": b"a graph", "model.bin": b"numbers"}
+
+
+class Convert:
+    """Writes ``FILES`` and counts how often it was asked to."""
+
+    def __init__(self, meanwhile=lambda: None):
+        self.calls, self._meanwhile = 0, meanwhile
+
+    def __call__(self, work):
+        self.calls += 1
+        for name, content in FILES.items():
+            (work / name).write_bytes(content)
+        self._meanwhile()
+
+
+def refuse(work):
+    pytest.fail("it is there already")
+
+
+def contents(place):
+    return {path.name: path.read_bytes() for path in place.iterdir() if path.name != "manifest.json"}
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "cache" / "a-model"
+
+
+def test_it_is_made_once_and_then_used(place, caplog):
+    assert kept_conversion(place, Convert()) == place
+    assert contents(place) == FILES and str(place) in caplog.text
+    caplog.clear()
+    assert kept_conversion(place, refuse) == place
+    assert caplog.text == ""
+
+
+def test_others_may_read_it(place):
+    assert kept_conversion(place, Convert()).stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("damage", ["other bytes", "a file gone", "a file more", "no manifest", "no json"])
+def test_one_that_is_damaged_is_made_again(place, caplog, damage):
+    kept_conversion(place, Convert())
+    match damage:
+        case "other bytes":
+            (place / "model.bin").write_bytes(b"numbers"[::-1])
+        case "a file gone":
+            (place / "model.xml").unlink()
+        case "a file more":
+            (place / "other.xml").write_bytes(b"a graph")
+        case "no manifest":
+            (place / "manifest.json").unlink()
+        case "no json":
+            (place / "manifest.json").write_bytes(b"\0" * 100)
+    again = Convert()
+    kept_conversion(place, again)
+    assert again.calls == 1 and "damaged" in caplog.text
+    assert contents(place) == FILES and list(place.parent.iterdir()) == [place]
+    kept_conversion(place, refuse)
+
+
+def test_of_several_at_once_one_is_kept(place):
+    together = Barrier(4)
+    converts = [Convert(lambda: together.wait(timeout=60)) for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        assert set(threads.map(lambda convert: kept_conversion(place, convert), converts)) == {place}
+    assert contents(place) == FILES and list(place.parent.iterdir()) == [place]
+    kept_conversion(place, refuse)
+
+
+def test_a_good_one_that_another_process_puts_there_meanwhile_is_used(place, tmp_path, monkeypatch):
+    kept_conversion(place, Convert())
+    (place / "model.bin").write_bytes(b"damaged")
+    others = kept_conversion(tmp_path / "other" / "a-model", Convert())
+    written = (others / "model.bin").stat().st_ino
+    rename = conversions.os.rename
+
+    def another_is_faster(source, target):
+        rename(source, target)
+        if source == place:
+            rename(others, place)
+
+    monkeypatch.setattr(conversions.os, "rename", another_is_faster)
+    kept_conversion(place, Convert())
+    assert (place / "model.bin").stat().st_ino == written
+    assert contents(place) == FILES and list(place.parent.iterdir()) == [place]
+
+
+def test_a_conversion_that_fails_leaves_nothing(place):
+    def fail():
+        raise EncoderError("this model does not convert")
+
+    with pytest.raises(EncoderError, match="this model does not convert"):
+        kept_conversion(place, Convert(fail))
+    assert list(place.parent.iterdir()) == []
+
+
+def test_a_disk_that_is_full_is_named(place):
+    def fail():
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(EncoderError, match=r"a-model: .*No space left.*--encoder-cache"):
+        kept_conversion(place, Convert(fail))
+    assert list(place.parent.iterdir()) == []
+
+
+def test_the_manifest_names_every_file_with_its_hash(place):
+    manifest = json.loads((kept_conversion(place, Convert()) / "manifest.json").read_text())
+    assert set(manifest["files"]) == set(FILES)
+    assert all(set(entry) == {"bytes", "sha256"} for entry in manifest["files"].values())
