@@ -1,0 +1,280 @@
+"""Ways to compute an encoder on a CPU, those that the server has beside those that it does not have.
+
+    pip install "rag-r1[openvino]" onnxruntime onnx onnxscript onnx-ir
+    python benchmarks/encoder_alternatives.py --questions questions.jsonl --corpus corpus.jsonl.gz
+
+Questions are JSONL with {"question"} per line. Each way computes the transformer alone, without tokenizer
+and pooling, from the same token ids, padded or cut to equal lengths. Printed is torch's time in float32
+divided by each way's, processor seconds, the median over rounds in which all ways take turns; the cosine of a
+question's mean state with torch's; and how far the mean state of a question, made of length 1, moves when
+seven others are in its batch. A scale for a whole batch, as dynamic quantisation has, shows in the last
+column. A way whose library is not installed is named and left out.
+"""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import logging
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+# This folder has its own retrieval_server.py: look for packages in the project's root instead.
+_here = Path(__file__).resolve().parent
+sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
+
+from retrieval_server.command_line import AtLeastOne, Flag, Options, parse  # noqa: E402
+from retrieval_server.encode.cpu import prefer_reproducible_products  # noqa: E402
+
+Features = dict[str, Any]  # of a batch: token ids and masks, (texts, tokens)
+Way = Callable[[Features], Any]  # the states of the last layer, (texts, tokens, width), a tensor
+_FIRST = "torch float32"
+_QUESTION, _PASSAGE, _TOGETHER = 24, 128, 8
+_REPEATS = {"one question": 8, "8 questions": 4, "64 questions": 1, "8 passages": 1}  # within a round
+
+
+class Command(Options):
+    """The options of this script."""
+
+    questions: Annotated[Path, Flag("JSONL", metavar="FILE")]
+    corpus: Annotated[Path, Flag(".jsonl.gz with id and contents", metavar="FILE")]
+    encoder: Annotated[str, Flag("a model folder, or minilm", metavar="NAME_OR_PATH")] = "minilm"
+    threads: Annotated[AtLeastOne, Flag("of the encoder")] = 1
+    rounds: Annotated[AtLeastOne, Flag("in which all ways take turns")] = 5
+
+
+def torch_ways(model: Any) -> dict[str, Way]:
+    """torch in float32, with a scale for the whole batch, and with one for each token."""
+    import torch
+
+    class EachToken(torch.nn.Module):
+        """A linear layer in 8 bits: a scale for each output of the weight and for each token's input."""
+
+        def __init__(self, linear: torch.nn.Linear):
+            super().__init__()
+            scale = linear.weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
+            self.weight = (linear.weight / scale).round().to(torch.int8).T.contiguous()
+            self.scale, self.bias = scale.T, linear.bias
+
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            rows = given.flatten(0, -2)
+            scale = rows.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
+            products = torch._int_mm((rows / scale).round().to(torch.int8), self.weight)
+            return (products * scale * self.scale + self.bias).unflatten(0, given.shape[:-1])
+
+    def replace(module: torch.nn.Module) -> torch.nn.Module:
+        for name, child in module.named_children():
+            setattr(module, name, EachToken(child) if isinstance(child, torch.nn.Linear) else replace(child))
+        return module
+
+    def way(module: torch.nn.Module) -> Way:
+        return lambda features: module(**features).last_hidden_state
+
+    whole_batch = torch.ao.quantization.quantize_dynamic(copy.deepcopy(model), dtype=torch.qint8)
+    return {
+        _FIRST: way(model),
+        "torch quantize_dynamic, a scale for the batch": way(whole_batch),
+        "torch _int_mm, a scale for each token": way(replace(copy.deepcopy(model))),
+    }
+
+
+def openvino_ways(command: Command, folder: Path) -> dict[str, Way]:
+    """What the server has, and 8 bits with scales that span more numbers of a token."""
+    import openvino
+    import torch
+
+    from retrieval_server.encode.openvino_model import use_openvino
+    from retrieval_server.encode.options import OpenVino
+    from retrieval_server.errors import EncoderError
+
+    ways: dict[str, Way] = {}
+    for dtype in ("float32", "bfloat16", "int8"):
+        model = load(command.encoder)
+        try:
+            computed = use_openvino(model, dtype, dtype, OpenVino(folder / dtype, command.threads))
+        except EncoderError as error:
+            print(f"without OpenVINO {dtype}: {error}")
+            continue
+        ways[f"OpenVINO {dtype}"] = lambda features, computed=computed: computed(**features).last_hidden_state
+    (graph,) = (folder / "int8").glob("*/model.xml")
+    options = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 384,
+        "INFERENCE_NUM_THREADS": command.threads,
+    }
+    request = openvino.Core().compile_model(graph, "CPU", options).create_infer_request()
+    order = (
+        "input_ids",
+        "attention_mask",
+        "token_type_ids",
+    )  # of the conversion's inputs, which have no names
+
+    def wide(features: Features) -> torch.Tensor:
+        given = [features[name].numpy() for name in order if name in features]
+        return torch.from_numpy(request.infer(given)[0])
+
+    return ways | {"OpenVINO int8, a scale for 384 numbers": wide}
+
+
+def onnx_ways(model: Any, features: Features, folder: Path, threads: int) -> dict[str, Way]:
+    """ONNX Runtime in float32, with a scale for the whole batch, and with one for 32 numbers of a weight."""
+    import onnx
+    import onnxruntime
+    import torch
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    names = list(features)
+    plain, batch, blocks = (folder / f"{name}.onnx" for name in ("plain", "batch", "blocks"))
+
+    class States(torch.nn.Module):
+        """The transformer with the inputs by position and one output, as a tracer wants it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.transformer = model
+
+        def forward(self, *values: torch.Tensor) -> torch.Tensor:
+            return self.transformer(**dict(zip(names, values, strict=True))).last_hidden_state
+
+    torch.onnx.export(
+        States().eval(),
+        tuple(features.values()),
+        str(plain),
+        input_names=names,
+        output_names=["states"],
+        dynamic_axes=dict.fromkeys([*names, "states"], {0: "texts", 1: "tokens"}),
+        dynamo=False,
+    )
+    logging.disable(logging.INFO)  # else both quantisers tell of every node
+    quantize_dynamic(plain, batch, weight_type=QuantType.QInt8, per_channel=True)
+    quantizer = MatMulNBitsQuantizer(
+        onnx.load(plain), bits=8, block_size=32, is_symmetric=True, accuracy_level=4
+    )
+    quantizer.process()
+    quantizer.model.save_model_to_file(str(blocks))
+    logging.disable(logging.NOTSET)
+
+    def way(file: Path) -> Way:
+        settings = onnxruntime.SessionOptions()
+        settings.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(str(file), settings, providers=["CPUExecutionProvider"])
+        asked = {item.name for item in session.get_inputs()}
+
+        def compute(features: Features) -> torch.Tensor:
+            given = {key: value.numpy() for key, value in features.items() if key in asked}
+            return torch.from_numpy(session.run(None, given)[0])
+
+        return compute
+
+    return {
+        "ONNX Runtime float32": way(plain),
+        "ONNX Runtime quantize_dynamic, a scale for the batch": way(batch),
+        "ONNX Runtime MatMulNBits, 8 bits in blocks of 32": way(blocks),
+    }
+
+
+def load(name: str) -> Any:
+    """The encoder, in torch."""
+    from sentence_transformers import SentenceTransformer
+    from transformers.utils.logging import disable_progress_bar
+
+    from retrieval_server.encode.model_folder import resolve_model
+
+    disable_progress_bar()
+    return SentenceTransformer(str(resolve_model(name)[1]), device="cpu", local_files_only=True)
+
+
+def compare(ways: dict[str, Way], batches: dict[str, Features], rounds: int) -> list[str]:
+    """A table in Markdown, a line for each way."""
+    times: dict[tuple[str, str], list[float]] = {}
+    for number in range(rounds + 1):  # the first one warms up
+        for what, features in batches.items():
+            for name, way in ways.items():
+                started = time.process_time()
+                for _ in range(_REPEATS[what]):
+                    way(features)
+                if number:
+                    times.setdefault((what, name), []).append(time.process_time() - started)
+    questions = batches["64 questions"]
+    expected = mean_states(ways[_FIRST], questions)
+    lines = ["| | " + " | ".join(batches) + " | cosine, mean (least) | moved by others |"]
+    lines.append("|---|" + "---:|" * (len(batches) + 2))
+    for name, way in ways.items():
+        cells = []
+        for what in batches:
+            pairs = zip(times[what, _FIRST], times[what, name], strict=True)
+            cells.append(f"{statistics.median(first / this for first, this in pairs):.2f}")
+        cosines = (mean_states(way, questions) * expected).sum(1)
+        moved = moved_by_others(way, batches["8 questions"])
+        cells += [f"{cosines.mean():.5f} ({cosines.min():.5f})", f"{moved:.3g}"]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def mean_states(way: Way, features: Features) -> Any:
+    """The mean of each text's states, made of length 1: (texts, width)."""
+    import torch
+
+    mask = features["attention_mask"][..., None]
+    return torch.nn.functional.normalize((way(features) * mask).sum(1), dim=1)
+
+
+def moved_by_others(way: Way, features: Features) -> float:
+    """How far a text's mean state moves at most, in any dimension, between alone and in this batch."""
+    import torch
+
+    texts = range(len(features["input_ids"]))
+    alone = [mean_states(way, {key: value[i : i + 1] for key, value in features.items()}) for i in texts]
+    return float((torch.cat(alone) - mean_states(way, features)).abs().max())
+
+
+def main(argv: list[str] | None = None) -> int:
+    command = parse(Command, __doc__, argv)
+    prefer_reproducible_products()
+    import torch
+
+    torch.set_num_threads(command.threads)
+    with command.questions.open(encoding="utf-8") as lines:
+        questions = [json.loads(line)["question"] for line in islice(lines, 64)]
+    with gzip.open(command.corpus, "rt", encoding="utf-8") as lines:
+        passages = [json.loads(line)["contents"] for line in islice(lines, _TOGETHER)]
+    encoder = load(command.encoder)
+    model = encoder[0].model.eval()
+
+    def features(texts: list[str], tokens: int) -> Features:
+        fixed = {"padding": "max_length", "truncation": True, "max_length": tokens, "return_tensors": "pt"}
+        return dict(encoder.tokenizer(texts, **fixed))
+
+    batches = {
+        "one question": features(questions[:1], _QUESTION),
+        "8 questions": features(questions[:_TOGETHER], _QUESTION),
+        "64 questions": features(questions, _QUESTION),
+        "8 passages": features(passages, _PASSAGE),
+    }
+    with tempfile.TemporaryDirectory() as folder, torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, about quantisation and export as they were before torchao
+        ways = torch_ways(model)
+        for library, more in (
+            ("OpenVINO", lambda: openvino_ways(command, Path(folder))),
+            ("ONNX Runtime", lambda: onnx_ways(model, batches["8 questions"], Path(folder), command.threads)),
+        ):
+            try:
+                ways |= more()
+            except ImportError as error:
+                print(f"without {library}: {error}")
+        print("\n".join(compare(ways, batches, command.rounds)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""The benchmark of other ways to compute an encoder: what it measures, and a small run of it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+import torch
+
+from benchmarks.encoder_alternatives import main, mean_states, moved_by_others
+
+TOWNS = ["Ulm lies on the Danube.", "Trier lies on the Mosel.", "Kassel lies on the Fulda."]
+
+
+def texts(number: int) -> dict:
+    ids = torch.arange(number * 4).reshape(number, 4)
+    return {"input_ids": ids, "attention_mask": (ids % 4 < 3).long()}
+
+
+def own_states(features: dict) -> torch.Tensor:
+    return torch.stack([features["input_ids"] + 1.0, torch.ones(features["input_ids"].shape)], dim=2)
+
+
+def rounded_together(features: dict) -> torch.Tensor:
+    states = own_states(features)
+    scale = states.max() / 8
+    return (states / scale).round() * scale
+
+
+def test_padding_is_no_part_of_a_mean():
+    (found,) = mean_states(own_states, texts(1))
+    torch.testing.assert_close(found, torch.nn.functional.normalize(torch.tensor([2.0, 1.0]), dim=0))
+
+
+def test_a_scale_for_the_whole_batch_shows():
+    assert moved_by_others(own_states, texts(8)) == 0
+    assert moved_by_others(rounded_together, texts(8)) > 0.01
+
+
+@pytest.mark.slow
+def test_a_small_run_prints_a_line_for_each_way(tmp_path, capsys):
+    questions, corpus = tmp_path / "questions.jsonl", tmp_path / "corpus.jsonl.gz"
+    with questions.open("w") as asked, gzip.open(corpus, "wt") as passages:
+        for key, text in enumerate(TOWNS):
+            print(json.dumps({"question": f"Where is {text.split()[0]}?"}), file=asked)
+            print(json.dumps({"id": str(key), "contents": text}), file=passages)
+    assert main(["--questions", str(questions), "--corpus", str(corpus), "--rounds", "1"]) == 0
+    printed = capsys.readouterr().out
+    lines = {line.split("|")[1].strip(): line for line in printed.splitlines() if line.startswith("| ")}
+    assert lines["torch float32"].count(" 1.00 ") == 4 and " 1.00000 (1.00000) " in lines["torch float32"]
+    assert "torch quantize_dynamic, a scale for the batch" in lines
+    for library, way in (("OpenVINO", "OpenVINO int8"), ("ONNX Runtime", "ONNX Runtime float32")):
+        assert (way in lines) != (f"without {library}" in printed)
