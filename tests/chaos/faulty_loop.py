@@ -1,4 +1,4 @@
-"""The search agent behind an engine that aborts some of its requests and raises at others.
+"""The search agent behind an engine that aborts some of its requests, raises at others, and is gone for some.
 
 Chosen through veRL's own key `actor_rollout_ref.rollout.agent.agent_loop_config_path`, so that a training
 runs with nothing in it replaced.
@@ -7,25 +7,31 @@ runs with nothing in it replaced.
 from __future__ import annotations
 
 import random
+from itertools import count
 from typing import Any
 
 from rag_r1.plugin.agent_loop import SearchAgentLoop
 
-#: Shares of the generations. Each is tried once more, so that a few in a hundred fail for good.
+#: Shares of the generations. Each is tried once more, so most of these episodes go on.
 ABORTED, RAISED = 0.15, 0.05
+#: For one episode in so many the engine is gone: four of a batch of 32, in every life of a training, however
+#: few turns there are. (Chance alone left a training without any: its first searches all failed, so each
+#: episode had one turn, and the random numbers start anew in each life.)
+WITHOUT_ENGINE = 8
 _random = random.Random(0)
+_episodes = count(1)  # of this process
 
 
 class FaultyClient:
     """veRL's client, whose answers are cut in the middle and called aborted, or lost with the connection."""
 
     def __init__(self, client: Any):
-        self._client = client
+        self._client, self._gone = client, next(_episodes) % WITHOUT_ENGINE == 0
 
     async def generate(self, **kwargs: Any) -> Any:
         out = await self._client.generate(**kwargs)
         chance = _random.random()
-        if chance < RAISED:
+        if self._gone or chance < RAISED:
             raise ConnectionError("the engine is gone")
         if chance < RAISED + ABORTED:
             half = len(out.token_ids) // 2
