@@ -88,13 +88,13 @@ def torch_ways(model: Any) -> dict[str, Way]:
 
 def openvino_ways(command: Command, folder: Path) -> dict[str, Way]:
     """What the server has, and 8 bits with scales that span more numbers of a token."""
-    import openvino
     import torch
 
-    from retrieval_server.encode.openvino_model import use_openvino
+    from retrieval_server.encode.openvino_model import openvino_core, use_openvino
     from retrieval_server.encode.options import OpenVino
     from retrieval_server.errors import EncoderError
 
+    core = openvino_core()
     ways: dict[str, Way] = {}
     for dtype in ("float32", "bfloat16", "int8"):
         model = load(command.encoder)
@@ -111,12 +111,9 @@ def openvino_ways(command: Command, folder: Path) -> dict[str, Way]:
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": 384,
         "INFERENCE_NUM_THREADS": command.threads,
     }
-    request = openvino.Core().compile_model(graph, "CPU", options).create_infer_request()
-    order = (
-        "input_ids",
-        "attention_mask",
-        "token_type_ids",
-    )  # of the conversion's inputs, which have no names
+    request = core.compile_model(graph, "CPU", options).create_infer_request()
+    # The inputs of a conversion have no names, but this order.
+    order = ("input_ids", "attention_mask", "token_type_ids")
 
     def wide(features: Features) -> torch.Tensor:
         given = [features[name].numpy() for name in order if name in features]

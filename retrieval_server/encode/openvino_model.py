@@ -92,7 +92,7 @@ def use_openvino(model: SentenceTransformer, sha256: str, dtype: str, settings: 
         raise EncoderError(
             "--runtime openvino and --dtype int8 need OpenVINO: pip install 'rag-r1[openvino]'"
         ) from None
-    core = _core()
+    core = openvino_core()
     if dtype == "bfloat16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         raise EncoderError(
             "--dtype bfloat16: this processor has no such products. Take --dtype int8, or float32."
@@ -133,8 +133,8 @@ def _import_openvino() -> ModuleType:
 
 
 @cache
-def _core() -> Any:
-    """OpenVINO's core, one for the process, which is never given up.
+def openvino_core() -> Any:
+    """OpenVINO's core, one for the process, which is never given up. Raises ImportError without OpenVINO.
 
     A core's plugin for the CPU gives the thread that makes it a stack for signal handlers, and frees that
     stack with itself. When two cores of a thread are given up in the order in which they were made, the
@@ -194,7 +194,7 @@ def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work
         if weights == "int8":
             _quantise(graph)
         openvino.save_model(graph, work / _GRAPH, compress_to_fp16=False)
-        compiled = _compile(_core(), _core().read_model(work / _GRAPH), weights, None)
+        compiled = _compile(openvino_core(), openvino_core().read_model(work / _GRAPH), weights, None)
         found = Converted(compiled, inputs, transformer.config, weights)(**example).last_hidden_state
     except (EncoderError, OSError):  # told as they are: a model without matrices, a disk that is full
         raise
