@@ -154,6 +154,7 @@ def onnx_ways(model: Any, features: Features, folder: Path, threads: int) -> dic
     )
     logging.disable(logging.INFO)  # else both quantisers tell of every node
     quantize_dynamic(plain, batch, weight_type=QuantType.QInt8, per_channel=True)
+    # Level 4: what is multiplied by the weights is rounded to 8 bits, too.
     quantizer = MatMulNBitsQuantizer(
         onnx.load(plain), bits=8, block_size=32, is_symmetric=True, accuracy_level=4
     )

@@ -1,4 +1,4 @@
-"""The search agent behind an engine that aborts some of its requests, raises at others, and is gone for some.
+"""The search agent behind an engine that aborts or loses some requests, and is gone for some episodes.
 
 Chosen through veRL's own key `actor_rollout_ref.rollout.agent.agent_loop_config_path`, so that a training
 runs with nothing in it replaced.

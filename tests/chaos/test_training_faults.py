@@ -2,9 +2,10 @@
 for.
 
 One training of four steps in three lives. All through it, 30 % of the retrieval server's answers are spoilt,
-the server is killed three times, and the engine aborts one request in seven and raises at some. The first
-life ends inside step 2 by SIGKILL of the driver, the second between steps 2 and 3 by SIGKILL of every process
-at once; in the last the disk is full from step 4 on. What it must have left behind stands in fault_checks.py.
+the server is killed three times, and the engine aborts one request in seven, raises at some, and is gone for
+one episode in eight. The first life ends inside step 2 by SIGKILL of the driver, the second between steps 2
+and 3 by SIGKILL of every process at once; in the last the disk is full from step 4 on. What it must have left
+behind stands in fault_checks.py.
 """
 
 from __future__ import annotations
