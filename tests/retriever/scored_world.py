@@ -23,6 +23,9 @@ from rag_r1.demo.world import Question, World, demo_protocol, make_questions, ma
 from rag_r1.evaluation.asks import drawn
 from rag_r1.rows import write_rows
 
+#: Options of `rag-r1 retriever data` for so small a world.
+FEW = ("--negatives", "3")
+
 #: A reply of the judge made into another one: (case, reply, attempt from 0) -> reply; None: status 500.
 Mood = Callable[[dict[str, Any], str, int], str | None]
 

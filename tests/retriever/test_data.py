@@ -5,40 +5,20 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from dataclasses import replace
 
 import pytest
-from scored_world import ScoredWorld, lines, scored_world, texts_of
+from scored_world import FEW, ScoredWorld, lines, scored_world, texts_of
 
-from rag_r1.demo.policy import policy_path
 from rag_r1.demo.search import WorldSearch
 from rag_r1.evaluation import evaluate
-from rag_r1.retriever import data, data_steps
+from rag_r1.retriever import data
 from rag_r1.retriever.encoder_settings import EncoderSettings
 from rag_r1.retriever.records import read_training_rows
 from rag_r1.retriever.training_data import load
 from rag_r1.rows import QuestionRow, read_rows, write_rows
 
 pytestmark = pytest.mark.slow
-
-FEW = ("--negatives", "3")
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(policy_path("rag_r1_sq"))
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory, tokenizer):
-    """The world and the folder of a run over it."""
-    folder = tmp_path_factory.mktemp("made")
-    with scored_world(folder, tokenizer) as world:
-        assert data.main(world.words(folder / "out", *FEW)) == 0
-        yield world, folder / "out"
 
 
 def correct_passages(world: ScoredWorld, question, search: int, names) -> set[str]:
@@ -142,19 +122,6 @@ def test_a_row_has_the_thought_that_its_query_was_sent_with(tmp_path, tokenizer)
     assert read.queries == [sent[row.query_id, row.round_index] for row in rows], "a training reads the same"
 
 
-def test_a_server_that_has_reloaded_the_same_index_is_the_same_and_one_with_another_is_not(
-    tmp_path, tokenizer, capsys
-):
-    with scored_world(tmp_path, tokenizer, separator=" [SEP] ") as world:
-        given = world.words(tmp_path / "out", *FEW, "--utility", "relevance")
-        assert data.main([*given, "--estimate"]) == 0
-        world.policy.described = {"index_version": 2}
-        assert data.main(given) == 0
-        world.policy.separator = " | "
-        assert data.main(given) == 1
-        assert "retriever.served.separator was ' [SEP] ' and is now ' | '" in capsys.readouterr().err
-
-
 def test_the_rows_have_what_helps_first_and_nothing_useful_behind(made):
     world, out = made
     questions = {question.id: question for question in world.questions}
@@ -194,17 +161,6 @@ def test_where_the_judge_is_not_sure_passages_are_scored_without_a_sub_answer(tm
     assert {case["query"] for case in asked if "answer" not in case} == first
 
 
-def test_a_finished_run_asks_nothing_and_another_rule_only_selects_again(made, capsys):
-    world, out = made
-    bodies, cases = len(world.policy.bodies), len(world.judge.cases)
-    before = (out / "train.jsonl").read_bytes()
-    assert data.main(world.words(out, *FEW, "--selection", "faithful", "--utility", "correctness")) == 0
-    other = (out / "train.jsonl").read_bytes()
-    assert data.main(world.words(out, *FEW)) == 0
-    assert (out / "train.jsonl").read_bytes() == before != other
-    assert (len(world.policy.bodies), len(world.judge.cases)) == (bodies, cases)
-
-
 def test_the_cost_is_told_before_anything_is_scored(tmp_path, tokenizer, capsys):
     with scored_world(tmp_path, tokenizer) as world:
         prices = {"price_in": 1, "price_out": 2, "judge_price_in": 3, "judge_price_out": 4}
@@ -225,24 +181,6 @@ def test_the_cost_is_told_before_anything_is_scored(tmp_path, tokenizer, capsys)
     assert f"requests to the judge: {parts + len(world.questions):,}," in told
     assert len(world.judge.cases) == parts + len(world.questions)
     assert len(world.policy.bodies) > asked
-
-
-def test_a_server_that_was_started_again_is_the_same_and_one_with_a_new_encoder_is_not(
-    tmp_path, tokenizer, capsys
-):
-    with scored_world(tmp_path, tokenizer, count=2, separator=" [SEP] ") as world:
-        given = world.words(tmp_path / "out", *FEW, "--estimate")
-        told = {"encoder_sha256": "a" * 64, "index_version": 1, "paged_in": 0}
-        world.policy.described = told
-        assert data.main(given) == 0
-        asked = len(world.policy.bodies)
-        world.policy.described = {**told, "index_version": 2, "paged_in": 1}
-        assert data.main(given) == 0
-        assert len(world.policy.bodies) == asked
-        capsys.readouterr()
-        world.policy.described = {**told, "encoder_sha256": "b" * 64}
-        assert data.main(given) == 1
-        assert "encoder_sha256 was 'aaa" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -313,202 +251,11 @@ def test_several_continuations_are_sampled_and_their_mean_is_the_score(tmp_path,
     assert len({body["seed"] for body in sampled}) == len(sampled) > count
 
 
-def test_an_evaluation_that_was_played_before_is_used(made, tmp_path):
-    world, out = made
-    asked = len(world.policy.bodies)
-    given = world.words(tmp_path / "out", *FEW, "--utility", "relevance", trajectories=out / "trajectories")
-    assert data.main(given) == 0
-    assert len(world.policy.bodies) == asked and not (tmp_path / "out" / "trajectories").exists()
-    assert (tmp_path / "out" / "relevance.jsonl").read_bytes() == (out / "relevance.jsonl").read_bytes()
-
-
-def test_a_malformed_list_costs_a_request_and_not_the_round(made, tmp_path, tokenizer):
-    def once_wrong(case, said, attempt):
-        """The first reply to each case has an entry too many, or one that is none."""
-        wrong = [*json.loads(said), 5] if len(said) % 2 else [None, *json.loads(said)[1:]]
-        return said if attempt else json.dumps(wrong)
-
-    with scored_world(tmp_path, tokenizer, mood=once_wrong) as world:
-        assert data.main(world.words(tmp_path / "out", *FEW)) == 0
-        again = [body for body in world.judge.bodies if body["temperature"] > 0]
-    assert again and {body["seed"] for body in again} == {1}
-    for name in ("sub_answers.jsonl", "relevance.jsonl", "train.jsonl"):
-        assert (tmp_path / "out" / name).read_bytes() == (made[1] / name).read_bytes()
-
-
-def test_a_round_that_the_judge_never_scores_is_left_out_and_tried_again(made, tmp_path, tokenizer, capsys):
-    broken = [True]
-
-    def mood(case, said, attempt):
-        return "ten of ten" if broken[0] and case.get("query") == "Morgol Motors" else said
-
-    with scored_world(tmp_path, tokenizer, mood=mood) as world:
-        given = world.words(tmp_path / "out", *FEW)
-        assert data.main(given) == 0
-        scored = {(r["id"], r["round_index"]) for r in lines(tmp_path / "out" / "relevance.jsonl")}
-        assert "the same command tries 1 of the others again" in capsys.readouterr().out
-        every = {(r["id"], r["round_index"]) for r in lines(made[1] / "relevance.jsonl")}
-        assert len(every - scored) == 1
-        broken[0] = False
-        asked = len(world.judge.cases)
-        assert data.main(given) == 0
-        assert 0 < len(world.judge.cases) - asked <= 2, "only what was missing is asked for"
-    assert (tmp_path / "out" / "train.jsonl").read_bytes() == (made[1] / "train.jsonl").read_bytes()
-
-
 def test_passages_without_ids_are_refused_with_the_remedy(tmp_path, tokenizer, capsys):
     with scored_world(tmp_path, tokenizer) as world:
         world.policy.passages = [{**passage, "id": ""} for passage in world.policy.passages]
         assert data.main(world.words(tmp_path / "out", *FEW)) == 1
     assert "a passage without an id" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "told"),
-    [
-        ("model", {"name": "another"}, "model was 'another' and is now 'policy'"),
-        ("budget", {"max_turns": 99}, "budget.max_turns was 99 and is now"),
-        ("protocol", {"sha256": "0" * 64}, "protocol sha256 was '000"),
-    ],
-)
-def test_a_run_that_another_agent_has_played_is_refused_with_both_values(
-    made, tmp_path, capsys, key, value, told
-):
-    world, out = made
-    run = tmp_path / "run"
-    shutil.copytree(out / "trajectories", run)
-    card = json.loads((run / "card.json").read_text())
-    (run / "card.json").write_text(json.dumps({**card, key: {**card[key], **value}}))
-    asked = len(world.policy.bodies)
-    given = world.words(tmp_path / "out", *FEW, "--utility", "relevance", trajectories=run)
-    assert data.main(given) == 1
-    said = capsys.readouterr().err
-    assert "was played by another agent" in said and told in said
-    assert len(world.policy.bodies) == asked
-
-
-def test_a_run_without_a_card_is_refused(made, tmp_path, capsys):
-    world, out = made
-    shutil.copytree(out / "trajectories", tmp_path / "run")
-    (tmp_path / "run" / "card.json").unlink()
-    assert data.main(world.words(tmp_path / "out", *FEW, trajectories=tmp_path / "run")) == 1
-    assert "has no card.json: give the folder of a finished" in capsys.readouterr().err
-
-
-def test_a_model_whose_files_have_changed_since_is_another_one(tmp_path, tokenizer, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "policy").mkdir()  # the folder of the model that the server has under its name
-    (tmp_path / "policy" / "model.safetensors").write_bytes(b"1")
-    with scored_world(tmp_path, tokenizer, count=2) as world:
-        run = ("--utility", "correctness", "--trajectories", tmp_path / "out" / "trajectories")
-        assert data.main(world.words(tmp_path / "out", *FEW, "--utility", "correctness")) == 0
-        asked = len(world.policy.bodies)
-        assert data.main(world.words(tmp_path / "out", *FEW, "--utility", "correctness")) == 0
-        assert len(world.policy.bodies) == asked
-        (tmp_path / "policy" / "model.safetensors").write_bytes(b"22")
-        card = json.loads((tmp_path / "out" / "trajectories" / "card.json").read_text())
-        assert data.main(world.words(tmp_path / "out", *FEW, *run)) == 1
-        assert f"model sha256 was '{card['model']['sha256']}'" in capsys.readouterr().err
-        (tmp_path / "out" / "trajectories" / "card.json").write_text(
-            json.dumps({**card, "model": {"name": "policy"}})
-        )
-        assert data.main(world.words(tmp_path / "out", *FEW, *run)) == 1
-        assert "files.model.safetensors was" in capsys.readouterr().err
-
-
-def test_a_model_is_started_only_if_something_is_left_to_play(made, tmp_path, monkeypatch):
-    """What the server would be started for stays marked as done."""
-
-    def started(given):
-        raise AssertionError("the model was started")
-
-    world, out = made
-    monkeypatch.setattr(data_steps, "served", started)
-    assert data.main(world.words(out, *FEW)) == 0
-    (out / "relevance.jsonl").unlink()
-    assert data.main(world.words(out, *FEW)) == 0, "the judge has said all that is needed"
-    before = (out / "correctness.jsonl").read_bytes()
-    (out / "correctness.jsonl").unlink()
-    with pytest.raises(AssertionError, match="the model was started"):
-        data.main(world.words(out, *FEW))
-    monkeypatch.undo()
-    assert data.main(world.words(out, *FEW)) == 0
-    assert (out / "correctness.jsonl").read_bytes() == before
-
-
-def test_what_has_failed_as_often_as_it_may_is_not_promised_again(tmp_path, tokenizer, capsys, monkeypatch):
-    with scored_world(tmp_path, tokenizer, count=2) as world:
-        given = world.words(tmp_path / "out", *FEW, "--utility", "correctness", tries=2)
-        assert data.main([*given, "--estimate"]) == 0
-        first = lines(tmp_path / "out" / "candidates.jsonl")[0]
-        name = first["trajectory"][0]["candidate_passage_ids"][7]
-        text = texts_of(tmp_path / "out" / "passages.jsonl")[name]
-        world.policy.breaks = lambda prompt: first["question"] in prompt and text in prompt
-        capsys.readouterr()
-        assert data.main(given) == 0
-        assert "the same command tries 1 of the others again" in capsys.readouterr().out
-        assert data.main(given) == 0
-        said = capsys.readouterr().out
-        assert "again\n" not in said and "not tried again: 1, of which a continuation has failed" in said
-
-        def started(given):
-            raise AssertionError("the model was started")
-
-        monkeypatch.setattr(data_steps, "served", started)
-        assert data.main(given) == 0
-        more = world.words(tmp_path / "out", *FEW, "--utility", "correctness", tries=3)
-        with pytest.raises(AssertionError, match="the model was started"):
-            data.main(more)
-        monkeypatch.undo()
-        world.policy.breaks = None
-        capsys.readouterr()
-        assert data.main(more) == 0
-        assert "not tried again" not in capsys.readouterr().out
-
-
-def test_trajectories_that_have_failed_as_often_as_they_may_are_not_played_again(
-    tmp_path, tokenizer, monkeypatch
-):
-    with scored_world(tmp_path, tokenizer, count=2) as world:
-        world.policy.breaks = lambda prompt: world.questions[0].text in prompt
-        once = ("--utility", "relevance", "--tries", "1")
-        assert data.main(world.words(tmp_path / "out", *FEW, *once)) == 0
-
-        def started(given):
-            raise AssertionError("the model was started")
-
-        monkeypatch.setattr(data_steps, "served", started)
-        assert data.main(world.words(tmp_path / "out", *FEW, *once)) == 0
-        with pytest.raises(AssertionError, match="the model was started"):
-            data.main(world.words(tmp_path / "out", *FEW, "--utility", "relevance", "--tries", "2"))
-
-
-def test_a_run_of_another_protocol_is_refused(made, tmp_path, capsys):
-    world, out = made
-    given = world.words(tmp_path / "out", trajectories=out / "trajectories", protocol="search_r1")
-    assert data.main(given) == 1
-    assert "was played with --protocol rag_r1_sq" in capsys.readouterr().err
-
-
-def test_a_judge_that_is_gone_costs_no_score_twice(made, tmp_path, tokenizer, capsys):
-    gone = [True]
-
-    def mood(case, said, attempt):
-        return None if gone[0] and "searches" in case and "river" in case["question"] else said
-
-    with scored_world(tmp_path, tokenizer, mood=mood) as world:
-        given = world.words(tmp_path / "out", *FEW)
-        assert data.main(given) == 0
-        assert "requests to the judge that were unanswered: " in capsys.readouterr().out
-        scored = sum("passages" in case for case in world.judge.cases)
-        gone[0] = False
-        assert data.main(given) == 0
-        every = sum("passages" in case for case in world.judge.cases)
-    records = lines(tmp_path / "out" / "candidates.jsonl")
-    candidates = [one["candidate_passage_ids"] for record in records for one in record["trajectory"]]
-    whole = sum(-(-len(names) // 10) for names in candidates)
-    assert 0 < scored < every == whole, "a round is scored when its sub-answer is settled, and then once"
-    assert (tmp_path / "out" / "train.jsonl").read_bytes() == (made[1] / "train.jsonl").read_bytes()
 
 
 def test_a_trajectory_that_is_too_long_for_the_judge_is_scored_without_sub_answers(made, tmp_path, tokenizer):

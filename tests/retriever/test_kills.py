@@ -14,7 +14,6 @@ import pytest
 from killed_runs import lines
 from scored_world import ScoredWorld, scored_world
 
-from rag_r1.demo.policy import policy_path
 from rag_r1.retriever import data
 
 ROOT = Path(__file__).parents[2]
@@ -30,13 +29,6 @@ ARTEFACTS = (
 KILLS = 10
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(policy_path("rag_r1_sq"))
 
 
 def journals(out: Path) -> list[Path]:

@@ -1,0 +1,25 @@
+"""The demo's tokenizer, and a run of `rag-r1 retriever data` over a small world to compare others with."""
+
+from __future__ import annotations
+
+import pytest
+from scored_world import FEW, scored_world
+
+from rag_r1.demo.policy import policy_path
+from rag_r1.retriever import data
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(policy_path("rag_r1_sq"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, tokenizer):
+    """The world and the folder of a run over it."""
+    folder = tmp_path_factory.mktemp("made")
+    with scored_world(folder, tokenizer) as world:
+        assert data.main(world.words(folder / "out", *FEW)) == 0
+        yield world, folder / "out"
