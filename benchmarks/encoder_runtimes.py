@@ -112,9 +112,7 @@ def speed(encoders: dict[str, object], questions: list[str], passages: list[str]
 
 
 def in_batches(encoder, texts: list[str], size: int) -> np.ndarray:
-    return np.concatenate(
-        [encoder.encode_queries(texts[i : i + size]) for i in range(0, len(texts), size)]
-    )
+    return np.concatenate([encoder.encode_queries(texts[i : i + size]) for i in range(0, len(texts), size)])
 
 
 def first_ids(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
@@ -133,9 +131,7 @@ def vectors_of(index: Path, corpus: dict[str, str]) -> np.ndarray:
     return open_index(index / FAISS_INDEX).reconstruct_batch([rows[key] for key in corpus])
 
 
-def recall(
-    encoders: dict[str, object], rows: list[dict], corpus: dict[str, str], index: Path | None
-) -> None:
+def recall(encoders: dict[str, object], rows: list[dict], corpus: dict[str, str], index: Path | None) -> None:
     ids, questions = list(corpus), [row["question"] for row in rows]
     wanted = [{ids.index(key) for key in row["supporting_ids"]} for row in rows]
     asked, alone, stored = {}, {}, {}

@@ -134,9 +134,7 @@ def measure_recall(args: argparse.Namespace) -> None:
     questions = list(dict.fromkeys(row["question"] for row in rows))
     encoder = Encoder.open(manifest.dense.encoder)
     asked = encoder.encode_queries(questions)
-    sentences = encoder.encode_queries(
-        faiss_recall.sample_queries(PassageStore(args.index / PASSAGES))
-    )
+    sentences = encoder.encode_queries(faiss_recall.sample_queries(PassageStore(args.index / PASSAGES)))
     exact = [[hit.row for hit in hits] for hits in FlatSearch(whole).find(asked, 10)]
     raw = folder_for(args.work, "exact", manifest) / "vectors.f32"
     raw.parent.mkdir(parents=True, exist_ok=True)

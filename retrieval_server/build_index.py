@@ -135,9 +135,7 @@ def _encode(command: BuildCommand) -> None:
     from retrieval_server.indexing.presets import row_type
 
     prefer_reproducible_products()  # a resumed part ends with the same bytes as one that was never stopped
-    encoder = Encoder.create(
-        dense.encoder, command.encoding, dense.device, dense.dtype, dense.openvino
-    )
+    encoder = Encoder.create(dense.encoder, command.encoding, dense.device, dense.dtype, dense.openvino)
     record = encode_part(
         parts,
         part,

@@ -35,6 +35,7 @@ check() {
 }
 
 check ruff check .
+check ruff format --check .
 check lint-imports
 
 # The rest needs no network: models and data come with the project or from ../shared/data ($RAG_R1_DATA).

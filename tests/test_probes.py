@@ -87,9 +87,7 @@ class Partial:
 
     async def search(self, queries):
         own = [[one for one in GOLD if title_of(one).lower() in query.lower()] for query in queries]
-        return [
-            [OTHERS[0], *mine, *OTHERS[1:5], *(one for one in GOLD if one not in mine)] for mine in own
-        ]
+        return [[OTHERS[0], *mine, *OTHERS[1:5], *(one for one in GOLD if one not in mine)] for mine in own]
 
 
 class Titled:

@@ -132,9 +132,7 @@ def misleading_data(seed: int, train: int, val: int) -> tuple[DemoData, Misleadi
         misleading(make_world(seed, split, people=people, places=places), seed)
         for split, people, places in (("train", 800, 250), ("test", 200, 45))
     ]
-    questions = [
-        ask(of.world, count, seed) for of, count in zip(worlds, (train, val), strict=True)
-    ]
+    questions = [ask(of.world, count, seed) for of, count in zip(worlds, (train, val), strict=True)]
     passages = tuple(passage for of in worlds for passage in of.world.passages)
     return DemoData(passages, *questions), *worlds
 

@@ -21,13 +21,9 @@ KS = (1, 3)
 _BATCH = 32
 
 
-def recall_of(
-    index: Path, questions: Sequence[Question], world: Misleading, mode: Mode
-) -> dict[str, float]:
+def recall_of(index: Path, questions: Sequence[Question], world: Misleading, mode: Mode) -> dict[str, float]:
     """{"recall@1": ..., "recall@3": ...} over all facts of the questions. Raises ServerError."""
-    facts = [
-        (question, number) for question in questions for number in range(len(question.lookups))
-    ]
+    facts = [(question, number) for question in questions for number in range(len(question.lookups))]
     with tempfile.TemporaryDirectory() as folder:
         with retrieval_server(index, Path(folder) / "server.log", "--device", "cpu") as url:
             with urllib.request.urlopen(f"{url}/ready", timeout=30) as answer:

@@ -12,10 +12,7 @@ from pathlib import Path
 
 from rag_r1.demo.world import COMPANY, FIRST, LAST, RIVER, STEM, TOWN, TRADE, YEARS
 
-_OTHERS = (
-    "the was born in a town year company founded by where when were and of "
-    'founder ? . , " :'
-)
+_OTHERS = 'the was born in a town year company founded by where when were and of founder ? . , " :'
 _SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
 WIDTH, LAYERS, HEADS, LONGEST = 128, 2, 4, 256
 

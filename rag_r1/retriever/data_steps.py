@@ -72,9 +72,7 @@ class Making:
         if model.is_dir():
             facts = ((path.name, path.stat()) for path in sorted(model.iterdir()))
             files = {name: [fact.st_size, fact.st_mtime_ns] for name, fact in facts}
-        return settings_of(
-            self.given, self.ready, what, files=files, served=self.search["served"], **more
-        )
+        return settings_of(self.given, self.ready, what, files=files, served=self.search["served"], **more)
 
     def mark(self, name: str, settings: dict[str, Any], **found: Any) -> None:
         """Note that with these settings nothing is left to do, and what was found."""

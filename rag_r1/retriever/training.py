@@ -133,9 +133,7 @@ def last_checkpoint(folder: Path) -> Path | None:
     return None
 
 
-def _fit(
-    model: Any, settings: EncoderSettings, data: TrainingData, given: TrainOptions, args: Any
-) -> None:
+def _fit(model: Any, settings: EncoderSettings, data: TrainingData, given: TrainOptions, args: Any) -> None:
     from sentence_transformers import SentenceTransformerTrainer
     from sentence_transformers.sentence_transformer.model_card import SentenceTransformerModelCardCallback
 

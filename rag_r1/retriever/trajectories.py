@@ -103,8 +103,7 @@ class SearchRound:
         calls[self.call] = CallRecord(self.record.tool, self.record.arguments, list(found))
         before = [turn.calls for turn in self.played.turns[: self.turn]]
         return tuple(
-            PastTurn.of(ids, made)
-            for ids, made in zip(self.played.token_ids, [*before, calls], strict=False)
+            PastTurn.of(ids, made) for ids, made in zip(self.played.token_ids, [*before, calls], strict=False)
         )
 
 

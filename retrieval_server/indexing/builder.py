@@ -131,9 +131,7 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
         )
     loaded = None
     if measures_recall(options, encoder.dimension):  # now: that it is missing shows before the index is built
-        loaded = Encoder.open(
-            encoder, options.encoder, options.device, options.dtype, options.openvino
-        )
+        loaded = Encoder.open(encoder, options.encoder, options.device, options.dtype, options.openvino)
     with work_folder(options.out, keep=KEPT) as work:
         link_or_copy(parts / PASSAGES, work / PASSAGES)
         vectors, store = Vectors(files, encoder.dimension, kind), PassageStore(work / PASSAGES)

@@ -111,9 +111,7 @@ class OpenOptions(Options):
     @property
     def openvino(self) -> OpenVino | None:
         """How OpenVINO computes the encoder; None: torch does."""
-        return choose_runtime(
-            self.dtype, self.runtime, self.device, self.encoder_cache, self.encode_threads
-        )
+        return choose_runtime(self.dtype, self.runtime, self.device, self.encoder_cache, self.encode_threads)
 
     @model_validator(mode="after")
     def _runtime_fits(self) -> OpenOptions:

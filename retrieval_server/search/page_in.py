@@ -51,9 +51,7 @@ class _ControlGroup:
 
 #: Version 2, then version 1.
 _GROUPS = (
-    _ControlGroup(
-        Path("/sys/fs/cgroup"), "memory.max", "memory.current", ("inactive_file", "active_file")
-    ),
+    _ControlGroup(Path("/sys/fs/cgroup"), "memory.max", "memory.current", ("inactive_file", "active_file")),
     _ControlGroup(
         Path("/sys/fs/cgroup/memory"),
         "memory.limit_in_bytes",

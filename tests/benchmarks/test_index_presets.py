@@ -43,9 +43,7 @@ def test_another_corpus_or_encoder_has_another_folder(tmp_path):
         encoder = EncoderSection(**{**section, **changed})
         dense = DenseSection(encoder=encoder, metric="inner_product", factory="Flat")
         made = {"format_version": FORMAT_VERSION, "backend": "dense", "files": {}, "built_with": {}}
-        manifest = Manifest(
-            **made, count=1, corpus=CorpusSection(source="c", sha256=corpus), dense=dense
-        )
+        manifest = Manifest(**made, count=1, corpus=CorpusSection(source="c", sha256=corpus), dense=dense)
         return folder_for(tmp_path, preset, manifest)
 
     others = [folder("balanced"), folder(corpus="b"), folder(sha256="d"), folder(max_length=17)]

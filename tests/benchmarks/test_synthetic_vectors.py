@@ -67,8 +67,10 @@ def test_they_lie_as_near_to_each_other_as_the_real_ones_and_independent_noise_d
 
 
 def test_a_larger_corpus_is_denser():
-    means = [nearest(SyntheticVectors(REAL, many), SyntheticVectors(REAL, 200)[:], 2)[:, 1].mean()
-             for many in (400, 4000)]
+    means = [
+        nearest(SyntheticVectors(REAL, many), SyntheticVectors(REAL, 200)[:], 2)[:, 1].mean()
+        for many in (400, 4000)
+    ]
     assert means[1] > means[0] + 0.01
 
 

@@ -64,9 +64,7 @@ def written(tmp_path_factory) -> AsyncRun:
 def events_of(row: dict, record: dict) -> dict:
     """The journal's line of a trajectory that no update met; its record gets the numbers of its tokens."""
     so_far, events, turns = row["prompts"], [], iter(record["turns"])
-    for bit, stretch in groupby(
-        zip(row["response_mask"], row["responses"], strict=True), key=itemgetter(0)
-    ):
+    for bit, stretch in groupby(zip(row["response_mask"], row["responses"], strict=True), key=itemgetter(0)):
         ids = [token for _, token in stretch]
         if bit:
             turn = next(turns)

@@ -61,7 +61,9 @@ def test_the_servers_machine_may_see_folders_elsewhere(loop, tmp_path):
 
 def test_a_server_that_does_not_answer_is_told_with_its_key(loop):
     with RetrievalService(Server(url="http://127.0.0.1:9"), loop.out) as service:
-        with pytest.raises(PipelineError, match="no retrieval server answers at http://127.0.0.1:9.*server.url"):
+        with pytest.raises(
+            PipelineError, match="no retrieval server answers at http://127.0.0.1:9.*server.url"
+        ):
             service.serve(loop.folder / "first")
 
 

@@ -171,9 +171,7 @@ def test_the_cost_is_told_before_anything_is_scored(tmp_path, tokenizer, capsys)
         assert not world.judge.cases and not (tmp_path / "out" / "correctness.jsonl").exists()
         asked = len(world.policy.bodies)
         assert data.main(given) == 0
-    candidates = [
-        one for r in lines(tmp_path / "out" / "candidates.jsonl") for one in r["trajectory"]
-    ]
+    candidates = [one for r in lines(tmp_path / "out" / "candidates.jsonl") for one in r["trajectory"]]
     count = sum(len(one["candidate_passage_ids"]) for one in candidates)
     assert f"to be scored: {count:,} candidates of {len(candidates):,} searches" in told
     assert f"continuations of the agent: {count:,}," in told

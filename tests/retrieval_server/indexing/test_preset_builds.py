@@ -124,9 +124,7 @@ def without_times(folder):
     """The files of an index; of the manifest what does not depend on the clock."""
     files = contents(folder)
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    manifest["dense"]["recall"]["rows"] = [
-        {**row, "ms": 0} for row in manifest["dense"]["recall"]["rows"]
-    ]
+    manifest["dense"]["recall"]["rows"] = [{**row, "ms": 0} for row in manifest["dense"]["recall"]["rows"]]
     return {**files, MANIFEST: manifest}
 
 
@@ -146,8 +144,9 @@ def test_a_build_with_another_preset_does_not_take_the_rows_of_the_first(
 
 
 @pytest.mark.parametrize("preset, kind", [("small", "int8"), ("small", "float32"), ("balanced", "float16")])
-def test_an_index_of_parts_is_the_index_made_in_one_go(corpus, tiny_bge, encoder, tmp_path, monkeypatch,
-preset, kind):
+def test_an_index_of_parts_is_the_index_made_in_one_go(
+    corpus, tiny_bge, encoder, tmp_path, monkeypatch, preset, kind
+):
     monkeypatch.setattr(encoding, "BLOCK", 4)
     build_index(options(corpus, tiny_bge, tmp_path / "whole", preset))
     prepare_corpus(CorpusReader(corpus, progress=False), tmp_path / "parts")
@@ -186,8 +185,9 @@ def test_embeddings_from_elsewhere_become_a_compressed_index(tiny_bge, encoder, 
 
 @pytest.mark.parametrize("preset", ["balanced", "small"])
 @pytest.mark.parametrize("shards", [1, 3])
-def test_shards_together_answer_as_the_whole_where_all_passages_are_candidates(made, tmp_path, preset,
-shards):
+def test_shards_together_answer_as_the_whole_where_all_passages_are_candidates(
+    made, tmp_path, preset, shards
+):
     split_index(made(preset), tmp_path / "parts", shards, progress=False)
     whole = IndexSource.open(made(preset), device="cpu")
     parts = [IndexSource.open(path, encodes=False) for path, _ in read_shards(tmp_path / "parts")]
