@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# All checks: style, import boundaries between packages, then the tests, in three tiers.
+# All checks: style, import boundaries between packages, then the tests, in four tiers.
 usage() {
   cat <<'EOF'
-Usage: bash tests/run.sh [unit|full] [pytest options]
+Usage: bash tests/run.sh [unit|full|nightly] [pytest options]
        bash tests/run.sh PATHS [pytest options]
 
   bash tests/run.sh                  style, boundaries, unit tests, slow tests, one real training of each kind (a quarter of an hour)
   bash tests/run.sh unit             style, boundaries and unit tests only (a minute and a half)
   bash tests/run.sh full             also trainings that are killed and resumed, whole corpora, larger property tests (an hour)
+  bash tests/run.sh nightly          also what takes longer than that: complete installations
   bash tests/run.sh tests/agent -x   only what the pytest arguments select
 
 The environment is created on first use (scripts/setup_env.sh). Times are for two cores: two processes share the tests,
@@ -18,7 +19,7 @@ EOF
 tier=default
 case "${1:-}" in
   -h | --help | help) usage && exit 0 ;;
-  unit | full) tier=$1 && shift ;;
+  unit | full | nightly) tier=$1 && shift ;;
   "") ;;
   *) tier=some ;;
 esac
@@ -63,7 +64,7 @@ tests() {
 }
 case "$tier" in
   unit) export HYPOTHESIS_PROFILE=quick ;;
-  full) export HYPOTHESIS_PROFILE=full ;;
+  full | nightly) export HYPOTHESIS_PROFILE=full ;;
 esac
 
 # share NAME front|back [pytest arguments]: the shares of tests that this process gets (tests/shares.py). It leaves a
@@ -82,14 +83,17 @@ mkdir "$results/taken"
 case "$tier" in
   some) tests some "$@" ;;
   unit)
-    chosen="not slow and not e2e and not full"
+    chosen="not slow and not e2e and not full and not nightly"
     share second back -m "$chosen" "$@" > "$results/second.log" 2>&1 &
     children=($!)
     share first front -m "$chosen" "$@"
     ;;
   *)
-    left_out=""
-    [ "$tier" = full ] || left_out=" and not full"
+    case "$tier" in
+      nightly) left_out="" ;;
+      full) left_out=" and not nightly" ;;
+      *) left_out=" and not full and not nightly" ;;
+    esac
     # Trainings run one after the other, before this process takes other tests. Only the files that name their marker are
     # collected. All other tests have a higher niceness than the workers of Ray (15), which gives up on a start that
     # takes more than 30 seconds.

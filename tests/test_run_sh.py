@@ -26,7 +26,7 @@ def test_help_tells_the_tiers_and_makes_no_environment(tmp_path, word):
         ["bash", str(TESTS / "run.sh"), word], env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0 and done.stderr == ""
-    assert all(f"bash tests/run.sh {tier}" in done.stdout for tier in ("unit", "full", "tests/agent"))
+    assert all(f"bash tests/run.sh {tier}" in done.stdout for tier in ("unit", "full", "nightly", "tests/agent"))
     assert "==" not in done.stdout and not (tmp_path / "venv").exists()
 
 
@@ -138,18 +138,21 @@ def test_long_training(): pass
 
 @pytest.mark.full
 def test_long(): assert os.environ["HYPOTHESIS_PROFILE"] == "full"
+
+@pytest.mark.nightly
+def test_installation(): assert os.environ["HYPOTHESIS_PROFILE"] == "full"
 """
 
 
 @pytest.fixture
 def project(tmp_path) -> Path:
-    """A project of five tests, with the real run.sh."""
+    """A project of six tests, with the real run.sh."""
     for folder in ("tests", "scripts", "bin"):
         (tmp_path / folder).mkdir()
     for name in ("run.sh", "shares.py", "tally.py"):
         shutil.copy(TESTS / name, tmp_path / "tests" / name)
     (tmp_path / "tests" / "test_it.py").write_text(PROJECT)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  e2e\n  full\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  e2e\n  full\n  nightly\n")
     (tmp_path / "scripts" / "setup_env.sh").write_text(
         f'PATH="$PWD/bin:{Path(sys.executable).parent}:$PATH"\n'
     )
@@ -178,7 +181,14 @@ def run(project: Path, *arguments: str, **variables: str) -> tuple[str, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "passed"),
-    [(["unit"], 1), ([], 3), (["full"], 5), (["full", "-k", "long"], 2), (["tests", "-m", "slow"], 1)],
+    [
+        (["unit"], 1),
+        ([], 3),
+        (["full"], 5),
+        (["nightly"], 6),
+        (["full", "-k", "long"], 2),
+        (["tests", "-m", "slow"], 1),
+    ],
 )
 def test_a_tier_runs_its_tests_and_the_last_line_counts_them(project, arguments, passed):
     assert run(project, *arguments) == (f"{passed} passed, 0 failed, 0 skipped", 0)
