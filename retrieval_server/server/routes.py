@@ -33,6 +33,7 @@ from retrieval_server.server.wire import (
     ReloadResponse,
     RetrieveRequest,
     RetrieveResponse,
+    ServerLimits,
 )
 from retrieval_server.sources import Retrieved
 
@@ -109,9 +110,16 @@ def add_document_routes(app: APIRouter, services: Services) -> None:
 
 
 def add_probes(app: FastAPI, services: Services) -> None:
-    @app.get("/health", summary="Is the process alive?")
+    limits = ServerLimits(
+        max_queue=services.options.max_queue,
+        deadline_s=services.options.deadline_s,
+        max_queries=services.search.limits.max_queries,
+        max_topk=services.search.limits.max_topk,
+    )
+
+    @app.get("/health", summary="Is the process alive, and what does it accept?")
     async def health() -> Health:
-        return Health()
+        return Health(limits=limits)
 
     @app.get("/ready", summary="Are the indexes loaded and warmed?", responses={503: ERRORS[503]})
     async def ready() -> Ready:

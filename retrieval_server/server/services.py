@@ -18,8 +18,9 @@ from retrieval_server.server.search_service import SearchService
 
 @dataclass(frozen=True)
 class Services:
-    """Each has one concern; what they share is the metrics, the refusals and the indexes."""
+    """Each has one concern; what they share is the options, the metrics, the refusals and the indexes."""
 
+    options: EngineOptions
     metrics: Metrics
     refusals: Refusals
     indexes: Indexes
@@ -52,6 +53,7 @@ class Services:
             log_queries=log_queries,
         )
         return cls(
+            options=options,
             metrics=metrics,
             refusals=refusals,
             indexes=indexes,

@@ -30,6 +30,7 @@ MAX_PATH = 1024  # characters of a folder's path in an order to reload
 _PASSAGE = {"id": "kafka-1", "contents": '"The Trial"\nThe Trial is a novel by Franz Kafka.'}
 _WIKI = {"index_version": 1, "backend": "bm25", "passages": 9756, "corpus_sha256": "5d41...c592"}
 _WIKI |= {"guarantee": "bits"}
+_LIMITS = {"max_queue": 4096, "deadline_s": 60.0, "max_queries": 2048, "max_topk": 100}
 _QUESTIONS = ["Who wrote the novel The Trial?", "In which river's valley lies Ulm?"]
 
 
@@ -175,12 +176,22 @@ class DocumentsResponse(BaseModel):
     result: list[Document | None]
 
 
+class ServerLimits(BaseModel):
+    """What the server was started with, for clients that choose a time-out and a number of requests."""
+
+    max_queue: int = Field(description="Queries of one index, accepted and not yet answered; more get 503.")
+    deadline_s: float = Field(description="Seconds after which a request without an answer gets 504.")
+    max_queries: int = Field(description="Queries in one request; more get 413.")
+    max_topk: int = Field(description="Largest topk of a request; more gets 413.")
+
+
 class Health(BaseModel):
     """The process is alive."""
 
-    model_config = _example({"status": "ok"})
+    model_config = _example({"status": "ok", "limits": _LIMITS})
 
     status: str = "ok"
+    limits: ServerLimits
 
 
 class IndexStatus(BaseModel):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from retrieval_server.engine.options import EngineOptions
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.server.limits import Limits
 
@@ -154,10 +155,19 @@ def test_wrong_paths_and_methods_answer_in_json(client):
 
 
 def test_ready_tells_what_is_served(client, bm25):
-    assert client.get("/health").json() == {"status": "ok"}
+    assert client.get("/health").json()["status"] == "ok"
     ready = client.get("/ready").json()
     assert (ready["backend"], ready["passages"], ready["topk"]) == ("bm25", 20, 3)
     assert ready["corpus_sha256"] == bm25.manifest.corpus.sha256
+
+
+def test_health_tells_the_limits_that_the_server_was_started_with(bm25, serve):
+    limits, options = Limits(max_queries=5, max_topk=7), EngineOptions(max_queue=9, deadline_s=2.5)
+    with serve(lambda: bm25, limits=limits, options=options) as client:
+        answer = client.get("/health").json()
+        too_many = client.post("/retrieve", json={"queries": ["Ulm"] * 6})
+    assert answer["limits"] == {"max_queue": 9, "deadline_s": 2.5, "max_queries": 5, "max_topk": 7}
+    assert too_many.status_code == 413
 
 
 def test_dense_answers_over_the_same_wire_with_exact_scores(dense_index, serve):
