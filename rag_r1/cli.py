@@ -25,6 +25,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "rag_r1.evaluation.passages_command",
         "find the passages that the probes of a validation show; resumable",
     ),
+    "index": (
+        "retrieval_server.commands",
+        "build an index of a corpus, and serve it to agents: build, import, split, serve",
+    ),
     "traces": ("rag_r1.evaluation.traces", "let a teacher answer questions with search, for SFT; resumable"),
     "sft-data": (
         "rag_r1.evaluation.sft_data",

@@ -1,4 +1,4 @@
-"""The options of ``build_index.py``: which step of a build, and what it works on.
+"""The options of `rag-r1 index build`: which step of a build, and what it works on.
 
 Validators refuse options that contradict each other, or that are missing for a step. ``command_line.py``
 makes the flags, the help and the error messages from this declaration.
@@ -6,9 +6,10 @@ makes the flags, the help and the error messages from this declaration.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
 
 from pydantic import model_validator
 
@@ -67,7 +68,7 @@ class HybridOptions(Options):
 
 
 class BuildCommand(Options):
-    """All options of ``build_index.py``."""
+    """All options of `rag-r1 index build`."""
 
     step: Annotated[
         Literal["all", "passages", "encode", "merge", "import"],
@@ -157,7 +158,7 @@ class BuildCommand(Options):
     def _parts_have_a_step(self) -> BuildCommand:
         if self.step in ("all", "import") and (self.parts or self.part):
             raise ValueError(
-                "--parts and --part belong to the steps: build_index.py passages|encode|merge ..."
+                "--parts and --part belong to the steps: rag-r1 index build passages|encode|merge ..."
             )
         return self
 
@@ -166,7 +167,7 @@ class BuildCommand(Options):
         ready = self.ready
         if self.step != "import":
             if ready.faiss or ready.embeddings or ready.trust:
-                raise ValueError("--faiss, --embeddings and --trust belong to: build_index.py import ...")
+                raise ValueError("--faiss, --embeddings and --trust belong to: rag-r1 index import ...")
             return self
         if (ready.faiss is None) == (ready.embeddings is None):
             raise ValueError("import needs either --faiss FILE or --embeddings FILE ...")
@@ -191,6 +192,12 @@ class BuildCommand(Options):
         return self
 
 
-def parse_args(description: str | None, argv: Sequence[str] | None = None) -> BuildCommand:
-    """The options in ``argv`` (None: the process's own); ends the process where they do not fit."""
-    return parse(BuildCommand, description, argv)
+def parse_args(
+    description: str | None,
+    argv: Sequence[str] | None = None,
+    prog: str | None = None,
+    settled: Mapping[str, Any] = MappingProxyType({}),
+) -> BuildCommand:
+    """The options in ``argv`` (None: the process's own); ends the process where they do not fit. For ``prog``
+    and ``settled`` see ``command_line.parse``."""
+    return parse(BuildCommand, description, argv, prog, settled)

@@ -1,7 +1,7 @@
-"""Builds an index folder from a corpus, for start_retrieval.py to serve.
+"""Builds an index folder from a corpus, for `rag-r1 index serve`.
 
-    python retrieval_server/build_index.py --corpus corpus.jsonl.gz --out indexes/bm25 --backend bm25
-    python retrieval_server/build_index.py --corpus corpus.jsonl --out indexes/e5 --backend dense \\
+    rag-r1 index build --corpus corpus.jsonl.gz --out indexes/bm25 --backend bm25
+    rag-r1 index build --corpus corpus.jsonl --out indexes/e5 --backend dense \\
         --encoder intfloat/e5-base-v2
 
 The corpus is JSONL with {"id", "contents"} or {"id", "title", "text"} on each line, parquet with such
@@ -11,24 +11,24 @@ that was interrupted continues where it stopped when the same command is given a
 The passages of a large dense index can be encoded in parts, by several processes or machines; a part that was
 interrupted continues in the same way:
 
-    python retrieval_server/build_index.py passages --corpus wiki/ --parts work
-    python retrieval_server/build_index.py encode --parts work --part 1/8 --encoder intfloat/e5-base-v2
-    python retrieval_server/build_index.py merge --parts work --out indexes/e5
+    rag-r1 index build passages --corpus wiki/ --parts work
+    rag-r1 index build encode --parts work --part 1/8 --encoder intfloat/e5-base-v2
+    rag-r1 index build merge --parts work --out indexes/e5
 
 A dense index is exact unless a preset says otherwise: small takes a Wikipedia of 29 million passages of 768
 dimensions into 4 GB of memory and scores candidates from disk. The build first prints what it will need:
 
-    python retrieval_server/build_index.py --corpus corpus.jsonl --out indexes/e5 --backend dense \\
+    rag-r1 index build --corpus corpus.jsonl --out indexes/e5 --backend dense \\
         --encoder intfloat/e5-base-v2 --preset small
 
 An index or vectors built elsewhere become an index folder, with their corpus and encoder:
 
-    python retrieval_server/build_index.py import --faiss e5_Flat.index --corpus wiki-18.jsonl \\
+    rag-r1 index import --faiss e5_Flat.index --corpus wiki-18.jsonl \\
         --encoder intfloat/e5-base-v2 --out indexes/wiki-18
 
 Two indexes of one corpus can be searched together:
 
-    python retrieval_server/build_index.py --backend hybrid --of indexes/bm25 --of indexes/e5 \\
+    rag-r1 index build --backend hybrid --of indexes/bm25 --of indexes/e5 \\
         --out indexes/both
 """
 
@@ -36,7 +36,9 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,10 +51,15 @@ if __package__ in (None, ""):
 
 from retrieval_server.build_command import BuildCommand, parse_args
 from retrieval_server.errors import RetrievalServerError
+from retrieval_server.extras import DENSE, MODEL, need
 
 
-def main(argv: list[str] | None = None) -> int:
-    command = parse_args(__doc__, argv)
+def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index build") -> int:
+    return run(parse_args(__doc__, argv, prog))
+
+
+def run(command: BuildCommand) -> int:
+    """Do the step that the options name; returns the exit status."""
     logging.basicConfig(level="WARNING", format="%(levelname)s: %(message)s")
     steps = {"all": _build, "passages": _passages, "encode": _encode, "merge": _merge, "import": _import}
     try:
@@ -97,6 +104,7 @@ def _merge(command: BuildCommand) -> None:
 
 
 def _import(command: BuildCommand) -> None:
+    need("An import", "retrieval", DENSE)
     from retrieval_server.encode.cpu import prefer_reproducible_products
 
     prefer_reproducible_products()
@@ -119,7 +127,7 @@ def _passages(command: BuildCommand) -> None:
     record = prepare_corpus(reader, command.parts)
     skipped = _skipped(record.corpus.skipped_rows)
     print(f"{command.parts}: {record.count} passages{skipped}. Encode them with:")
-    print(f"python retrieval_server/build_index.py encode --parts {command.parts} --part 1/N --encoder NAME")
+    print(f"rag-r1 index build encode --parts {quote(str(command.parts))} --part 1/N --encoder NAME")
 
 
 def _encode(command: BuildCommand) -> None:
@@ -127,6 +135,7 @@ def _encode(command: BuildCommand) -> None:
 
     dense, parts = command.dense, command.parts
     assert parts is not None and command.part is not None and dense.encoder is not None
+    need("Encoding", "retrieval", MODEL)
     part = Part.parse(command.part)
     open_corpus(parts)  # first: loading the encoder takes a while
 
@@ -147,12 +156,12 @@ def _encode(command: BuildCommand) -> None:
     count = record.stop - record.start
     print(f"part {part}: {count} passages are encoded. When all parts are, continue with:")
     preset = f" --preset {dense.preset}" if dense.preset else ""
-    print(f"python retrieval_server/build_index.py merge --parts {parts} --out DIR{preset}")
+    print(f"rag-r1 index build merge --parts {quote(str(parts))} --out DIR{preset}")
 
 
 def _say_how_to_serve(out: Path, manifest: Manifest) -> None:
     print(f"{out}: {manifest.count} passages{_skipped(manifest.corpus.skipped_rows)}. Serve it with:")
-    print(f"python retrieval_server/start_retrieval.py --index {out}")
+    print(f"rag-r1 index serve --index {quote(str(out))}")
 
 
 def _skipped(rows: int) -> str:
@@ -160,4 +169,4 @@ def _skipped(rows: int) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(prog="python retrieval_server/build_index.py"))

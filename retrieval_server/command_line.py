@@ -24,9 +24,10 @@ from __future__ import annotations
 import argparse
 import textwrap
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -106,15 +107,22 @@ class _Option:
         return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
-def parse(model: type[Model], description: str | None, argv: Sequence[str] | None = None) -> Model:
+def parse(
+    model: type[Model],
+    description: str | None,
+    argv: Sequence[str] | None = None,
+    prog: str | None = None,
+    settled: Mapping[str, Any] = MappingProxyType({}),
+) -> Model:
     """The options in ``argv`` (None: the process's own).
 
-    Ends the process with status 2 if they are not valid, and with 0 after ``--help``.
+    ``prog`` is how the user has called the command. Fields in ``settled`` have these values, and no flags.
+    Ends the process with status 2 if the options are not valid, and with 0 after ``--help``.
     """
     parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options = list(_options(model))
+    options = [option for option in _options(model) if option.path[0] not in settled]
     groups: dict[Group | None, Any] = {None: parser}
     for option in options:
         if option.group not in groups:
@@ -123,7 +131,7 @@ def parse(model: type[Model], description: str | None, argv: Sequence[str] | Non
             groups[option.group] = parser.add_argument_group(option.group.title, below)
         _add(groups[option.group], option)
     given = vars(parser.parse_args(argv))
-    values = _empty(model)
+    values = _empty(model) | dict(settled)
     for option in options:
         if (value := given[option.dest]) is not None:
             at = values

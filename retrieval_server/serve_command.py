@@ -1,4 +1,4 @@
-"""The options of ``start_retrieval.py``: what each package declares, and what concerns the server as a whole.
+"""The options of `rag-r1 index serve`: what each package declares, and what concerns the server as a whole.
 
 Validators refuse options that contradict each other. ``command_line.py`` makes the flags, the help and the
 error messages from this declaration.
@@ -85,14 +85,14 @@ class LogOptions(Options):
 
 
 class ServeCommand(Options):
-    """All options of ``start_retrieval.py``."""
+    """All options of `rag-r1 index serve`."""
 
     index: Annotated[
         tuple[tuple[str, Path], ...],
         Flag(
-            "index folder made by build_index.py. Give several with a name each, wiki=DIR: a request chooses "
-            'one with "index": "wiki"; a request without a name gets the index without a name, or else the '
-            "first",
+            "index folder made by `rag-r1 index build`. Give several with a name each, wiki=DIR: a request "
+            'chooses one with "index": "wiki"; a request without a name gets the index without a name, or '
+            "else the first",
             metavar="[NAME=]DIR",
             read=_named_folder,
         ),
@@ -108,7 +108,9 @@ class ServeCommand(Options):
     host: Annotated[
         str, Flag("address to listen on; 127.0.0.1: this machine only; 0.0.0.0: the whole network")
     ] = "127.0.0.1"
-    port: Annotated[int, Flag("port to listen on")] = 8000
+    port: Annotated[
+        int, Field(ge=0, le=65535), Flag("port to listen on; 0: any free one, which is printed")
+    ] = 8000
     topk: Annotated[AtLeastOne, Flag("passages for each query where the request names no topk")] = 3
     pages: Annotated[
         Path | None,
@@ -186,6 +188,9 @@ class ServeCommand(Options):
         return self
 
 
-def parse_args(description: str | None, argv: Sequence[str] | None = None) -> ServeCommand:
-    """The options in ``argv`` (None: the process's own); ends the process where they do not fit."""
-    return parse(ServeCommand, description, argv)
+def parse_args(
+    description: str | None, argv: Sequence[str] | None = None, prog: str | None = None
+) -> ServeCommand:
+    """The options in ``argv`` (None: the process's own); ends the process where they do not fit. ``prog`` is
+    how the user has called the command."""
+    return parse(ServeCommand, description, argv, prog)

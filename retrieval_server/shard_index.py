@@ -1,7 +1,7 @@
-"""Splits an index into shards, which start_retrieval.py --serve ray searches on several machines.
+"""Splits an index into shards, which `rag-r1 index serve --serve ray` searches on several machines.
 
-    python retrieval_server/shard_index.py --index indexes/wiki --shards 3 --out indexes/wiki-3
-    python retrieval_server/start_retrieval.py --serve ray --index indexes/wiki-3
+    rag-r1 index split --index indexes/wiki --shards 3 --out indexes/wiki-3
+    rag-r1 index serve --serve ray --index indexes/wiki-3
 
 Together the shards give exactly the answers of the whole index.
 """
@@ -9,6 +9,7 @@ Together the shards give exactly the answers of the whole index.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -22,15 +23,15 @@ from retrieval_server.errors import RetrievalServerError
 
 
 class ShardCommand(Options):
-    """The options of this script."""
+    """The options of `rag-r1 index split`."""
 
     index: Annotated[Path, Flag("the whole index", metavar="DIR")]
     shards: Annotated[int, Flag("how many", metavar="N")]
     out: Annotated[Path, Flag("folder to make, of N indexes", metavar="DIR")]
 
 
-def main(argv: list[str] | None = None) -> int:
-    command = parse(ShardCommand, __doc__, argv)
+def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index split") -> int:
+    command = parse(ShardCommand, __doc__, argv, prog)
     from retrieval_server.folder.shard_set import read_shards
     from retrieval_server.indexing.split_index import split_index
 
@@ -45,4 +46,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(prog="python retrieval_server/shard_index.py"))

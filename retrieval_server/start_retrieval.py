@@ -1,21 +1,21 @@
 """Serves index folders, or a web search engine, over HTTP.
 
-    python retrieval_server/start_retrieval.py --index indexes/wiki
+    rag-r1 index serve --index indexes/wiki
     curl -s localhost:8000/retrieve -H 'content-type: application/json' -d '{"queries": ["Who wrote Emma?"]}'
 
 The interactive page of the API is at /docs. If the environment variable RETRIEVAL_TOKEN is set, every client
 must send it, as the header "Authorization: Bearer TOKEN". Several indexes in one server:
 
-    python retrieval_server/start_retrieval.py --index wiki=indexes/wiki --index news=indexes/news
+    rag-r1 index serve --index wiki=indexes/wiki --index news=indexes/news
 
 An index in shards, on the machines of a Ray cluster:
 
-    python retrieval_server/start_retrieval.py --serve ray --ray-address auto --index indexes/wiki-in-shards
+    rag-r1 index serve --serve ray --ray-address auto --index indexes/wiki-in-shards
 
 A web search engine, with its answers recorded; then the same run again, free of charge:
 
-    SERPER_API_KEY=... python retrieval_server/start_retrieval.py --web serper --record run.jsonl
-    python retrieval_server/start_retrieval.py --web serper --replay run.jsonl
+    SERPER_API_KEY=... rag-r1 index serve --web serper --record run.jsonl
+    rag-r1 index serve --web serper --replay run.jsonl
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from __future__ import annotations
 import ipaddress
 import os
 import signal
+import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +36,9 @@ if __package__ in (None, ""):
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
 from retrieval_server.errors import CorpusError, IndexFolderError, RetrievalServerError
+from retrieval_server.extras import MODEL, SERVER, need
 from retrieval_server.serve_command import ServeCommand, parse_args
+from retrieval_server.server.listening import listen
 from retrieval_server.server.logs import set_up_logs
 from retrieval_server.web.options import WEB
 
@@ -69,19 +72,21 @@ class Sources:
     reranker: Reranker | None
 
 
-def main(argv: list[str] | None = None) -> int:
-    command = parse_args(__doc__, argv)
+def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index serve") -> int:
+    command = parse_args(__doc__, argv, prog)
     set_up_logs(command.logs.log_format, command.logs.level)
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not token and not _is_loopback(command.host):
         print(_NO_TOKEN.format(host=command.host), file=sys.stderr, flush=True)
     _set_up_process()
-    try:  # what can be known now is reported now, before a port is open
+    try:  # what can be known now is reported now, before an index is loaded
+        need("A server", "bm25", SERVER)
         sources = check_sources(command)
+        listener = listen(command.host, command.port)
     except RetrievalServerError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return serve(command, sources, token or None)
+    return serve(command, sources, token or None, listener)
 
 
 def _is_loopback(host: str) -> bool:
@@ -109,9 +114,12 @@ def _set_up_process() -> None:
 
 def check_sources(command: ServeCommand) -> Sources:
     """Read all manifests, open the recording, connect to Ray. Raises RetrievalServerError."""
+    if command.rerank.rerank:
+        need("--rerank", "retrieval", MODEL)
     from retrieval_server.cluster.ray_serve import RayServe
     from retrieval_server.folder.manifest import check_files
     from retrieval_server.folder.shard_set import read_shards
+    from retrieval_server.search.index_source import need_libraries
     from retrieval_server.search.rerank import Reranker
     from retrieval_server.web.source import open_web
 
@@ -119,6 +127,8 @@ def check_sources(command: ServeCommand) -> Sources:
     for name, folder in command.folders.items():
         for path, manifest in shards[name]:
             check_files(path, manifest, verify=False)
+            if command.serve == "here":
+                need_libraries(manifest, command.opening)
         if len(shards[name]) > 1 and command.serve != "ray":
             raise IndexFolderError(f"{folder}: an index in shards; they are served with --serve ray.")
     if command.pages is not None and not command.pages.is_file():
@@ -129,7 +139,7 @@ def check_sources(command: ServeCommand) -> Sources:
     return Sources(shards, web, ray, Reranker(rerank, command.opening.device) if rerank else None)
 
 
-def serve(command: ServeCommand, sources: Sources, token: str | None) -> int:
+def serve(command: ServeCommand, sources: Sources, token: str | None, listener: socket.socket) -> int:
     """Serve until a signal stops the server, or an index does not load. Returns the exit status."""
     import uvicorn
 
@@ -154,7 +164,6 @@ def serve(command: ServeCommand, sources: Sources, token: str | None) -> int:
     # the signal once more. This handler receives that one, so that an ordered stop ends with status 0.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop_gracefully)
-    listener = config.bind_socket()  # a port that is taken ends the process here, before the index is loaded
     port = listener.getsockname()[1]
     _report_loading(command, sources)
     server.run(sockets=[listener])
@@ -265,4 +274,4 @@ def _report_guarantees(app: FastAPI, reranker: Reranker | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(prog="python retrieval_server/start_retrieval.py"))

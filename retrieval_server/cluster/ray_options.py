@@ -21,9 +21,9 @@ class RayOptions(Options):
 
     group = Group(
         "several machines",
-        "With --serve ray the encoders and the shards of an index (shard_index.py makes them) run as Ray "
-        "Serve deployments; this process queues, batches and merges. Index folders must be at the same path "
-        "on every machine. Needs the extra rag-r1[ray].",
+        "With --serve ray the encoders and the shards of an index (`rag-r1 index split` makes them) run as "
+        "Ray Serve deployments; this process queues, batches and merges. Index folders must be at the same "
+        "path on every machine. Needs the extra rag-r1[ray].",
     )
 
     #: "local" starts a Ray on this machine that ends with the server.

@@ -179,7 +179,7 @@ class RayServe:
             from ray import serve
         except ImportError as error:
             raise RayError(
-                f"--serve ray needs Ray Serve, which is not installed ({error}): pip install 'rag-r1[ray]'"
+                f'--serve ray needs Ray Serve, which is not installed ({error}): pip install "rag-r1[ray]"'
             ) from None
         self._options = options
         self._local = options.ray_address == "local"

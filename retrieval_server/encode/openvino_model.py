@@ -90,7 +90,7 @@ def use_openvino(model: SentenceTransformer, sha256: str, dtype: str, settings: 
         _import_openvino()
     except ImportError:
         raise EncoderError(
-            "--runtime openvino and --dtype int8 need OpenVINO: pip install 'rag-r1[openvino]'"
+            '--runtime openvino and --dtype int8 need OpenVINO: pip install "rag-r1[openvino]"'
         ) from None
     core = openvino_core()
     if dtype == "bfloat16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):

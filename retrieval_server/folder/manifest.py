@@ -210,7 +210,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def read_manifest(folder: Path) -> Manifest:
     """The folder's manifest. Raises IndexFolderError if it is not a finished index of this format."""
     path = folder / MANIFEST
-    rebuild = "Build one with: python retrieval_server/build_index.py --corpus FILE --out DIR --backend bm25"
+    rebuild = "Build one with: rag-r1 index build --corpus FILE --out DIR --backend bm25"
     if not folder.is_dir():
         raise IndexFolderError(f"{folder}: no such folder. {rebuild}")
     if not path.is_file():

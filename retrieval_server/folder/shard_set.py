@@ -26,7 +26,7 @@ def read_shards(folder: Path) -> list[tuple[Path, Manifest]]:
     found = [(path, read_manifest(path)) for path in sorted(folder.glob("shard-*-of-*"))]
     if not found:
         return [(folder, read_manifest(folder))]  # which says what is missing
-    remedy = "Split the index again with shard_index.py."
+    remedy = "Split the index again with `rag-r1 index split`."
     sections = []
     for path, manifest in found:
         if manifest.shard is None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retrieval_server.errors import BuildError
+from retrieval_server.extras import DENSE, INDEX, WORDS, need
 from retrieval_server.folder.corpus import CorpusReader, write_passages
 from retrieval_server.folder.manifest import (
     BM25_FOLDER,
@@ -61,8 +62,15 @@ def build_index(options: BuildOptions) -> Manifest:
     out = options.out
     refuse_target(out, overwrite=options.overwrite)
     encoder = None
+    # First: what is missing shows before the corpus is read.
+    if options.backend in ("bm25", "lucene"):
+        need(f"--backend {options.backend}", options.backend, WORDS)
+    if options.backend == "lucene":
+        from retrieval_server.search.lucene import java
+
+        java()
     if options.backend == "dense":
-        encoder = open_encoder(options)  # first: a wrong encoder shows before the corpus is read
+        encoder = open_encoder(options)
     with work_folder(out, keep=KEPT) as work:
         reader = CorpusReader(options.corpus, skip_bad_rows=options.skip_bad_rows, progress=options.progress)
         corpus, _ = write_passages(reader, work / PASSAGES)
@@ -109,6 +117,7 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
 
     Raises BuildError naming the part that is missing, not finished or of another corpus or encoder.
     """
+    need("A dense index", "retrieval", INDEX)
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.encode.encoding import Vectors
     from retrieval_server.indexing.dense_build import (
@@ -204,7 +213,9 @@ def finish_index(
 
 
 def open_encoder(options: BuildOptions):
-    """The encoder of a new index, loaded. Raises EncoderError, BuildError for a factory that does not fit."""
+    """The encoder of a new index, loaded. Raises EncoderError, BuildError for a factory that does not fit,
+    MissingExtraError."""
+    need("A dense index", "retrieval", DENSE)
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.indexing.dense_build import check_options
 

@@ -117,7 +117,7 @@ def open_corpus(folder: Path) -> tuple[CorpusRecord, PassageStore]:
     """What ``prepare_corpus`` made. Raises BuildError if it is missing or incomplete."""
     if not (folder / CORPUS).is_file():
         raise BuildError(
-            f"{folder}: no {CORPUS}. Begin with: build_index.py passages --corpus PATH --parts {folder}"
+            f"{folder}: no {CORPUS}. Begin with: rag-r1 index build passages --corpus PATH --parts {folder}"
         )
     record = _read(folder / CORPUS, CorpusRecord)
     store = PassageStore(folder / PASSAGES)
@@ -189,7 +189,7 @@ def check_parts(folder: Path, *, progress: bool = True) -> tuple[EncoderSection,
     """
     record, _ = open_corpus(folder)
     found = [Part(*map(int, m.groups())) for p in sorted(folder.iterdir()) if (m := _NAME.fullmatch(p.name))]
-    again = f"build_index.py encode --parts {folder} --part"
+    again = f"rag-r1 index build encode --parts {folder} --part"
     if not found:
         raise BuildError(f"{folder}: no part in this folder. Make them with: {again} 1/N --encoder NAME")
     divisions = sorted({part.of for part in found})

@@ -23,6 +23,7 @@ import numpy as np
 from tqdm import tqdm
 
 from retrieval_server.errors import BuildError
+from retrieval_server.extras import INDEX, need
 from retrieval_server.folder.manifest import (
     BM25_FOLDER,
     FAISS_INDEX,
@@ -51,6 +52,8 @@ def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) 
         raise BuildError(f"{folder} is a shard itself; split the whole index.")
     if manifest.backend not in ("dense", "bm25"):
         raise BuildError(f"{folder}: a {manifest.backend} index; dense and bm25 indexes can be split.")
+    if manifest.backend == "dense":
+        need("A dense index", "retrieval", INDEX)
     if out.exists():
         raise BuildError(f"{out} exists. Choose another --out, or remove it.")
     if not 1 <= shards <= manifest.count:

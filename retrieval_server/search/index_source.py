@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from retrieval_server.extras import DENSE, INDEX, WORDS, need
 from retrieval_server.folder.manifest import (
     BM25_FOLDER,
     FAISS_INDEX,
@@ -124,10 +125,21 @@ class IndexSource(StagedSource):
         self._backend.close()
 
 
+def need_libraries(manifest: Manifest, options: OpenOptions, encodes: bool = True) -> None:
+    """Raises MissingExtraError if the libraries that search this index are not installed."""
+    if options.backend:
+        return
+    if manifest.dense is not None:  # that of a hybrid index is its member's
+        need("A dense index", "retrieval", DENSE if encodes else INDEX)
+    if manifest.backend in ("bm25", "lucene"):
+        need(f"A {manifest.backend} index", manifest.backend, WORDS)
+
+
 def open_backend(
     folder: Path, manifest: Manifest, options: OpenOptions, encodes: bool = True, verify: bool | None = None
 ) -> Backend:
     """The search index of the folder. Imports are here so that BM25 does not need torch, nor dense bm25s."""
+    need_libraries(manifest, options, encodes)
     if options.backend:
         from retrieval_server.search.own_backend import open_own_backend
 

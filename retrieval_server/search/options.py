@@ -35,7 +35,8 @@ class OpenOptions(Options):
         str | None,
         Flag(
             "a search of your own over the passages of the index: a function that is called with the index "
-            "folder and its manifest and returns a Backend (retrieval_server/search/own_backend.py)",
+            "folder and its manifest and returns a Backend (an example: the module "
+            "retrieval_server.search.own_backend)",
             metavar="MODULE:FUNCTION",
         ),
     ] = None

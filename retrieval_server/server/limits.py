@@ -33,7 +33,7 @@ def most_connections(wanted: int) -> int:
 class ConnectionLimits(Options):
     """What a connection may hold back, and how many there may be."""
 
-    group = Group("who may connect (docs/security.md)")
+    group = Group("who may connect")
 
     max_connections: Annotated[
         AtLeastOne,

@@ -5,7 +5,7 @@
                                   --> WebEngine (engines.py): the requests and answers of this engine
                                           --> text.py: removes markup, formats documents like the corpora
 
-``options.py`` declares the options of start_retrieval.py.
+``options.py`` declares the options of `rag-r1 index serve`.
 
 A web engine is a ``RemoteSource`` (see sources.py): each query is a request of its own. Keys are read from
 the environment only, sent in a header, and appear in no log, error or recording.

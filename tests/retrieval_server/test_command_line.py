@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
+from retrieval_server import commands
 from retrieval_server.build_command import BuildCommand
 from retrieval_server.command_line import Flag, Group, Options, parse
 from retrieval_server.engine.options import EngineOptions
@@ -150,6 +152,30 @@ def test_names_of_indexes_and_the_default_one_first():
         ("news", Path("/n")),
         ("old", Path("a=b")),
     ]
+
+
+def test_a_field_that_is_settled_has_its_value_and_no_flag(capsys):
+    settled = {"kind": "b", "flag": True, "inner": Inner(size=9)}
+    found = parse(Command, None, ["--names", "x"], "prog", settled)
+    assert found == Command(kind="b", flag=True, names=("x",), inner=Inner(size=9))
+    for argv in (["b"], ["--flag"], ["--size", "3"]):
+        with pytest.raises(SystemExit):
+            parse(Command, None, argv, "prog", settled)
+        assert f"prog: error: unrecognized arguments: {' '.join(argv)}" in capsys.readouterr().err
+
+
+def test_import_is_that_step_of_a_build():
+    words = ["--faiss", "f", "--corpus", "c", "--encoder", "e", "--out", "o", "--trust"]
+    with patch("retrieval_server.import_index.run") as run:
+        commands.main(["import", *words])
+    assert run.call_args.args == (parse(BuildCommand, "", ["import", *words]),)
+
+
+def test_a_command_that_does_not_exist_is_refused_with_those_that_do(capsys):
+    assert commands.main(["serv"], "prog") == 2 and commands.main([], "prog") == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("prog: there is no command 'serv'\n\nusage: prog COMMAND")
+    assert all(f"\n  {name} " in shown.err and f"\n  {name} " in shown.out for name in commands.COMMANDS)
 
 
 def test_the_older_names_of_parts_are_taken_too():

@@ -229,7 +229,7 @@ def test_an_index_says_what_passages_and_queries_were_encoded_in(openvino, make_
 
 def test_without_the_extra_the_error_says_what_to_install(make_bert, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
-    with pytest.raises(EncoderError, match=r"pip install 'rag-r1\[openvino\]'"):
+    with pytest.raises(EncoderError, match=r'pip install "rag-r1\[openvino\]"'):
         create(make_bert("own-model", "mean"), "int8", tmp_path)
 
 

@@ -34,10 +34,10 @@ def refuse(folder, *parts, **options):
 
 
 def test_an_unfinished_folder_is_refused(tmp_path, copy, bm25_index):
-    refuse(tmp_path / "none", "no such folder", "build_index.py")
+    refuse(tmp_path / "none", "no such folder", "rag-r1 index build")
     folder = copy(bm25_index)
     (folder / "manifest.json").unlink()
-    refuse(folder, "no finished index", "build_index.py")
+    refuse(folder, "no finished index", "rag-r1 index build")
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_the_command_imports_and_says_how_to_serve(vectors, numbered, tiny_bge, 
     source = written(vectors, "Flat", tmp_path / "e5_Flat.index")
     given = ["import", "--faiss", source, "--corpus", numbered, "--encoder", tiny_bge, "--device", "cpu"]
     assert main([*map(str, given), "--out", str(tmp_path / "i")]) == 0
-    assert f"start_retrieval.py --index {tmp_path / 'i'}" in capsys.readouterr().out
+    assert f"rag-r1 index serve --index {tmp_path / 'i'}" in capsys.readouterr().out
     assert read_manifest(tmp_path / "i").count == 20
     assert main([*map(str, given), "--out", str(tmp_path / "i")]) == 2
     assert "--overwrite" in capsys.readouterr().err
@@ -159,7 +159,7 @@ def test_flags_that_do_not_fit_an_import_are_refused(more, reason, capsys):
 def test_the_flags_of_an_import_are_refused_elsewhere(capsys):
     with pytest.raises(SystemExit):
         main(["--corpus", "c.jsonl", "--out", "o", "--backend", "bm25", "--faiss", "a"])
-    assert "build_index.py import" in capsys.readouterr().err
+    assert "rag-r1 index import" in capsys.readouterr().err
 
 
 def test_another_number_of_rows_than_passages_is_refused(vectors, asked, tmp_path):

@@ -96,7 +96,7 @@ def test_more_parts_than_blocks_leave_some_empty(corpus, encoder, tmp_path):
 def test_the_corpus_is_written_once_and_needed_first(parts, corpus, encoder, tmp_path):
     with pytest.raises(BuildError, match="Choose another --parts"):
         prepare_corpus(CorpusReader(corpus, progress=False), parts)
-    with pytest.raises(BuildError, match="build_index.py passages --corpus"):
+    with pytest.raises(BuildError, match="rag-r1 index build passages --corpus"):
         encode_part(tmp_path / "empty", Part(1, 1), encoder)
     edit(parts / "corpus.json", count=21)
     with pytest.raises(BuildError, match="20 passages, but corpus.json says 21"):

@@ -115,10 +115,10 @@ def test_a_set_with_a_missing_or_foreign_shard_is_refused(bm25_index, tmp_path):
         manifest = json.loads(kept)
         manifest["shard"][key] = value
         (second / "manifest.json").write_text(json.dumps(manifest))
-        with pytest.raises(IndexFolderError, match="shard_index.py"):
+        with pytest.raises(IndexFolderError, match="rag-r1 index split"):
             read_shards(tmp_path / "three")
     shutil.rmtree(second)
     with pytest.raises(IndexFolderError, match=r"\[0, 2\]"):
         read_shards(tmp_path / "three")
-    with pytest.raises(IndexFolderError, match="build_index.py"):
+    with pytest.raises(IndexFolderError, match="rag-r1 index build"):
         read_shards(tmp_path)

@@ -1,0 +1,51 @@
+"""The commands of the retrieval server: `rag-r1 index COMMAND`, or `python -m retrieval_server COMMAND`.
+
+Each is a module with ``main(argv, prog) -> exit status`` and its own `--help`; it is imported when it is
+called, so that `--help` is fast and needs nothing but the base dependencies.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+#: Command -> the module with its `main`, and what it does.
+COMMANDS = {
+    "build": ("retrieval_server.build_index", "make an index folder of a corpus; resumable"),
+    "import": ("retrieval_server.import_index", "make one of a FAISS file or vectors that exist already"),
+    "split": ("retrieval_server.shard_index", "divide an index into shards, for several machines"),
+    "serve": ("retrieval_server.start_retrieval", "answer queries over HTTP from index folders or the web"),
+}
+_EXAMPLE = """\
+From a file of passages to answers:
+
+    {prog} build --corpus corpus.jsonl --out indexes/bm25 --backend bm25
+    {prog} serve --index indexes/bm25
+    curl -s localhost:8000/retrieve -H 'content-type: application/json' \\
+        -d '{{"queries": ["Who wrote Emma?"]}}'
+"""
+
+
+def usage(prog: str) -> str:
+    """The text of `--help`."""
+    lines = [f"  {name:10}{what}" for name, (_, what) in COMMANDS.items()]
+    first = [f"usage: {prog} COMMAND [arguments]", "", "A retrieval server for search agents.", ""]
+    end = f"{prog} COMMAND --help describes each command."
+    return "\n".join([*first, *lines, "", _EXAMPLE.format(prog=prog), end])
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index") -> int:
+    """Run a command. Returns its exit status; 2 for one that does not exist.
+
+    `argv`: None for the process's own arguments; `prog`: how the user has called this, for the messages.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help"):
+        print(usage(prog))
+        return 0 if argv else 2
+    command, *rest = argv
+    if command not in COMMANDS:
+        print(f"{prog}: there is no command {command!r}\n\n{usage(prog)}", file=sys.stderr)
+        return 2
+    return import_module(COMMANDS[command][0]).main(rest, f"{prog} {command}")

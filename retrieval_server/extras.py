@@ -1,0 +1,43 @@
+"""What pip brings only with an extra of rag-r1, and the pip line for what is missing.
+
+A server for BM25 runs without torch and FAISS, so what a command needs depends on what it is asked to do. It
+is looked for (not imported) before any work is done.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from retrieval_server.errors import RetrievalServerError
+
+#: The modules of the extra `bm25` that every server needs, and those that the search for words needs.
+SERVER = ("fastapi", "httptools", "prometheus_client", "uvicorn")
+WORDS = ("bm25s",)
+#: The modules of the extra `retrieval`: what searches vectors, what makes them, and both.
+INDEX = ("faiss",)
+MODEL = ("sentence_transformers", "torch")
+DENSE = (*INDEX, *MODEL)
+
+
+class MissingExtraError(RetrievalServerError):
+    """A package is not installed; the message names the extra that brings it."""
+
+
+def need(what: str, extra: str, modules: tuple[str, ...]) -> None:
+    """Raises MissingExtraError if one of these top-level modules is not installed; ``what`` needs them."""
+    missing = [module for module in modules if not _is_installed(module)]
+    if missing:
+        raise MissingExtraError(missing_text(what, extra, missing))
+
+
+def missing_text(what: str, extra: str, missing: list[str]) -> str:
+    """The sentence for modules that are not installed."""
+    are = "is" if len(missing) == 1 else "are"
+    return f'{what} needs {" and ".join(missing)}, which {are} not installed: pip install "rag-r1[{extra}]"'
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):  # something forbids its import
+        return False

@@ -1,0 +1,34 @@
+"""Makes an index folder of what was built elsewhere: a FAISS file, or the vectors of the passages.
+
+    rag-r1 index import --faiss e5_Flat.index --corpus wiki-18.jsonl \\
+        --encoder intfloat/e5-base-v2 --out indexes/wiki-18
+    rag-r1 index import --embeddings emb-0.npy emb-1.npy --corpus wiki-18.jsonl \\
+        --encoder intfloat/e5-base-v2 --out indexes/wiki-18 --preset small
+
+Row i is passage i of the corpus. Some passages are encoded again and compared with the vectors in their rows,
+so a wrong corpus or encoder is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from retrieval_server.build_command import HybridOptions, parse_args
+from retrieval_server.build_index import run
+from retrieval_server.indexing.options import BM25Options
+
+#: The options of a build that have no meaning here.
+_SETTLED = {
+    "step": "import",
+    "backend": None,
+    "parts": None,
+    "part": None,
+    "skip_bad_rows": False,
+    "bm25": BM25Options(),
+    "hybrid": HybridOptions(),
+}
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index import") -> int:
+    """Import; returns the exit status."""
+    return run(parse_args(__doc__, argv, prog, _SETTLED))

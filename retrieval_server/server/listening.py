@@ -1,0 +1,42 @@
+"""The socket on which the server listens, opened before anything is loaded."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from retrieval_server.errors import RetrievalServerError
+
+
+class ListenError(RetrievalServerError):
+    """The port or the address cannot be had; the message names both and the remedy."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens on this address; port 0 takes any free one.
+
+    It listens from now on, since two processes may both bind a port on which none listens yet.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        raise ListenError(_sentence(host, port, error)) from None
+    return listener
+
+
+def _sentence(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"port {port} of {host} is in use by another process. Stop that one, or choose another port with "
+            "--port (0: any free one)."
+        )
+    if error.errno == errno.EACCES:
+        return f"port {port}: this user may not listen on it. Choose one from 1024 on with --port."
+    return (
+        f"--host {host}: this machine cannot listen there, at port {port} ({error.strerror}). Give one of "
+        "its own addresses, 127.0.0.1 (this machine only) or 0.0.0.0 (the whole network)."
+    )
