@@ -227,7 +227,7 @@ def no_flash_attn() -> Iterator[Finding]:
 
 
 def for_cpus() -> bool:
-    """Whether the environment says not to use this machine's GPU (train.sh sets it for the demo)."""
+    """Whether the environment says not to use this machine's GPU (scripts/train.sh sets it for the demo)."""
     return os.environ.get("RAG_R1_PLATFORM") == "cpu" or os.environ.get("VERL_PLATFORM") == "cpu"
 
 

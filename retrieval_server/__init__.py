@@ -1,15 +1,15 @@
 """A retrieval server for search agents: one process that answers ``POST /retrieve``.
 
-An *index* is a folder that ``build_index.py`` makes and ``start_retrieval.py`` serves. The way of a question:
+An *index* is a folder that `rag-r1 index build` makes and `rag-r1 index serve` serves. The way of a question:
 
-    HTTP body --> server/wire.py (types) --> server/app.py --> server/service.py (limits, deadline)
+    HTTP body --> server/wire.py (types) --> server/routes.py --> server/search_service.py (limits, deadline)
                                                                        |
                                                 engine/ (queue, batches, cache) in the event loop
                                                                        |
                         search/index_source.py in two threads: prepare (encode), find (search)
                                                                        |
-          search/: dense.py (encode/ + FAISS), bm25.py, lucene.py or hybrid.py --> row numbers and scores
-                                                                       |
+            search/dense.py (with encode/ and FAISS), search/bm25.py, search/lucene.py or search/hybrid.py
+                                                                       |   row numbers and scores
                                       folder/passages.py (memory-mapped text) --> documents
 
 An index is one of two kinds of source (``sources.py``). The other kind is a web search engine (``web/``): the
@@ -27,9 +27,10 @@ Packages, each of which imports only those that stand below it (``pyproject.toml
     search                       back ends: dense, BM25, Lucene, hybrid; reranking
     encode                       encoders; beside it ``sources.py``, what the engine can search
     folder                       an index on disk
-    guarantee.py, errors.py
+    guarantee.py, extras.py, errors.py
 
-Options are declared where they are read (``options.py`` in several packages); ``serve_command.py`` and
-``build_command.py`` put them together, and ``command_line.py`` makes flags of them. The server knows nothing
-of the trainer, only the wire format.
+Options are declared where they are read (the modules ``options`` of several packages); ``serve_command.py``
+and ``build_command.py`` put them together, and ``command_line.py`` makes flags of them. ``commands.py`` has
+the commands by name. Only base dependencies are imported before a command knows what it needs; ``extras.py``
+names what is missing. The server knows nothing of the trainer, only the wire format.
 """

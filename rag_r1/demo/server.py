@@ -24,7 +24,7 @@ class ServerError(RuntimeError):
 
 
 def build_index(corpus: Path, out: Path, *options: str, timeout_s: float = 600) -> Path:
-    """Build an index folder from a corpus file; `options` are those of build_index.py."""
+    """Build an index folder from a corpus file; `options` are those of `rag-r1 index build`."""
     command = [
         sys.executable,
         str(_SCRIPTS / "build_index.py"),

@@ -2,8 +2,8 @@
 
 The options of each command are read by that command's own declaration, so what it would refuse after a day of
 training is refused now. The recipe of the agent is checked in full by the preflight of its training; here it
-must be there, and its overrides must not touch what the loop sets itself. The options of build_index.py are
-that program's, and are checked when it runs.
+must be there, and its overrides must not touch what the loop sets itself. The options of `rag-r1 index build`
+are that program's, and are checked when it runs.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     python -m rag_r1.iterate.miniature --seeds 0 1 2
 
-makes the agent's warm start (misleading_policy.py) and an untrained encoder once, and for each seed a world
-(misleading.py), its questions and the first index. Then `rag-r1 iterate` runs twice, with real trainings:
+makes the agent's warm start (demo/misleading_policy.py) and an untrained encoder once, and for each seed a
+world (demo/misleading.py), its questions and the first index. Then `rag-r1 iterate` runs twice, with real
+trainings:
 
     loop      two rounds: agent, data, retriever, index, reload; and the agent once more
     control   the same agent trainings with the first index; up to the first retriever it is the same run

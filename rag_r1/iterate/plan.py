@@ -91,7 +91,7 @@ class Retriever:
 
 @options("index")
 class Index:
-    """The index of the first round, and how the others are built: `build_index.py`."""
+    """The index of the first round, and how the others are built: `rag-r1 index build`."""
 
     #: Its folder.
     first: Text

@@ -5,7 +5,7 @@
     round1/agent_evaluation    what that has changed                                    rag-r1 eval
     round1/data                which passages help this agent                           rag-r1 retriever data
     round1/retriever           the retriever, trained on that                           rag-r1 retriever train
-    round1/index               its index                                                build_index.py
+    round1/index               its index                                                rag-r1 index build
     round1/reload              the server serves it from now on                         POST /reload
     round1/evaluation          what that has changed                                    rag-r1 eval
     ...

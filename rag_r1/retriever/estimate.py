@@ -53,7 +53,8 @@ def estimate(
     in_characters: bool,
     has_judge: bool,
 ) -> Estimate:
-    """The work for all rounds. `in_characters`: whether the agent counts characters (characters.py)."""
+    """The work for all rounds. `in_characters`: whether the agent counts characters
+    (evaluation/characters.py)."""
     found = Estimate(0, 0, 0, Usage(), Usage())
     told = {name: tokens_of(instructions(name)) for name in ("sub_answers", "relevance")}
     unit = PER_TOKEN if in_characters else 1

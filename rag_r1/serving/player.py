@@ -41,7 +41,8 @@ logger = logging.getLogger(__name__)
 
 class Player:
     """Plays one episode for each question, any number at a time. `given`: as `resolved` and `served` return
-    it (evaluated_model.py); `answers`: what the endpoint returns (engines.py). See `opened`."""
+    it (evaluation/evaluated_model.py); `answers`: what the endpoint returns (evaluation/engines.py). See
+    `opened`."""
 
     def __init__(self, given: EvalArguments, setup: AgentSetup, tokens: Tokens):
         self.given, self.setup, self.tokens = given, setup, tokens

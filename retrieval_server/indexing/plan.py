@@ -1,7 +1,7 @@
 """What a preset will need for this corpus on this machine: memory, disk and time, told before the build
 starts.
 
-Bytes are computed: codes, ids and centres as FAISS stores them, rows as vector_rows.py does. Times are
+Bytes are computed: codes, ids and centres as FAISS stores them, rows as folder/vector_rows.py does. Times are
 extrapolated from a few seconds of the same work on this machine: passages of this corpus encoded, a product
 of matrices as in the training of the cells, vectors added to a small index of the same kind. So they are as
 good as the machine is idle.
