@@ -2,7 +2,7 @@
 
     wget http://dl.fbaipublicfiles.com/KILT/kilt_knowledgesource.json
     python data_process/split_kilt_to_100.py --input kilt_knowledgesource.json --out wiki_kilt_100.jsonl.gz
-    python retrieval_server/build_index.py --corpus wiki_kilt_100.jsonl.gz --out indexes/bm25 --backend bm25
+    rag-r1 index build --corpus wiki_kilt_100.jsonl.gz --out indexes/bm25 --backend bm25
 
 A line of the input is a page, {"wikipedia_title": text, "text": [paragraph, ...], ...}. Its paragraphs are
 joined, the marks "Section::::" and "BULLET::::" are removed, and the text is cut after every hundredth word

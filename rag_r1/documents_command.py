@@ -17,7 +17,7 @@ has not changed since. PDFs need pypdf: pip install 'rag-r1[documents]'.
 
 example:
   rag-r1 documents --folder my/notes --out my/corpus
-  python retrieval_server/build_index.py --corpus my/corpus/corpus.jsonl --out my/index --backend bm25
+  rag-r1 index build --corpus my/corpus/corpus.jsonl --out my/index --backend bm25
 """
 
 

@@ -32,8 +32,9 @@ def need(what: str, extra: str, modules: tuple[str, ...]) -> None:
 
 def missing_text(what: str, extra: str, missing: list[str]) -> str:
     """The sentence for modules that are not installed."""
-    are = "is" if len(missing) == 1 else "are"
-    return f'{what} needs {" and ".join(missing)}, which {are} not installed: pip install "rag-r1[{extra}]"'
+    *first, last = missing
+    names, are = (f"{', '.join(first)} and {last}", "are") if first else (last, "is")
+    return f'{what} needs {names}, which {are} not installed: pip install "rag-r1[{extra}]"'
 
 
 def _is_installed(module: str) -> bool:

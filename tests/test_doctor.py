@@ -99,7 +99,7 @@ def test_the_error_that_kept_a_part_from_registering_is_shown():
 def test_a_dead_retrieval_server_is_missing_and_the_remedy_starts_one():
     (finding,) = doctor.check_retriever(dead_url())
     assert finding.state == MISSING
-    assert "start_retrieval.py" in finding.remedy
+    assert "rag-r1 index serve" in finding.remedy
 
 
 def test_without_an_address_no_server_is_asked():

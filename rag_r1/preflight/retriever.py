@@ -37,10 +37,7 @@ def check_retriever(config: DictConfig, report: Report) -> None:
         what = "has characters that are not allowed in the header of a request"
         report.problems.append(error(TOKEN_VARIABLE, what, "set it to the token alone, without line breaks"))
         return
-    key, start = (
-        "rag_r1.retriever.url",
-        "start it: python retrieval_server/start_retrieval.py --index DIR --port PORT",
-    )
+    key, start = "rag_r1.retriever.url", "start it: rag-r1 index serve --index DIR --port PORT"
     base = settings.base
     try:
         with httpx.Client(timeout=settings.timeout_s, trust_env=False, headers=headers) as client:

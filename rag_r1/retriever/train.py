@@ -26,7 +26,7 @@ On several GPUs:
 _EPILOG = """\
 OUT/model is the trained encoder, with its settings in retriever.json. Build an index of it, whose manifest
 gets the same settings, and serve that with rag_r1.retriever.agentic_input=true:
-  python retrieval_server/build_index.py --corpus FILE --out DIR --encoder OUT/model
+  rag-r1 index build --corpus FILE --out DIR --backend dense --encoder OUT/model
 """
 
 

@@ -24,7 +24,7 @@ from rag_r1.retriever_query import Mode, QueryFormat
 MAX_READY_BYTES = 1 << 20
 _OF_INDEX = re.compile(r"(?P<root>.*)/indexes/(?P<name>[^/]+)")
 KEY, MODE_KEY = "rag_r1.retriever.agentic_input", "rag_r1.retriever.mode"
-REMEDY = "serve a dense index (build_index.py --encoder MODEL), or set it to false"
+REMEDY = "serve a dense index (rag-r1 index build --encoder MODEL), or set it to false"
 MODE_REMEDY = "leave it out, or serve an index of an encoder that was trained so"
 #: The header of an answer with the version of the index that was searched.
 VERSION_HEADER = "X-Index-Version"

@@ -112,7 +112,7 @@ def test_a_repaired_corpus_makes_its_questions_answerable(run, tmp_path):
     )
     status, shown, _ = run("--supply", supply)
     repaired = tmp_path / "out" / "repaired_corpus.jsonl"
-    assert status == 0 and f"build_index.py --corpus {repaired}" in shown
+    assert status == 0 and f"rag-r1 index build --corpus {repaired}" in shown
     assert "3 passages and 2 supplied ones (1 of these with a new id)" in shown
     assert [row["id"] for row in lines(repaired)] == ["1", "2", "3", "supplied-1", "9"]
     assert run(corpus=repaired, out="again")[0] == 0

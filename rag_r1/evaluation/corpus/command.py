@@ -250,7 +250,7 @@ def told(done: Check, given: CheckArguments) -> list[str]:
             "--supply with this file adds them to the corpus"
         )
     if made := done.repaired:
-        build = "python retrieval_server/build_index.py"
+        build = "rag-r1 index build"
         lines += [
             f"{made.path}: {made.passages:,} passages and {made.supplied:,} supplied ones "
             f"({made.renamed:,} of these with a new id); "

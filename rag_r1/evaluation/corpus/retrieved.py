@@ -76,7 +76,7 @@ def retrieve(
     if not known:
         raise RetrieverError(
             f"{config.endpoint} answered none of the first {len(failures)} questions ({failures[0]}). "
-            "Start it: python retrieval_server/start_retrieval.py --index DIR; or correct the address"
+            "Start it: rag-r1 index serve --index DIR; or correct the address"
         )
     return known
 
