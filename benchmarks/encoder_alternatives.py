@@ -8,7 +8,8 @@ and pooling, from the same token ids, padded or cut to equal lengths. Printed is
 divided by each way's, processor seconds, the median over rounds in which all ways take turns; the cosine of a
 question's mean state with torch's; and how far the mean state of a question, made of length 1, moves when
 seven others are in its batch. A scale for a whole batch, as dynamic quantisation has, shows in the last
-column. A way whose library is not installed is named and left out.
+column. A way whose library is not installed, or whose type the processor does not multiply, is named and
+left out.
 """
 
 from __future__ import annotations
@@ -90,19 +91,17 @@ def openvino_ways(command: Command, folder: Path) -> dict[str, Way]:
     """What the server has, and 8 bits with scales that span more numbers of a token."""
     import torch
 
-    from retrieval_server.encode.openvino_model import openvino_core, use_openvino
+    from retrieval_server.encode.openvino_model import openvino_core, openvino_dtypes, use_openvino
     from retrieval_server.encode.options import OpenVino
-    from retrieval_server.errors import EncoderError
 
     core = openvino_core()
     ways: dict[str, Way] = {}
     for dtype in ("float32", "bfloat16", "int8"):
-        model = load(command.encoder)
-        try:
-            computed = use_openvino(model, dtype, dtype, OpenVino(folder / dtype, command.threads))
-        except EncoderError as error:
-            print(f"without OpenVINO {dtype}: {error}")
+        if dtype not in openvino_dtypes():
+            print(f"without OpenVINO {dtype}: this processor has no such products")
             continue
+        settings = OpenVino(folder / dtype, command.threads)
+        computed = use_openvino(load(command.encoder), dtype, dtype, settings)
         ways[f"OpenVINO {dtype}"] = lambda features, computed=computed: computed(**features).last_hidden_state
     (graph,) = (folder / "int8").glob("*/model.xml")
     options = {

@@ -93,7 +93,7 @@ def use_openvino(model: SentenceTransformer, sha256: str, dtype: str, settings: 
             '--runtime openvino and --dtype int8 need OpenVINO: pip install "rag-r1[openvino]"'
         ) from None
     core = openvino_core()
-    if dtype == "bfloat16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+    if dtype == "bfloat16" and dtype not in openvino_dtypes():
         raise EncoderError(
             "--dtype bfloat16: this processor has no such products. Take --dtype int8, or float32."
         )
@@ -142,6 +142,12 @@ def openvino_core() -> Any:
     gdb).
     """
     return _import_openvino().Core()
+
+
+def openvino_dtypes() -> tuple[str, ...]:
+    """What OpenVINO computes in on this processor, as it says itself: bfloat16 where there are such products."""
+    told = openvino_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    return ("float32", "bfloat16", "int8") if "BF16" in told else ("float32", "int8")
 
 
 def _compile(core: Any, graph: Any, dtype: str, threads: int | None) -> Any:

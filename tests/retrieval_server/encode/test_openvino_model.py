@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -136,10 +137,12 @@ def test_another_model_or_type_is_another_conversion_but_bfloat16_shares_that_of
     for folder, dtype in ((one, "int8"), (other, "int8"), (one, "float32")):
         create(folder, dtype, tmp_path)
     assert len(conversions(tmp_path)) == 3
-    try:
+    with (
+        contextlib.nullcontext()
+        if "bfloat16" in openvino_model.openvino_dtypes()
+        else pytest.raises(EncoderError, match="this processor has no such products. Take --dtype int8")
+    ):
         create(one, "bfloat16", tmp_path)
-    except EncoderError as error:  # a processor without such products
-        assert "take --dtype int8" in str(error).lower()
     assert len(conversions(tmp_path)) == 3
 
 
