@@ -58,6 +58,19 @@ def _sigterm_still_ends_the_test_run():
         signal.signal(signal.SIGTERM, before)
 
 
+@pytest.fixture
+def interruptible():
+    """What the test starts can be interrupted (SIGINT), also where the tests themselves cannot.
+
+    A shell without job control lets its background jobs ignore SIGINT (tests/run.sh starts one of its two
+    processes so); processes inherit that, and Python then raises no KeyboardInterrupt. A handler, as it is set
+    here, is not inherited: children begin with the default.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def pytest_collection_finish():
     """What was imported stays until the end: the garbage collector need not go through it again and again."""
     gc.collect()

@@ -58,6 +58,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="left out: reads /pro
 
 @linux
 @pytest.mark.slow
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_the_server_ends_with_the_command_whatever_ends_that(tmp_path, number):
     command = subprocess.Popen(

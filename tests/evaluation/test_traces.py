@@ -173,6 +173,7 @@ def test_a_killed_run_ends_as_one_that_was_not(tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_run_waits_for_what_is_under_way_and_asks_nothing_twice(tmp_path: Path):
     with Teacher.of_world(seed=7, count=60, calm=True, latency_s=0.1) as teacher:
         given = arguments(teacher, questions_file(teacher, tmp_path), tmp_path / "out")

@@ -87,6 +87,7 @@ def test_a_command_inherits_the_mark_and_gets_its_words(tmp_path, module, monkey
     assert (tmp_path / "log").read_text() == f"{tmp_path} ['--a', '1', '{tmp_path}'] more\n"
 
 
+@pytest.mark.usefixtures("interruptible")  # else the command ends twenty seconds later, by SIGTERM
 def test_a_command_is_ended_when_the_pipeline_is_interrupted(tmp_path, module):
     name = module(f"import os, time; open('{tmp_path}/id', 'w').write(str(os.getpid())); time.sleep(60)")
     told = tmp_path / "id"
