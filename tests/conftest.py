@@ -63,8 +63,8 @@ def interruptible():
     """What the test starts can be interrupted (SIGINT), also where the tests themselves cannot.
 
     A shell without job control lets its background jobs ignore SIGINT (tests/run.sh starts one of its two
-    processes so); processes inherit that, and Python then raises no KeyboardInterrupt. A handler, as it is set
-    here, is not inherited: children begin with the default.
+    processes so); processes inherit that, and Python then raises no KeyboardInterrupt. A handler, as it is
+    set here, is not inherited: children begin with the default.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield

@@ -145,7 +145,7 @@ def openvino_core() -> Any:
 
 
 def openvino_dtypes() -> tuple[str, ...]:
-    """What OpenVINO computes in on this processor, as it says itself: bfloat16 where there are such products."""
+    """What OpenVINO computes in on this processor, as it says itself; not each has products in bfloat16."""
     told = openvino_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     return ("float32", "bfloat16", "int8") if "BF16" in told else ("float32", "int8")
 

@@ -1,0 +1,95 @@
+"""The tests where the processor or the parent is another one (tests/elsewhere.sh)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+#: Files whose results depend on the processor's products, or on what a process inherits.
+SENSITIVE = (
+    "benchmarks/test_encoder_alternatives.py",
+    "evaluation/test_serving.py",
+    "evaluation/test_traces.py",
+    "pipeline/test_processes.py",
+    "retrieval_server/encode",
+    "retrieval_server/test_guarantee.py",
+    "retriever/test_loss.py",
+)
+INHERITED = """
+import json, os, resource, signal, sys, tempfile
+umask = os.umask(0)
+print(json.dumps({
+    "ignored": [number.name for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+                if signal.getsignal(number) is signal.SIG_IGN],
+    "stdin": sys.stdin is not None,
+    "umask": umask,
+    "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    "cores": len(os.sched_getaffinity(0)),
+    "temporary": tempfile.gettempdir(),
+    "home": os.access(os.path.expanduser("~"), os.W_OK),
+    "terminal": "TERM" in os.environ,
+}))
+"""
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="left out: taskset and /proc are Linux's")
+
+
+def elsewhere(*words: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        ["bash", str(TESTS / "elsewhere.sh"), *words],
+        cwd=TESTS.parent,
+        env={**os.environ, "PYTHONPATH": str(TESTS.parent), **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+@linux
+def test_a_command_gets_little_from_such_a_parent_whose_temporary_folder_goes_with_it(tmp_path):
+    done = elsewhere("parent", sys.executable, "-c", INHERITED, TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    inherited = json.loads(done.stdout)
+    temporary = inherited.pop("temporary")
+    assert temporary.startswith(f"{tmp_path}/") and " " in temporary and list(tmp_path.iterdir()) == []
+    assert inherited == {
+        "ignored": ["SIGINT", "SIGHUP"],
+        "stdin": False,
+        "umask": 0o077,
+        "files": 1024,
+        "cores": 1,
+        "home": False,
+        "terminal": False,
+    }
+
+
+@linux
+def test_the_status_is_that_of_the_command():
+    assert elsewhere("parent", "sh", "-c", "exit 7").returncode == 7
+    assert elsewhere("processor", "sh", "-c", "exit 7").returncode == 7
+    assert elsewhere("nowhere").returncode == 2
+
+
+@linux
+@pytest.mark.slow
+def test_torch_takes_the_instructions_of_the_other_processor():
+    torch = pytest.importorskip("torch")
+    if not torch.cpu._is_avx2_supported():
+        pytest.skip("left out: this processor has no AVX2")
+    code = "import torch; print(torch.backends.cpu.get_cpu_capability())"
+    assert elsewhere("processor", sys.executable, "-c", code).stdout == "AVX2\n"
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.full
+def test_what_depends_on_processor_or_parent_passes_elsewhere():
+    paths = [str(TESTS / name) for name in SENSITIVE]
+    options = ["-q", "-p", "no:cacheprovider", "-m", "not full and not nightly"]
+    done = elsewhere("both", sys.executable, "-m", "pytest", *options, *paths)
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-8000:] + done.stderr
