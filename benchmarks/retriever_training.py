@@ -73,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("options", nargs="*", help="further options of `rag-r1 retriever train`, after --")
     args = parser.parse_args(arguments)
 
-    rows = [json.loads(line) for line in args.questions.open(encoding="utf-8")]
+    with args.questions.open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
     questions = [row for row in rows if row["supporting_ids"]]
     args.work.mkdir(parents=True, exist_ok=True)
     made_of = settings(args)

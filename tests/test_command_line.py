@@ -125,7 +125,8 @@ def test_an_override_without_a_value_can_be_refused(capsys):
     assert refusal(capsys, "a=b", "c", cls=Checked) == "bake: error: 'c' is not key=value"
 
 
-def test_the_help_has_a_line_for_each_argument(capsys):
+def test_the_help_has_a_line_for_each_argument(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as end:
         bake("--help")
     assert end.value.code == 0

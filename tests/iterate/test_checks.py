@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 
 import pytest
@@ -119,7 +120,7 @@ def test_a_dry_run_prints_the_steps_and_their_commands_and_writes_nothing(loop, 
     told = capsys.readouterr().out.splitlines()
     assert not loop.out.exists() and not server.orders
     assert [line for line in told if not line.startswith(" ")][0] == "1/10 start/evaluation"
-    commands = [line.split() for line in told if line.startswith("  ")]
+    commands = [shlex.split(line) for line in told if line.startswith("  ")]
     assert len(commands) == 10 and [words for words in commands if words[0] == "POST"]
     python = loop.plan["agent"]["python"]
     assert all(words[:2] == [python, "-m"] for words in commands if words[0] != "POST")

@@ -21,6 +21,14 @@ def tokenizer():
 
 
 @pytest.fixture
+def datasets_cache(tmp_path, monkeypatch):
+    """What veRL reads through the package datasets is copied to here and not into the home of the user."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+
+
+@pytest.fixture
 def lone_worker(monkeypatch):
     """The environment variables of a training worker that is alone."""
     with socket.socket() as free:

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from omegaconf import OmegaConf
 from verl.utils.dataset.rl_dataset import get_dataset_class
 
 from rag_r1.rows import usable_prompt
 
+pytestmark = pytest.mark.usefixtures("datasets_cache")
 MESSAGES = [{"role": "user", "content": "Where was Ada born?"}]
 
 

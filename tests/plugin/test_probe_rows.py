@@ -17,6 +17,7 @@ from rag_r1.probe_passages import PassagesError
 from rag_r1.rows import QuestionRow, write_rows
 
 SEARCH, ANSWER = "<search> a </search>", "<answer> x </answer>"
+pytestmark = pytest.mark.usefixtures("datasets_cache")
 DEFAULTS = OmegaConf.load(Path(__file__).parents[2] / "recipes" / "rag_r1_defaults.yaml")
 
 

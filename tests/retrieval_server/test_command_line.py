@@ -117,7 +117,8 @@ def test_what_does_not_fit_is_refused_with_one_sentence(capsys, argv, sentence):
     assert sentence in refused(capsys, *argv)
 
 
-def test_help_has_groups_texts_and_defaults(capsys):
+def test_help_has_groups_texts_and_defaults(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as ended:
         parsed("--help")
     shown = capsys.readouterr().out
