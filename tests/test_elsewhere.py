@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +12,13 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-#: Files whose results depend on the processor's products, or on what a process inherits.
+#: What depends on the products of a processor, or on what a process inherits.
 SENSITIVE = (
-    "benchmarks/test_encoder_alternatives.py",
-    "evaluation/test_serving.py",
-    "evaluation/test_traces.py",
+    "evaluation/test_serving.py::test_the_server_ends_with_the_command_whatever_ends_that",
+    "evaluation/test_traces.py::test_an_interrupted_run_waits_for_what_is_under_way_and_asks_nothing_twice",
     "pipeline/test_processes.py",
-    "retrieval_server/encode",
+    "retrieval_server/encode/test_encoder.py",
+    "retrieval_server/encode/test_openvino_model.py",
     "retrieval_server/test_guarantee.py",
     "retriever/test_loss.py",
 )
@@ -41,13 +42,23 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="left out: taskset an
 
 
 def elsewhere(*words: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        ["bash", str(TESTS / "elsewhere.sh"), *words],
+    command = ["bash", str(TESTS / "elsewhere.sh"), *words]
+    process = subprocess.Popen(
+        command,
         cwd=TESTS.parent,
         env={**os.environ, "PYTHONPATH": str(TESTS.parent), **environment},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
+    try:
+        output, errors = process.communicate()
+    finally:
+        if process.returncode is None:  # the tests are told to end: what the command runs ends with it
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 @linux
