@@ -32,11 +32,14 @@ import yaml
 from rag_r1.afterwards import newest_checkpoint
 from rag_r1.demo.evaluation import evaluation
 from rag_r1.demo.run import KEEP_POLICY, run_demo
-from rag_r1.demo.server import ROOT, build_index, retrieval_server
+from rag_r1.demo.server import build_index, retrieval_server
 from rag_r1.demo.world import KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import evaluate
 from rag_r1.evaluation.search_figures import CALLED
 from rag_r1.probes import PROBES
+from rag_r1.recipe_files import RECIPES
+
+ROOT = Path(__file__).resolve().parents[1]
 
 #: The kinds whose answers cannot be guessed.
 NOT_GUESSED = ("one_hop", "bridge", "both")
@@ -45,7 +48,7 @@ CLOSED_BOOK_AT_MOST, WITHHELD_AT_MOST = 0.05, 0.5
 
 def protocol_of(recipe: str) -> str:
     """The protocol that a demo recipe trains."""
-    settings = yaml.safe_load((ROOT / "recipes" / "demo" / f"{recipe}.yaml").read_text(encoding="utf-8"))
+    settings = yaml.safe_load((RECIPES / "demo" / f"{recipe}.yaml").read_text(encoding="utf-8"))
     return settings["rag_r1"]["protocol"]
 
 

@@ -48,7 +48,7 @@ def after_sft(model: Path) -> list[str]:
         "train it further, with reinforcement learning:",
         command(
             [
-                *("rag-r1", "train", "--recipe", "recipes/rag_r1/ppo_mq"),
+                *("rag-r1", "train", "--recipe", "rag_r1/ppo_mq"),
                 f"actor_rollout_ref.model.path={model}",
                 *("data.train_files=TRAIN", "data.val_files=TEST", "rag_r1.retriever.url=URL"),
             ]
@@ -66,7 +66,7 @@ def after_demo(out: Path, checkpoint: Path | None, evaluation: Sequence[str]) ->
         *lines,
         f"the trained policy, a Hugging Face model: {checkpoint / 'actor' / 'huggingface'}",
         "does it search, or does it already know? With its retrieval server in another terminal:",
-        command(["python", "retrieval_server/start_retrieval.py", *index]),
+        command(["rag-r1", "index", "serve", *index]),
         command(["rag-r1", "eval", "--card", "--corpus", str(out / "data" / "corpus.jsonl"), *evaluation]),
     ]
 

@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "replay questions, and keep those of the right difficulty; resumable",
     ),
     "train": ("rag_r1.train", "check a recipe, its data, model and retrieval server, then train with veRL"),
+    "recipes": ("rag_r1.recipes_command", "the shipped recipes: list them, show one, copy one"),
     "stages": ("rag_r1.stages", "train in stages, each from the model of the previous one; resumable"),
     "eval": (
         "rag_r1.evaluation.evaluate",

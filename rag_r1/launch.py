@@ -16,7 +16,8 @@ from pathlib import Path
 from rag_r1.afterwards import after_training
 from rag_r1.neighbours import warn_of_other_trainings
 from rag_r1.pipeline.processes import run_here
-from rag_r1.train import Recipe, RecipeError, compose_recipe
+from rag_r1.recipe_files import Recipe, RecipeError
+from rag_r1.train import compose_recipe
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

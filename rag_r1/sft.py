@@ -25,15 +25,16 @@ from rag_r1.afterwards import after_sft
 from rag_r1.command_line import Arguments, Overrides, argument, quoted, read_arguments
 from rag_r1.import_path import find_beside_the_caller
 from rag_r1.pipeline.processes import run_here
+from rag_r1.recipe_files import Recipe, RecipeError
 from rag_r1.sft_resume import begin_next_epoch
 from rag_r1.stages import StageError, locked
-from rag_r1.train import Recipe, RecipeError, compose_what_fits
+from rag_r1.train import compose_what_fits
 
 #: The link to the chosen model, and veRL's log, in `trainer.default_local_dir`.
 MODEL, METRICS = "model", "metrics.jsonl"
 _VERL, _CPU = "verl.trainer.sft_trainer", "rag_r1.plugin.cpu.sft_trainer"
 _NO_SFT = (
-    "no recipe for SFT, whose defaults have - /sft_trainer_engine, as in recipes/rag_r1/sft/qwen_7b; "
+    "no recipe for SFT, whose defaults have - /sft_trainer_engine, as in rag_r1/sft/qwen_7b; "
     "for reinforcement learning use `rag-r1 train`"
 )
 
@@ -42,14 +43,16 @@ Fine-tune a model on samples that `rag-r1 sft-data` made. Checks first what can 
 (configuration, model, data), reports all problems at once, and then runs veRL's SFT trainer.
 
 example:
-  rag-r1 sft --recipe recipes/rag_r1/sft/qwen_7b --data data/sft model.path=Qwen/Qwen2.5-7B-Instruct
+  rag-r1 sft --recipe rag_r1/sft/qwen_7b --data data/sft model.path=Qwen/Qwen2.5-7B-Instruct
 """
 
 
 class SftArguments(Arguments):
     """A recipe, its data, and what is changed in it."""
 
-    recipe: str = argument("a recipe: path of a YAML file, e.g. recipes/rag_r1/sft/qwen_7b", "RECIPE")
+    recipe: str = argument(
+        "a shipped recipe (`rag-r1 recipes`), e.g. rag_r1/sft/qwen_7b, or a YAML", "RECIPE"
+    )
     data: Path | None = argument(
         "folder with train.parquet and validation.parquet (`rag-r1 sft-data`); sets data.train_files and "
         "data.val_files",
@@ -133,8 +136,7 @@ def launch(device: str, processes: int, recipe: Recipe, overrides: Sequence[str]
         _CPU if device == "cpu" else _VERL,
         f"--config-path={recipe.folder}",
         f"--config-name={recipe.name}",
-        *recipe.overrides,
-        *overrides,
+        *recipe.arguments(overrides),
     ]
 
 

@@ -31,7 +31,7 @@ stage, stage2:key=value one for stage 2 only; {stage} in a value is replaced by 
 
 example:
   rag-r1 stages --out outputs/r1_searcher \\
-      --recipe recipes/r1_searcher/stage1_qwen --recipe recipes/r1_searcher/stage2_qwen \\
+      --recipe r1_searcher/stage1_qwen --recipe r1_searcher/stage2_qwen \\
       actor_rollout_ref.model.path=Qwen/Qwen2.5-7B \\
       data.train_files=data/stage{stage}/train.parquet data.val_files=data/stage{stage}/test.parquet \\
       rag_r1.retriever.url=http://127.0.0.1:8000 stage1:trainer.total_epochs=3

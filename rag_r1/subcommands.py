@@ -1,7 +1,9 @@
 """Commands that only have subcommands: `rag-r1` and `rag-r1 retriever`.
 
-Each subcommand is a module with ``main(arguments) -> exit status`` and its own `--help`; it is imported when
-it is called, so that `--help` is fast and a subcommand imports only what it needs.
+Each subcommand is a module with ``main(arguments) -> exit status``, or another such function of a module, and
+has its own `--help`; it is imported when it is called, so that `--help` is fast and a subcommand imports only
+what it needs. If that is not installed, because it belongs to an extra, the command ends with one sentence
+that names the extra's pip command.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
-#: Subcommand -> the module with its `main`, and what it does.
+from rag_r1.installation import remedy_for
+
+#: Subcommand -> the module with its `main` (or `module:function`), and what it does.
 Commands = Mapping[str, tuple[str, str]]
 
 
@@ -32,4 +36,14 @@ def run(prog: str, about: str, commands: Commands, arguments: Sequence[str] | No
     if command not in commands:
         print(f"{prog}: there is no command {command!r}\n\n{usage(prog, about, commands)}", file=sys.stderr)
         return 2
-    return import_module(commands[command][0]).main(rest)
+    module, _, function = commands[command][0].partition(":")
+    try:
+        return getattr(import_module(module), function or "main")(rest)
+    except ModuleNotFoundError as error:
+        remedy = remedy_for(error.name or "", command)
+        if remedy is None:
+            raise
+        print(
+            f"error: {prog} {command} needs {error.name}, which is not installed: {remedy}", file=sys.stderr
+        )
+        return 1

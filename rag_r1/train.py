@@ -6,8 +6,8 @@ what was trained (launch.py). A user's own files and modules are
 searched for in the folder from which the command is started. Ray's workers may run in another folder, so
 relative names of existing files are passed on as absolute paths.
 
-Your own recipe may be anywhere and may name the shipped fragments in its defaults list (`- /rag_r1_defaults`,
-`- /platform/cpu`): the shipped folder is on Hydra's search path too.
+Your own recipe may be anywhere and may build on a shipped one (`defaults: [rag_r1/grpo, _self_]`) or on the
+fragments of which these are made (`- /rag_r1_defaults`, `- /platform: cpu`): recipe_files.py says how.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from rag_r1.command_line import Arguments, Overrides, argument, read_arguments
 from rag_r1.import_path import find_beside_the_caller
+from rag_r1.recipe_files import Recipe, RecipeError
 
 #: veRL's key for modules that its processes import at start, and ours.
 SESSION_TRAINERS = (
     "ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES=rag_r1.session_trainers"
 )
-RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 #: Keys whose values may be the user's files or folders.
 _PATHS = (
     "rag_r1.protocol",
@@ -43,60 +42,11 @@ server), reports all problems at once, and then runs veRL: python -m verl.traine
 recipe and overrides.
 
 example:
-  rag-r1 train --recipe recipes/rag_r1/ppo_mq \\
+  rag-r1 train --recipe rag_r1/ppo_mq \\
       actor_rollout_ref.model.path=/models/qwen \\
       data.train_files=/data/train.parquet data.val_files=/data/test.parquet \\
       rag_r1.retriever.url=http://127.0.0.1:8000 trainer.total_training_steps=10
 """
-
-
-class RecipeError(ValueError):
-    """A recipe that cannot be found or composed; the message names the recipe or the key."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Where Hydra finds a recipe: the folder that it searches, and the name in it."""
-
-    folder: Path
-    name: str
-
-    @classmethod
-    def find(cls, given: str) -> Recipe:
-        """From a path with or without `.yaml`, relative to the working directory or to the project's root."""
-        for base in (Path.cwd(), RECIPES.parent, RECIPES):
-            path = (base / given).resolve()
-            path = path if path.suffix == ".yaml" else path.with_name(path.name + ".yaml")
-            if path.is_file():
-                folder = next(
-                    (p for p in path.parents if (p / "rag_r1_defaults.yaml").is_file()), path.parent
-                )
-                return cls(folder, path.relative_to(folder).with_suffix("").as_posix())
-        known = ", ".join(sorted(p.relative_to(RECIPES.parent).with_suffix("").as_posix() for p in shipped()))
-        raise RecipeError(f"there is no recipe {given!r}; use the path of a YAML file, e.g. one of {known}")
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self.folder / f"{self.name}.yaml"
-
-    @property
-    def overrides(self) -> list[str]:
-        """Overrides with which a recipe from elsewhere also finds the shipped fragments and veRL's own."""
-        if self.folder == RECIPES:
-            return []
-        return [f'hydra.searchpath=["pkg://verl.trainer.config","file://{RECIPES}"]']
-
-    def command(self, overrides: Sequence[str]) -> list[str]:
-        """veRL's own command for this recipe."""
-        main = [sys.executable, "-m", "verl.trainer.main_ppo"]
-        return [
-            *main,
-            f"--config-path={self.folder}",
-            f"--config-name={self.name}",
-            *self.overrides,
-            *overrides,
-        ]
 
 
 def session_overrides(config: Any) -> list[str]:
@@ -105,11 +55,6 @@ def session_overrides(config: Any) -> list[str]:
     if not str(config.trainer.v1.trainer_mode).startswith("sessions_"):
         return []
     return [f"++{SESSION_TRAINERS}"]
-
-
-def shipped() -> list[Path]:
-    """The recipes of this project: the files with veRL's trainer in their defaults list."""
-    return [path for path in RECIPES.rglob("*.yaml") if "- /ppo_trainer" in path.read_text(encoding="utf-8")]
 
 
 def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
@@ -122,7 +67,7 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
 
     try:
         with initialize_config_dir(str(recipe.folder), version_base=None):
-            config = compose(recipe.name, overrides=[*recipe.overrides, *overrides])
+            config = compose(recipe.name, overrides=recipe.arguments(overrides))
         if config.get("rag_r1") is not None:
             OmegaConf.to_container(config.rag_r1, resolve=True)
         return config
@@ -194,7 +139,7 @@ def whole_paths(config: Any) -> list[str]:
 class TrainArguments(Arguments):
     """A recipe and what is changed in it."""
 
-    recipe: str = argument("a recipe: path of a YAML file, e.g. recipes/rag_r1/ppo_mq", "RECIPE")
+    recipe: str = argument("a shipped recipe (`rag-r1 recipes`), e.g. rag_r1/ppo_mq, or a YAML", "RECIPE")
     check_only: bool = argument("run the checks and stop", default=False)
     leave_model: bool = argument(
         "refuse settings with which the end leaves no model, as rag-r1 stages does", default=False

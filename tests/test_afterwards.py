@@ -15,9 +15,8 @@ from rag_r1.command_line import read_arguments
 from rag_r1.demo.evaluation import evaluation
 from rag_r1.evaluation.evaluate import EvalArguments
 from rag_r1.evaluation.report import ReportArguments
-from rag_r1.train import Recipe, compose_recipe
-
-ROOT = Path(__file__).parents[1]
+from rag_r1.recipe_files import Recipe
+from rag_r1.train import compose_recipe
 
 
 def config(folder: Path, **ours):
@@ -137,7 +136,7 @@ def test_after_sft_its_model_is_evaluated_and_trained_further():
     evaluate, train = commands(after_sft(Path("outputs/sft/model")))
     assert read_arguments(EvalArguments, evaluate[2:], description="").model == "outputs/sft/model"
     assert "actor_rollout_ref.model.path=outputs/sft/model" in train
-    assert (ROOT / f"{train[train.index('--recipe') + 1]}.yaml").is_file()
+    assert Recipe.find(train[train.index("--recipe") + 1]).path.is_file()
 
 
 @pytest.mark.parametrize("protocol", ["rag_r1_mq", "r1_searcher"])
@@ -146,7 +145,7 @@ def test_after_the_demo_its_policy_has_a_search_card(tmp_path, protocol):
     words = evaluation(found, tmp_path / "val.parquet", protocol, "http://127.0.0.1:8000", tmp_path / "card")
     lines = after_demo(tmp_path, found, words)
     server, card = commands(lines)
-    assert (ROOT / server[1]).is_file()
+    assert server == [*("rag-r1", "index", "serve"), *("--index", str(tmp_path / "index"), "--port", "8000")]
     given = read_arguments(EvalArguments, card[2:], description="")
     assert given.card and Path(given.prompt).is_file()
     topk = 3 if protocol == "r1_searcher" else 2

@@ -7,9 +7,8 @@ from typing import Any
 
 import yaml
 
-from rag_r1.demo.server import ROOT
+from rag_r1.recipe_files import RECIPES
 
-_RECIPES = ROOT / "recipes" / "demo"
 _PROMPT = Path(__file__).parent / "prompt.txt"
 #: Asked for once and never again, so a cache would only hide the time of a search.
 NO_CACHE = "rag_r1.retriever.cache_size=0"
@@ -41,7 +40,7 @@ def _settings(protocol: str) -> dict[str, dict[str, Any]]:
     """The demo's settings for a protocol, as the recipes have them."""
     found: dict[str, dict[str, Any]] = {}
     for name in ("_common", *(["_r1_searcher"] if protocol == "r1_searcher" else [])):
-        recipe = yaml.safe_load((_RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
+        recipe = yaml.safe_load((RECIPES / "demo" / f"{name}.yaml").read_text(encoding="utf-8"))
         for section in ("rag_r1", "data"):
             found[section] = {**found.get(section, {}), **recipe.get(section, {})}
     return found

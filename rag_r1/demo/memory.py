@@ -33,17 +33,24 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
-from rag_r1.demo.memory_policy import made_of, measured, memory_base, memory_protocol, warm_start
+from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, quoted, read_arguments
+from rag_r1.demo.memory_policy import (
+    made_of,
+    measured,
+    memory_base,
+    memory_protocol,
+    protocol_file,
+    warm_start,
+)
 from rag_r1.demo.memory_text import draw, markdown
 from rag_r1.demo.pages import pages_data, write_pages
 from rag_r1.demo.report import summarise
-from rag_r1.demo.run import DemoError, Ground, protocol_of, run_demo
-from rag_r1.demo.server import ROOT, ServerError
+from rag_r1.demo.run import OUTPUTS, DemoError, Ground, protocol_of, run_demo
+from rag_r1.demo.server import ServerError
 from rag_r1.evaluation.report import write_text
 from rag_r1.records import records_by_step
 
-#: Arm -> its recipe in recipes/demo.
+#: Arm -> its recipe in the folder `demo` of the recipes.
 RECIPES = {"memory": "memory_grpo", "plain": "memory_plain", "ppo": "memory_ppo"}
 _FINISHED = "memory.json"
 
@@ -57,7 +64,7 @@ class MemoryArguments(Arguments):
         ("ARM", ...),
         default=["memory", "plain"],
     )
-    out: Path = argument("folder of the comparison", "DIR", default=ROOT / "outputs" / "demo" / "memory")
+    out: Path = argument("folder of the comparison", "DIR", default=OUTPUTS / "memory")
     measure: Positive | None = argument(
         "measure the warm starts on so many questions instead of training", "N", default=None
     )
@@ -99,7 +106,7 @@ class Arm:
         print(f"seed {seed}: training {self.name}")
         recipe, ground = RECIPES[self.name], self.ground()
         protocol = protocol_of(recipe)
-        given = [f"rag_r1.protocol={ROOT / protocol}"] if protocol.endswith(".yaml") else []
+        given = [f"rag_r1.protocol={quoted(protocol_file(protocol))}"] if protocol.endswith(".yaml") else []
         results = run_demo(recipe, folder, seed, [*given, *overrides], timeout_s, ground)
         told = {
             "arm": self.name,

@@ -33,28 +33,32 @@ from rag_r1.demo.policy import demo_setup, load_policy, policy_path
 from rag_r1.demo.reading import name_tokens
 from rag_r1.demo.scripted import train_policy, weighted
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.server import ROOT
 from rag_r1.demo.sft import Part, Row
 from rag_r1.demo.simulate import roll_out, scores_by_kind
 from rag_r1.demo.world import PROMPT, YEARS, DemoData
 from rag_r1.protocols import Protocol, load_protocol
+from rag_r1.recipe_files import RECIPES
 
 #: The embedded policy from which the base is made, and the protocol that the base learns.
 EMBEDDED, BASE_PROTOCOL = "rag_r1_sq", "agentic_rag_en"
 _NOTHING = ({"id": "0", "contents": "nothing"},)
 BASE = Part(steps=480, warmup=10, lr=2e-3, matrix_lr=4e-3)
 WARM = Part(steps=120, warmup=5, lr=1e-3, matrix_lr=1e-3)
-_RECIPES = ROOT / "recipes" / "demo"
 
 
 def memory_protocol(name: str) -> Protocol:
-    """A protocol of the recipes, by name or as a file below the repository's root, with the demo's prompt."""
-    return load_protocol(str(ROOT / name) if name.endswith(".yaml") else name, PROMPT)
+    """A protocol of the recipes, by name or as a file of this package, with the demo's prompt."""
+    return load_protocol(str(protocol_file(name)) if name.endswith(".yaml") else name, PROMPT)
+
+
+def protocol_file(name: str) -> Path:
+    """The file of a protocol that a recipe names as `rag_r1/demo/FILE`."""
+    return Path(__file__).parent / Path(name).name
 
 
 def memory_budget() -> Budget:
-    """The limits of an episode in the recipes (recipes/demo/_memory.yaml)."""
-    settings = yaml.safe_load((_RECIPES / "_memory.yaml").read_text(encoding="utf-8"))
+    """The limits of an episode in the recipes (demo/_memory)."""
+    settings = yaml.safe_load((RECIPES / "demo" / "_memory.yaml").read_text(encoding="utf-8"))
     data, context = settings["data"], settings["actor_rollout_ref"]["rollout"]["max_model_len"]
     limits = RowLimits(data["max_prompt_length"], data["max_response_length"], context)
     return limits.within(Budget.from_config(settings["rag_r1"]["agent"], limits.response_tokens))

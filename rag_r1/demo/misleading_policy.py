@@ -24,13 +24,13 @@ from rag_r1.demo.policy import demo_setup, load_policy, policy_path
 from rag_r1.demo.reading import name_tokens
 from rag_r1.demo.scripted import train_policy, weighted
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.server import ROOT
 from rag_r1.demo.sft import Part
 from rag_r1.demo.world import demo_protocol
 from rag_r1.protocols import Protocol
+from rag_r1.recipe_files import RECIPES
 
 PROTOCOL = "rag_r1_sq"
-RECIPE = ROOT / "recipes" / "agentic_r" / "agent_demo.yaml"
+RECIPE = RECIPES / "agentic_r" / "agent_demo.yaml"
 BASE = Part(steps=420, warmup=10, lr=1.5e-3, matrix_lr=3e-3)
 WARM = Part(steps=80, warmup=5, lr=7e-4, matrix_lr=7e-4)
 _NOTHING = ({"id": "0", "contents": "nothing"},)

@@ -1,9 +1,9 @@
 """The embedded demo end to end: a world, an index, a retrieval server and a real veRL training.
 
-    python -m rag_r1.demo.run --recipe grpo
+    rag-r1 demo --recipe grpo
 
 writes the invented world's corpus and questions, builds a BM25 index, starts the retrieval server, runs
-`verl.trainer.main_ppo` with the recipe `recipes/demo/<name>.yaml` from the warm start in `policy/`, and
+`verl.trainer.main_ppo` with the recipe `demo/<name>` from the warm start in `policy/`, and
 prints a table and draws a picture at the end. Nothing is downloaded. `key=value` arguments are Hydra
 overrides of the recipe.
 """
@@ -20,9 +20,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import yaml
+from pydantic import AfterValidator
 from tqdm import tqdm
 
 from rag_r1.afterwards import after_demo, newest_checkpoint
@@ -30,14 +31,16 @@ from rag_r1.command_line import Arguments, CheckedOverrides, argument, read_argu
 from rag_r1.demo.evaluation import evaluation
 from rag_r1.demo.policy import POLICIES, policy_path
 from rag_r1.demo.report import make_report, markdown
-from rag_r1.demo.server import ROOT, build_index, retrieval_server
+from rag_r1.demo.server import build_index, retrieval_server
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.import_path import find_beside_the_caller
 from rag_r1.neighbours import warn_of_other_trainings
 from rag_r1.pipeline.processes import end_session
 from rag_r1.protocols import Protocol
+from rag_r1.recipe_files import RECIPES, Recipe
 
-RECIPES = ROOT / "recipes"
+#: Where runs are written, a folder for each recipe; below the working directory.
+OUTPUTS = Path("outputs", "demo")
 #: Saves the policy of the last step, as a Hugging Face model only.
 KEEP_POLICY = (
     "trainer.save_freq=1000000",
@@ -94,9 +97,7 @@ def run_demo(
     build_index(out / "data" / "corpus.jsonl", out / "index", "--backend", "bm25")
     print("3/4 starting the retrieval server")
     with retrieval_server(out / "index", out / "server.log") as url:
-        command = [
-            *(sys.executable, "-m", "verl.trainer.main_ppo"),
-            *("--config-path", str(RECIPES), "--config-name", f"demo/{recipe}"),
+        changes = [
             f"data.train_files={out / 'data' / 'train.parquet'}",
             f"data.val_files={out / 'data' / 'val.parquet'}",
             f"data.seed={seed}",
@@ -109,7 +110,7 @@ def run_demo(
             *overrides,
         ]
         print(f"4/4 training with veRL, Ray, FSDP and vLLM; log: {out / 'train.log'}")
-        train(command, out, timeout_s)
+        train(Recipe.find(f"demo/{recipe}").command(changes), out, timeout_s)
     seconds = round(time.monotonic() - started, 1)
     return make_report(out, {"recipe": recipe, "seed": seed, "seconds": seconds})
 
@@ -173,10 +174,19 @@ def _show(bar: tqdm, entry: dict) -> None:
             print(f"  step {entry['step']:>3}  {progress}", flush=True)
 
 
+def _known_recipe(given: str) -> str:
+    name = given.removeprefix("recipes/").removeprefix("demo/").removesuffix(".yaml")
+    if name not in (known := recipe_names()):
+        raise ValueError(f"argument --recipe: must be one of {', '.join(known)}, not {given!r}")
+    return name
+
+
 class DemoArguments(Arguments):
     """Which training, and what is changed in it."""
 
-    recipe: Literal[tuple(recipe_names())] = argument("which training", default="grpo")
+    recipe: Annotated[str, AfterValidator(_known_recipe)] = argument(
+        f"which training: {', '.join(recipe_names())}", "NAME", default="grpo"
+    )
     seed: int = argument("of the world, its questions and their order", default=0)
     out: Path | None = argument(
         "folder for everything the run writes (default: outputs/demo/RECIPE)", default=None
@@ -189,14 +199,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = read_arguments(
         DemoArguments,
         argv,
-        prog="python -m rag_r1.demo.run",
+        prog="rag-r1 demo",
         description="Watch a tiny language model learn to search, on this machine, in a few minutes.",
         epilog="key=value arguments change the recipe, for example trainer.total_training_steps=5",
     )
     find_beside_the_caller()
     # On SIGTERM, stop the server and the training too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    out = (args.out or ROOT / "outputs" / "demo" / args.recipe).resolve()
+    out = (args.out or OUTPUTS / args.recipe).resolve()
     try:
         results = run_demo(args.recipe, out, args.seed, [*KEEP_POLICY, *args.overrides], args.timeout)
     except RuntimeError as error:

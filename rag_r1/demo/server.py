@@ -15,9 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-_SCRIPTS = ROOT / "retrieval_server"
-
 
 class ServerError(RuntimeError):
     """The index could not be built, or the server did not start; the message ends with its last output."""
@@ -27,7 +24,8 @@ def build_index(corpus: Path, out: Path, *options: str, timeout_s: float = 600) 
     """Build an index folder from a corpus file; `options` are those of `rag-r1 index build`."""
     command = [
         sys.executable,
-        str(_SCRIPTS / "build_index.py"),
+        "-m",
+        "retrieval_server.build_index",
         "--corpus",
         str(corpus),
         "--out",
@@ -47,7 +45,8 @@ def retrieval_server(index: Path, log: Path, *options: str, wait_s: float = 300)
     url = f"http://127.0.0.1:{port}"
     command = [
         sys.executable,
-        str(_SCRIPTS / "start_retrieval.py"),
+        "-m",
+        "retrieval_server.start_retrieval",
         "--index",
         str(index),
         "--port",

@@ -2,7 +2,7 @@
 
     python -m rag_r1.demo.sq_mq --seeds 0 1 2
 
-trains for each seed a single-query policy (recipes/demo/ppo_sq.yaml) and a multi-query one (ppo_mq.yaml) in
+trains for each seed a single-query policy (the recipe demo/ppo_sq) and a multi-query one (demo/ppo_mq) in
 the world of that seed, and then evaluates both with `rag-r1 eval` on its held-out questions: greedily, one
 question in flight, with a search that takes 0.3 s (a delay in front of the real retrieval server). What is
 compared is EM, search rounds (turns with a search: RAG-R1's "retrievals") and seconds a question, for each
@@ -34,8 +34,8 @@ from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument,
 from rag_r1.demo.evaluation import NO_CACHE, evaluation
 from rag_r1.demo.loopback import DelayingProxy
 from rag_r1.demo.policy import policy_path
-from rag_r1.demo.run import KEEP_POLICY, DemoError, run_demo
-from rag_r1.demo.server import ROOT, ServerError, build_index, retrieval_server
+from rag_r1.demo.run import KEEP_POLICY, OUTPUTS, DemoError, run_demo
+from rag_r1.demo.server import ServerError, build_index, retrieval_server
 from rag_r1.demo.sq_mq_text import markdown
 from rag_r1.demo.world import INDEPENDENT, KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import evaluate
@@ -56,7 +56,7 @@ class SqMqArguments(Arguments):
     """Which seeds and policies, and how they are asked."""
 
     seeds: list[int] = argument("of the worlds and of their questions", ("SEED", ...), default=[0])
-    out: Path = argument("folder of the comparison", "DIR", default=ROOT / "outputs" / "demo" / "sq_mq")
+    out: Path = argument("folder of the comparison", "DIR", default=OUTPUTS / "sq_mq")
     policies: list[Path] = argument(
         "evaluate these two instead of training: Hugging Face folders, or checkpoints of veRL",
         ("SQ", "MQ"),

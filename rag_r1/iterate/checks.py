@@ -22,10 +22,9 @@ from rag_r1.iterate.commands import Commands
 from rag_r1.iterate.plan import Plan
 from rag_r1.iterate.server import UNKNOWN, facts_of
 from rag_r1.pipeline.lock import PipelineError
+from rag_r1.recipe_files import Recipe, RecipeError
 from rag_r1.retriever.data import DataArguments
-from rag_r1.retriever.train_options import RecipeError as OptionsRecipeError
 from rag_r1.retriever.train_options import TrainOptions, with_recipe
-from rag_r1.train import Recipe, RecipeError
 
 #: Flags that the loop sets itself.
 _PLAYING = {"data", "questions", "model", "protocol", "retriever_url", "out", "overrides"}
@@ -121,7 +120,7 @@ def _options(plan: Plan) -> Iterator[str]:
             yield problem
     try:
         words = with_recipe(commands.retriever_words(somewhere, None, somewhere))
-    except OptionsRecipeError as error:
+    except RecipeError as error:
         yield f"retriever.recipe: {error}"
         return
     _, problem = _read(TrainOptions, words)

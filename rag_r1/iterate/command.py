@@ -32,6 +32,7 @@ from rag_r1.iterate.table import MARKDOWN, rows_of, write_table
 from rag_r1.pipeline.folder import PipelineFolder, Step
 from rag_r1.pipeline.lock import PipelineError
 from rag_r1.pipeline.processes import end_leftovers, mark_children, run_to_end
+from rag_r1.recipe_files import RecipeError, find_file
 
 STATE, LOG, SERVED = "state.json", "log.txt", "served.json"
 _DESCRIPTION = """\
@@ -41,7 +42,7 @@ running server takes it, and the next round begins. Each change is evaluated on 
 the same command goes on where it was interrupted, at any step.
 
 example:
-  rag-r1 iterate --recipe recipes/agentic_r/iterate.yaml --rounds 2 --out outputs/agentic_r --dry-run
+  rag-r1 iterate --recipe agentic_r/iterate --rounds 2 --out outputs/agentic_r --dry-run
 
 With --dry-run it checks the recipe, and prints the steps and their commands; without, it takes them. The
 recipe is a YAML with the sections agent, data, retriever, index, server and evaluation; the guide
@@ -52,11 +53,20 @@ docs/guides/agentic_r.md explains its keys. Words key=value change one: agent.mo
 class IterateArguments(Arguments):
     """Which loop, how long, and where."""
 
-    recipe: Path = argument("YAML that describes the loop", "FILE")
+    recipe: Path = argument(
+        "YAML file that describes the loop, or a shipped one, e.g. agentic_r/iterate", "RECIPE"
+    )
     out: Path = argument("folder of the loop; run again, the command goes on where it was interrupted", "DIR")
     rounds: Positive = argument("a finished loop goes on with a larger number", "K", default=2)
     dry_run: bool = argument("check the recipe, print the steps and their commands, and end", default=False)
     overrides: CheckedOverrides = argument("a key of the recipe", "key=value", default=[])
+
+
+def _file(recipe: Path) -> Path:
+    try:
+        return find_file(recipe, ".yaml")
+    except RecipeError as error:
+        raise PlanError([str(error)]) from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # On SIGTERM, end everything that was started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        plan = read_plan(given.recipe, given.overrides)
+        plan = read_plan(_file(given.recipe), given.overrides)
         if problems := problems_of(plan):
             raise PlanError([f"{given.recipe}: {problem}" for problem in problems])
         out = given.out.resolve()

@@ -40,13 +40,15 @@ from rag_r1.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.demo.misleading import TRAIN, Misleading, misleading_data, write_misleading
 from rag_r1.demo.misleading_policy import PROTOCOL, RECIPE, made_of, protocol, warm_start
 from rag_r1.demo.misleading_recall import recall_of
-from rag_r1.demo.server import ROOT, ServerError, build_index
+from rag_r1.demo.run import OUTPUTS
+from rag_r1.demo.server import ServerError, build_index
 from rag_r1.demo.small_encoder import make_encoder
 from rag_r1.demo.world import PROMPT_FILE
 from rag_r1.evaluation.report import write_text
 from rag_r1.iterate.commands import flags
 from rag_r1.iterate.miniature_text import draw, markdown
 from rag_r1.pipeline.lock import hold
+from rag_r1.recipe_files import RECIPES
 
 ARMS = ("loop", "control")
 #: Until the first retriever both arms are the same run.
@@ -55,8 +57,8 @@ _SHARED = ("start", "round1/agent", "round1/agent_evaluation")
 DATA_QUESTIONS, HELD_OUT = 150, 150
 #: Passages that are tried out for each search, and negatives of a row.
 CANDIDATES, NEGATIVES = 6, 4
-RETRIEVER_RECIPE = ROOT / "recipes" / "agentic_r" / "retriever_demo.yaml"
-DEFAULT_OUT = ROOT / "outputs" / "demo" / "agentic_r"
+RETRIEVER_RECIPE = RECIPES / "agentic_r" / "retriever_demo.yaml"
+DEFAULT_OUT = OUTPUTS / "agentic_r"
 FINISHED = "arm.json"
 _DESCRIPTION = """\
 Train a retriever with the agent and the agent with the retriever (Agentic-R), on this machine and with

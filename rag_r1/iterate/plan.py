@@ -1,8 +1,8 @@
 """The YAML that describes a loop: which agent, which retriever, on which questions, and on which machines.
 
-    agent:       {model: models/Qwen2.5-7B, recipe: recipes/rag_r1/ppo_sq, protocol: rag_r1_sq}
+    agent:       {model: models/Qwen2.5-7B, recipe: rag_r1/ppo_sq, protocol: rag_r1_sq}
     data:        {questions: [data/train.parquet], options: {judge_url: ..., judge_model: ...}}
-    retriever:   {recipe: recipes/agentic_r/retriever_gpu.yaml}
+    retriever:   {recipe: agentic_r/retriever_gpu}
     index:       {first: indexes/e5, corpus: [wiki-18.jsonl.gz]}
     server:      {url: http://127.0.0.1:8000}
     evaluation:  {questions: [data/test.parquet]}

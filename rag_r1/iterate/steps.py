@@ -32,7 +32,7 @@ from rag_r1.iterate.plan import Plan, Query
 from rag_r1.iterate.results import data_facts, evaluation_facts
 from rag_r1.pipeline.folder import hash_of_file
 from rag_r1.pipeline.lock import PipelineError
-from rag_r1.train import Recipe
+from rag_r1.recipe_files import Recipe, find_file
 
 #: Options that decide how fast a step is, what it costs or where it asks, and not what its result is.
 _HOW_FAST = frozenset(
@@ -183,7 +183,7 @@ class Loop:
             LoopStep(
                 retriever,
                 {
-                    "recipe": _content(plan.retriever.recipe),
+                    "recipe": _content(find_file(plan.retriever.recipe, ".yaml")),
                     "options": _decisive(plan.retriever.options),
                     "query": plan.retriever.query,
                 },

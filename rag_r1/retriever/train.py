@@ -8,20 +8,21 @@ from collections.abc import Sequence
 from rag_r1.command_line import read_arguments
 from rag_r1.evaluation.corpus.files import CorpusError
 from rag_r1.evaluation.run_folder import RunError
+from rag_r1.recipe_files import RecipeError
 from rag_r1.retriever.encoder_settings import SettingsError
 from rag_r1.retriever.records import RecordsError
-from rag_r1.retriever.train_options import RecipeError, TrainOptions, with_recipe
+from rag_r1.retriever.train_options import TrainOptions, with_recipe
 
 _DESCRIPTION = """\
 Train a retriever: InfoNCE over hard and in-batch negatives, without passages that are known to answer the
 query. Run again, the same command goes on from the last checkpoint.
 
 example:
-  rag-r1 retriever train --recipe recipes/agentic_r/retriever_cpu.yaml \\
+  rag-r1 retriever train --recipe agentic_r/retriever_cpu \\
       --rows data/round1/train.jsonl --corpus corpus.jsonl.gz --out outputs/retriever1
 
 On several GPUs:
-  torchrun --nproc-per-node 8 -m rag_r1.cli retriever train --recipe recipes/agentic_r/retriever_gpu.yaml ...
+  torchrun --nproc-per-node 8 -m rag_r1.cli retriever train --recipe agentic_r/retriever_gpu ...
 """
 _EPILOG = """\
 OUT/model is the trained encoder, with its settings in retriever.json. Build an index of it, whose manifest

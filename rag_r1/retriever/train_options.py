@@ -1,6 +1,6 @@
 """The options of `rag-r1 retriever train`, and the recipes that give them: YAML with their names as keys.
 
-    # recipes/agentic_r/retriever_gpu.yaml
+    # the recipe agentic_r/retriever_gpu
     model: intfloat/e5-base-v2
     query_prefix: "query: "
     batch_size: 256
@@ -19,16 +19,13 @@ from pydantic import Field, model_validator
 
 from rag_r1.command_line import Arguments, Positive, argument
 from rag_r1.options import Must
+from rag_r1.recipe_files import RecipeError, find_file
 from rag_r1.retriever_query import Mode
 
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Must("a number above 0")]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Must("a number of at least 0")]
 Share = Annotated[float, Field(ge=0, lt=1), Must("a number from 0 to below 1")]
 Loggers = Literal["console", "file", "wandb", "tensorboard", "mlflow", "swanlab", "trackio", "clearml"]
-
-
-class RecipeError(ValueError):
-    """A recipe that cannot be used; the message names file and key."""
 
 
 class TrainOptions(Arguments):
@@ -41,8 +38,9 @@ class TrainOptions(Arguments):
     )
     out: Path = argument("folder of the run; run again, the command goes on where it was interrupted", "DIR")
     recipe: Path | None = argument(
-        "YAML with options, replaced by those given here; --no-lora and the like switch its flags off",
-        "FILE",
+        "a shipped recipe, e.g. agentic_r/retriever_gpu, or a YAML file with options; those given here "
+        "replace its own, and --no-lora and the like switch its flags off",
+        "RECIPE",
         default=None,
     )
 
@@ -132,7 +130,7 @@ _FLAGS = [name for name, field in TrainOptions.model_fields.items() if field.ann
 
 
 def with_recipe(arguments: Sequence[str]) -> list[str]:
-    """The arguments with those of the recipe before them, if `--recipe FILE` is among them, and without
+    """The arguments with those of the recipe before them, if `--recipe RECIPE` is among them, and without
     `--no-FLAG`, which switches off a flag of the recipe. Raises RecipeError for a file that cannot be read,
     and for keys that are no options."""
     path = _recipe(arguments)
@@ -163,9 +161,9 @@ def with_recipe(arguments: Sequence[str]) -> list[str]:
 def _recipe(arguments: Sequence[str]) -> Path | None:
     for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
         if word == "--recipe" and following:
-            return Path(following)
+            return find_file(following, ".yaml")
         if word.startswith("--recipe="):
-            return Path(word.partition("=")[2])
+            return find_file(word.partition("=")[2], ".yaml")
     return None
 
 

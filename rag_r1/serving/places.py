@@ -22,11 +22,14 @@ from filelock import FileLock, Timeout
 
 from rag_r1.afterwards import newest_checkpoint
 from rag_r1.demo.evaluation import evaluation
-from rag_r1.demo.server import ROOT, ServerError, build_index, retrieval_server
+from rag_r1.demo.policy import policy_path
+from rag_r1.demo.run import OUTPUTS
+from rag_r1.demo.server import ServerError, build_index, retrieval_server
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.evaluation.evaluate import EvalArguments
 from rag_r1.evaluation.evaluated_model import resolved, served
 from rag_r1.evaluation.run_folder import RunError
+from rag_r1.recipe_files import RECIPES
 from rag_r1.rows import QuestionRow, read_rows
 from rag_r1.serving.app import About
 from rag_r1.serving.arguments import AgentArguments, evaluation_of, with_demo_limits
@@ -110,14 +113,14 @@ def _searched(corpus: Path, out: Path, stack: ExitStack) -> str:
 
 
 def _demo(given: AgentArguments, stack: ExitStack) -> tuple[EvalArguments, About]:
-    run = last_demo_run(ROOT / "outputs" / "demo")
+    run = last_demo_run(OUTPUTS)
     if run is not None:
         _say(f"the policy of {run.folder}")
         url = stack.enter_context(retrieval_server(run.folder / "index", given.out / "search.log"))
         model, protocol, note, examples = run.model, run.protocol, "", run.examples()
     else:
         _say(_UNTRAINED)
-        model, protocol, note = ROOT / "rag_r1" / "demo" / "policy" / _EMBEDDED, _EMBEDDED, _UNTRAINED
+        model, protocol, note = policy_path(_EMBEDDED), _EMBEDDED, _UNTRAINED
         folder = given.out / _WORLD
         shutil.rmtree(folder, ignore_errors=True)
         data = write_demo(folder / "data", demo_protocol(protocol), _SEED, train=1)
@@ -146,7 +149,7 @@ def last_demo_run(outputs: Path) -> DemoRun | None:
     an index and a recipe."""
     found = []
     for folder in outputs.glob("*"):
-        recipe = ROOT / "recipes" / "demo" / f"{folder.name}.yaml"
+        recipe = RECIPES / "demo" / f"{folder.name}.yaml"
         checkpoint = newest_checkpoint(folder / "checkpoints")
         weights = checkpoint and checkpoint / "actor" / "huggingface" / "model.safetensors"
         if weights and weights.is_file() and recipe.is_file() and (folder / "index").is_dir():

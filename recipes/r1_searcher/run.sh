@@ -3,7 +3,8 @@
 #   MODEL=... DATA=... RETRIEVER_URL=... bash recipes/r1_searcher/run.sh [qwen|llama] [--check-only] [key=value ...]
 # See `--help`.
 set -euo pipefail
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
 
 usage() {
   cat <<EOF
@@ -13,8 +14,8 @@ Train a search agent in R1-Searcher's two stages: first to call the search engin
       qwen            base model, bare-text prompt (the default); llama: instruct model, chat template
       MODEL           a model folder, or a name on the Hugging Face Hub
       DATA            a folder with stage1/ and stage2/, each with train.parquet and test.parquet
-                      (data_process/r1_searcher.py; for llama with --protocol r1_searcher_instruct)
-      RETRIEVER_URL   a running retrieval server (retrieval_server/start_retrieval.py)
+                      (python -m data_process.r1_searcher; for llama with --protocol r1_searcher_instruct)
+      RETRIEVER_URL   a running retrieval server (rag-r1 index serve)
       --check-only    run every check of both stages and start nothing
       key=value       sets any key of the recipes, for both stages (Hydra); stage1:key=value for one of them
 
@@ -51,8 +52,11 @@ platform=${RAG_R1_PLATFORM:-cpu}
 if [ -z "${RAG_R1_PLATFORM:-}" ] && nvidia-smi -L 2>/dev/null | grep -q GPU; then platform=gpu; fi
 
 export RAG_R1_PLATFORM=$platform
-# shellcheck source=scripts/setup_env.sh
-source "$root/scripts/setup_env.sh" --run
+# In a clone the environment is made on first use; in an installation from a wheel, the active one is used.
+if [ -f "$root/scripts/setup_env.sh" ]; then
+  # shellcheck source=scripts/setup_env.sh
+  source "$root/scripts/setup_env.sh" --run
+fi
 rag-r1 doctor
 
 # key='value' for Hydra, quoted so that the value may contain anything.
@@ -60,8 +64,8 @@ override() { printf "%s='%s'" "$1" "${2//\'/\\\'}"; }
 # Ray's workers may run in another working directory.
 absolute() { if [ -e "$1" ]; then realpath "$1"; else printf '%s' "$1"; fi; }
 data=$(absolute "$DATA")
-exec rag-r1 stages --out "${OUT:-$root/outputs/r1_searcher/$model}" \
-  --recipe "$root/recipes/r1_searcher/stage1_$model" --recipe "$root/recipes/r1_searcher/stage2_$model" \
+exec rag-r1 stages --out "${OUT:-outputs/r1_searcher/$model}" \
+  --recipe "$here/stage1_$model" --recipe "$here/stage2_$model" \
   "platform=$platform" \
   "$(override actor_rollout_ref.model.path "$(absolute "$MODEL")")" \
   "$(override data.train_files "$data/stage{stage}/train.parquet")" \

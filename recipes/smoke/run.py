@@ -1,7 +1,7 @@
 """Runs the whole pipeline on RAG-R1's HotpotQA questions and a real corpus: data, index, server, training.
 
-The steps are the commands that a user would run: data_process/hotpotqa_search_mq.py, then build_index.py
-and start_retrieval.py of retrieval_server/, then `rag-r1 train --recipe recipes/smoke/hotpotqa`. At the end
+The steps are the commands that a user would run: `python -m data_process.hotpotqa_search_mq`, then
+`rag-r1 index build` and `rag-r1 index serve`, then `rag-r1 train --recipe smoke/hotpotqa`. At the end
 the dumped trajectories are checked: their number, their end status, and that they contain passages.
 """
 
@@ -21,13 +21,15 @@ from typing import Any, Literal
 import yaml
 
 from rag_r1.command_line import Arguments, Overrides, argument, read_arguments
+from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import train
-from rag_r1.demo.server import ROOT, build_index, retrieval_server
+from rag_r1.demo.server import build_index, retrieval_server
+from rag_r1.demo.world import PROMPT_FILE
+from rag_r1.recipe_files import Recipe
 from rag_r1.records import read_records
 
-RECIPE = ROOT / "recipes" / "smoke" / "hotpotqa"
-POLICY = ROOT / "rag_r1" / "demo" / "policy" / "rag_r1_mq"
-PROMPT = ROOT / "rag_r1" / "demo" / "prompt.txt"
+RECIPE = "smoke/hotpotqa"
+POLICY = policy_path("rag_r1_mq")
 INDEX = {
     "bm25": ["--backend", "bm25"],
     "dense": ["--backend", "dense", "--encoder", "minilm", "--max-length", "128"],
@@ -57,27 +59,27 @@ class Inputs:
         if missing:
             raise SmokeError(
                 f"the real data is missing: {', '.join(missing)}. Give its folder with --data or "
-                "RAG_R1_DATA; recipes/smoke/README.md describes its contents"
+                "RAG_R1_DATA; README.md beside this script describes its contents"
             )
         return found
 
 
 def data_folder() -> Path:
     """The data folder: $RAG_R1_DATA, or shared/data beside the project."""
-    return Path(os.environ.get("RAG_R1_DATA") or ROOT.parent / "shared" / "data")
+    return Path(os.environ.get("RAG_R1_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
 
 def questions_to_parquet(inputs: Inputs, out: Path) -> Path:
-    """Run data_process/hotpotqa_search_mq.py into `out`/data. Raises SmokeError with its output."""
-    script = ROOT / "data_process" / "hotpotqa_search_mq.py"
-    command = [sys.executable, script, "--train", inputs.train, "--validation", inputs.validation]
+    """Run data_process.hotpotqa_search_mq into `out`/data. Raises SmokeError with its output."""
+    script = "data_process.hotpotqa_search_mq"
+    command = [sys.executable, "-m", script, "--train", inputs.train, "--validation", inputs.validation]
     done = subprocess.run(
-        [*map(str, command), "--prompt", str(PROMPT), "--out", str(out / "data")],
+        [*map(str, command), "--prompt", str(PROMPT_FILE), "--out", str(out / "data")],
         capture_output=True,
         text=True,
     )
     if done.returncode:
-        raise SmokeError(f"{script.name} failed:\n{done.stdout}{done.stderr}")
+        raise SmokeError(f"{script} failed:\n{done.stdout}{done.stderr}")
     return out / "data"
 
 
@@ -103,7 +105,7 @@ def smoke(
     with retrieval_server(index, out / "server.log") as url:
         print(f"4/4 training; log: {out / 'train.log'}")
         command = [
-            *(sys.executable, "-m", "rag_r1.cli", "train", "--recipe", str(RECIPE)),
+            *(sys.executable, "-m", "rag_r1.cli", "train", "--recipe", RECIPE),
             f"actor_rollout_ref.model.path='{POLICY}'",
             f"data.train_files='{out / 'data' / 'train.parquet'}'",
             f"data.val_files='{out / 'data' / 'test.parquet'}'",
@@ -123,7 +125,7 @@ def _newer(path: Path, other: Path) -> bool:
 
 def expected_trajectories(overrides: Sequence[str] = ()) -> dict[str, int]:
     """How many records the recipe writes: steps x questions x answers, and those of the validation."""
-    recipe = yaml.safe_load(RECIPE.with_suffix(".yaml").read_text(encoding="utf-8"))
+    recipe = yaml.safe_load(Recipe.find(RECIPE).path.read_text(encoding="utf-8"))
     given = dict(override.split("=", 1) for override in overrides)
     steps = int(given.get("trainer.total_training_steps", recipe["trainer"]["total_training_steps"]))
     batch = int(given.get("data.train_batch_size", recipe["data"]["train_batch_size"]))
@@ -167,7 +169,7 @@ class SmokeArguments(Arguments):
         "folder for everything that is written (default: outputs/smoke/BACKEND)", default=None
     )
     timeout: float = argument("of the training", "SECONDS", default=1200)
-    overrides: Overrides = argument("Hydra overrides of recipes/smoke/hotpotqa.yaml", "key=value", default=[])
+    overrides: Overrides = argument("Hydra overrides of the recipe smoke/hotpotqa", "key=value", default=[])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -178,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="recipes/smoke/run.sh",
         description="Data processing, index, retrieval server and two GRPO steps on real data, on this CPU.",
     )
-    out = (options.out or ROOT / "outputs" / "smoke" / options.backend).resolve()
+    out = (options.out or Path("outputs", "smoke") / options.backend).resolve()
     # On SIGTERM, stop the server and the training too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:

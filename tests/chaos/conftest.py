@@ -22,8 +22,10 @@ import pytest
 from aiohttp import web
 
 from rag_r1.demo.loopback import Proxy
-from rag_r1.demo.server import ROOT, build_index
+from rag_r1.demo.server import build_index
 from rag_r1.demo.world import demo_protocol, write_demo
+
+ROOT = Path(__file__).resolve().parents[2]
 
 FAULTS = ("delayed", "500", "truncated", "shape")
 SHAPES = (b"[]", b"null", b'{"result": {}}', b'{"result": [[{"document": 7}]]}', b'{"result": []}')

@@ -17,7 +17,8 @@ from rag_r1.demo.pipeline.steps import Pipeline
 from rag_r1.demo.policy import policy_path
 from rag_r1.pipeline.folder import PipelineError
 from rag_r1.pipeline.processes import MARK
-from rag_r1.train import Recipe, compose_recipe
+from rag_r1.recipe_files import Recipe
+from rag_r1.train import compose_recipe
 
 
 def given(*words: str | Path) -> PipelineArguments:

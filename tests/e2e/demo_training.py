@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +15,9 @@ import psutil
 from left_behind import step_metrics
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.demo.server import ROOT
+from rag_r1.recipe_files import Recipe
+
+ROOT = Path(__file__).resolve().parents[2]
 
 QUESTIONS, GROUP = 4, 8
 #: Small steps, no validation, and the engine that writes down what the actor is trained on.
@@ -40,9 +41,7 @@ class Training:
     ):
         self.out, self.log, self.metrics = out, out / f"{name}.log", out / f"{name}.jsonl"
         policy = policy_path("rag_r1_mq")
-        self._command = [
-            *(sys.executable, "-m", "verl.trainer.main_ppo"),
-            *("--config-path", str(ROOT / "recipes"), "--config-name", "demo/grpo"),
+        changes = [
             *SMALL,
             f"data.train_files={data / 'train.parquet'}",
             f"data.val_files={data / 'val.parquet'}",
@@ -53,6 +52,7 @@ class Training:
             f"hydra.run.dir={out / 'hydra'}",
             *overrides,
         ]
+        self._command = Recipe.find("demo/grpo").command(changes)
         here = Path(__file__).parent
         path = os.pathsep.join([str(here), str(here.parent / "chaos"), os.environ.get("PYTHONPATH", "")])
         self._environment = {

@@ -15,8 +15,9 @@ import yaml
 from rag_r1.demo.misleading import write_misleading
 from rag_r1.demo.misleading_policy import PROTOCOL, made_of, protocol
 from rag_r1.demo.policy import policy_path
-from rag_r1.demo.server import ROOT
 from rag_r1.iterate.miniature import Ground
+
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(3600)]
 

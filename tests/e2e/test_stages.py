@@ -18,9 +18,11 @@ import stage_checks
 from stage_checks import TwoStages
 
 from rag_r1.demo.policy import POLICIES, make_policy, save_policy
-from rag_r1.demo.server import ROOT, build_index, retrieval_server
+from rag_r1.demo.server import build_index, retrieval_server
 from rag_r1.demo.unsearched import NAME, unsearched_tokenizer
 from rag_r1.demo.world import demo_protocol, write_demo
+
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(4000)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from rag_r1.iterate.checks import problems_of
 from rag_r1.iterate.plan import read_plan
 from rag_r1.iterate.steps import Loop
-from rag_r1.train import RECIPES
+from rag_r1.recipe_files import RECIPES
 
 RECIPE = RECIPES / "agentic_r" / "iterate.yaml"
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.demo.server import ROOT
-from rag_r1.train import RECIPES
+from rag_r1.recipe_files import RECIPES
+
+ROOT = Path(__file__).resolve().parents[2]
 
 _spec = importlib.util.spec_from_file_location("smoke_run", RECIPES / "smoke" / "run.py")
 smoke_run = sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from rag_r1.iterate.plan import read_plan
 from rag_r1.preflight.settings import check_given, check_lengths, check_verl
-from rag_r1.train import RECIPES
+from rag_r1.recipe_files import RECIPES
 
 pytestmark = pytest.mark.slow  # a composed recipe takes most of a second
 

@@ -12,8 +12,8 @@ from rag_r1.preflight.model import check_quantisation
 from rag_r1.preflight.sampling import check_filtering, check_sampler
 from rag_r1.preflight.sessions import check_sessions
 from rag_r1.preflight.settings import check_lengths, check_log_probs, check_ours, check_verl
+from rag_r1.recipe_files import RecipeError
 from rag_r1.rewards import RewardSum
-from rag_r1.train import RecipeError
 
 pytestmark = pytest.mark.slow  # composed recipes
 

@@ -17,13 +17,12 @@ from rag_r1.config import RagR1Config
 from rag_r1.preflight.cluster import check_engines, check_reach, check_sharing, is_loopback
 from rag_r1.preflight.sampling import check_filtering, check_sampler_options
 from rag_r1.preflight.settings import check_lengths
-from rag_r1.train import RECIPES, shipped
+from rag_r1.recipe_files import shipped_names
 
 pytestmark = pytest.mark.slow  # composed recipes
 
-RECIPE_NAMES = [path.relative_to(RECIPES.parent).with_suffix("").as_posix() for path in shipped()]
-RECIPE_NAMES = [name for name in RECIPE_NAMES if "/_" not in name]
-ON_GPUS = [name for name in RECIPE_NAMES if "/rag_r1/" in name or "/r1_searcher/" in name]
+RECIPE_NAMES = shipped_names("train")
+ON_GPUS = [name for name in RECIPE_NAMES if name.startswith(("rag_r1/", "r1_searcher/"))]
 #: Nodes of eight GPUs on which a recipe's own numbers can be shared.
 NODES = {"stage1_llama": 2, "stage2_llama": 2, "stage1_qwen": 32, "stage2_qwen": 32}
 NODES |= {"ppo_sq": 16, "ppo_mq": 16, "grpo": 32}

@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 from rag_r1.config import RagR1Config
 from rag_r1.preflight.cluster import check_sharing
 from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_verl
-from rag_r1.train import RECIPES, Recipe, RecipeError, compose_recipe, shipped
+from rag_r1.recipe_files import RECIPES, Recipe, RecipeError, shipped_names
+from rag_r1.train import compose_recipe
 
 pytestmark = pytest.mark.slow  # a composed recipe takes most of a second, and there are forty
 
@@ -231,12 +232,11 @@ def test_no_recipe_holds_an_address_or_an_absolute_path(path: Path):
 
 
 def test_the_gpu_recipes_are_among_the_shipped_ones():
-    names = {path.relative_to(RECIPES.parent).with_suffix("").as_posix() for path in shipped()}
-    assert set(GPU_RECIPES) <= names
+    assert {name.removeprefix("recipes/") for name in GPU_RECIPES} <= set(shipped_names("train"))
 
 
 def test_a_recipe_that_is_not_there_is_named_with_those_that_are():
-    with pytest.raises(RecipeError, match=r"recipes/rag_r1/ppo_m'.*recipes/rag_r1/ppo_mq"):
+    with pytest.raises(RecipeError, match=r"did you mean rag_r1/ppo_mq\?.*rag-r1 recipes"):
         Recipe.find("recipes/rag_r1/ppo_m")
 
 
@@ -258,6 +258,7 @@ def test_the_command_is_verls_own_with_the_overrides_as_given():
         "verl.trainer.main_ppo",
         f"--config-path={RECIPES}",
         "--config-name=rag_r1/grpo",
+        f'hydra.searchpath=["pkg://verl.trainer.config","file://{RECIPES}"]',
         "trainer.nnodes=2",
         "+a.b='x y'",
     ]

@@ -23,7 +23,8 @@ from rag_r1.preflight.parquet import column_problems, scan, scan_problems
 from rag_r1.preflight.sampling import check_sampler
 from rag_r1.preflight.settings import check_exported, check_lengths, check_log_probs, check_ours, check_verl
 from rag_r1.protocols import load_protocol
-from rag_r1.train import Recipe, compose_recipe, main
+from rag_r1.recipe_files import Recipe
+from rag_r1.train import compose_recipe, main
 
 PROTOCOL = load_protocol("rag_r1_mq")
 

@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 
 from rag_r1.config import RagR1Config
 from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_verl
+from rag_r1.recipe_files import RECIPES
 from rag_r1.rewards import RewardSum
-from rag_r1.train import RECIPES
 
 pytestmark = pytest.mark.slow  # a composed recipe takes most of a second, and there are forty
 
@@ -178,7 +178,7 @@ def test_one_command_runs_both_stages_of_a_model(project: Path, arguments: list[
     here = project / "recipes" / "r1_searcher"
     assert done.stdout.splitlines() == [
         "rag-r1 <doctor>",
-        f"rag-r1 <stages> <--out> <{project}/outputs/r1_searcher/{model}>"
+        f"rag-r1 <stages> <--out> <outputs/r1_searcher/{model}>"
         f" <--recipe> <{here}/stage1_{model}> <--recipe> <{here}/stage2_{model}> <platform=gpu>"
         " <actor_rollout_ref.model.path='org/name'>"
         f" <data.train_files='{project}/my data/stage{{stage}}/train.parquet'>"

@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 
 from rag_r1.config import RagR1Config
 from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_verl
-from rag_r1.train import RECIPES, Recipe, compose_recipe
+from rag_r1.recipe_files import RECIPES, Recipe
+from rag_r1.train import compose_recipe
 from retrieval_server.encode.encoder_settings import find_family
 
 PRESETS = sorted(path.stem for path in (RECIPES / "checkpoints" / "released").glob("[!_]*.yaml"))

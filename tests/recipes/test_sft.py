@@ -14,8 +14,9 @@ from omegaconf import OmegaConf
 
 from rag_r1 import sft
 from rag_r1.preflight import preflight_sft
+from rag_r1.recipe_files import Recipe
 from rag_r1.sft_rows import Piece, SftRow, write_sft_rows
-from rag_r1.train import Recipe, compose_recipe
+from rag_r1.train import compose_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ["recipes/rag_r1/sft/qwen_7b", "recipes/rag_r1/sft/demo"]

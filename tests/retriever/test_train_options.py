@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from rag_r1.command_line import read_arguments
-from rag_r1.retriever.train_options import RecipeError, TrainOptions, with_recipe
+from rag_r1.recipe_files import RecipeError
+from rag_r1.retriever.train_options import TrainOptions, with_recipe
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes" / "agentic_r").glob("retriever_*.yaml"))
 REQUIRED = ["--rows", "r.jsonl", "--corpus", "c.jsonl", "--out", "o"]
@@ -69,7 +70,7 @@ def test_how_a_sum_is_computed_does_not_decide_whether_a_training_goes_on():
         ("recipe: other.yaml\n", "unknown key recipe"),
         ("[1]", "must be a mapping"),
         ("a: [", "cannot be read"),
-        (None, "cannot be read"),
+        (None, "rag-r1 recipes"),
     ],
 )
 def test_a_recipe_that_cannot_be_used_is_named(tmp_path, text, words):

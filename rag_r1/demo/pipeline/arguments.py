@@ -58,7 +58,7 @@ class PipelineArguments(Arguments):
     sft_epochs: Positive = argument("passes over the SFT samples", "N", default=2)
     sft_batch: Positive = argument("SFT samples in a step", "N", default=32)
     sft_set: list[str] = argument(
-        "a Hydra override for SFT (keys of recipes/rag_r1/sft/demo); may be repeated",
+        "a Hydra override for SFT (keys of the recipe rag_r1/sft/demo); may be repeated",
         "key=value",
         default=[],
     )
@@ -66,7 +66,7 @@ class PipelineArguments(Arguments):
     filter_share: Share = argument("share that is kept of what is right at the first try", default=0.25)
     grpo_steps: Positive = argument("steps of each reinforcement learning", "N", default=18)
     grpo_set: list[str] = argument(
-        "a Hydra override for both (keys of recipes/demo/grpo); may be repeated", "key=value", default=[]
+        "a Hydra override for both (keys of the recipe demo/grpo); may be repeated", "key=value", default=[]
     )
     without_sft: Literal["yes", "no"] = argument("also GRPO from the base, without SFT", default="yes")
     until: Literal[STEP_NAMES] = argument("end after this step", default=STEP_NAMES[-1])

@@ -43,7 +43,7 @@ def agent_keys(budget: Budget) -> list[str]:
 
 
 def grpo_overrides(given: PipelineArguments) -> list[str]:
-    """What both trainings change in recipes/demo/grpo, the user's own overrides last."""
+    """What both trainings change in the recipe demo/grpo, the user's own overrides last."""
     own = [] if given.protocol == "rag_r1_mq" else ["rag_r1.reward=[{term: em, weight: 1.0}]"]
     return [
         f"rag_r1.protocol={given.protocol}",

@@ -227,7 +227,7 @@ class Pipeline:
             bar = SftBar(run / "metrics.jsonl", rows // given.sft_batch * given.sft_epochs)
             with bar:
                 run_module(
-                    "rag_r1.sft", "--recipe", "recipes/rag_r1/sft/demo", "--data", data,
+                    "rag_r1.sft", "--recipe", "rag_r1/sft/demo", "--data", data,
                     f"model.path={quoted(self.base)}", f"trainer.default_local_dir={quoted(run)}",
                     f"trainer.seed={given.seed}", f"trainer.total_epochs={given.sft_epochs}",
                     f"data.train_batch_size={given.sft_batch}", f"data.max_length={CONTEXT}",
@@ -277,7 +277,7 @@ class Pipeline:
                     f"rag_r1.retriever.url={url}",
                     *grpo_overrides(given),
                 ]
-                stages = ["-m", "rag_r1.stages", "--recipe", "recipes/demo/grpo", "--out", str(folder)]
+                stages = ["-m", "rag_r1.stages", "--recipe", "demo/grpo", "--out", str(folder)]
                 train([sys.executable, *stages, *overrides], folder, given.timeout)
             return {"model": self.trained(name).relative_to(folder).as_posix()}
 

@@ -3,7 +3,8 @@
 #   MODEL=... DATA=... bash recipes/rag_r1/sft/run.sh [--check-only] [key=value ...]
 # See `--help`.
 set -euo pipefail
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../../.." && pwd)
 
 usage() {
   cat <<EOF
@@ -15,7 +16,7 @@ Fine-tune a model on samples of searching and answering, so that it knows the fo
       --check-only    run every check and start nothing
       key=value       sets any key of the recipe (Hydra)
 
-The recipe is recipes/rag_r1/sft/qwen_7b on a machine with GPUs, and recipes/rag_r1/sft/demo, for tiny models, on others.
+The recipe is rag_r1/sft/qwen_7b on a machine with GPUs, and rag_r1/sft/demo, for tiny models, on others.
 
 Other environment variables:
   OUT               folder for checkpoints (default: the recipe's trainer.default_local_dir)
@@ -42,12 +43,15 @@ recipe=qwen_7b
 if [ "$platform" = cpu ]; then recipe=demo; fi
 
 export RAG_R1_PLATFORM=$platform
-# shellcheck source=scripts/setup_env.sh
-source "$root/scripts/setup_env.sh" --run
+# In a clone the environment is made on first use; in an installation from a wheel, the active one is used.
+if [ -f "$root/scripts/setup_env.sh" ]; then
+  # shellcheck source=scripts/setup_env.sh
+  source "$root/scripts/setup_env.sh" --run
+fi
 
 # key='value' for Hydra, quoted so that the value may contain anything.
 override() { printf "%s='%s'" "$1" "${2//\'/\\\'}"; }
 out=()
 if [ -n "${OUT:-}" ]; then out=("$(override trainer.default_local_dir "$OUT")"); fi
-exec rag-r1 sft --recipe "$root/recipes/rag_r1/sft/$recipe" --data "$DATA" \
+exec rag-r1 sft --recipe "$here/$recipe" --data "$DATA" \
   "$(override model.path "$MODEL")" ${out[@]+"${out[@]}"} "$@"

@@ -1,0 +1,163 @@
+"""Where the recipes are, and how Hydra finds one of them with everything that it builds on.
+
+In the repository they lie in `recipes/`, beside the packages; a wheel has them inside the package, as
+`rag_r1/recipes/`. `recipes_folder` tells the two apart, and nothing else does.
+
+A recipe is named by its path in that folder, `rag_r1/grpo`, with or without `recipes/` in front and `.yaml`
+behind, or is a YAML file of the user's own, anywhere. Whoever composes one, in this process or by a command
+of veRL, passes Hydra the overrides of `Recipe.arguments`: they add veRL's configuration and the shipped
+recipes to Hydra's search path. So no recipe needs a search path of its own, which Hydra would accept in the
+outermost file only, and each recipe, shipped or not, can be built on:
+
+    defaults: [rag_r1/grpo, _self_]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+#: A file that only the folder of the recipes has.
+_DEFAULTS = "rag_r1_defaults.yaml"
+_SEARCHPATH = "hydra.searchpath="
+#: The safe loader in C, which is ten times as fast, where PyYAML was built with it.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def recipes_folder() -> Path:
+    """The folder of the shipped recipes: inside the package in a wheel, beside it in the repository."""
+    package = Path(__file__).resolve().parent
+    inside = package / "recipes"
+    return inside if (inside / _DEFAULTS).is_file() else package.parent / "recipes"
+
+
+RECIPES = recipes_folder()
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be found or composed; the message names the recipe or the key."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Where Hydra finds a recipe: the folder that it searches first, and the name in it."""
+
+    folder: Path
+    name: str
+
+    @classmethod
+    def find(cls, given: str | Path) -> Recipe:
+        """From a name or a path, as `find_file`. Raises RecipeError."""
+        path = find_file(given, ".yaml")
+        if path.suffix != ".yaml":
+            raise RecipeError(f"{path} is no recipe: the name of a recipe's file ends in .yaml")
+        folder = next((p for p in path.parents if (p / _DEFAULTS).is_file()), path.parent)
+        return cls(folder, path.relative_to(folder).with_suffix("").as_posix())
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.folder / f"{self.name}.yaml"
+
+    def arguments(self, overrides: Sequence[str]) -> list[str]:
+        """The overrides for Hydra: those given, and the search path, which begins with the user's own
+        entries, from `hydra.searchpath` of an override or of the recipe."""
+        ours = ["pkg://verl.trainer.config", f"file://{RECIPES}"]
+        theirs = [one for one in self._searchpath(overrides) if one not in ours]
+        entries = ",".join('"' + entry.replace('"', '\\"') + '"' for entry in (*theirs, *ours))
+        others = [override for override in overrides if not override.startswith(_SEARCHPATH)]
+        return [f"{_SEARCHPATH}[{entries}]", *others]
+
+    def command(self, overrides: Sequence[str], module: str = "verl.trainer.main_ppo") -> list[str]:
+        """veRL's own command for this recipe."""
+        return [
+            *(sys.executable, "-m", module),
+            *(f"--config-path={self.folder}", f"--config-name={self.name}"),
+            *self.arguments(overrides),
+        ]
+
+    def _searchpath(self, overrides: Sequence[str]) -> list[str]:
+        given = next((one for one in overrides if one.startswith(_SEARCHPATH)), None)
+        if given is not None:
+            from hydra.core.override_parser.overrides_parser import OverridesParser
+
+            value: Any = OverridesParser.create().parse_override(given).value()
+        else:
+            block = _content(self.path).get("hydra") or {}
+            value = block.get("searchpath") if isinstance(block, dict) else None
+        return [str(entry) for entry in value] if isinstance(value, list) else []
+
+
+def find_file(given: str | Path, suffix: str = "") -> Path:
+    """A file of the user's, relative to the working directory, or a shipped one, by its path in the folder of
+    the recipes with or without `recipes/` in front. `suffix`: may be left out. Raises RecipeError."""
+    names = (f"{given}{suffix}", given) if suffix and Path(given).suffix != suffix else (given,)
+    for base in (Path.cwd(), RECIPES.parent, RECIPES):
+        for name in names:
+            if (path := base / name).is_file():
+                return path.resolve()
+    if not (RECIPES / _DEFAULTS).is_file():
+        raise RecipeError(f"this installation has no recipes ({RECIPES} is missing): install rag-r1 again")
+    raise RecipeError(_unknown(str(given)))
+
+
+def _unknown(given: str) -> str:
+    name = given.removeprefix("recipes/").removesuffix(".yaml")
+    near = get_close_matches(name, shipped_names(), n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}? " if near else ""
+    others = "`rag-r1 recipes` lists the shipped ones, and a YAML file of your own will do"
+    return f"there is no recipe {given!r}; {hint}{others}"
+
+
+def shipped_names(*kinds: str) -> list[str]:
+    """The names of the shipped recipes, of the given kinds (keys of KINDS) or of all."""
+    found = [path for path in RECIPES.rglob("*.yaml") if kind_of(path) in (kinds or KINDS)]
+    return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in found)
+
+
+#: What a recipe is for -> the command that takes it.
+KINDS = {
+    "train": "rag-r1 train",
+    "sft": "rag-r1 sft",
+    "retriever": "rag-r1 retriever train",
+    "iterate": "rag-r1 iterate",
+}
+_ROOTS = {"/ppo_trainer": "train", "/sft_trainer_engine": "sft"}
+_LOOP = {"agent", "server", "evaluation"}
+
+
+def kind_of(path: Path) -> str | None:
+    """What the recipe in a file is for, a key of KINDS; None for a fragment that recipes share."""
+    if path.name.startswith("_"):
+        return None
+    if path.stem.startswith("retriever_"):
+        return "retriever"
+    if _content(path).keys() >= _LOOP:
+        return "iterate"
+    return next((_ROOTS[entry] for entry in _built_on(path) if entry in _ROOTS), None)
+
+
+def _built_on(path: Path) -> list[str]:
+    """Everything in a file's defaults list and, after each, what that is built on, by absolute names."""
+    found = []
+    for entry in _content(path).get("defaults") or []:
+        if isinstance(entry, str) and entry.startswith("/"):
+            shipped = RECIPES / f"{entry[1:]}.yaml"
+            found += [entry, *(_built_on(shipped) if shipped.is_file() else ())]
+    return found
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; an empty one for what is none. Hydra's own message about such a file, when
+    it is composed, is the better one."""
+    try:
+        read = yaml.load(path.read_text(encoding="utf-8"), _LOADER)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return {}
+    return read if isinstance(read, dict) else {}

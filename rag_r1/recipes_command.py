@@ -1,0 +1,159 @@
+"""`rag-r1 recipes`: lists the shipped recipes, shows one, and copies one for changes of your own.
+
+A recipe holds what its method changes and names what it builds on from the root of the recipes, so that a
+copy of it can be trained from any folder: `rag-r1 train` adds that root to Hydra's search path.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic_settings import CliPositionalArg
+
+from rag_r1.command_line import Arguments, CheckedOverrides, argument, read_arguments
+from rag_r1.installation import version
+from rag_r1.recipe_files import KINDS, RECIPES, Recipe, RecipeError, find_file, kind_of, shipped_names
+from rag_r1.subcommands import run
+
+#: Subcommand -> its function, and what it does.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "list": ("rag_r1.recipes_command:list_recipes", "the shipped recipes, by the command that takes them"),
+    "show": ("rag_r1.recipes_command:show", "the file of a recipe; --composed: with all that it builds on"),
+    "copy": ("rag_r1.recipes_command:copy", "copy a recipe into a file of your own, ready to be changed"),
+    "path": ("rag_r1.recipes_command:path", "the folder of the recipes, or the file of one"),
+}
+_ABOUT = "The recipes that come with this project. Without a command: list them."
+_SENTENCE = re.compile(r"(?<=[.!?])\s")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a subcommand, by default `list`. Returns its exit status; 2 for one that does not exist."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return run("rag-r1 recipes", _ABOUT, COMMANDS, arguments or ["list"])
+    except RecipeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+class ListArguments(Arguments):
+    """Nothing to choose."""
+
+
+def list_recipes(arguments: Sequence[str]) -> int:
+    """Print the recipes with the first sentence of each, below the command that takes them."""
+    read_arguments(ListArguments, arguments, prog="rag-r1 recipes list", description="List the recipes.")
+    names = {kind: shipped_names(kind) for kind in KINDS}
+    width = max((len(name) for several in names.values() for name in several), default=0)
+    for kind, several in names.items():
+        print(f"{KINDS[kind]} --recipe NAME")
+        for name in several:
+            print(f"  {name:{width}}  {_first_sentence(RECIPES / f'{name}.yaml')}")
+        print()
+    print("rag-r1 recipes show NAME prints one; rag-r1 recipes copy NAME FILE makes it yours.")
+    return 0
+
+
+def _first_sentence(path: Path) -> str:
+    comment = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        if not line.startswith("# @package"):
+            comment.append(line.removeprefix("#").strip())
+    return _SENTENCE.split(" ".join(comment), maxsplit=1)[0]
+
+
+class ShowArguments(Arguments):
+    """Which recipe, and how much of it."""
+
+    name: CliPositionalArg[str] = argument("of the recipe, or of another file of the recipes", "NAME")
+    composed: bool = argument(
+        "the whole configuration, as veRL gets it: with everything that the recipe builds on", default=False
+    )
+    overrides: CheckedOverrides = argument("with --composed: changes", "key=value", default=[])
+
+
+def show(arguments: Sequence[str]) -> int:
+    """Print a recipe. Raises RecipeError."""
+    given = read_arguments(ShowArguments, arguments, prog="rag-r1 recipes show", description="Show a recipe.")
+    if not given.composed:
+        print(find_file(given.name, ".yaml").read_text(encoding="utf-8"), end="")
+        return 0
+    recipe = Recipe.find(given.name)
+    if kind_of(recipe.path) in ("retriever", "iterate"):
+        raise RecipeError(f"{given.name} builds on nothing: leave out --composed")
+    from omegaconf import OmegaConf
+
+    from rag_r1.train import compose_recipe
+
+    print(OmegaConf.to_yaml(compose_recipe(recipe, given.overrides)), end="")
+    return 0
+
+
+class CopyArguments(Arguments):
+    """Which recipe, and where to."""
+
+    name: CliPositionalArg[str] = argument("of the recipe", "NAME")
+    to: CliPositionalArg[Path] = argument("a new file, or a folder", "FILE")
+
+
+def copy(arguments: Sequence[str]) -> int:
+    """Copy a recipe. Raises RecipeError if there is none, or if the copy would replace a file."""
+    given = read_arguments(
+        CopyArguments,
+        arguments,
+        prog="rag-r1 recipes copy",
+        description="Copy a recipe into a file of your own, which can be changed and used from any folder.",
+    )
+    source = find_file(given.name, ".yaml")
+    if source.suffix != ".yaml":
+        raise RecipeError(f"{given.name} is no recipe; its file is {source}")
+    target = given.to / source.name if given.to.is_dir() else given.to
+    target = target if target.suffix == ".yaml" else Path(f"{target}.yaml")
+    if target.exists():
+        raise RecipeError(f"{target} exists already: give another name")
+    header, _, rest = source.read_text(encoding="utf-8").partition("\n")
+    origin = f"# Copied from the recipe {_named(source)} of rag-r1 {version()}."
+    lines = [header, origin, rest] if header.startswith("# @package") else [origin, header, rest]
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text("\n".join(lines), encoding="utf-8")
+    except OSError as error:
+        raise RecipeError(f"{target} cannot be written: {error.strerror}") from error
+    print(target)
+    if kind := kind_of(source):
+        print(f"use it with: {KINDS[kind]} --recipe {target}", file=sys.stderr)
+    return 0
+
+
+def _named(path: Path) -> str:
+    inside = path.is_relative_to(RECIPES)
+    return (path.relative_to(RECIPES) if inside else path).with_suffix("").as_posix()
+
+
+class PathArguments(Arguments):
+    """Of the folder, or of some files."""
+
+    names: CliPositionalArg[list[str]] = argument(
+        "recipes or other files, e.g. r1_searcher/run.sh", "NAME", default=[]
+    )
+
+
+def path(arguments: Sequence[str]) -> int:
+    """Print the paths. Raises RecipeError."""
+    given = read_arguments(
+        PathArguments,
+        arguments,
+        prog="rag-r1 recipes path",
+        description="Print where the recipes are, or some of them.",
+    )
+    print(*([find_file(name, ".yaml") for name in given.names] or [RECIPES]), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""`rag-r1 recipes`: lists, shows and copies; a copy composes to the same from anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from rag_r1.cli import main
+from rag_r1.recipe_files import KINDS, RECIPES, Recipe, kind_of, shipped_names
+from rag_r1.train import compose_recipe
+
+
+def recipes(*words: object) -> int:
+    return main(["recipes", *map(str, words)])
+
+
+@pytest.mark.parametrize("words", [[], ["list"]])
+def test_every_recipe_is_listed_with_a_sentence_below_the_command_that_takes_it(capsys, words):
+    assert recipes(*words) == 0
+    sections = capsys.readouterr().out.split("\n\n")
+    assert [section.partition("\n")[0] for section in sections[:-1]] == [
+        f"{one} --recipe NAME" for one in KINDS.values()
+    ]
+    for kind, section in zip(KINDS, sections, strict=False):
+        listed = [line.split(maxsplit=1) for line in section.splitlines()[1:]]
+        assert [name for name, _ in listed] == shipped_names(kind)
+        assert all(sentence.endswith((".", "?")) for _, sentence in listed), listed
+
+
+@pytest.mark.parametrize("name", ["rag_r1/grpo", "recipes/rag_r1/grpo.yaml"])
+def test_a_recipe_is_shown_as_it_is(capsys, name):
+    assert recipes("show", name) == 0
+    assert capsys.readouterr().out == (RECIPES / "rag_r1" / "grpo.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_recipe_is_shown_with_everything_that_it_builds_on_and_with_changes(capsys):
+    assert recipes("show", "rag_r1/grpo", "--composed", "data.train_batch_size=8") == 0
+    config = OmegaConf.create(capsys.readouterr().out)
+    assert config.data.train_batch_size == 8
+    assert config.actor_rollout_ref.actor.clip_ratio == 0.2 and config.trainer.device == "cuda"
+
+
+@pytest.mark.parametrize("command", ["show", "copy", "path"])
+def test_an_unknown_name_is_refused_with_the_nearest_one(capsys, tmp_path, command):
+    more = [tmp_path / "mine"] if command == "copy" else []
+    assert recipes(command, "rag_r1/gpro", *more) == 1
+    told = capsys.readouterr()
+    assert told.out == "" and "did you mean rag_r1/grpo?" in told.err
+
+
+def test_the_folder_and_the_files_are_named(capsys):
+    assert recipes("path") == 0 and recipes("path", "rag_r1/grpo", "r1_searcher/run.sh") == 0
+    found = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert found == [RECIPES, RECIPES / "rag_r1" / "grpo.yaml", RECIPES / "r1_searcher" / "run.sh"]
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_a_copy_differs_from_its_recipe_in_the_line_that_names_it(tmp_path, capsys, name):
+    assert recipes("copy", name, tmp_path / "new" / "mine") == 0
+    target = tmp_path / "new" / "mine.yaml"
+    told = capsys.readouterr()
+    assert told.out == f"{target}\n"
+    source = RECIPES / f"{name}.yaml"
+    assert told.err == f"use it with: {KINDS[kind_of(source)]} --recipe {target}\n"
+    copied, original = (path.read_text(encoding="utf-8").splitlines() for path in (target, source))
+    (added,) = [line for line in copied if line.startswith("# Copied from")]
+    assert name in added
+    assert [line for line in copied if line != added] == original
+    assert kind_of(target) in (kind_of(source), None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rag_r1/grpo", "demo/ppo_sq", "r1_searcher/stage1_qwen", "rag_r1/sft/demo"])
+def test_a_copy_composes_to_what_its_recipe_does_from_any_folder(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert recipes("copy", name, "mine.yaml") == 0
+    copied = compose_recipe(Recipe.find("mine"), [])
+    assert copied == compose_recipe(Recipe.find(name), [])
+
+
+def test_a_copy_into_a_folder_keeps_its_name_and_replaces_no_file(tmp_path, capsys):
+    assert recipes("copy", "rag_r1/grpo", tmp_path) == 0
+    target = tmp_path / "grpo.yaml"
+    target.write_text("mine")
+    assert recipes("copy", "rag_r1/grpo", tmp_path) == 1 and target.read_text() == "mine"
+    assert f"error: {target} exists already" in capsys.readouterr().err
+
+
+def test_what_is_no_yaml_is_not_copied(tmp_path, capsys):
+    assert recipes("copy", "r1_searcher/run.sh", tmp_path) == 1 and not list(tmp_path.iterdir())
+    assert "r1_searcher/run.sh is no recipe" in capsys.readouterr().err
