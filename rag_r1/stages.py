@@ -136,7 +136,7 @@ def exported_model(checkpoints: Path) -> Path:
 
 def train_here(recipe: str, overrides: Sequence[str], check_only: bool = False) -> int:
     """Run `rag-r1 train` in a process that ends with this one."""
-    command = [sys.executable, "-m", "rag_r1.train", "--leave-model", "--recipe", recipe]
+    command = [sys.executable, "-m", "rag_r1.cli", "train", "--leave-model", "--recipe", recipe]
     return run_here([*command, *(["--check-only"] if check_only else []), *overrides])
 
 

@@ -40,7 +40,7 @@ def run(prog: str, about: str, commands: Commands, arguments: Sequence[str] | No
     try:
         return getattr(import_module(module), function or "main")(rest)
     except ModuleNotFoundError as error:
-        remedy = remedy_for(error.name or "", command)
+        remedy = remedy_for(error.name or "", f"{prog} {command}")
         if remedy is None:
             raise
         print(

@@ -18,7 +18,6 @@ from rag_r1.agent import Budget, TokenizerCodec
 from rag_r1.agent_setup import AgentSetup, chat_template
 from rag_r1.demo import world
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.tokenizer import make_tokenizer
 from rag_r1.demo.traces import Segment, write_trace
 from rag_r1.protocols import Protocol, control_tokens
 from rag_r1.tools import searching
@@ -45,6 +44,8 @@ def policy_path(protocol: str) -> Path:
 
 def demo_tokenizer() -> TokenizerBase:
     """The tokenizer of RAG-R1's two warm starts: one token for each word, tag, year and document label."""
+    from rag_r1.demo.tokenizer import make_tokenizer
+
     rng = random.Random(0)
     texts = ["user\nassistant\nsystem\n"]
     whole = [f" {year}" for year in world.YEARS] + [f"Doc {rank}:" for rank in (1, 2, 3)]

@@ -34,6 +34,7 @@ from rag_r1.demo.report import make_report, markdown
 from rag_r1.demo.server import build_index, retrieval_server
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.import_path import find_beside_the_caller
+from rag_r1.installation import require
 from rag_r1.neighbours import warn_of_other_trainings
 from rag_r1.pipeline.processes import end_session
 from rag_r1.protocols import Protocol
@@ -203,6 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Watch a tiny language model learn to search, on this machine, in a few minutes.",
         epilog="key=value arguments change the recipe, for example trainer.total_training_steps=5",
     )
+    require("verl", "vllm", "bm25s")
     find_beside_the_caller()
     # On SIGTERM, stop the server and the training too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

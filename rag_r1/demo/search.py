@@ -9,11 +9,10 @@ compares the two.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
-import bm25s
 import numpy as np
-import Stemmer
 
 from rag_r1.protocols import Document
 
@@ -21,7 +20,6 @@ _STOPWORDS = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these "
     "they this to was will with".split()
 )
-_STEM = Stemmer.Stemmer("english").stemWord
 
 
 class WorldSearch:
@@ -29,6 +27,8 @@ class WorldSearch:
     core."""
 
     def __init__(self, passages: Sequence[dict[str, str]], topk: int = 2):
+        import bm25s  # here: it belongs to an extra, and this module is imported for `rag-r1 demo --help`
+
         self.topk = topk
         self._documents = [Document(passage["id"], passage["contents"]) for passage in passages]
         vocabulary: dict[str, int] = {}
@@ -62,4 +62,12 @@ class WorldSearch:
 
 
 def _terms(text: str) -> list[str]:
-    return [_STEM(word) for word in re.findall(r"\w+", text.lower()) if word not in _STOPWORDS]
+    stem = _stemmer()
+    return [stem(word) for word in re.findall(r"\w+", text.lower()) if word not in _STOPWORDS]
+
+
+@cache
+def _stemmer() -> Callable[[str], str]:
+    import Stemmer
+
+    return Stemmer.Stemmer("english").stemWord

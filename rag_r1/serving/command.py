@@ -1,4 +1,4 @@
-"""`rag-r1 serve`: starts what a chat needs (places.py), then the HTTP server (app.py) until a signal.
+"""`rag-r1 serve`: starts what a chat needs (places.py), then the HTTP server (http_server.py) until a signal.
 
     rag-r1 serve --demo
     rag-r1 serve --model outputs/rag-r1/ppo-mq --retriever-url http://127.0.0.1:8000
@@ -16,22 +16,11 @@ import os
 import signal
 import socket
 import sys
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-import uvicorn
+from collections.abc import Sequence
 
 from rag_r1.command_line import read_arguments
 from rag_r1.evaluation.run_folder import RunError
-from rag_r1.serving.app import create_app
-from rag_r1.serving.arguments import AgentArguments, ServeArguments
-from rag_r1.serving.chats import Chats
-from rag_r1.serving.connections import WatchedHttp
-from rag_r1.serving.metrics import Metrics
-from rag_r1.serving.places import Place, started
-from rag_r1.serving.player import opened
-from rag_r1.serving.seats import Seats
+from rag_r1.serving.arguments import ServeArguments
 
 _DESCRIPTION = """\
 Chat with a search agent: an OpenAI-compatible server, with a page in the browser that shows each search, its
@@ -49,22 +38,7 @@ the retrieval server, and the variable of --api-key-env to the model's server.
 """
 #: The environment variable with the token that clients must send.
 TOKEN_VARIABLE = "CHAT_TOKEN"
-#: Most connections; each chat under way has one.
-_CONNECTIONS = 1024
-_MAX_HEAD_BYTES = 64 << 10
 _NO_TOKEN = "warning: {host} can be reached by others, and no token is required: set {variable}"
-
-
-@dataclass
-class Running:
-    """A server that answers: its address, and the way to stop it from another thread."""
-
-    url: str
-    server: uvicorn.Server
-
-    def stop(self) -> None:
-        """Finish what has begun, then end."""
-        self.server.should_exit = True
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,6 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = read_arguments(
         ServeArguments, arguments, prog="rag-r1 serve", description=_DESCRIPTION, epilog=_EPILOG
     )
+    # Here, because these need what belongs to extras, and `--help` does not.
+    from rag_r1.serving.http_server import Running, serve
+    from rag_r1.serving.places import started
+
     set_up_logs(logging.INFO)
     try:
         token = taken_token()
@@ -106,63 +84,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def serve(
-    given: AgentArguments,
-    place: Place,
-    listener: socket.socket,
-    ready: Callable[[Running], None],
-    *,
-    allowed: Sequence[str] = (),
-    token: str | None = None,
-    drain_s: int = 120,
-) -> None:
-    """Serve on a bound socket until a signal, or until Running.stop; `ready` is called when it answers.
-    Raises RunError if the search or the model does not work."""
-    host, port = listener.getsockname()[:2]
-    async with opened(place.evaluation) as player:
-        seats = Seats(given.concurrency, given.queue)
-        chats = Chats(player, seats, Metrics(seats), given.name, given.earlier)
-        app = create_app(chats, place.about, own=_own_names(host), allowed=allowed, token=token)
-        server = _Server(_configuration(app, drain_s), ready)
-        server.running = Running(f"http://{_in_url(host)}:{port}", server)
-        if threading.current_thread() is threading.main_thread():
-            # uvicorn stops orderly at a signal, and then raises it once more: that one is ignored.
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, signal.SIG_IGN)
-        await server.serve(sockets=[listener])
-
-
-class _Server(uvicorn.Server):
-    """Tells when it answers."""
-
-    running: Running
-
-    def __init__(self, config: uvicorn.Config, ready: Callable[[Running], None]):
-        super().__init__(config)
-        self._ready = ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if not self.should_exit:
-            self._ready(self.running)
-
-
-def _configuration(app: object, drain_s: int) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,  # type: ignore[arg-type]
-        log_config=None,
-        access_log=False,
-        http=WatchedHttp,
-        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
-        ws="none",
-        lifespan="off",
-        proxy_headers=False,  # neither the client's address nor the scheme is used: nothing to forge
-        server_header=False,
-        limit_concurrency=_CONNECTIONS,
-        timeout_graceful_shutdown=drain_s,
-    )
-
-
 def taken_token() -> str | None:
     """The token of the environment, which is taken out of it: it is not for the servers that are started
     here. Raises RunError, without the token, if no header can hold it: HTTP libraries show what they refuse.
@@ -192,20 +113,11 @@ def set_up_logs(level: int) -> None:
     logging.getLogger("rag_r1.serving").setLevel(level)
 
 
-def _own_names(host: str) -> set[str]:
-    name = socket.gethostname()
-    return {host, name, name.partition(".")[0]}
-
-
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from pydantic import model_validator
 
@@ -24,8 +24,10 @@ from rag_r1.command_line import argument, read_arguments
 from rag_r1.evaluation.run_folder import RunError
 from rag_r1.serving.arguments import AgentArguments, check_agent, refuse_others
 from rag_r1.serving.client import ChatError, ask
-from rag_r1.serving.command import Running, bound, serve, set_up_logs, taken_token
-from rag_r1.serving.places import started
+from rag_r1.serving.command import bound, set_up_logs, taken_token
+
+if TYPE_CHECKING:
+    from rag_r1.serving.http_server import Running
 
 _DESCRIPTION = """\
 Chat with a search agent in the terminal. Each search is shown as it happens, with the passages that it found;
@@ -88,6 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @contextmanager
 def _own_server(given: ChatArguments) -> Iterator[Running]:
     """A server on a free loopback port, in a thread, for as long as the block runs. Raises RunError."""
+    # Here, because these need what belongs to extras, and neither `--help` nor `--url` does.
+    from rag_r1.serving.http_server import serve
+    from rag_r1.serving.places import started
+
     found: list[Running] = []
     failures: list[BaseException] = []
     ready = threading.Event()

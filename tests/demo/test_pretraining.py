@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rag_r1.demo import pretraining
+from rag_r1.demo.pipeline.arguments import BASE_STEPS
 from rag_r1.demo.policy import load_policy
 from rag_r1.demo.reading import name_tokens, pipeline_protocol, reading_tokenizer
 
@@ -22,6 +23,7 @@ def test_the_parts_have_the_steps_that_were_asked_for():
         assert first.steps + second.steps == steps
         assert all(part.warmup < part.steps for part in (first, second))
     assert [part.steps for part in pretraining.parts(pretraining.STEPS)] == [1200, 900]
+    assert BASE_STEPS == pretraining.STEPS
     with pytest.raises(ValueError, match="at least 2"):
         pretraining.parts(1)
 

@@ -49,8 +49,9 @@ def paths(text: str) -> list[str]:
 
 
 def exists(path: str, folder: Path = ROOT) -> bool:
-    """A file or a folder, or a recipe that is named without its ending."""
-    return any((start / path).exists() or (start / f"{path}.yaml").is_file() for start in (ROOT, folder))
+    """A file or a folder, or a recipe that is named without its ending, also as `rag-r1 train` names it."""
+    starts = (ROOT, folder, ROOT / "recipes")
+    return any((start / path).exists() or (start / f"{path}.yaml").is_file() for start in starts)
 
 
 @pytest.mark.parametrize("page", PAGES)

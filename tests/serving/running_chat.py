@@ -18,7 +18,8 @@ from scripted_vllm import Policy
 from rag_r1.demo.policy import policy_path
 from rag_r1.serving.app import About
 from rag_r1.serving.arguments import ServeArguments, evaluation_of
-from rag_r1.serving.command import Running, bound, serve
+from rag_r1.serving.command import bound
+from rag_r1.serving.http_server import Running, serve
 from rag_r1.serving.places import Place
 
 QUESTION, GOLD = "Where was Mara Torval born?", "Karlen Ford"

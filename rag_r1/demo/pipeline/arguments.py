@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 
 from rag_r1.command_line import Arguments, Positive, argument
 from rag_r1.demo.policy import PROTOCOLS
-from rag_r1.demo.pretraining import STEPS
 from rag_r1.evaluation.arguments import Above0, Share
 from rag_r1.options import Must
 
@@ -26,6 +25,8 @@ STEP_NAMES = (
     "evaluation",
 )
 SCRATCH = "scratch"
+#: Those of pretraining.py, which needs torch; `--help` does not.
+BASE_STEPS = 2100
 
 
 class PipelineArguments(Arguments):
@@ -43,7 +44,7 @@ class PipelineArguments(Arguments):
         default=SCRATCH,
     )
     base_steps: Annotated[int, Field(ge=2), Must("a whole number of at least 2")] = argument(
-        "steps of the pretraining", "N", default=STEPS
+        "steps of the pretraining", "N", default=BASE_STEPS
     )
     wrong: Share = argument("share of questions that the embedded teacher answers wrongly", default=0.3)
     teacher_url: str | None = argument(

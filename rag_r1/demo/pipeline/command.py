@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from rag_r1.command_line import read_arguments
 from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
-from rag_r1.demo.pipeline.report import make_report, markdown
-from rag_r1.demo.pipeline.steps import Pipeline
 from rag_r1.pipeline.folder import PipelineFolder
 from rag_r1.pipeline.processes import end_leftovers, mark_children
 
@@ -41,6 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(given: PipelineArguments) -> None:
     """Run the steps that are not done. Raises PipelineError, and what the steps raise."""
+    # Here, because the steps need what belongs to extras, and `--help` does not.
+    from rag_r1.demo.pipeline.report import make_report, markdown
+    from rag_r1.demo.pipeline.steps import Pipeline
+
     out = given.out.resolve()
     with PipelineFolder.held(out) as folder:
         mark_children(out)

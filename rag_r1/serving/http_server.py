@@ -1,0 +1,102 @@
+"""The HTTP server of a chat: uvicorn around app.py, from a bound socket until a signal."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import uvicorn
+
+from rag_r1.serving.app import create_app
+from rag_r1.serving.arguments import AgentArguments
+from rag_r1.serving.chats import Chats
+from rag_r1.serving.connections import WatchedHttp
+from rag_r1.serving.metrics import Metrics
+from rag_r1.serving.places import Place
+from rag_r1.serving.player import opened
+from rag_r1.serving.seats import Seats
+
+#: Most connections; each chat under way has one.
+_CONNECTIONS = 1024
+_MAX_HEAD_BYTES = 64 << 10
+
+
+@dataclass
+class Running:
+    """A server that answers: its address, and the way to stop it from another thread."""
+
+    url: str
+    server: uvicorn.Server
+
+    def stop(self) -> None:
+        """Finish what has begun, then end."""
+        self.server.should_exit = True
+
+
+async def serve(
+    given: AgentArguments,
+    place: Place,
+    listener: socket.socket,
+    ready: Callable[[Running], None],
+    *,
+    allowed: Sequence[str] = (),
+    token: str | None = None,
+    drain_s: int = 120,
+) -> None:
+    """Serve on a bound socket until a signal, or until Running.stop; `ready` is called when it answers.
+    Raises RunError if the search or the model does not work."""
+    host, port = listener.getsockname()[:2]
+    async with opened(place.evaluation) as player:
+        seats = Seats(given.concurrency, given.queue)
+        chats = Chats(player, seats, Metrics(seats), given.name, given.earlier)
+        app = create_app(chats, place.about, own=_own_names(host), allowed=allowed, token=token)
+        server = _Server(_configuration(app, drain_s), ready)
+        server.running = Running(f"http://{_in_url(host)}:{port}", server)
+        if threading.current_thread() is threading.main_thread():
+            # uvicorn stops orderly at a signal, and then raises it once more: that one is ignored.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
+        await server.serve(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Tells when it answers."""
+
+    running: Running
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[Running], None]):
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if not self.should_exit:
+            self._ready(self.running)
+
+
+def _configuration(app: object, drain_s: int) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        log_config=None,
+        access_log=False,
+        http=WatchedHttp,
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+        ws="none",
+        lifespan="off",
+        proxy_headers=False,  # neither the client's address nor the scheme is used: nothing to forge
+        server_header=False,
+        limit_concurrency=_CONNECTIONS,
+        timeout_graceful_shutdown=drain_s,
+    )
+
+
+def _own_names(host: str) -> set[str]:
+    name = socket.gethostname()
+    return {host, name, name.partition(".")[0]}
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
