@@ -47,7 +47,6 @@ EPILOG = (
 The output is train.parquet and test.parquet (each if it has a source), data_summary.json with the counts,
 repeated_questions.jsonl with every row whose question another one has, and near_duplicates.jsonl with rows
 that resemble another one. Of rows with the same question and the same answers the first is kept.
-docs/guides/data.md explains the rest.
 """
 )
 

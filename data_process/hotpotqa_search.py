@@ -1,9 +1,9 @@
 """HotpotQA for single-query search (RAG-R1-sq): one query per turn.
 
 FlashRAG's HotpotQA from the Hub:
-    python data_process/hotpotqa_search.py --out data/hotpotqa_search
+    python -m data_process.hotpotqa_search --out data/hotpotqa_search
 or local files, RAG-R1's own selection for example:
-    python data_process/hotpotqa_search.py --out data/hotpotqa_search \\
+    python -m data_process.hotpotqa_search --out data/hotpotqa_search \\
         --train train_data.json --validation test_data.json
 """
 

@@ -1,9 +1,9 @@
 """HotpotQA for multi-query search (RAG-R1-mq): up to three queries per turn.
 
 FlashRAG's HotpotQA from the Hub:
-    python data_process/hotpotqa_search_mq.py --out data/hotpotqa_search_mq
+    python -m data_process.hotpotqa_search_mq --out data/hotpotqa_search_mq
 or local files, RAG-R1's own selection for example:
-    python data_process/hotpotqa_search_mq.py --out data/hotpotqa_search_mq \\
+    python -m data_process.hotpotqa_search_mq --out data/hotpotqa_search_mq \\
         --train train_data.json --validation test_data.json
 """
 

@@ -1,6 +1,6 @@
 """Your own questions: any file with questions and answers, any protocol.
 
-    python data_process/qa_search.py --out data/mine --source-name mine --protocol rag_r1_mq \\
+    python -m data_process.qa_search --out data/mine --source-name mine --protocol rag_r1_mq \\
         --train mine_train.jsonl --validation mine_dev.jsonl
 """
 

@@ -1,15 +1,15 @@
 """R1-Searcher's training sets: stage 1 (350 questions) and stage 2 (8,148).
 
 From the published rows:
-    python data_process/r1_searcher.py --stage 1 --out data/r1s/stage1 \\
+    python -m data_process.r1_searcher --stage 1 --out data/r1s/stage1 \\
         --train stage_1.jsonl --validation dev.jsonl
-    python data_process/r1_searcher.py --stage 2 --out data/r1s/stage2 \\
+    python -m data_process.r1_searcher --stage 2 --out data/r1s/stage2 \\
         --train stage_2.jsonl --validation dev.jsonl
 or newly drawn from the raw training files of HotpotQA and 2WikiMultihopQA:
-    python data_process/r1_searcher.py --stage 2 --out data/r1s/stage2 --hotpotqa hotpot_train_v1.1.json \\
+    python -m data_process.r1_searcher --stage 2 --out data/r1s/stage2 --hotpotqa hotpot_train_v1.1.json \\
         --2wiki train.json --difficulty rollouts.jsonl --validation dev.jsonl
 --difficulty names a file with the number of rollouts that each question took (see
-data_process/difficulty.py; trajectory records of a run can be used too). Without it the difficulty is
+the module data_process.difficulty; trajectory records of a run can be used too). Without it the difficulty is
 ignored. --count changes the published numbers: --count hotpotqa.medium=20 --count 2wiki.hard=0. For Llama
 models, use --protocol r1_searcher_instruct.
 """

@@ -1,7 +1,7 @@
 """Splits KILT's Wikipedia (August 2019, 5.9 million pages) into 29 million passages of 100 words.
 
     wget http://dl.fbaipublicfiles.com/KILT/kilt_knowledgesource.json
-    python data_process/split_kilt_to_100.py --input kilt_knowledgesource.json --out wiki_kilt_100.jsonl.gz
+    python -m data_process.split_kilt_to_100 --input kilt_knowledgesource.json --out wiki_kilt_100.jsonl.gz
     rag-r1 index build --corpus wiki_kilt_100.jsonl.gz --out indexes/bm25 --backend bm25
 
 A line of the input is a page, {"wikipedia_title": text, "text": [paragraph, ...], ...}. Its paragraphs are

@@ -23,11 +23,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rag_r1 import gpu_machine
+from rag_r1.installation import flash_attn_command, pip_command, setup_command
 
 OK, WARNING, MISSING = "ok", "warning", "MISSING"
 GIB = 1 << 30
 
-SETUP = "bash scripts/setup_env.sh"
+SETUP = setup_command()
 VERL = "0.9.1"
 _OF_TRL = "AutoModelForCausalLMWithValueHead"
 # Peak memory of training a million parameters on a CPU: 6 to 9 GiB, most of it for imports.
@@ -110,9 +111,7 @@ def check_registration() -> Iterator[Finding]:
     """What is registered after `import verl`: the platform, and our agent loop, reward manager and
     engines."""
     if not any(point.name == "rag_r1" for point in metadata.entry_points(group="verl.plugins")):
-        yield Finding(
-            "plugin", MISSING, "rag-r1 is not installed, so veRL cannot find it", "pip install -e ."
-        )
+        yield Finding("plugin", MISSING, "rag-r1 is not installed, so veRL cannot find it", pip_command())
         return
     try:
         with warnings.catch_warnings():
@@ -202,7 +201,7 @@ def check_gpu() -> Iterator[Finding]:
             yield from no_flash_attn()
     elif torch.version.cuda is None:
         what = "nvidia-smi is here, but this torch is a build for CPUs: training would run on the CPU"
-        yield Finding("gpu", WARNING, what, f"RAG_R1_PLATFORM=gpu {SETUP}")
+        yield Finding("gpu", WARNING, what, setup_command("gpu"))
     else:
         driver = gpu_machine.driver_version()
         if driver and gpu_machine.too_old(driver, gpu_machine.oldest_driver(torch.version.cuda)):
@@ -217,11 +216,11 @@ def no_flash_attn() -> Iterator[Finding]:
     training that asks for it."""
     nvcc, release = gpu_machine.nvcc_release()
     if release and release.startswith(f"{gpu_machine.CUDA}."):
-        remedy = f"RAG_R1_PLATFORM=gpu {SETUP}"
+        remedy = flash_attn_command()
     else:
         found = f"{nvcc} is of CUDA {release}" if nvcc else "no nvcc was found"
         toolkit = f"install the CUDA toolkit {gpu_machine.CUDA}.0 and set CUDA_HOME"
-        remedy = f"{found}: {toolkit}, then RAG_R1_PLATFORM=gpu {SETUP}"
+        remedy = f"{found}: {toolkit}, then {flash_attn_command()}"
     remedy += "; or train without it: platform=gpu_sdpa"
     yield Finding("flash-attn", WARNING, "not installed", remedy)
 

@@ -13,6 +13,7 @@ from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 DISTRIBUTION = "rag-r1"
 #: What a training needs is installed as a whole, for the machine's platform: `cpu` or `gpu`.
@@ -53,13 +54,20 @@ def clone() -> Path | None:
     return root if (root / "scripts" / "setup_env.sh").is_file() else None
 
 
-def setup_command() -> str:
-    """The command that installs what a training needs, for this machine's platform."""
+def setup_command(platform: Literal["cpu", "gpu"] | None = None) -> str:
+    """The command that installs what a training needs, for a platform; None: this machine's."""
     if clone():
-        return "bash scripts/setup_env.sh"
-    platform = os.environ.get("RAG_R1_PLATFORM")
-    gpu = platform == "gpu" or (platform != "cpu" and shutil.which("nvidia-smi") is not None)
-    return pip_command("gpu" if gpu else "cpu")
+        return (f"RAG_R1_PLATFORM={platform} " if platform else "") + "bash scripts/setup_env.sh"
+    if platform is None:
+        wanted = os.environ.get("RAG_R1_PLATFORM")
+        gpu = wanted == "gpu" or (wanted != "cpu" and shutil.which("nvidia-smi") is not None)
+        platform = "gpu" if gpu else "cpu"
+    return pip_command(platform)
+
+
+def flash_attn_command() -> str:
+    """The command that compiles flash-attn, against the torch that is installed."""
+    return setup_command("gpu") if clone() else f"{pip_command('flash-attn')} --no-build-isolation"
 
 
 def pip_command(*extras: str) -> str:

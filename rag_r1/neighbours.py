@@ -32,6 +32,6 @@ def warn_of_other_trainings() -> None:
         print(
             f"warning: another training runs on this machine (process {', '.join(map(str, others))}). Their"
             " weights can be mixed up, and each can wait for the other forever\n"
-            "  -> run one after the other, or each in a container with its own /tmp (docs/results/gpu.md)",
+            "  -> run one after the other, or each in a container with its own /tmp",
             flush=True,
         )

@@ -19,14 +19,16 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rag_r1.command_line import Arguments, Overrides, argument, read_arguments
+from rag_r1.command_line import Arguments, Overrides, argument, quoted, read_arguments
 from rag_r1.import_path import find_beside_the_caller
 from rag_r1.recipe_files import Recipe, RecipeError
 
+#: The environment of Ray's processes, in which veRL's trainer runs.
+_RAY_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 #: veRL's key for modules that its processes import at start, and ours.
-SESSION_TRAINERS = (
-    "ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES=rag_r1.session_trainers"
-)
+SESSION_TRAINERS = f"{_RAY_VARIABLES}.VERL_USE_EXTERNAL_MODULES=rag_r1.session_trainers"
+#: Where veRL's logger `file` writes: the file itself, or the folder of all projects.
+_LOG_VARIABLES = ("VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT")
 #: Keys whose values may be the user's files or folders.
 _PATHS = (
     "rag_r1.protocol",
@@ -55,6 +57,25 @@ def session_overrides(config: Any) -> list[str]:
     if not str(config.trainer.v1.trainer_mode).startswith("sessions_"):
         return []
     return [f"++{SESSION_TRAINERS}"]
+
+
+def log_overrides(config: Any) -> list[str]:
+    """Overrides that put the file of veRL's logger `file` below the run's folder, unless the user names
+    another place. veRL empties its file at each start, so each start gets one of its own: metrics-1.jsonl,
+    metrics-2.jsonl, ..."""
+    from omegaconf import OmegaConf
+
+    logger = config.trainer.logger
+    if "file" not in ([logger] if isinstance(logger, str) else logger or ()):
+        return []
+    set_for_ray = OmegaConf.select(config, _RAY_VARIABLES) or {}
+    if any(name in os.environ or name in set_for_ray for name in _LOG_VARIABLES):
+        return []
+    folder = Path(config.trainer.default_local_dir).expanduser().absolute()
+    before = [path.stem.rpartition("-")[2] for path in folder.glob("metrics-*.jsonl")]
+    number = 1 + max((int(one) for one in before if one.isdecimal()), default=0)
+    folder.mkdir(parents=True, exist_ok=True)
+    return [f"++{_RAY_VARIABLES}.{_LOG_VARIABLES[0]}={quoted(folder / f'metrics-{number}.jsonl')}"]
 
 
 def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
@@ -181,6 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     sys.stdout.flush()
     overrides = [*given.overrides, *whole_paths(config), *session_overrides(config)]
+    overrides += log_overrides(config)
     command = [sys.executable, "-m", "rag_r1.launch", str(recipe.folder), recipe.name, *overrides]
     os.execv(command[0], command)
 

@@ -32,7 +32,7 @@ example:
 """
 _EPILOG = """\
 Train with rag_r1.probe_passages=FILE and, for example, 'rag_r1.probes=[closed_book,random,gold]'. Run again,
-the same command continues where it was killed. docs/guides/search_card.md says what the probes are.
+the same command continues where it was killed.
 """
 
 

@@ -3,7 +3,7 @@
 Everything is computed from the records, so the report can be made again at any time, and the order of the
 records does not change a byte of it. Every figure stands for each data source, as the mean over the sources
 (in which each counts once, as in the papers' tables) and for all questions together, with a bootstrap
-interval (bootstrap.py). docs/guides/reports.md explains each figure.
+interval (bootstrap.py).
 
     rag-r1 eval report outputs/run
 """

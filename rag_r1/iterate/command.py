@@ -45,8 +45,8 @@ example:
   rag-r1 iterate --recipe agentic_r/iterate --rounds 2 --out outputs/agentic_r --dry-run
 
 With --dry-run it checks the recipe, and prints the steps and their commands; without, it takes them. The
-recipe is a YAML with the sections agent, data, retriever, index, server and evaluation; the guide
-docs/guides/agentic_r.md explains its keys. Words key=value change one: agent.model=models/other.
+recipe is a YAML with the sections agent, data, retriever, index, server and evaluation, as in
+`rag-r1 recipes show agentic_r/iterate`. Words key=value change one: agent.model=models/other.
 """
 
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1 import gpu_machine
+from rag_r1.installation import flash_attn_command
 from rag_r1.preflight.problems import Problem, error, not_given, warning
 from rag_r1.preflight.sessions import verls_mode
 
@@ -150,7 +151,7 @@ def check_engines(config: DictConfig) -> list[Problem]:
     apart = verls_mode(config.trainer.v1.trainer_mode) == "separate_async"
     if apart and backend in ("nccl", "nixl", "delta") and importlib.util.find_spec("cupy") is None:
         what = f"{backend} transfers weights with cupy, which is not installed"
-        remedy = "pip install cupy-cuda13x==14.0.1 (requirements/gpu.lock.txt has it), on all nodes"
+        remedy = "pip install cupy-cuda13x==14.0.1 (the extra gpu has it), on all nodes"
         problems.append(error(f"{_ROLLOUT}.checkpoint_engine.backend", what, remedy))
     return problems
 
@@ -167,7 +168,7 @@ def _check_attention(config: DictConfig) -> list[Problem]:
     keys = [f"{part}.model.override_config.attn_implementation" for part in parts]
     wanted = {key: OmegaConf.select(config, key) or "flash_attention_2" for key in keys}
     what = "flash-attn is not installed"
-    remedy = "train with platform=gpu_sdpa (PyTorch's attention), or install it: bash scripts/setup_env.sh"
+    remedy = f"train with platform=gpu_sdpa (PyTorch's attention), or install it: {flash_attn_command()}"
     return [error(key, what, remedy) for key, name in wanted.items() if name == "flash_attention_2"]
 
 
@@ -193,7 +194,7 @@ def check_reach(config: DictConfig) -> list[Problem]:
         if nodes > 1 and isinstance(url, str) and is_loopback(url):
             what = f"on each node {url} is that node itself, and agent loops run on all {nodes}"
             remedy = (
-                "give an address that every node reaches (start_retrieval.py --host 0.0.0.0) or, with a"
+                "give an address that every node reaches (rag-r1 index serve --host 0.0.0.0) or, with a"
                 " server on every node, a host name that each node resolves to itself"
             )
             problems.append(error(key, what, remedy))

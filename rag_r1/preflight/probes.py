@@ -77,7 +77,7 @@ def _check_rows(config: DictConfig, settings: RagR1Config, passages: Passages | 
     gold = [probe for probe in settings.probes if probe in NEED_GOLD]
     if gold and not any(rows):
         what = f"no row of data.val_files names its gold passages, which {', '.join(gold)} needs"
-        remedy = "make the file from a source with extra_info.supporting_titles (docs/guides/data.md)"
+        remedy = "make the file with `rag-r1 data`, from a source with supporting titles, e.g. hotpotqa"
         problems.append(error(_KEY, what, remedy))
     elif "gold" in gold and passages is not None and not any(applies("gold", one) for one in rows):
         what = f"{settings.probe_passages} has the gold passages of no row of data.val_files"

@@ -37,7 +37,9 @@ def of_fault(fault: Exception) -> Problem:
     what = str(fault)
     words = [word.rstrip(":,") for word in what.split() if word.startswith("rag_r1")]
     where = getattr(fault, "key", None) or (words[0] if words else "rag_r1")
-    remedy = getattr(fault, "remedy", "") or "correct the key; recipes/rag_r1_defaults.yaml explains each"
+    remedy = (
+        getattr(fault, "remedy", "") or "correct the key; `rag-r1 recipes show rag_r1_defaults` explains each"
+    )
     if what.startswith(f"unknown key {where}: "):
         what, remedy = "there is no such key", what.removeprefix(f"unknown key {where}: ")
     elif what.startswith(where):

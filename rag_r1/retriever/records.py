@@ -213,4 +213,4 @@ def _read(kind: type[Record], line: bytes, place: str) -> Record:
 
 
 def _name(kind: type[_Record]) -> str:
-    return f"a {kind.__name__} (rag_r1/retriever/records.py)"
+    return f"a {kind.__name__} (rag_r1.retriever.records)"

@@ -96,9 +96,7 @@ class TrainOptions(Arguments):
 
     save_steps: Positive = argument("steps between two checkpoints", "N", default=100)
     logging_steps: Positive = argument("steps between two lines of the log", "N", default=10)
-    logger: list[Loggers] = argument(
-        "as veRL's trainer.logger; may be repeated (docs/guides/logging.md)", "NAME", default=["console"]
-    )
+    logger: list[Loggers] = argument("as veRL's trainer.logger; may be repeated", "NAME", default=["console"])
     project_name: str = argument("in the loggers", "NAME", default="retriever")
     experiment_name: str | None = argument("in the loggers (default: the folder's)", "NAME", default=None)
     no_progress: bool = argument("show no progress bar", default=False)

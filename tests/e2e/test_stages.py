@@ -5,6 +5,7 @@ What they must have left behind stands in stage_checks.py.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -70,11 +71,13 @@ class Stages:
         self.log = out.parent / f"{name}.log"
         recipes = [part for i in STEPS for part in ("--recipe", f"recipes/demo/r1_stage{i}")]
         command = [sys.executable, "-m", "rag_r1.stages", "--out", str(out), *recipes, *overrides]
-        environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
-        environment["VERL_FILE_LOGGER_ROOT"] = str(out.parent)  # veRL's metrics; else in the project's folder
+        left_out = ("RAY_ADDRESS", "VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT")
+        environment = {k: v for k, v in os.environ.items() if k not in left_out}
+        environment["PYTHONPATH"] = str(ROOT)
+        out.parent.mkdir(exist_ok=True)
         with self.log.open("w") as output:
             self.process = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=ROOT
+                command, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=out.parent
             )
 
     def wait(self, until, timeout_s: float) -> None:
@@ -120,3 +123,15 @@ def test_two_stages_killed_in_the_second_go_on_and_end_with_a_model_that_loads(o
             again.kill()
     for check in stage_checks.CHECKS:
         check(run)
+    _each_start_has_logged_into_a_file_of_its_own(out)
+
+
+def _each_start_has_logged_into_a_file_of_its_own(out: Path):
+    """veRL's logger `file`, below the run's folder and nowhere else; no start has emptied another's."""
+    starts = {1: 1, 2: 2}  # the second stage was killed once
+    for stage, steps in STEPS.items():
+        files = sorted((out / f"stage{stage}" / "checkpoints").glob("metrics-*.jsonl"))
+        assert [path.name for path in files] == [f"metrics-{i}.jsonl" for i in range(1, starts[stage] + 1)]
+        lines = [json.loads(line) for path in files for line in path.read_bytes().splitlines()]
+        assert set(range(1, steps + 1)) <= {line["step"] for line in lines}
+    assert not (out.parent / "rag-r1-demo").exists()

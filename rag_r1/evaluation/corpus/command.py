@@ -52,8 +52,8 @@ example:
       --retriever-url http://127.0.0.1:8000 --out checks/wiki-18
 """
 _EPILOG = """\
-docs/guides/corpora.md says how the verdict of a question is made, and what the files of --out are. Run again,
-the same command continues where it was killed. If the retrieval server requires a token, set RETRIEVAL_TOKEN.
+Run again, the same command continues where it was killed. If the retrieval server requires a token, set
+RETRIEVAL_TOKEN.
 """
 _USAGE = "usage: rag-r1 corpus check --data FILE ... --corpus FILE|FOLDER ... --out DIR [--help]"
 SUPPLY = "supply.jsonl"
@@ -250,13 +250,12 @@ def told(done: Check, given: CheckArguments) -> list[str]:
             "--supply with this file adds them to the corpus"
         )
     if made := done.repaired:
-        build = "rag-r1 index build"
         lines += [
             f"{made.path}: {made.passages:,} passages and {made.supplied:,} supplied ones "
             f"({made.renamed:,} of these with a new id); "
             f"still missing: {len(made.ids_left):,} ids, {len(made.titles_left):,} titles",
             "Build its index, and check it again:",
-            f"  {build} --corpus {quote(str(made.path))} --out indexes/repaired --backend bm25",
+            f"  rag-r1 index build --corpus {quote(str(made.path))} --out indexes/repaired --backend bm25",
         ]
     return lines
 

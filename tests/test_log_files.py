@@ -1,0 +1,75 @@
+"""Where veRL's logger `file` writes when `rag-r1 train` starts it: below the run's folder, a file for each
+start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from rag_r1.train import log_overrides
+
+KEY = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH"
+
+
+@pytest.fixture(autouse=True)
+def _no_place_of_the_users(monkeypatch):
+    for name in ("VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def config(folder: Path | str, logger=("console", "file"), **variables):
+    ray = {"ray_init": {"runtime_env": {"env_vars": variables}}}
+    return OmegaConf.create(
+        {"trainer": {"logger": logger, "default_local_dir": str(folder)}, "ray_kwargs": ray}
+    )
+
+
+def test_the_file_is_below_the_folder_of_the_run(tmp_path):
+    folder = tmp_path / "it's a run"
+    (override,) = log_overrides(config(folder))
+    assert override == f"++{KEY}='{tmp_path}/it\\'s a run/metrics-1.jsonl'"
+    assert folder.is_dir()  # veRL makes none
+
+
+def test_each_start_has_a_file_of_its_own(tmp_path):
+    for number in (1, 2, 9):
+        (tmp_path / f"metrics-{number}.jsonl").touch()
+    (tmp_path / "metrics-old.jsonl").touch()
+    (override,) = log_overrides(config(tmp_path))
+    assert override.endswith("/metrics-10.jsonl'")
+
+
+def test_a_relative_folder_is_passed_on_whole_because_rays_processes_may_run_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (override,) = log_overrides(config("outputs/run"))
+    assert f"'{tmp_path}/outputs/run/metrics-1.jsonl'" in override
+
+
+@pytest.mark.parametrize("logger", ["file", ["file"], ["wandb", "file"]])
+def test_the_logger_may_be_one_or_several(tmp_path, logger):
+    assert len(log_overrides(config(tmp_path, logger))) == 1
+
+
+@pytest.mark.parametrize("logger", ["console", ["console", "wandb"], None, []])
+def test_without_the_logger_nothing_is_set_and_no_folder_is_made(tmp_path, logger):
+    assert log_overrides(config(tmp_path / "run", logger)) == [] and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT"])
+def test_a_place_that_the_user_names_is_kept(tmp_path, monkeypatch, name):
+    assert log_overrides(config(tmp_path, **{name: "mine"})) == []
+    monkeypatch.setenv(name, "mine")
+    assert log_overrides(config(tmp_path)) == []
+
+
+@pytest.mark.slow
+def test_a_recipe_takes_the_override(tmp_path):
+    from rag_r1.recipe_files import Recipe
+    from rag_r1.train import compose_recipe
+
+    recipe, overrides = Recipe.find("demo/grpo"), [f"trainer.default_local_dir={tmp_path}"]
+    overrides += log_overrides(compose_recipe(recipe, overrides))
+    found = OmegaConf.select(compose_recipe(recipe, overrides), KEY)
+    assert found == f"{tmp_path}/metrics-1.jsonl"
