@@ -26,7 +26,7 @@ Train a search agent ($what) with veRL.
       Your model and data, with the recipe recipes/rag_r1/$recipe (its README lists the hardware).
       MODEL           a model folder, or a name on the Hugging Face Hub
       DATA            a folder with train.parquet and test.parquet (written by data_process/)
-      RETRIEVER_URL   a running retrieval server (retrieval_server/start_retrieval.py)
+      RETRIEVER_URL   a running retrieval server (rag-r1 index serve --index DIR)
       --check-only    run every check and start nothing
 
 key=value sets any key of the recipe, of veRL or of the block rag_r1: (Hydra).
