@@ -74,13 +74,13 @@ class Recipe:
         others = [override for override in overrides if not override.startswith(_SEARCHPATH)]
         return [f"{_SEARCHPATH}[{entries}]", *others]
 
-    def command(self, overrides: Sequence[str], module: str = "verl.trainer.main_ppo") -> list[str]:
-        """veRL's own command for this recipe."""
-        return [
-            *(sys.executable, "-m", module),
-            *(f"--config-path={self.folder}", f"--config-name={self.name}"),
-            *self.arguments(overrides),
-        ]
+    def words(self, overrides: Sequence[str]) -> list[str]:
+        """The arguments of a command of veRL for this recipe."""
+        return [f"--config-path={self.folder}", f"--config-name={self.name}", *self.arguments(overrides)]
+
+    def command(self, overrides: Sequence[str]) -> list[str]:
+        """veRL's own command that trains with this recipe."""
+        return [sys.executable, "-m", "verl.trainer.main_ppo", *self.words(overrides)]
 
     def _searchpath(self, overrides: Sequence[str]) -> list[str]:
         given = next((one for one in overrides if one.startswith(_SEARCHPATH)), None)

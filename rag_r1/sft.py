@@ -134,9 +134,7 @@ def launch(device: str, processes: int, recipe: Recipe, overrides: Sequence[str]
         f"--nproc-per-node={processes}",
         "-m",
         _CPU if device == "cpu" else _VERL,
-        f"--config-path={recipe.folder}",
-        f"--config-name={recipe.name}",
-        *recipe.arguments(overrides),
+        *recipe.words(overrides),
     ]
 
 

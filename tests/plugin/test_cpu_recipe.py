@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 import verl.trainer
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from transformers import Qwen2Config
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
+from rag_r1.recipe_files import RECIPES, Recipe
+from rag_r1.train import compose_recipe
+
 pytestmark = pytest.mark.slow  # a composed recipe takes most of a second
 
-RECIPES = Path(__file__).parents[2] / "recipes"
 
 # Keys that veRL reads and its own YAML does not have.
 NEW_KEYS = (
@@ -36,15 +37,13 @@ def recipe(tmp_path):
 
     def compose_with(platform: str, *overrides: str) -> DictConfig:
         (tmp_path / "recipe.yaml").write_text(
-            f"hydra:\n  searchpath: [pkg://verl.trainer.config, 'file://{RECIPES}']\n"
             "defaults: [ppo_trainer, platform: cpu, _self_]\n"
             "trainer: {logger: [console]}\ndata: {train_batch_size: 16}\n"
             "actor_rollout_ref: {actor: {ppo_mini_batch_size: 16, ppo_micro_batch_size_per_gpu: 4},"
             " rollout: {log_prob_micro_batch_size_per_gpu: 4}}\n"
             "critic: {ppo_micro_batch_size_per_gpu: 4}\n"
         )
-        with initialize_config_dir(str(tmp_path), version_base=None):
-            return compose("recipe", overrides=[f"platform={platform}", *overrides])
+        return compose_recipe(Recipe.find(tmp_path / "recipe"), [f"platform={platform}", *overrides])
 
     return compose_with
 
