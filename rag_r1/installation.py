@@ -14,6 +14,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "rag-r1"
 #: What a training needs is installed as a whole, for the machine's platform: `cpu` or `gpu`.
@@ -115,6 +116,6 @@ def _source() -> str | None:
     if repository:
         revision = repository.get("requested_revision")
         return f"{repository['vcs']}+{url}{f'@{revision}' if revision else ''}"
-    if url.startswith("file://") and not Path(url.removeprefix("file://")).exists():
+    if url.startswith("file://") and not Path(unquote(urlsplit(url).path)).exists():
         return None
     return str(url)

@@ -50,7 +50,8 @@ _VLLM = (
 )
 _UNTRAINED = (
     "This is the embedded policy: it knows the format, but has not learned to search yet, so it is often "
-    'wrong. Train it with "rag-r1 demo", in a few minutes; "rag-r1 serve --demo" then serves the trained one.'
+    'wrong. Train it with "rag-r1 demo", in a few minutes; "rag-r1 serve --demo" in the same folder '
+    "then serves the trained one."
 )
 
 
