@@ -91,7 +91,9 @@ class Recipe:
         else:
             block = _content(self.path).get("hydra") or {}
             value = block.get("searchpath") if isinstance(block, dict) else None
-        return [str(entry) for entry in value] if isinstance(value, list) else []
+        if value is not None and not isinstance(value, list):
+            raise RecipeError(f"{self.name}: hydra.searchpath must be a list of folders, not {value!r}")
+        return [str(entry) for entry in value or ()]
 
 
 def find_file(given: str | Path, suffix: str = "") -> Path:

@@ -79,18 +79,18 @@ class ShowArguments(Arguments):
 
 def show(arguments: Sequence[str]) -> int:
     """Print a recipe. Raises RecipeError."""
-    given = read_arguments(ShowArguments, arguments, prog="rag-r1 recipes show", description="Show a recipe.")
-    if not given.composed:
-        print(find_file(given.name, ".yaml").read_text(encoding="utf-8"), end="")
+    args = read_arguments(ShowArguments, arguments, prog="rag-r1 recipes show", description="Show a recipe.")
+    if not args.composed:
+        print(find_file(args.name, ".yaml").read_text(encoding="utf-8"), end="")
         return 0
-    recipe = Recipe.find(given.name)
+    recipe = Recipe.find(args.name)
     if kind_of(recipe.path) in ("retriever", "iterate"):
-        raise RecipeError(f"{given.name} builds on nothing: leave out --composed")
+        raise RecipeError(f"{args.name} builds on nothing: leave out --composed")
     from omegaconf import OmegaConf
 
     from rag_r1.train import compose_recipe
 
-    print(OmegaConf.to_yaml(compose_recipe(recipe, given.overrides)), end="")
+    print(OmegaConf.to_yaml(compose_recipe(recipe, args.overrides)), end="")
     return 0
 
 
@@ -103,16 +103,16 @@ class CopyArguments(Arguments):
 
 def copy(arguments: Sequence[str]) -> int:
     """Copy a recipe. Raises RecipeError if there is none, or if the copy would replace a file."""
-    given = read_arguments(
+    args = read_arguments(
         CopyArguments,
         arguments,
         prog="rag-r1 recipes copy",
         description="Copy a recipe into a file of your own, which can be changed and used from any folder.",
     )
-    source = find_file(given.name, ".yaml")
+    source = find_file(args.name, ".yaml")
     if source.suffix != ".yaml":
-        raise RecipeError(f"{given.name} is no recipe; its file is {source}")
-    target = given.to / source.name if given.to.is_dir() else given.to
+        raise RecipeError(f"{args.name} is no recipe; its file is {source}")
+    target = args.to / source.name if args.to.is_dir() else args.to
     target = target if target.suffix == ".yaml" else Path(f"{target}.yaml")
     if target.exists():
         raise RecipeError(f"{target} exists already: give another name")
@@ -145,13 +145,13 @@ class PathArguments(Arguments):
 
 def path(arguments: Sequence[str]) -> int:
     """Print the paths. Raises RecipeError."""
-    given = read_arguments(
+    args = read_arguments(
         PathArguments,
         arguments,
         prog="rag-r1 recipes path",
         description="Print where the recipes are, or some of them.",
     )
-    print(*([find_file(name, ".yaml") for name in given.names] or [RECIPES]), sep="\n")
+    print(*([find_file(name, ".yaml") for name in args.names] or [RECIPES]), sep="\n")
     return 0
 
 

@@ -147,6 +147,14 @@ def test_a_search_path_of_ones_own_is_kept_beside_ours(tmp_path, where):
     assert sum(one.startswith("hydra.searchpath=") for one in recipe.command(overrides)) == 1
 
 
+@pytest.mark.parametrize("where", ["the recipe", "an override"])
+def test_a_search_path_that_is_no_list_is_refused(tmp_path, where):
+    block = "hydra: {searchpath: mine}\n" if where == "the recipe" else ""
+    (tmp_path / "mine.yaml").write_text(f"{block}defaults: [/rag_r1/grpo, _self_]\n")
+    with pytest.raises(RecipeError, match="mine: hydra.searchpath must be a list of folders, not 'mine'"):
+        Recipe.find(tmp_path / "mine").arguments([] if block else ["hydra.searchpath=mine"])
+
+
 @pytest.mark.slow
 def test_the_documented_line_composes_a_recipe_with_verls_command_alone(tmp_path):
     line = re.search(
