@@ -3,8 +3,10 @@ that is configured, and everything that needs no trainer works there."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,10 @@ pytestmark = [
 EXTRAS = "retrieval,demo,data,documents,graph,mcp,report"
 
 
-def test_pip_installs_the_wheel_with_its_extras_and_their_commands_work(wheel: Path, tmp_path: Path):
-    venv, here = tmp_path / "venv", tmp_path / "empty"
+def test_pip_installs_the_wheel_with_its_extras_and_their_commands_work(
+    wheel: Path, venv: Path, tmp_path: Path
+):
+    here = tmp_path / "empty"
     here.mkdir()
 
     def run(*words: object, timeout: float = 300) -> str:
@@ -45,3 +49,10 @@ def test_pip_installs_the_wheel_with_its_extras_and_their_commands_work(wheel: P
     words = ["--corpus", "corpus/corpus.jsonl", "--out", "index", "--backend", "bm25"]
     run("rag-r1", "index", "build", *words)
     assert (here / "index" / "manifest.json").is_file()
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Iterator[Path]:
+    """The folder of an environment; removed at the end, because it takes gigabytes, and pytest keeps folders."""
+    yield tmp_path / "venv"
+    shutil.rmtree(tmp_path / "venv", ignore_errors=True)
