@@ -53,6 +53,6 @@ def test_pip_installs_the_wheel_with_its_extras_and_their_commands_work(
 
 @pytest.fixture
 def venv(tmp_path: Path) -> Iterator[Path]:
-    """The folder of an environment; removed at the end, because it takes gigabytes, and pytest keeps folders."""
+    """The folder of an environment; removed at the end: it takes gigabytes, and pytest keeps its folders."""
     yield tmp_path / "venv"
     shutil.rmtree(tmp_path / "venv", ignore_errors=True)
