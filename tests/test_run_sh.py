@@ -26,8 +26,9 @@ def test_help_tells_the_tiers_and_makes_no_environment(tmp_path, word):
         ["bash", str(TESTS / "run.sh"), word], env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0 and done.stderr == ""
-    tiers = ("unit", "full", "nightly", "tests/agent")
-    assert all(f"bash tests/run.sh {tier}" in done.stdout for tier in tiers)
+    assert all(
+        f"bash tests/run.sh {tier}" in done.stdout for tier in ("unit", "full", "nightly", "tests/agent")
+    )
     assert "==" not in done.stdout and not (tmp_path / "venv").exists()
 
 
