@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1 import gpu_machine
 from rag_r1.installation import flash_attn_command
+from rag_r1.preflight.adapters import check_adapters
 from rag_r1.preflight.problems import Problem, error, not_given, warning
 from rag_r1.preflight.sessions import verls_mode
 
@@ -146,7 +147,7 @@ def check_engines(config: DictConfig) -> list[Problem]:
     elif strategy not in ("fsdp", "fsdp2", "megatron"):
         what = f"there is no recipe for {strategy}: its keys, divisibility and memory were not checked"
         problems.append(warning(f"{_ACTOR}.strategy", what, "use fsdp, fsdp2 or megatron"))
-    problems += _check_adapters(config) + _check_attention(config)
+    problems += check_adapters(config) + _check_attention(config)
     backend = OmegaConf.select(config, f"{_ROLLOUT}.checkpoint_engine.backend")
     apart = verls_mode(config.trainer.v1.trainer_mode) == "separate_async"
     if apart and backend in ("nccl", "nixl", "delta") and importlib.util.find_spec("cupy") is None:
@@ -170,17 +171,6 @@ def _check_attention(config: DictConfig) -> list[Problem]:
     what = "flash-attn is not installed"
     remedy = f"train with platform=gpu_sdpa (PyTorch's attention), or install it: {flash_attn_command()}"
     return [error(key, what, remedy) for key, name in wanted.items() if name == "flash_attention_2"]
-
-
-def _check_adapters(config: DictConfig) -> list[Problem]:
-    model = config.actor_rollout_ref.model
-    lora = model.get("lora") or {}
-    rank = int(lora.get("rank") or 0) or int(model.get("lora_rank") or 0)
-    if config.trainer.device != "cpu" or rank <= 0 or lora.get("merge"):
-        return []
-    what = "vLLM's CPU build cannot load LoRA adapters"
-    remedy = "set it to true: merged weights are then sent to vLLM instead"
-    return [error("actor_rollout_ref.model.lora.merge", what, remedy)]
 
 
 def check_reach(config: DictConfig) -> list[Problem]:

@@ -60,7 +60,7 @@ def check_quantisation(config: DictConfig, where: str = "actor_rollout_ref.model
         for key in _QUANTISED:
             if OmegaConf.select(config, f"{node}.{key}"):
                 what = "veRL 0.9.1 trains no quantised weights (nf4): vLLM is sent weights of 16 bits"
-                remedy = f"remove it, and set {where}.lora_rank=8 and {where}.lora.merge=true: adapters"
+                remedy = f"remove it, and set {where}.lora_rank=8: adapters in 16 bits"
                 problems.append(error(f"{node}.{key}", what, remedy))
     return problems
 

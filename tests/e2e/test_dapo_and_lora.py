@@ -43,7 +43,6 @@ OVERRIDES = [
     "algorithm.filter_groups.metric=em",
     "algorithm.filter_groups.max_num_gen_batches=8",
     "actor_rollout_ref.model.lora_rank=8",
-    "actor_rollout_ref.model.lora.merge=true",
     "actor_rollout_ref.actor.optim.lr=1e-2",
     'rag_r1.reward=[{term: em}, {term: "own_reward_of_this_test:brevity", '
     f"weight: {WEIGHT}, limit: {LIMIT}}}]",

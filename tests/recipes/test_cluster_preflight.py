@@ -196,14 +196,6 @@ def test_weights_that_travel_by_nccl_need_cupy():
     assert check_engines(composed("recipes/rag_r1/grpo", apart[1])) == [], "only if they are apart"
 
 
-def test_adapters_on_a_cpu_must_be_merged():
-    lora = ["platform=cpu", "actor_rollout_ref.model.lora_rank=8"]
-    (problem,) = check_engines(composed("recipes/rag_r1/grpo", *lora))
-    assert problem.where == "actor_rollout_ref.model.lora.merge"
-    lora.append("actor_rollout_ref.model.lora.merge=true")
-    assert check_engines(composed("recipes/rag_r1/grpo", *lora)) == []
-
-
 # --- several nodes
 
 
