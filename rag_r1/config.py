@@ -84,6 +84,8 @@ class _Block:
     #: The passages that `random` and `gold` show (probe_passages.py).
     probe_passages: Annotated[Text | None, Must("a file or null")] = None
     trajectory_dir: Annotated[Text | None, Must("a folder or null")] = None
+    #: Whether the records in it are compressed.
+    trajectory_gzip: Flag = False
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ class RagR1Config:
     trajectory_dir: str | None
     probes: tuple[ValidationProbe, ...] = ()
     probe_passages: str | None = None
+    trajectory_gzip: bool = False
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | None) -> RagR1Config:
@@ -164,6 +167,7 @@ class RagR1Config:
             trajectory_dir=block.trajectory_dir,
             probes=block.probes,
             probe_passages=block.probe_passages,
+            trajectory_gzip=block.trajectory_gzip,
         )
         return settings, faults
 

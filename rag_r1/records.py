@@ -2,7 +2,9 @@
 
 A record is one JSON object on a line: the trajectory (`Trajectory.to_dict`), and `step`, `split`,
 `data_source` and `golds` from the run. One trajectory is one record, however many rows it was trained in. A
-run writes `<dir>/<split>/step_<step>-<process>.jsonl`, so no two processes share a file.
+run writes `<dir>/<split>/step_<step>-<process>.jsonl`, so no two processes share a file. With compression the
+name ends in `.jsonl.gz`, and every line is a gzip member of its own: gzip, zcat and Python read the file as
+one, and a killed process leaves all lines but the last one whole.
 
 Reading allows for what writing can leave behind. If the process was killed while writing, or is still
 writing, the last line of a file is incomplete and is ignored. Texts may contain lone surrogates, which a
@@ -12,13 +14,18 @@ a record is an error, which names file and line.
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import gzip
 import json
 import logging
 import os
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +34,12 @@ from rag_r1.agent import KINDS, Event, Trajectory
 logger = logging.getLogger(__name__)
 
 _FIELDS = frozenset(spec.name for spec in fields(Trajectory))
+#: Names of files with records, as patterns of `Path.glob`.
+_PATTERNS = ("*.jsonl", "*.jsonl.gz")
+#: Bytes of a compressed file that are read at once.
+_CHUNK = 1 << 20
+#: zlib's code for a gzip header and trailer.
+_GZIP = 31
 
 
 class RecordError(ValueError):
@@ -34,19 +47,45 @@ class RecordError(ValueError):
 
 
 class TrajectoryDump:
-    """Appends records as JSON lines; one file for each split, step and process. None: writes nothing."""
+    """Appends records as JSON lines; one file for each split, step and process. A folder of None: writes
+    nothing."""
 
-    def __init__(self, folder: str | None):
+    def __init__(self, folder: str | None, *, compressed: bool = False):
         self.folder = Path(folder) if folder else None
+        self.suffix = ".jsonl.gz" if compressed else ".jsonl"
+        #: One thread, so that records are written in the order in which they are given; it is joined at exit.
+        self._thread: ThreadPoolExecutor | None = None
+        self._failing = False
 
     def write(self, record: Trajectory, *, step: int, split: str, **context: Any) -> bool:
         """Append one record with its context. Returns False if it could not be written, e.g. on a full disk;
-        the run goes on, and no partial line is left behind."""
+        the run goes on, and no partial line is left behind. The first of several failures is logged."""
         if self.folder is None:
             return True
         name = "".join(c if c.isalnum() or c in "-_" else "_" for c in split) or "train"
-        path = self.folder / name / f"step_{step:06d}-{os.getpid()}.jsonl"
-        return _append(path, {"step": step, "split": split, **context, **record.to_dict()})
+        path = self.folder / name / f"step_{step:06d}-{os.getpid()}{self.suffix}"
+        try:
+            _append(path, {"step": step, "split": split, **context, **record.to_dict()})
+        except OSError as error:
+            if not self._failing:
+                what = "the training goes on without the records that do not fit; search/undumped counts them"
+                remedy = "make room, or set rag_r1.trajectory_dir=null"
+                logger.error("cannot write trajectory to %s: %s (%s): %s", path, error, what, remedy)
+            self._failing = True
+            return False
+        self._failing = False
+        return True
+
+    async def write_in_thread(self, record: Trajectory, **context: Any) -> bool:
+        """As `write`, while the event loop goes on: a slow disk delays this trajectory only. When it returns
+        the record is in the file, which a kill of the process does not change."""
+        if self.folder is None:
+            return True
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="trajectories")
+        written = self._thread.submit(partial(self.write, record, **context))
+        # A trajectory that is cancelled has been played all the same: its record is written.
+        return await asyncio.shield(asyncio.wrap_future(written))
 
 
 class EventLog:
@@ -58,27 +97,27 @@ class EventLog:
 
     def __call__(self, event: Event) -> None:
         """Write the event; if the disk is full it is lost, and the episode goes on."""
-        _append(self.path, event.to_dict())
+        try:
+            _append(self.path, event.to_dict())
+        except OSError as error:
+            logger.error("cannot write event to %s: %s", self.path, error)
 
 
-def _append(path: Path, value: dict[str, Any]) -> bool:
-    """Append a whole line or nothing to a file that only its owner can read; False if that failed."""
+def _append(path: Path, value: dict[str, Any]) -> None:
+    """Append a whole line or nothing to a file that only its owner can read. Raises OSError."""
     # surrogatepass: a policy can emit lone surrogates
     data = (json.dumps(value, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(path, "ab", buffering=0, opener=_for_its_owner) as file:
-            before = file.seek(0, os.SEEK_END)
-            try:
-                if file.write(data) != len(data):  # the first sign of a full disk
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            except OSError:
-                file.truncate(before)
-                raise
-    except OSError as error:
-        logger.error("cannot write trajectory to %s: %s", path, error)
-        return False
-    return True
+    if path.suffix == ".gz":
+        data = gzip.compress(data, 6, mtime=0)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(path, "ab", buffering=0, opener=_for_its_owner) as file:
+        before = file.seek(0, os.SEEK_END)
+        try:
+            if file.write(data) != len(data):  # the first sign of a full disk
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            file.truncate(before)
+            raise
 
 
 def _for_its_owner(path: str, flags: int) -> int:
@@ -91,7 +130,8 @@ Broken = Callable[[str, object], None]
 
 
 def read_records(*paths: str | Path, skip_broken: bool | Broken = False) -> Iterator[dict[str, Any]]:
-    """The records of files, and of all `*.jsonl` files in folders and their subfolders, sorted by name.
+    """The records of files, and of all `*.jsonl` and `*.jsonl.gz` files in folders and their subfolders,
+    sorted by name.
 
     Raises RecordError, which names file and line, for a line that is not a record (with `skip_broken` it is
     left out instead, and logged or, if that is a function, told to it) and for a path that does not exist.
@@ -99,31 +139,58 @@ def read_records(*paths: str | Path, skip_broken: bool | Broken = False) -> Iter
     for path in map(Path, paths):
         if not path.exists():
             raise RecordError(f"{path}: there is no such file or folder")
-        for file in sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]:
+        for file in _files_in(path, "**/") if path.is_dir() else [path]:
             yield from _records_of(file, skip_broken)
 
 
-def _records_of(path: Path, skip_broken: bool | Broken) -> Iterator[dict[str, Any]]:
+def _files_in(folder: Path, where: str = "") -> list[Path]:
+    return sorted(file for pattern in _PATTERNS for file in folder.glob(where + pattern))
+
+
+def _lines_of(path: Path) -> Iterator[bytes]:
+    """The lines of a file, each with its newline; the last one may be incomplete. Raises RecordError if what
+    is compressed is broken elsewhere than at its end."""
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line.decode("utf-8", "surrogatepass"))
-                if not isinstance(record, dict):
-                    raise ValueError("not a JSON object")
-            except (ValueError, RecursionError) as error:
-                if not line.endswith(b"\n"):
-                    return
-                place, what = f"{path}, line {number}", f"no trajectory record ({error})"
-                if not skip_broken:
-                    raise RecordError(f"{place}: {what}") from error
-                if callable(skip_broken):
-                    skip_broken(place, what)
-                else:
-                    logger.warning("%s: %s; it is left out", place, what)
-                continue
-            yield record
+        if path.suffix != ".gz":
+            yield from file
+            return
+        decoder, rest = zlib.decompressobj(_GZIP), b""
+        while data := file.read(_CHUNK):
+            while data:
+                try:
+                    *lines, rest = (rest + decoder.decompress(data)).split(b"\n")
+                except zlib.error as error:
+                    raise RecordError(
+                        f"{path}: broken gzip data ({error}); what is before it was read"
+                    ) from error
+                yield from (line + b"\n" for line in lines)
+                data = decoder.unused_data
+                if decoder.eof:
+                    decoder = zlib.decompressobj(_GZIP)
+        if rest:
+            yield rest
+
+
+def _records_of(path: Path, skip_broken: bool | Broken) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(_lines_of(path), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line.decode("utf-8", "surrogatepass"))
+            if not isinstance(record, dict):
+                raise ValueError("not a JSON object")
+        except (ValueError, RecursionError) as error:
+            if not line.endswith(b"\n"):
+                return
+            place, what = f"{path}, line {number}", f"no trajectory record ({error})"
+            if not skip_broken:
+                raise RecordError(f"{place}: {what}") from error
+            if callable(skip_broken):
+                skip_broken(place, what)
+            else:
+                logger.warning("%s: %s; it is left out", place, what)
+            continue
+        yield record
 
 
 def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
@@ -132,7 +199,8 @@ def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
     If a run was killed and resumed, trajectories that ran twice count once, as they ran last. Lines that are
     not records are logged and left out.
     """
-    files = sorted(Path(folder).glob("step_*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+    files = [path for path in _files_in(Path(folder)) if path.name.startswith("step_")]
+    files.sort(key=lambda path: path.stat().st_mtime_ns)
     steps: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
     for record in read_records(*files, skip_broken=True):
         steps[int(record["step"])][record["id"]] = record

@@ -6,7 +6,7 @@ with statistics of the episode, so that veRL logs them for validation and the sa
 call a judge are awaited; veRL's reward worker scores other trajectories meanwhile. A trajectory with a
 failure whose kind is in `rag_r1.failures.mask` is not judged: its terms are None, which veRL's validation
 leaves out of its means, and `masked` makes the sampler remove it from the batch. If `rag_r1.trajectory_dir`
-is set, every record is written there (rag_r1/records.py).
+is set, every record is written there, in a thread (rag_r1/records.py), before its score is returned.
 
 The score of each turn stays in the record (`turn_scores`). veRL 0.9.1 takes only the total from a reward
 manager; everything else it averages in validation (metric_utils.py, `process_validation_metrics`), which
@@ -42,7 +42,7 @@ class SearchRewardManager(RewardManagerBase):
         self.mask = settings.failures.mask
         #: Counted one by one; if the policy can only search, the totals say the same.
         self.tools = (SEARCH, *settings.tools) if settings.tools else ()
-        self.dump = TrajectoryDump(settings.trajectory_dir)
+        self.dump = TrajectoryDump(settings.trajectory_dir, compressed=settings.trajectory_gzip)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         """Score the last row of `data` (all rows of a trajectory share its reward)."""
@@ -52,7 +52,7 @@ class SearchRewardManager(RewardManagerBase):
         await self._judge(record, golds)
         split = str((row.get("extra_info") or {}).get("split", "train"))
         source, probe = str(row.get("data_source", "")), probe_of(row)
-        dumped = self.dump.write(
+        dumped = await self.dump.write_in_thread(
             record,
             step=int(row.get("global_steps", 0)),
             split=f"{split}_{probe}" if probe else split,

@@ -155,7 +155,7 @@ def check(folder: Path, expected: dict[str, int]) -> dict[str, Any]:
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
-    return list(read_records(*folder.glob("*.jsonl")))
+    return list(read_records(*folder.glob("*.jsonl*")))
 
 
 class SmokeArguments(Arguments):
