@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
-from rag_r1.preflight.cluster import check_engines, check_reach, check_sharing
+from rag_r1.preflight.cluster import check_engines, check_reach, check_sharing, needs_critic
 from rag_r1.preflight.data import check_data, check_steps
 from rag_r1.preflight.model import check_model, check_quantisation, check_tags, check_turns
 from rag_r1.preflight.probes import check_probes
 from rag_r1.preflight.problems import Problem, Report
+from rag_r1.preflight.resuming import check_resumed_rates
 from rag_r1.preflight.retriever import check_retriever
 from rag_r1.preflight.sampling import check_filtering, check_sampler, check_sampler_options
 from rag_r1.preflight.sessions import check_sessions
@@ -41,6 +42,7 @@ def preflight(config: DictConfig) -> Report:
     report.problems += check_verl(config, model_is_there=tokenizer is not None)
     report.problems += check_lengths(config) + check_log_probs(config)
     report.problems += check_sharing(config) + check_engines(config) + check_reach(config)
+    report.problems += check_resumed_rates(config, critic=needs_critic(config))
     report.problems += check_sampler(config) + check_sampler_options(config)
     report.problems += check_filtering(config, settings)
     report.problems += check_sessions(config, settings)

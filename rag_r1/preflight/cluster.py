@@ -29,7 +29,7 @@ def check_sharing(config: DictConfig) -> list[Problem]:
     """Every update and micro-batch divides over the data-parallel GPUs, and the longest row fits on one."""
     problems = _check_replicas(config)
     roles = [(_ACTOR, "fsdp_config")]
-    if _needs_critic(config):
+    if needs_critic(config):
         roles.append(("critic", "fsdp"))
     for role, fsdp in roles:
         node = OmegaConf.select(config, role)
@@ -165,7 +165,7 @@ def _check_attention(config: DictConfig) -> list[Problem]:
         return []
     if gpu_machine.driver_version() is None:
         return []
-    parts = ["actor_rollout_ref", *(["critic"] if _needs_critic(config) else [])]
+    parts = ["actor_rollout_ref", *(["critic"] if needs_critic(config) else [])]
     keys = [f"{part}.model.override_config.attn_implementation" for part in parts]
     wanted = {key: OmegaConf.select(config, key) or "flash_attention_2" for key in keys}
     what = "flash-attn is not installed"
@@ -206,7 +206,8 @@ def is_loopback(url: str) -> bool:
     return address.is_loopback or address.is_unspecified
 
 
-def _needs_critic(config: DictConfig) -> bool:
+def needs_critic(config: DictConfig) -> bool:
+    """Whether a critic is trained."""
     enabled = config.critic.enable
     return bool(enabled) if enabled is not None else config.algorithm.adv_estimator == "gae"
 

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from rag_r1.preflight.model import check_model, check_tags
 from rag_r1.preflight.problems import Problem, Report, error, not_given, plain, warning
+from rag_r1.preflight.resuming import check_resumed_sft_rate
 from rag_r1.protocols import Protocol
 from rag_r1.sft_rows import SftRow, SftRowError, SftTokens, protocol_of, read_sft_rows
 
@@ -41,7 +42,7 @@ def preflight_sft(config: DictConfig) -> Report:
             for key, rows in (("train_files", train), ("val_files", validation)):
                 report.problems += _lengths(config, key, rows, tokens, report)
         report.problems += check_batches(config, len(train), len(validation))
-    report.problems += check_output(config)
+    report.problems += check_output(config) + check_resumed_sft_rate(config)
     return report
 
 
