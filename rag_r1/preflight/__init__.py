@@ -26,6 +26,7 @@ from rag_r1.preflight.settings import (
     check_verl,
 )
 from rag_r1.preflight.sft import preflight_sft
+from rag_r1.preflight.transfer import check_bucket
 
 __all__ = ["Problem", "Report", "check_retriever", "preflight", "preflight_sft"]
 
@@ -38,7 +39,7 @@ def preflight(config: DictConfig) -> Report:
     report.problems += problems
     tokenizer, problems = check_model(config)
     report.problems += problems
-    report.problems += check_quantisation(config)
+    report.problems += check_quantisation(config) + check_bucket(config)
     report.problems += check_verl(config, model_is_there=tokenizer is not None)
     report.problems += check_lengths(config) + check_log_probs(config)
     report.problems += check_sharing(config) + check_engines(config) + check_reach(config)

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.options import read_options
 from rag_r1.preflight.problems import Report, error, first_line, not_given, plain, warning
+from rag_r1.preflight.retriever_limits import check_limits, limits_in
 from rag_r1.retriever_query import QueryFormat
 from rag_r1.tools.query_format import FormatError, chosen_mode, read_format, ready_address
 from rag_r1.tools.registry import DEFAULT_TOOL
@@ -84,6 +85,22 @@ def check_retriever(config: DictConfig, report: Report) -> None:
         report.problems.append(
             warning("rag_r1.retriever.topk", what, "check that the index is of the right corpus")
         )
+    _check_limits(config, settings, headers, report)
+
+
+def _check_limits(
+    config: DictConfig, settings: RetrieverConfig, headers: dict[str, str], report: Report
+) -> None:
+    """The server's limits, if it tells them, fit what it will be asked."""
+    try:
+        with httpx.Client(timeout=settings.timeout_s, trust_env=False, headers=headers) as client:
+            limits = limits_in(client.get(settings.base + "/health").json())
+    except (httpx.HTTPError, OSError, ValueError, RecursionError):  # another maker's server
+        limits = None
+    if limits is None:
+        report.notes.append(f"{settings.base}: tells no limits; time-out and connections were not compared")
+        return
+    report.problems += check_limits(config, settings, limits)
 
 
 def _format_notes(

@@ -39,8 +39,9 @@ class RetrieverConfig:
     wire: Literal[tuple(WIRES)] = "retrieve"
     #: Documents per query.
     topk: PositiveCount = 3
-    #: Seconds that one attempt may take, connecting included.
-    timeout_s: PositiveSeconds = 30.0
+    #: Seconds that one attempt may take, connecting included: more than the server's own deadline, 60, within
+    #: which it answers or refuses.
+    timeout_s: PositiveSeconds = 65.0
     #: Attempts after the first.
     retries: Count = 4
     #: Wait before the first retry in seconds; doubles each time, with jitter.
@@ -53,8 +54,9 @@ class RetrieverConfig:
     #: What it is sent with (rag_r1/retriever_query.py), by default what the server's encoder was trained with
     #: or, if the server does not say, the question (`agentic`). Another one than the encoder's is an error.
     mode: Literal[tuple(MODES)] | None = None
-    #: Connections to the server, per process.
-    max_connections: PositiveCount = 64
+    #: Connections to the server, per process: with veRL's eight agent workers and `max_queries` as below, as
+    #: many queries at once as the server takes (4,096).
+    max_connections: PositiveCount = 32
     #: Seconds for which a query waits for others to share its request; 0 sends each turn's queries at once.
     gather_s: Seconds = 0.002
     #: Most queries in a request, unless one turn alone has more.

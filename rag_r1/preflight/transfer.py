@@ -1,0 +1,82 @@
+"""Preflight of the weights' way to the engine: the largest tensor fits into a bucket.
+
+veRL 0.9.1 sends weights to vLLM in buckets of a fixed size, in the dtype in which they are trained
+(workers/rollout/vllm_rollout/bucketed_weight_transfer.py, `async_send_weights`). A tensor that is larger than
+a bucket goes alone between CUDA devices; where buckets are shared memory, which is so on a CPU, an assertion
+ends the run, after everything has been started. The transfer `mooncake` asserts the same; NCCL's and NIXL's
+cut tensors up (checkpoint_engine/base.py, `split_weight_chunks`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from rag_r1.preflight.adapters import adapter_rank
+from rag_r1.preflight.problems import Problem, error, not_given, warning
+
+_KEY = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
+#: A header that is longer is none of safetensors, which allows this many bytes.
+_LONGEST_HEADER = 100_000_000
+
+
+def check_bucket(config: DictConfig) -> list[Problem]:
+    """The largest tensor of a local model, in the dtype of the training, fits into a bucket."""
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    lora = config.actor_rollout_ref.model.get("lora") or {}
+    unmerged = adapter_rank(config) and not lora.get("merge")
+    if not_given(config, "actor_rollout_ref.model.path") or actor.strategy not in ("fsdp", "fsdp2"):
+        return []
+    if unmerged and "dummy" not in str(rollout.load_format):
+        return []  # only adapters are sent
+    largest = largest_tensor(Path(str(config.actor_rollout_ref.model.path)).expanduser())
+    if largest is None:
+        return []
+    name, values = largest
+    dtype = str(OmegaConf.select(actor, "fsdp_config.model_dtype"))
+    bytes_each = 4 if dtype in ("fp32", "float32", "None") else 2
+    needed = math.ceil(values * bytes_each / 2**20)
+    bucket = int(rollout.checkpoint_engine.update_weights_bucket_megabytes)
+    if bucket >= needed:
+        return []
+    what = f"a bucket of {bucket} MB is smaller than {name}, which has {needed} MB in {dtype}"
+    if config.trainer.device == "cpu" or rollout.checkpoint_engine.backend == "mooncake":
+        return [error(_KEY, f"{what}: veRL ends with an assertion", f"set it to at least {needed}")]
+    return [warning(_KEY, f"{what}: veRL sends it alone", f"set it to {needed}, if there is room for it")]
+
+
+def largest_tensor(folder: Path) -> tuple[str, int] | None:
+    """Name and number of values of a model's largest tensor: from the headers of its safetensors files, or
+    from the shape of the embeddings in its config.json. None if the folder has neither."""
+    found = [largest for file in folder.glob("*.safetensors") if (largest := _largest_in(file))]
+    if found:
+        return max(found, key=lambda named: named[1])
+    try:
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        settings = {**settings.get("text_config", {}), **settings}
+        return "the embedding", int(settings["vocab_size"]) * int(settings["hidden_size"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _largest_in(file: Path) -> tuple[str, int] | None:
+    return max(_tensors_of(file), key=lambda named: named[1], default=None)
+
+
+def _tensors_of(file: Path) -> Iterator[tuple[str, int]]:
+    """Names and numbers of values in a safetensors file: eight bytes with the length of a JSON header, and
+    that. Nothing for a file that has none, which is reported by whoever loads it."""
+    try:
+        with file.open("rb") as opened:
+            (length,) = struct.unpack("<Q", opened.read(8))
+            header = json.loads(opened.read(length)) if length <= _LONGEST_HEADER else {}
+        for name, about in header.items():
+            if name != "__metadata__":
+                yield name, math.prod(about["shape"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
+        return

@@ -1,0 +1,222 @@
+"""Preflight of sizes: what the retrieval server is asked at once and for how long; buckets of weights."""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+from copy import deepcopy
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+from composed_recipes import composed
+from omegaconf import OmegaConf
+from safetensors.torch import save_file
+
+from rag_r1.preflight import Report, check_retriever
+from rag_r1.preflight.retriever_limits import check_limits, limits_in
+from rag_r1.preflight.transfer import check_bucket, largest_tensor
+from rag_r1.tools.retriever_options import RetrieverConfig
+from retrieval_server.engine.options import EngineOptions
+
+pytestmark = pytest.mark.slow  # composed recipes
+
+RECIPE = "recipes/rag_r1/grpo"
+BUCKET = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
+WORKERS = "actor_rollout_ref.rollout.agent.num_workers"
+
+
+def limits_of_our_server(**changed: float) -> dict[str, float]:
+    """As `GET /health` of a server tells them that was started without options."""
+    options = EngineOptions()
+    limits = {"max_queue": options.max_queue, "deadline_s": options.deadline_s}
+    return {**limits, "max_queries": 2048, "max_topk": 100, **changed}
+
+
+def problems_with(*overrides: str, **limits: float):
+    config = composed(RECIPE, *overrides, "rag_r1.retriever.url=http://127.0.0.1:8000")
+    settings = RetrieverConfig.from_config(
+        {key: value for key, value in config.rag_r1.retriever.items() if key != "tool"}
+    )
+    return check_limits(config, settings, limits_of_our_server(**limits))
+
+
+def test_the_defaults_of_client_and_server_fit_each_other():
+    assert problems_with() == []
+    defaults = RetrieverConfig()
+    shipped = composed(RECIPE).rag_r1.retriever
+    for key in ("timeout_s", "max_connections", "max_queries"):
+        assert shipped[key] == getattr(defaults, key), "a recipe without the key has the same"
+
+
+def test_more_queries_at_once_than_the_server_takes_are_warned_of_with_the_numbers():
+    (problem,) = problems_with("rag_r1.retriever.max_connections=64")
+    assert (problem.level, problem.where) == ("warning", "rag_r1.retriever.max_connections")
+    assert "8 agent workers x 64 connections x 16 queries" in problem.what
+    assert "8192" in problem.what and "4096" in problem.what
+    assert "at most 32" in problem.remedy and "--max-queue 8192" in problem.remedy
+    (problem,) = problems_with(f"{WORKERS}=16")
+    assert "at most 16" in problem.remedy
+    assert problems_with("rag_r1.retriever.max_connections=64", f"{WORKERS}=4") == []
+    (problem,) = problems_with(max_queue=64)
+    assert problem.remedy.startswith("start the server with"), "no number of connections is few enough"
+
+
+def test_a_time_out_below_the_servers_deadline_is_warned_of_with_both():
+    (problem,) = problems_with("rag_r1.retriever.timeout_s=30")
+    assert (problem.level, problem.where) == ("warning", "rag_r1.retriever.timeout_s")
+    assert "30 s" in problem.what and "60 s" in problem.what and "--deadline 30" in problem.remedy
+    assert problems_with("rag_r1.retriever.timeout_s=30", deadline_s=20.0) == []
+
+
+def test_a_request_of_more_queries_than_the_server_takes_in_one_is_warned_of():
+    (problem,) = problems_with(max_queries=8)
+    assert problem.where == "rag_r1.retriever.max_queries" and "at most 8" in problem.remedy
+
+
+@pytest.mark.parametrize(
+    "health",
+    [{"status": "ok"}, {"limits": None}, {"limits": [1]}, [], "ok", None, {"limits": {"max_queue": "many"}}],
+)
+def test_what_a_server_does_not_tell_is_not_compared(health):
+    assert not limits_in(health)
+    config = composed(RECIPE)
+    assert (
+        check_limits(config, RetrieverConfig(max_connections=1000, timeout_s=1), limits_in(health) or {})
+        == []
+    )
+
+
+class _Server(BaseHTTPRequestHandler):
+    """Our server's answers, with the `health` that a test gives."""
+
+    def do_GET(self) -> None:
+        body = self.server.health if self.path == "/health" else b"{}"
+        self.answer(body)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        hits = [{"document": {"id": str(n), "contents": "text"}, "score": 1.0} for n in range(3)]
+        self.answer(json.dumps({"result": [hits]}).encode())
+
+    def answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+def report_of(health: bytes, *overrides: str) -> Report:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Server) as server:
+        server.health = health
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"rag_r1.retriever.url=http://127.0.0.1:{server.server_port}"
+        report = Report()
+        check_retriever(composed(RECIPE, url, *overrides), report)
+        server.shutdown()
+    return report
+
+
+def test_the_limits_are_those_that_the_server_tells():
+    health = json.dumps({"status": "ok", "limits": limits_of_our_server(deadline_s=90.0)}).encode()
+    (problem,) = report_of(health).problems
+    assert problem.where == "rag_r1.retriever.timeout_s" and "90 s" in problem.what
+
+
+@pytest.mark.parametrize("health", [b'{"status": "ok"}', b"all is well", b"[" * 100_000])
+def test_a_server_without_limits_is_noted_and_good_enough(health):
+    report = report_of(health, "rag_r1.retriever.timeout_s=5")
+    assert report.problems == [] and any("tells no limits" in note for note in report.notes)
+
+
+# --- buckets of weights
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model whose largest tensor has 3 M values: 12 MiB in fp32 (rounded up), 6 in bf16."""
+    values = {"small": torch.zeros(4, 4, dtype=torch.bfloat16)}
+    save_file(values, tmp_path / "model-1.safetensors", metadata={"format": "pt"})
+    save_file({"large": torch.zeros(3, 1 << 20, dtype=torch.bfloat16)}, tmp_path / "model-2.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 10, "hidden_size": 10}))
+    return tmp_path
+
+
+def bucket_problems(model: Path, *overrides: str):
+    return check_bucket(composed(RECIPE, f"actor_rollout_ref.model.path={model}", *overrides))
+
+
+def test_a_bucket_smaller_than_the_largest_tensor_is_refused_where_verl_would_end(model):
+    (problem,) = bucket_problems(model, "platform=cpu", f"{BUCKET}=11")
+    assert (problem.level, problem.where) == ("error", BUCKET)
+    assert "large" in problem.what and "12 MB in fp32" in problem.what
+    assert problem.remedy == "set it to at least 12"
+    assert bucket_problems(model, "platform=cpu", f"{BUCKET}=12") == []
+
+
+def test_on_a_gpu_where_verl_sends_such_a_tensor_alone_it_is_a_warning(model):
+    (problem,) = bucket_problems(model, f"{BUCKET}=11")
+    assert (problem.level, problem.where) == ("warning", BUCKET) and "set it to 12" in problem.remedy
+    (problem,) = bucket_problems(
+        model, f"{BUCKET}=11", "actor_rollout_ref.rollout.checkpoint_engine.backend=mooncake"
+    )
+    assert problem.level == "error"
+
+
+def test_the_bytes_are_those_of_the_dtype_in_which_weights_are_trained(model):
+    bf16 = "actor_rollout_ref.actor.fsdp_config.model_dtype=bf16"
+    assert bucket_problems(model, f"{BUCKET}=6", bf16) == []
+    assert bucket_problems(model, f"{BUCKET}=5", bf16)
+
+
+def test_of_adapters_that_are_not_merged_only_they_are_sent(model):
+    path = f"actor_rollout_ref.model.path={model}"
+    lora = composed("recipes/agentic_rag/grpo_lora", path, f"{BUCKET}=1")
+    assert check_bucket(lora) == []
+    merged = deepcopy(lora)
+    OmegaConf.set_readonly(merged, False)
+    merged.actor_rollout_ref.model.lora.merge = True
+    assert check_bucket(merged)
+
+
+def test_without_weights_the_embeddings_of_the_configuration_count(model):
+    for file in model.glob("*.safetensors"):
+        file.unlink()
+    assert largest_tensor(model) == ("the embedding", 100)
+    (model / "config.json").write_text("[]")
+    assert largest_tensor(model) is None and bucket_problems(model, f"{BUCKET}=1") == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", struct.pack("<Q", 1 << 60), struct.pack("<Q", 4) + b"nope"])
+def test_a_broken_file_of_weights_is_left_to_those_who_load_it(model, content):
+    (model / "model-2.safetensors").write_bytes(content)
+    assert largest_tensor(model) == ("small", 16)
+
+
+def test_verl_asserts_that_a_tensor_fits_into_a_bucket_of_shared_memory(tmp_path):
+    """The reason for the error; if veRL no longer does so, it can go."""
+    import asyncio
+
+    import zmq
+    from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
+
+    handle = f"ipc://{tmp_path}/weights.sock"
+    receiver = zmq.Context.instance().socket(zmq.REP)
+    receiver.connect(handle)
+
+    def take_the_bucket() -> None:
+        receiver.recv_pyobj()
+        receiver.send(b"")
+
+    thread = threading.Thread(target=take_the_bucket, daemon=True)
+    thread.start()
+    weights = iter([("large", torch.zeros((1 << 18) + 1))])
+    sender = BucketedWeightSender(handle, bucket_size_mb=1, use_shm=True)
+    with pytest.raises(AssertionError, match="too large to fit in the bucket"):
+        asyncio.run(sender.async_send_weights(weights))
+    thread.join(10)
+    receiver.close(linger=0)
