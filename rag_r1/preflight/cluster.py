@@ -106,7 +106,7 @@ def _check_micro_batches(
     forwards = [(f"{role}.ppo", node, "ppo_micro_batch_size_per_gpu", rows // size)]
     if role == _ACTOR:
         forwards.append((f"{_ROLLOUT}.log_prob", rollout, "log_prob_micro_batch_size_per_gpu", passed))
-        if _needs_reference(config):
+        if needs_reference(config):
             where = "actor_rollout_ref.ref.log_prob"
             forwards.append((where, ref, "log_prob_micro_batch_size_per_gpu", passed))
     problems = []
@@ -212,5 +212,6 @@ def needs_critic(config: DictConfig) -> bool:
     return bool(enabled) if enabled is not None else config.algorithm.adv_estimator == "gae"
 
 
-def _needs_reference(config: DictConfig) -> bool:
+def needs_reference(config: DictConfig) -> bool:
+    """Whether a KL term needs the reference policy."""
     return bool(config.algorithm.get("use_kl_in_reward") or config.actor_rollout_ref.actor.use_kl_loss)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.preflight.problems import Problem, warning
 from rag_r1.tools.retrieval import RetrieverConfig
@@ -33,7 +33,7 @@ def limits_in(health: Any) -> dict[str, float] | None:
 def check_limits(config: DictConfig, settings: RetrieverConfig, limits: Mapping[str, float]) -> list[Problem]:
     """Queries in flight, queries in a request and the time-out are within the server's limits."""
     problems, missing = [], float("inf")
-    workers = int(config.actor_rollout_ref.rollout.agent.num_workers)
+    workers = int(OmegaConf.select(config, "actor_rollout_ref.rollout.agent.num_workers") or 1)
     at_once = workers * settings.max_connections * settings.max_queries
     if at_once > (most := limits.get("max_queue", missing)):
         what = (

@@ -15,6 +15,8 @@ import pytest
 from composed_recipes import compose_quickly
 from omegaconf import DictConfig, OmegaConf
 
+from rag_r1.preflight.memory import CONTEXTS, SHAPES, trained_bytes
+
 pytestmark = pytest.mark.slow  # each guide's keys are composed, and each command is asked for its help
 
 ROOT = Path(__file__).parents[2]
@@ -229,8 +231,12 @@ def test_the_estimates_of_memory_follow_from_what_stands_beside_them():
         for name, value in expected.items():
             shown = rows[name][column]
             assert value < 0 if shown == "-" else abs(float(shown) - value) <= 0.51, (name, column, value)
-    for tokens, inputs, logits, whole in table(text, "tokens in a micro batch |"):
+    shape = SHAPES["7B"]
+    for tokens, inputs, own, logits, whole, fused in table(text, "tokens in a micro batch |"):
         number = int(tokens.replace(",", ""))
         layers, scores = number * 28 * 3584 * 2 / 1e9, number * 152_064 * 10 / 1e9
-        found = [float(cell) for cell in (inputs, logits, whole)]
-        assert found == pytest.approx([layers, scores, layers + scores + 16 * 7.62 / 8], abs=0.06)
+        one = 2 * number * (4 * 3584 + 3584 + 2 * 512 + 3 * 18_944) * 2 / 1e9
+        found = [float(cell) for cell in (inputs, own, logits)]
+        assert found == pytest.approx([layers, one, scores], abs=0.1)
+        every = [trained_bytes(shape, 4, 8, number, fused=kernels) + CONTEXTS for kernels in (False, True)]
+        assert [float(whole), float(fused)] == pytest.approx([size / 1e9 for size in every], abs=0.51)

@@ -1,0 +1,164 @@
+"""`python -m rag_r1.recipe_table`: every shipped recipe as it is composed, with its dtype, whether
+adapters are merged, its learning rates, and the memory that is calculated for it (preflight/memory.py).
+
+The tables in the recipes' READMEs are printed by this command, one for each folder, and a test composes the
+recipes again and compares. `--recipe`, `--size` and overrides answer the same for a run of one's own:
+
+    python -m rag_r1.recipe_table --recipe recipes/agentic_rag/grpo_lora --size 32B \\
+        trainer.n_gpus_per_node=2 actor_rollout_ref.rollout.tensor_model_parallel_size=2
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from omegaconf import DictConfig
+
+from rag_r1.command_line import Arguments, Overrides, argument, read_arguments
+from rag_r1.preflight.adapters import adapter_rank
+from rag_r1.preflight.cluster import gpus, needs_critic
+from rag_r1.preflight.memory import SHAPES, Memory, memory_of, sft_memory_of
+from rag_r1.train import RECIPES, Recipe, RecipeError, compose_recipe
+
+_COLUMNS = (
+    "recipe", "model", "`model_dtype`", "LoRA", "learning rate", "GPUs", "update, GB", "vLLM's weights, GB",
+    "rows in its cache", "host, GB",
+)  # fmt: skip
+_BASES = re.compile(r"^\s*- /(?:ppo_trainer|sft_trainer_engine)\s*$", re.MULTILINE)
+_FRAGMENTS = re.compile(r"^\s*- /([\w/]+)\s*$", re.MULTILINE)
+#: The sizes of the models that recipes are for, by the beginning of their name; 7B for the others.
+_SIZES = {
+    "agentic_r/agent_demo": "demo",
+    "agentic_rag/": "3B",
+    "demo/": "demo",
+    "r1_searcher/stage1_llama": "Llama 8B",
+    "r1_searcher/stage2_llama": "Llama 8B",
+    "rag_r1/sft/demo": "demo",
+    "smoke/": "demo",
+}
+
+Compose = Callable[[str, Sequence[str]], DictConfig]
+
+
+def trainings(folder: Path = RECIPES) -> list[str]:
+    """The names of all recipes that train: veRL's trainer is in their defaults, or in a fragment's."""
+
+    def trains(path: Path) -> bool:
+        text = path.read_text(encoding="utf-8")
+        if _BASES.search(text):
+            return True
+        fragments = (folder / f"{name}.yaml" for name in _FRAGMENTS.findall(text))
+        return any(trains(fragment) for fragment in fragments if fragment.is_file())
+
+    names = (path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("[!_]*.yaml"))
+    return sorted(name for name in names if trains(folder / f"{name}.yaml"))
+
+
+def size_for(name: str) -> str:
+    """The size of the model that a shipped recipe is for, a key of SHAPES."""
+    return next((size for start, size in _SIZES.items() if name.startswith(start)), "7B")
+
+
+def row(name: str, config: DictConfig, size: str) -> tuple[str, ...]:
+    """One line of the table."""
+    shape = SHAPES[size]
+    if config.get("actor_rollout_ref") is None:
+        found = sft_memory_of(config, shape)
+        dtype, lora, rates = str(config.engine.model_dtype), "-", _rate(config.optim.lr)
+    else:
+        found = memory_of(config, shape)
+        dtype, lora, rates = _trained(config)
+    count = "-" if config.trainer.device == "cpu" else str(gpus(config))
+    return name, size, dtype, lora, rates, count, *_figures(found)
+
+
+def _trained(config: DictConfig) -> tuple[str, str, str]:
+    """Dtypes, adapters and rates of policy and critic, in words."""
+    policy, critic = config.actor_rollout_ref, config.critic if needs_critic(config) else None
+    dtypes = [policy.actor.fsdp_config.model_dtype, *([critic.fsdp.model_dtype] if critic else [])]
+    rates = [_rate(policy.actor.optim.lr), *([f"critic {_rate(critic.optim.lr)}"] if critic else [])]
+    merged = "merged" if policy.model.lora.merge else "not merged"
+    rank = adapter_rank(config)
+    if config.trainer.get("val_only"):
+        rates = ["none: evaluates"]
+    return "/".join(dict.fromkeys(dtypes)), f"rank {rank}, {merged}" if rank else "-", ", ".join(rates)
+
+
+def _rate(value: Any) -> str:
+    return f"{float(value):.0e}".replace("e-0", "e-")
+
+
+def _figures(memory: Memory) -> tuple[str, ...]:
+    """Memory in GB; a dash for what there is not."""
+    update = "-" if not memory.update else f"{memory.update / 1e9:.0f}"
+    if memory.critic:
+        update += f", critic {memory.critic / 1e9:.0f}"
+    weights = f"{memory.weights / 1e9:.{0 if memory.weights >= 1e9 else 3}f}" if memory.weights else "-"
+    rows = f"{memory.rows:.0f}" if memory.rows else "-"
+    host = f"{memory.host / 1e9:.{0 if memory.host >= 2e9 else 1}f}" if memory.host else "-"
+    return update, weights, rows, host
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """As Markdown."""
+    lines = [_COLUMNS, ["---", "---", "---", "---", "---", *["---:"] * 5], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def folder_of(name: str) -> str:
+    """The folder whose README has a recipe's line; the demo's are in the README of all."""
+    first = name.partition("/")[0]
+    return "" if first == "demo" else first
+
+
+def tables(compose: Compose, folders: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """For each folder of recipes, or for these, its name and its table."""
+    names = trainings()
+    for folder in folders or sorted({folder_of(name) for name in names}):
+        chosen = [name for name in names if folder_of(name) == folder]
+        rows = [
+            row(f"`{name.removeprefix(f'{folder}/')}`", compose(f"recipes/{name}", []), size_for(name))
+            for name in chosen
+        ]
+        yield folder, table(rows)
+
+
+class TableArguments(Arguments):
+    """Which recipe, and with which model; without a recipe all that are shipped."""
+
+    recipe: str | None = argument("one recipe instead of all", default=None)
+    size: Literal[tuple(SHAPES)] | None = argument(
+        "of the model: a Qwen2.5, unless it says otherwise (default: the recipe's)", default=None
+    )
+    overrides: Overrides = argument("any key of veRL or of `rag_r1:`, for --recipe", "key=value", default=[])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the tables. Returns 1 if a recipe cannot be composed."""
+    given = read_arguments(
+        TableArguments, arguments, prog="python -m rag_r1.recipe_table", description=__doc__
+    )
+
+    def compose(name: str, overrides: Sequence[str]) -> DictConfig:
+        return compose_recipe(Recipe.find(name), overrides)
+
+    try:
+        if given.recipe is None:
+            for folder, text in tables(compose):
+                print(f"## {folder or 'demo'}\n\n{text}\n", flush=True)
+            return 0
+        config = compose(given.recipe, given.overrides)
+    except RecipeError as fault:
+        print(f"error: {fault}", file=sys.stderr)
+        return 1
+    name = Recipe.find(given.recipe).name
+    print(table([row(f"`{name}`", config, given.size or size_for(name))]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""The recipes' READMEs have the lines that the composed recipes give; memory by the formula."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from composed_recipes import compose_quickly, composed
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from rag_r1 import recipe_table
+from rag_r1.preflight.memory import CONTEXTS, SHAPES, memory_of, trained_bytes
+from rag_r1.recipe_table import folder_of, tables, trainings
+from rag_r1.train import RECIPES
+
+FOLDERS = sorted({folder_of(name) for name in trainings()})
+#: Millions of parameters, from the models' cards.
+PUBLISHED = {"1.5B": 1_540, "3B": 3_090, "7B": 7_610, "14B": 14_700, "32B": 32_500, "Llama 8B": 8_030}
+
+
+def test_every_recipe_that_trains_is_found_and_no_fragment_is():
+    names = trainings()
+    assert {"rag_r1/grpo", "demo/ppo_mq", "agentic_rag/dapo_lora", "rag_r1/sft/qwen_7b"} <= set(names)
+    assert not any(name.rpartition("/")[2].startswith("_") for name in names)
+    assert {name.partition("/")[0] for name in names}.isdisjoint({"platform", "rag_r1_defaults"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_readme_of_each_folder_has_the_table_of_its_recipes(folder):
+    """If this fails: python -m rag_r1.recipe_table"""
+    ((_, text),) = tables(compose_quickly, [folder])
+    readme = (RECIPES / folder / "README.md").read_text(encoding="utf-8")
+    assert text in readme, f"recipes/{folder}/README.md must have\n{text}"
+
+
+@pytest.mark.slow
+def test_the_memory_that_the_readme_names_for_32_billion_parameters_is_what_is_calculated():
+    config = composed(
+        "recipes/agentic_rag/grpo_lora",
+        "trainer.n_gpus_per_node=2",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=10240",
+    )
+    found = memory_of(config, SHAPES["32B"])
+    readme = (RECIPES / "agentic_rag" / "README.md").read_text(encoding="utf-8")
+    assert f"{found.update / 1e9:.0f} GB in an update" in readme
+    assert f"{found.weights / 1e9:.0f} GB of vLLM's weights" in readme and f"{found.rows:.0f} rows" in readme
+    assert f"{found.host / 1e9:.0f} GB of host memory" in readme
+    with_fp32 = composed("recipes/rag_r1/grpo", "trainer.n_gpus_per_node=2")
+    assert memory_of(with_fp32, SHAPES["32B"]).update > 4 * SHAPES["32B"].parameters, "veRL's default"
+
+
+@pytest.mark.slow
+def test_the_guides_table_of_lora_is_what_is_calculated():
+    guide = (RECIPES.parent / "docs" / "guides" / "memory.md").read_text(encoding="utf-8")
+    lines = {
+        line.split("|")[1].strip(): line.split("|")[2:6] for line in guide.splitlines() if "|" in line[1:]
+    }
+    two = ["trainer.n_gpus_per_node=2", "actor_rollout_ref.rollout.tensor_model_parallel_size=2"]
+    config = composed("recipes/agentic_rag/grpo_lora", *two)
+    for column, size in enumerate(("3B", "7B", "14B", "32B")):
+        found = memory_of(config, SHAPES[size])
+        expected = {
+            "frozen weights on a GPU, GB": SHAPES[size].parameters / 1e9,
+            "an update of 20,480 tokens, GB": found.update / 1e9,
+            "rows of 9,216 tokens in vLLM's cache": found.rows,
+            "host memory, GB": found.host / 1e9,
+        }
+        for name, value in expected.items():
+            assert float(lines[name][column]) == pytest.approx(value, abs=0.51), (name, size)
+
+
+@pytest.mark.parametrize("name", [name for name in SHAPES if name != "demo"])
+def test_a_shape_has_the_parameters_of_its_model(name):
+    shape = SHAPES[name]
+    llama = name.startswith("Llama")
+    make, settings = (LlamaForCausalLM, LlamaConfig) if llama else (Qwen2ForCausalLM, Qwen2Config)
+    config = settings(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        tie_word_embeddings=shape.tied,
+    )
+    with torch.device("meta"):
+        counted = sum(parameter.numel() for parameter in make(config).parameters())
+    assert counted == shape.parameters
+    assert shape.parameters / 1e6 == pytest.approx(PUBLISHED[name], rel=0.01)
+
+
+def test_the_adapters_are_those_that_peft_makes():
+    from peft import LoraConfig, get_peft_model
+
+    for targets in (["q_proj", "v_proj"], "all-linear"):
+        shape = SHAPES["demo"]
+        config = Qwen2Config(
+            vocab_size=shape.vocabulary,
+            hidden_size=shape.hidden,
+            intermediate_size=shape.intermediate,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.kv_heads,
+        )
+        model = get_peft_model(Qwen2ForCausalLM(config), LoraConfig(r=4, target_modules=targets))
+        assert shape.adapters(4, targets) == sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def test_frozen_weights_of_two_bytes_and_trained_ones_of_sixteen():
+    shape = SHAPES["7B"]
+
+    def state(each: int, adapters: int = 0) -> float:
+        two, one = (trained_bytes(shape, each, gpus, 1000, adapters=adapters) for gpus in (1, 2))
+        return 2 * (two - one) / shape.parameters  # what is shared by the GPUs, of one parameter
+
+    assert state(4) == pytest.approx(16) and state(2) == pytest.approx(8)
+    assert state(2, adapters=1000) == pytest.approx(2, rel=1e-4)
+
+
+def test_the_one_point_that_was_measured_is_above_the_calculated_by_what_the_docs_say():
+    """docs/results/gpu.md: 42.3 GiB in use, up to 4 GB of it by other jobs."""
+    calculated = CONTEXTS + trained_bytes(SHAPES["1.5B"], 4, 1, 20_480, fused=True)
+    measured = 42.3 * 2**30
+    assert calculated == pytest.approx(35.1e9, rel=0.01)
+    assert 1 - calculated / measured == pytest.approx(0.23, abs=0.01)
+    assert 1 - calculated / (measured - 4e9) == pytest.approx(0.15, abs=0.01)
+
+
+@pytest.mark.slow
+def test_the_command_prints_one_recipe_with_a_size_and_overrides(capsys):
+    words = ["--recipe", "recipes/agentic_rag/grpo_lora", "--size", "14B", "trainer.n_gpus_per_node=2"]
+    assert recipe_table.main(words) == 0
+    *_, line = capsys.readouterr().out.strip().splitlines()
+    assert line.startswith("| `agentic_rag/grpo_lora` | 14B | bf16 | rank 4, not merged | 1e-4 | 2 |")
+    assert recipe_table.main(["--recipe", "recipes/nowhere"]) == 1
+    assert "there is no recipe" in capsys.readouterr().err
