@@ -26,6 +26,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
+from rag_r1.evaluation.answer_limits import AnswerLimits
 from rag_r1.evaluation.characters import tokens_of
 from rag_r1.evaluation.pacing import Pace, Spending, Stop
 from rag_r1.evaluation.run_folder import RunError
@@ -34,8 +35,8 @@ from rag_r1.evaluation.tape import Usage
 
 Answer = TypeVar("Answer")
 
-#: A larger answer than this many bytes is none.
-MAX_ANSWER_BYTES = 32 << 20
+#: Bytes of a stream that are read before others have their turn.
+_SLICE_BYTES = 16 << 10
 _AGAIN = {408, 409, 425, 429}
 #: For the account, not for a request: a wrong key, no money.
 _ACCOUNT = {401, 402}
@@ -110,16 +111,19 @@ class Endpoint:
     ) -> tuple[Answer, Usage]:
         """What `read` makes of the endpoint's answer, and the tokens. `read` raises ValueError for an answer
         that is not what was asked for; if its tokens have to be paid for, they are passed to `useless`.
-        `most_tokens`: what may be generated; `on_text`: sees the text of a streamed answer grow. Raises
+        `most_tokens`: what may be generated; `on_text`: sees a streamed answer grow (streamed.py). Raises
         EngineFailure after the last attempt."""
         content = request_bytes(body)
+        prompt_tokens = _prompt_tokens(body)
+        limits = AnswerLimits.of(body, prompt_tokens)
         problem = "no attempt"
         for attempt in range(self.options.retries + 1):
             await self.stop.passed()
-            prompt_tokens = _prompt_tokens(body)
             try:
                 async with self.spending.reserved(prompt_tokens, most_tokens):
-                    return await self._attempt(path, content, read, prompt_tokens, most_tokens, on_text)
+                    return await self._attempt(
+                        path, content, read, prompt_tokens, most_tokens, limits, on_text
+                    )
             except _Again as again:
                 problem = self._scrub(str(again))
                 if again.usage is not None:
@@ -146,6 +150,7 @@ class Endpoint:
         read: Callable[[Any], Answer],
         prompt_tokens: int,
         most_tokens: int,
+        limits: AnswerLimits,
         on_text: OnText | None,
     ) -> tuple[Answer, Usage]:
         estimated = prompt_tokens + most_tokens
@@ -155,7 +160,7 @@ class Endpoint:
             self._under_way += 1
             try:
                 status, headers, raw = await asyncio.wait_for(
-                    self._send(path, content, on_text), self.options.timeout_s
+                    self._send(path, content, limits, on_text), self.options.timeout_s
                 )
             # The first, because from Python 3.11 on a TimeoutError is an OSError.
             except (asyncio.TimeoutError, TimeoutError) as error:
@@ -184,7 +189,7 @@ class Endpoint:
         return answer, usage
 
     async def _send(
-        self, path: str, content: bytes, on_text: OnText | None
+        self, path: str, content: bytes, limits: AnswerLimits, on_text: OnText | None
     ) -> tuple[int, Mapping[str, str], bytes]:
         """Status, headers and body. With aiohttp, since the pool of httpx looks through all its connections
         for each request: with 250 in flight that took longer than vLLM's work for them."""
@@ -199,22 +204,13 @@ class Endpoint:
                 timeout=aiohttp.ClientTimeout(total=None),  # `_attempt` has one
                 trust_env=self.options.trust_env,
             )
-        raw = bytearray()
         # A redirect would carry texts and key to an address that nobody has given.
         async with self._session.post(self.base + path, data=content, allow_redirects=False) as response:
-            kind = response.headers.get("Content-Type", "")
-            folded = Folded(on_text) if on_text is not None and kind.startswith(CONTENT_TYPE) else None
             try:
-                async for part in response.content.iter_any():
-                    raw += part
-                    if len(raw) > MAX_ANSWER_BYTES:
-                        response.close()
-                        raise _Again(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-                    if folded is not None:
-                        folded.feed(part)
-                whole = bytes(raw) if folded is None else folded.whole()
+                whole = await _body(response, limits, on_text)
             except (ValueError, RecursionError) as error:
-                raise _Again(f"a useless stream: {error}") from error
+                response.close()
+                raise _Again(f"a useless answer: {error}") from error
             return response.status, response.headers, whole
 
     async def _refused(self, status: int, headers: Mapping[str, str], raw: bytes) -> None:
@@ -244,6 +240,26 @@ class Endpoint:
 
     def _scrub(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text
+
+
+async def _body(response: aiohttp.ClientResponse, limits: AnswerLimits, on_text: OnText | None) -> bytes:
+    """What the endpoint sends, a stream as the answer in one piece. Raises ValueError for what is beyond the
+    limits, or is no stream."""
+    kind = response.headers.get("Content-Type", "")
+    if on_text is None or response.status != 200 or not kind.startswith(CONTENT_TYPE):
+        raw = bytearray()
+        async for part in response.content.iter_any():
+            raw += part
+            if len(raw) > limits.bytes:
+                raise ValueError(f"it has more than {limits.bytes} bytes")
+        return bytes(raw)
+    folded = Folded(on_text(), limits)
+    async for part in response.content.iter_any():
+        for start in range(0, len(part), _SLICE_BYTES):
+            if start:
+                await asyncio.sleep(0)
+            folded.feed(part[start : start + _SLICE_BYTES])
+    return folded.whole()
 
 
 def request_bytes(body: Mapping[str, Any]) -> bytes:

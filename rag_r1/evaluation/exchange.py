@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rag_r1.evaluation.answer_limits import AnswerLimits
 from rag_r1.evaluation.endpoint import Endpoint, request_bytes
 from rag_r1.evaluation.tape import Tape, Usage
 from rag_r1.protocols.actions import well_formed
@@ -49,7 +50,14 @@ class Exchanges:
         def useless(usage: Usage) -> None:
             self.tape.put(self.ask_id, turn, request, None, usage)
 
-        reply, usage = await self.endpoint.post(path, body, read, useless, most_tokens)
+        limits = AnswerLimits.of(body, 0)
+
+        def read_within(data: Any) -> Reply:
+            reply = read(data)
+            limits.check(len(reply.text), len(reply.ids or ()))
+            return reply
+
+        reply, usage = await self.endpoint.post(path, body, read_within, useless, most_tokens)
         self.tape.put(self.ask_id, turn, request, asdict(reply), usage)
         self.usage.add(usage)
         self._turn += 1

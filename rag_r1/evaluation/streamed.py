@@ -1,7 +1,8 @@
 """A streamed completion (server-sent events) as the answer that would have come in one piece.
 
 Who only wants to see a generation grow reads it in this way, and everything behind stays as it is: the same
-checks, the same token ids. `Folded` takes the bytes as they arrive; `Growing` is an endpoint that asks for a
+checks, the same token ids. `Folded` takes the bytes as they arrive, looks at each of them once, and ends a
+stream that is more than its request allowed (answer_limits.py); `Growing` is an endpoint that asks for a
 stream.
 """
 
@@ -11,61 +12,97 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rag_r1.evaluation.answer_limits import AnswerLimits
 from rag_r1.evaluation.tape import Usage
 
 if TYPE_CHECKING:
     from rag_r1.evaluation.endpoint import Answer, Endpoint
 
-#: Called with the text of a generation so far; a repeated attempt begins anew.
-OnText = Callable[[str], None]
+#: Called with the next piece of a generation's text.
+OnPiece = Callable[[str], None]
+#: Called at the beginning of a generation, and again if it is begun anew; returns what takes its pieces.
+OnText = Callable[[], OnPiece]
 CONTENT_TYPE = "text/event-stream"
 
 
 class Folded:
-    """The chunks of one completion. Raises ValueError for what is no such stream."""
+    """The chunks of one completion. Raises ValueError for what is no such stream, and for one beyond its
+    limits."""
 
-    def __init__(self, on_text: OnText):
-        self.on_text = on_text
-        self._rest = b""
-        self._choice: dict[str, Any] = {"text": ""}
-        self._more: dict[str, Any] = {}
+    def __init__(self, on_piece: OnPiece, limits: AnswerLimits | None = None):
+        self.on_piece = on_piece
+        self.limits = limits or AnswerLimits()
+        self._line = bytearray()  # of which the end has not arrived
+        self._bytes = self._events = self._characters = 0
+        self._pieces: list[str] = []
+        self._ids: list[Any] | None = None
+        self._logprobs: list[Any] | None = None
+        self._choice: dict[str, Any] = {}
+        self._usage: Any = None
         self._done = False
 
     def feed(self, part: bytes) -> None:
         """The next bytes."""
-        *lines, self._rest = (self._rest + part).split(b"\n")
-        for line in lines:
-            name, _, value = line.partition(b":")
-            if name == b"data" and not self._done:
-                self._add(value.strip())
+        self._bytes += len(part)
+        if self._bytes > self.limits.bytes:
+            raise ValueError(f"it has more than {self.limits.bytes} bytes")
+        start = 0
+        while (end := part.find(b"\n", start)) >= 0:
+            self._line += part[start:end]
+            self._end_line()
+            start = end + 1
+        self._line += part[start:]
+        if len(self._line) > self.limits.line_bytes:
+            raise ValueError(f"it has a line of more than {self.limits.line_bytes} bytes")
 
     def whole(self) -> bytes:
         """The answer in one piece, as JSON."""
         if not self._done:
             raise ValueError("the stream ended before its end")
-        return json.dumps({"choices": [self._choice], **self._more}).encode()
+        choice = {"text": "".join(self._pieces), **self._choice}
+        if self._ids is not None:
+            choice["token_ids"] = self._ids
+        if self._logprobs is not None:
+            choice["logprobs"] = {"token_logprobs": self._logprobs}
+        usage = {"usage": self._usage} if self._usage else {}
+        return json.dumps({"choices": [choice], **usage}).encode()
+
+    def _end_line(self) -> None:
+        line, self._line = bytes(self._line), bytearray()
+        if len(line) > self.limits.line_bytes:
+            raise ValueError(f"it has a line of more than {self.limits.line_bytes} bytes")
+        name, _, value = line.partition(b":")
+        if name == b"data" and not self._done:
+            self._add(value.strip())
 
     def _add(self, value: bytes) -> None:
         if value == b"[DONE]":
             self._done = True
             return
+        self._events += 1
+        if self.limits.events is not None and self._events > self.limits.events:
+            raise ValueError(f"it has more than {self.limits.events} events")
         data = json.loads(value)
         if not isinstance(data, dict) or "error" in data:
             raise ValueError("the stream has an error")
         if data.get("usage"):
-            self._more["usage"] = data["usage"]
+            self._usage = data["usage"]
         choices = data.get("choices") or [{}]
         piece = choices[0] if isinstance(choices, list) and isinstance(choices[0], dict) else {}
         self._choice.update({key: piece[key] for key in ("finish_reason", "stop_reason") if key in piece})
         if isinstance(piece.get("token_ids"), list):
-            self._choice.setdefault("token_ids", []).extend(piece["token_ids"])
+            self._ids = [] if self._ids is None else self._ids
+            self._ids.extend(piece["token_ids"])
         told = piece.get("logprobs")
         if isinstance(told, dict) and isinstance(told.get("token_logprobs"), list):
-            logprobs = self._choice.setdefault("logprobs", {"token_logprobs": []})
-            logprobs["token_logprobs"].extend(told["token_logprobs"])
-        if isinstance(piece.get("text"), str) and piece["text"]:
-            self._choice["text"] += piece["text"]
-            self.on_text(self._choice["text"])
+            self._logprobs = [] if self._logprobs is None else self._logprobs
+            self._logprobs.extend(told["token_logprobs"])
+        text = piece.get("text") if isinstance(piece.get("text"), str) else ""
+        self._characters += len(text)
+        self.limits.check(self._characters, len(self._ids or ()))
+        if text:
+            self._pieces.append(text)
+            self.on_piece(text)
 
 
 class Growing:

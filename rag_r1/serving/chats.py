@@ -94,7 +94,7 @@ class Chats:
             temperature=wanted.temperature,
             seed=wanted.seed,
             observer=shower,
-            on_text=shower.grown,
+            on_text=shower.begins,
         )
 
     def _ended(self, chat: Chat, task: asyncio.Task[Trajectory]) -> None:

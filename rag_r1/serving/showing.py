@@ -43,19 +43,20 @@ class Shown:
 
 
 class Shower:
-    """An observer of one episode that passes on what is to be shown. `grown` is called with the text of the
-    turn so far, if the engine tells it; whatever it does not, the end of the turn shows."""
+    """An observer of one episode that passes on what is to be shown. `begins` is called when a generation
+    begins, if the engine tells it, and returns what takes its pieces; whatever the engine does not tell, the
+    end of the turn shows."""
 
     def __init__(self, protocol: Protocol, show: Callable[[Shown], None]):
         self.protocol, self.show = protocol, show
-        self._told = ""  # of this turn's reasoning
+        self._told: list[str] = []  # of this turn's reasoning, in pieces
 
     def __call__(self, event: Event) -> None:
         turn, data = event.turn, event.data
         if event.kind == "turn":
-            self._told = ""
+            self._told = []
         elif event.kind == "tokens":
-            self._tell(reasoning(data["text"], self.protocol))
+            self._tell_rest(reasoning(data["text"], self.protocol))
         elif event.kind == "calls":
             self.show(Shown("searching", data={"turn": turn, "calls": data["calls"]}))
         elif event.kind == "documents":
@@ -64,15 +65,34 @@ class Shower:
         elif event.kind == "rewrite":
             self.show(Shown("rewrite", data={"turn": turn, "removed": data["removed"]}))
 
-    def grown(self, text: str) -> None:
-        """The turn's text so far."""
-        self._tell(growing_reasoning(text, self.protocol))
+    def begins(self) -> Callable[[str], None]:
+        """A generation begins, perhaps anew. What was shown of the turn before stays: of this one is shown
+        what goes beyond it, if it begins in the same way."""
+        growing, told = GrowingReasoning(self.protocol), "".join(self._told)
+        same = 0  # characters of `told` that have come again
 
-    def _tell(self, text: str) -> None:
-        """Show what is new. What was shown stays, also if the engine has begun the turn anew."""
-        if text.startswith(self._told) and len(text) > len(self._told):
-            self.show(Shown("reasoning", text[len(self._told) :], begins=not self._told))
-            self._told = text
+        def grown(piece: str) -> None:
+            nonlocal same
+            new = growing.feed(piece)
+            again, new = new[: len(told) - same], new[len(told) - same :]
+            if not told.startswith(again, same):
+                growing.ended = True  # it says something else, which is not shown
+                return
+            same += len(again)
+            self._tell(new)
+
+        return grown
+
+    def _tell_rest(self, text: str) -> None:
+        """The reasoning of the whole turn."""
+        told = "".join(self._told)
+        if text.startswith(told):
+            self._tell(text[len(told) :])
+
+    def _tell(self, new: str) -> None:
+        if new:
+            self.show(Shown("reasoning", new, begins=not self._told))
+            self._told.append(new)
 
 
 def reasoning(text: str, protocol: Protocol) -> str:
@@ -86,17 +106,53 @@ def reasoning(text: str, protocol: Protocol) -> str:
     return _without_tags(text, protocol)
 
 
-def growing_reasoning(text: str, protocol: Protocol) -> str:
+class GrowingReasoning:
     """The same of a turn that is not complete: up to its call or answer, and without an end that may become
-    a tag."""
-    opened = (text.find(block.open) for block in protocol.acting if block.role in _ACTIONS)
-    text = text[: min((at for at in opened if at >= 0), default=len(text))]
-    tags = _tags(protocol)
-    for length in range(min(len(text), max(map(len, tags)) - 1), 0, -1):
-        if any(tag.startswith(text[-length:]) for tag in tags):
-            text = text[:-length]
-            break
-    return _without_tags(text, protocol)
+    a tag or be white space at the end. Each character is looked at about once, however long the turn is.
+
+    `ended`: nothing more comes."""
+
+    def __init__(self, protocol: Protocol):
+        tags = _tags(protocol)
+        self._tag = re.compile("|".join(map(re.escape, tags)))
+        self._begun = {tag[:length] for tag in tags for length in range(1, len(tag) + 1)}
+        self._longest = max(map(len, tags))
+        self._acts = {block.open for block in protocol.acting if block.role in _ACTIONS}
+        self._rest = ""  # may become a tag
+        self._space: list[str] = []  # may be at the end
+        self._has_text = self.ended = False
+
+    def feed(self, piece: str) -> str:
+        """What the next piece of the turn adds to its reasoning."""
+        if self.ended:
+            return ""
+        text = self._rest + piece
+        end = len(text) - next(
+            (n for n in range(min(len(text), self._longest), 0, -1) if text[-n:] in self._begun), 0
+        )
+        kept, at = [], 0
+        for tag in self._tag.finditer(text):
+            if tag.start() >= end:
+                break
+            kept.append(text[at : tag.start()])
+            at = tag.end()
+            if tag[0] in self._acts:
+                self.ended = True
+                return self._without_outer_space("".join(kept))
+        kept.append(text[at:end])
+        self._rest = text[max(at, end) :]
+        return self._without_outer_space("".join(kept))
+
+    def _without_outer_space(self, text: str) -> str:
+        said = text.rstrip()
+        space = text[len(said) :]
+        if not said:
+            if self._has_text:
+                self._space.append(space)
+            return ""
+        said = "".join(self._space) + said if self._has_text else said.lstrip()
+        self._space, self._has_text = [space], True
+        return said
 
 
 def _tags(protocol: Protocol) -> list[str]:

@@ -25,9 +25,11 @@ from rag_r1.evaluation.endpoint import (
     retry_after,
     usage_of,
 )
+from rag_r1.evaluation.exchange import Exchanges
 from rag_r1.evaluation.pacing import Stop
 from rag_r1.evaluation.run_folder import RunError
-from rag_r1.evaluation.tape import Usage
+from rag_r1.evaluation.streamed import Growing
+from rag_r1.evaluation.tape import Tape, Usage
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Who?"}]}
 USAGE = {"prompt_tokens": 11, "completion_tokens": 3}
@@ -276,13 +278,47 @@ def test_without_a_key_none_is_sent_and_a_broken_one_is_refused_without_being_to
     assert "sk-a" not in str(error.value)
 
 
-def test_an_endless_answer_is_cut_off(monkeypatch):
-    monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 1000)
+def test_an_answer_larger_than_its_request_allows_is_none_and_is_asked_for_again():
+    async def main():
+        async with endpoint_of(lambda: says("x" * (2 << 20)), lambda: says()) as (endpoint, requests, _):
+            reply, _ = await endpoint.post("/chat/completions", {**BODY, "max_tokens": 100}, read_chat)
+            assert reply.text == "Rome" and len(requests) == 2
+
+    run(main())
+
+
+def test_a_text_that_max_tokens_does_not_allow_is_a_useless_answer():
+    async def main():
+        async with endpoint_of(lambda: says("x " * 10_000), lambda: says()) as (endpoint, _, _):
+            exchanges = Exchanges("a", endpoint, Tape())
+            reply = await exchanges.ask("/chat/completions", {**BODY, "max_tokens": 100}, read_chat, 100)
+            assert reply.text == "Rome"
+            assert (
+                exchanges.usage.requests == 1 and endpoint.spending.usage.requests == 2
+            )  # both are paid for
+
+    run(main())
+
+
+def test_an_answer_that_drips_has_the_time_of_one_answer():
+    async def drip(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        while True:
+            await response.write(b":")
+            await asyncio.sleep(0.02)
 
     async def main():
-        async with endpoint_of(lambda: says("x" * 2000), lambda: says()) as (endpoint, requests, _):
-            await ask(endpoint)
-            assert len(requests) == 2
+        app = web.Application()
+        app.router.add_post("/v1/completions", drip)
+        async with TestServer(app) as server:
+            options = EndpointOptions(str(server.make_url("/")), retries=1, timeout_s=0.3, backoff_s=0.0)
+            endpoint = Endpoint(options, Stop())
+            asked = Growing(endpoint, lambda: lambda piece: None)
+            for end in (endpoint, asked):
+                with pytest.raises(EngineFailure, match="no answer within 0.3 s"):
+                    await end.post("/completions", {"max_tokens": 5}, read_chat)
+            await endpoint.close()
 
     run(main())
 

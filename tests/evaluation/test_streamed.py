@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_r1.evaluation.answer_limits import MAX_ANSWER_BYTES, AnswerLimits
 from rag_r1.evaluation.streamed import Folded
 
 PIECES = [
@@ -46,13 +47,13 @@ def test_however_the_bytes_arrive_the_answer_is_the_same(cuts):
         folded.feed(STREAM[start:end])
     folded.feed(b"data: [DONE]\n\ndata: not json")
     assert json.loads(folded.whole()) == WHOLE
-    assert seen == ["<think> é", "<think> é </think>"]
+    assert seen == ["<think> é", " </think>"]
 
 
 @pytest.mark.parametrize("stream", [b"data: {\n", b'data: {"error": "x"}\n', b"data: 3\n", b"", STREAM])
 def test_what_is_no_whole_stream_is_an_error(stream):
     with pytest.raises(ValueError):
-        folded = Folded(lambda text: None)
+        folded = Folded(lambda piece: None)
         folded.feed(stream)
         folded.whole()
 
@@ -64,6 +65,83 @@ def test_chunks_of_any_shape_never_raise_anything_else(value):
         {"choices": [{"text": value, "token_ids": value, "logprobs": value}]},
         {"usage": value},
     ):
-        folded = Folded(lambda text: None)
+        folded = Folded(lambda piece: None)
         folded.feed(f"data: {json.dumps(chunk)}\ndata: [DONE]\n".encode())
         assert json.loads(folded.whole())["choices"]
+
+
+def event(**choice) -> bytes:
+    return f"data: {json.dumps({'choices': [choice]})}\n\n".encode()
+
+
+ASKED = AnswerLimits.of({"max_tokens": 100}, prompt_tokens=50)
+ENDLESS = {
+    "text": event(text="word " * 30),
+    "token ids": event(text="", token_ids=[1, 2, 3]),
+    "empty events": b"data: {}\n\n",
+    "comments": b": still here\n\n",
+    "empty lines": b"\n" * 4096,
+    "other fields": b"event: x\nid: 1\nretry: 3\n",
+    "a line without an end": b"data: " + b"x" * 4096,
+    "a comment without an end": b":" * 4096,
+    "choices": event(text="a", index=0, many=["b"] * 1000),
+    "calls of tools": event(delta={"tool_calls": [{"function": {"arguments": "{" * 100}}]}),
+    "reasoning": event(reasoning_content="hm " * 50),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_stream_without_an_end_is_ended_and_little_of_it_is_kept(name):
+    seen: list[str] = []
+    folded = Folded(seen.append, ASKED)
+    fed = 0
+    with pytest.raises(ValueError, match="it has"):
+        while fed < MAX_ANSWER_BYTES:
+            folded.feed(ENDLESS[name])
+            fed += len(ENDLESS[name])
+    assert fed < 2 << 20 and len("".join(seen)) <= ASKED.characters + 1000
+
+
+def test_a_long_line_is_an_error_also_if_it_comes_in_one_piece_with_its_end():
+    with pytest.raises(ValueError, match="a line of more than"):
+        Folded(lambda piece: None).feed(b"data: " + b"x" * (2 << 20) + b"\n")
+
+
+def test_an_answer_as_long_as_it_may_be_is_within_its_limits():
+    """A chunk of vLLM for each token, with log-probs, long tokens and a long name of the model, and the ids
+    of a long prompt."""
+    asked = AnswerLimits.of({"max_tokens": 4096, "logprobs": 0}, prompt_tokens=100_000)
+    seen: list[str] = []
+    folded = Folded(seen.append, asked)
+    head = {
+        "id": "cmpl-" + "0" * 32,
+        "object": "text_completion",
+        "created": 1,
+        "model": "/models/" + "m" * 90,
+    }
+    for number in range(4096):
+        told = {"text_offset": [number], "token_logprobs": [-0.1234567], "tokens": ["token_id:151643"]}
+        piece = {"index": 0, "text": " " * 60, "logprobs": told, "token_ids": [151643], "finish_reason": None}
+        if number == 0:
+            piece["prompt_token_ids"] = [151643] * 100_000
+        folded.feed(f"data: {json.dumps({**head, 'choices': [piece], 'usage': None})}\n\n".encode())
+    folded.feed(b"data: [DONE]\n\n")
+    [choice] = json.loads(folded.whole())["choices"]
+    assert len(choice["token_ids"]) == len(choice["logprobs"]["token_logprobs"]) == 4096
+    assert choice["text"] == "".join(seen)
+
+
+@pytest.mark.parametrize(
+    ("body", "tokens"),
+    [
+        ({"max_tokens": 10}, 10),
+        ({"max_completion_tokens": 20, "max_tokens": 10}, 20),
+        ({"max_tokens": None}, None),
+        ({"max_tokens": True}, None),
+        ({}, None),
+    ],
+)
+def test_the_limits_follow_the_request_as_it_is_sent(body, tokens):
+    limits = AnswerLimits.of(body, 0)
+    assert limits.tokens == tokens
+    assert limits.bytes <= MAX_ANSWER_BYTES and (tokens is None) == (limits.bytes == MAX_ANSWER_BYTES)

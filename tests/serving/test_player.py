@@ -17,7 +17,7 @@ async def test_an_agent_with_a_max_state_gets_log_probs_in_one_piece_and_streame
     seen: list[str] = []
     with policy_of() as policy:
         async with opened(evaluation_of(arguments(policy.url, tmp_path, overrides=STATES))) as player:
-            records = [await player.play(QUESTION), await player.play(QUESTION, on_text=seen.append)]
+            records = [await player.play(QUESTION), await player.play(QUESTION, on_text=lambda: seen.append)]
     assert [record.answer for record in records] == [GOLD, GOLD] and seen
     whole, streamed = (record.turns[-1].state for record in records)
     assert whole == streamed > 0

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scripted import Characters, Engine, Searcher
 
 from rag_r1.agent import Budget, Episode, Event, Trajectory, Turn
 from rag_r1.protocols import Document, load_protocol
-from rag_r1.serving.showing import Shower, citations, growing_reasoning, reasoning, searches
+from rag_r1.serving.showing import GrowingReasoning, Shower, citations, reasoning, searches
 from rag_r1.tools import searching
 
 MQ = load_protocol("rag_r1_mq")
@@ -44,8 +46,9 @@ TURNS = (
 def test_reasoning_that_grows_shows_no_tag_and_takes_nothing_back(text: str):
     shown = []
     shower = Shower(MQ, shown.append)
-    for length in range(len(text) + 1):
-        shower.grown(text[:length])
+    grown = shower.begins()
+    for character in text:
+        grown(character)
     shower(Event("id", "tokens", 0, {"text": text}))
     assert "".join(one.text for one in shown) == reasoning(text, MQ)
     assert [one.begins for one in shown] == [True] + [False] * (len(shown) - 1)
@@ -55,16 +58,48 @@ def test_reasoning_that_grows_shows_no_tag_and_takes_nothing_back(text: str):
 def test_a_turn_that_the_engine_begins_anew_is_not_shown_twice():
     shown = []
     shower = Shower(MQ, shown.append)
-    for text in ("<think> I need", "<think> I", "<think> I need to", "<think> no"):
-        shower.grown(text)
+    for pieces in (["<think> I", " need"], ["<think> I"], ["<think>", " I ne", "ed to"], ["<think> no", "w"]):
+        grown = shower.begins()
+        for piece in pieces:
+            grown(piece)
     assert "".join(one.text for one in shown) == "I need to"
     shower(Event("id", "turn", 1, {"room": 1}))
-    shower.grown("<think> no")
+    shower.begins()("<think> no")
     assert shown[-1].text == "no" and shown[-1].begins
 
 
 def test_a_call_is_no_reasoning_before_it_is_complete():
-    assert growing_reasoning("<think> a </think> <search> q", MQ) == "a"
+    growing = GrowingReasoning(MQ)
+    assert growing.feed("<think> a </think> <search> q") == "a"
+    assert growing.ended and growing.feed(" </search> more") == ""
+
+
+@given(
+    st.lists(
+        st.sampled_from(["<", "<think>", "</think>", "<search>", "<sea", "rch>", "k>", " ", "\n", "a", "b c"])
+    )
+)
+def test_reasoning_in_pieces_is_the_reasoning_of_the_whole_up_to_an_action(pieces):
+    growing, text = GrowingReasoning(MQ), "".join(pieces)
+    shown = "".join(map(growing.feed, pieces)) + growing.feed("$")
+    before = f"{text}$".partition("<search>")[0]
+    assert shown == before.replace("<think>", "").replace("</think>", "").strip()
+
+
+def test_reasoning_of_a_turn_of_any_length_is_looked_at_once(monkeypatch):
+    """Each piece costs the same, however much came before it."""
+    looked_at = []
+
+    class Pattern:
+        def finditer(self, text):
+            looked_at.append(len(text))
+            return iter(())
+
+    grown, shown = GrowingReasoning(MQ), []
+    grown._tag = Pattern()
+    for _ in range(2000):
+        shown.append(grown.feed("some words " * 10))
+    assert max(looked_at) < 200 and len("".join(shown)) > 200_000
 
 
 def test_a_thought_that_is_a_turn_of_its_own_is_reasoning():
