@@ -7,7 +7,7 @@
     GET  /about                 what the page tells about the server
     GET  /health, /metrics
 
-A full server answers 503 with Retry-After. Every error is JSON in OpenAI's form, without internal details.
+A full server, and one that stops, answers 503 with Retry-After. Every error is JSON in OpenAI's form, without internal details.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rag_r1.serving.conversation import Said, read_conversation
 from rag_r1.serving.guards import Guard
 from rag_r1.serving.metrics import CONTENT_TYPE
 from rag_r1.serving.seats import Full
-from rag_r1.serving.wire import ChatRequest, TextRequest, completion, error_body
+from rag_r1.serving.wire import BACK_S, STOPPING, ChatRequest, TextRequest, completion, error_body
 
 _PAGE = Path(__file__).with_name("page")
 #: What is served of the page: address, file, content type.
@@ -129,6 +129,8 @@ def _wanted(chats: Chats, body: ChatRequest) -> Wanted:
 
 
 def _begin(chats: Chats, wanted: Wanted) -> Chat:
+    if chats.stopped:
+        raise _stopping()
     try:
         return chats.begin(wanted)
     except Full as full:
@@ -137,8 +139,13 @@ def _begin(chats: Chats, wanted: Wanted) -> Chat:
         raise Refused(503, "overloaded", f"{full}: come back in {full.retry_after} s", headers) from full
 
 
+def _stopping() -> Refused:
+    return Refused(*STOPPING, {"Retry-After": str(BACK_S)})
+
+
 async def _until_gone(request: Request, chat: Chat) -> Trajectory | None:
-    """The record of the chat; None if the client goes away before, which ends the chat."""
+    """The record of the chat; None if the client goes away before, which ends the chat. Raises Refused if the
+    server stops before the chat has ended."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -147,6 +154,8 @@ async def _until_gone(request: Request, chat: Chat) -> Trajectory | None:
     waiting = asyncio.create_task(gone())
     try:
         await asyncio.wait({chat.task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if chat.task.cancelled():
+            raise _stopping()
         return chat.task.result() if chat.task.done() else None
     finally:
         waiting.cancel()

@@ -21,7 +21,7 @@ from rag_r1.serving.metrics import Metrics
 from rag_r1.serving.player import Player
 from rag_r1.serving.seats import Seats, Ticket
 from rag_r1.serving.showing import Shower, Shown, citations
-from rag_r1.serving.wire import DONE, STILL_HERE, Chunks, ending, error_body, finish_reason, sse
+from rag_r1.serving.wire import DONE, STILL_HERE, STOPPING, Chunks, ending, error_body, finish_reason, sse
 
 logger = logging.getLogger(__name__)
 
@@ -74,13 +74,23 @@ class Chats:
     def __init__(self, player: Player, seats: Seats, metrics: Metrics, name: str, most_history: int):
         self.player, self.seats, self.metrics = player, seats, metrics
         self.name, self.most_history = name, most_history
+        #: Whether the server stops, and what is under way is ended.
+        self.stopped = False
+        self._under_way: set[asyncio.Task[Trajectory]] = set()
 
     def begin(self, wanted: Wanted) -> Chat:
         """Begin a chat, or put it into the queue. Raises Full."""
         chat = Chat(wanted, self.seats.enter())
         chat.task = asyncio.create_task(self._play(chat))
+        self._under_way.add(chat.task)
         chat.task.add_done_callback(partial(self._ended, chat))
         return chat
+
+    def stop(self) -> None:
+        """End every chat, also those that wait: their clients are told STOPPING."""
+        self.stopped = True
+        for task in self._under_way:
+            task.cancel()
 
     async def _play(self, chat: Chat) -> Trajectory:
         entered = time.monotonic()
@@ -100,6 +110,7 @@ class Chats:
     def _ended(self, chat: Chat, task: asyncio.Task[Trajectory]) -> None:
         """Free the seat, count, log; the text of questions is private and not logged."""
         finished = not task.cancelled() and task.exception() is None
+        self._under_way.discard(task)
         chat.ticket.leave(finished=finished)
         chat.shown.put_nowait(None)
         if finished:
@@ -112,7 +123,7 @@ class Chats:
                 logger.warning("%s: %s: %s", chat.id, record.status, details)
         elif task.cancelled():
             self.metrics.abandoned.inc()
-            logger.info("%s: abandoned", chat.id)
+            logger.info("%s: %s", chat.id, "ended by the stop" if self.stopped else "abandoned")
         else:
             logger.error("%s failed", chat.id, exc_info=task.exception())
 
@@ -143,7 +154,8 @@ class Chats:
 
     def _last(self, chat: Chat, chunks: Chunks) -> list[bytes]:
         if chat.task.cancelled() or chat.task.exception() is not None:
-            return [sse(error_body(*FAILURES["error"][1:]))]
+            failure = STOPPING if self.stopped and chat.task.cancelled() else FAILURES["error"]
+            return [sse(error_body(*failure[1:]))]
         record = chat.task.result()
         if record.status in FAILURES:
             return [sse(error_body(*FAILURES[record.status][1:]))]

@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rag_r1.serving.wire import error_body
+from rag_r1.serving.wire import BACK_S, STOPPING, error_body
 
 #: A larger body, in bytes, is refused; a conversation of 200 long answers is smaller.
 MAX_BODY_BYTES = 2 << 20
@@ -72,8 +72,12 @@ class Guard:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
 
+        has_begun = False
+
         async def with_headers(message: Message) -> None:
+            nonlocal has_begun
             if message["type"] == "http.response.start":
+                has_begun = True
                 message["headers"] = [*message.get("headers", ()), *_RAW]
             await send(message)
 
@@ -82,7 +86,14 @@ class Guard:
             self._on_refusal(code)
             headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
             return await JSONResponse(error_body(code, reason), status, headers)(scope, receive, with_headers)
-        await self._app(scope, self._limited(receive), with_headers)
+        try:
+            await self._app(scope, self._limited(receive), with_headers)
+        except asyncio.CancelledError:
+            # At the end of a stop the server cancels what is left, such as a body that has not arrived.
+            if not has_begun:
+                status, code, reason = STOPPING
+                stopping = JSONResponse(error_body(code, reason), status, {"Retry-After": str(BACK_S)})
+                await stopping(scope, receive, with_headers)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         hosts = _values(scope, b"host")

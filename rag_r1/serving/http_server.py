@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import threading
@@ -22,6 +23,8 @@ from rag_r1.serving.seats import Seats
 #: Most connections; each chat under way has one.
 _CONNECTIONS = 1024
 _MAX_HEAD_BYTES = 64 << 10
+#: Seconds in which the clients of chats that a stop has ended are told so.
+_TOLD_S = 3
 
 
 @dataclass
@@ -53,7 +56,7 @@ async def serve(
         seats = Seats(given.concurrency, given.queue)
         chats = Chats(player, seats, Metrics(seats), given.name, given.earlier)
         app = create_app(chats, place.about, own=_own_names(host), allowed=allowed, token=token)
-        server = _Server(_configuration(app, drain_s), ready)
+        server = _Server(_configuration(app, drain_s), ready, chats, drain_s)
         server.running = Running(f"http://{_in_url(host)}:{port}", server)
         if threading.current_thread() is threading.main_thread():
             # uvicorn stops orderly at a signal, and then raises it once more: that one is ignored.
@@ -63,18 +66,25 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    """Tells when it answers."""
+    """Tells when it answers, and ends the chats that a stop has waited for long enough."""
 
     running: Running
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[Running], None]):
+    def __init__(self, config: uvicorn.Config, ready: Callable[[Running], None], chats: Chats, drain_s: int):
         super().__init__(config)
-        self._ready = ready
+        self._ready, self._chats, self._drain_s = ready, chats, drain_s
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if not self.should_exit:
             self._ready(self.running)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        end = asyncio.get_running_loop().call_later(self._drain_s, self._chats.stop)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            end.cancel()
 
 
 def _configuration(app: object, drain_s: int) -> uvicorn.Config:
@@ -89,7 +99,7 @@ def _configuration(app: object, drain_s: int) -> uvicorn.Config:
         proxy_headers=False,  # neither the client's address nor the scheme is used: nothing to forge
         server_header=False,
         limit_concurrency=_CONNECTIONS,
-        timeout_graceful_shutdown=drain_s,
+        timeout_graceful_shutdown=drain_s + _TOLD_S,
     )
 
 

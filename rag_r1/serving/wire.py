@@ -32,6 +32,10 @@ MOST_MESSAGES, MOST_CHARACTERS = 200, 32_000
 DONE = b"data: [DONE]\n\n"
 #: A comment, which clients skip: shows that the connection is alive.
 STILL_HERE = b": still here\n\n"
+#: Seconds after which a client may come back to a server that stops: another may have its place by then.
+BACK_S = 5
+#: What a stop ends is told: the status, the word and the sentence of the error.
+STOPPING = (503, "stopping", f"the server stops, and the chat with it: ask again in {BACK_S} s")
 
 
 class Part(BaseModel):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -287,3 +288,44 @@ def test_a_stopping_server_finishes_what_has_begun(tmp_path):
             one.join(10)
     assert len(answers) == 2 and all(GOLD in answer.text for answer in answers)
     assert [events(answer.text)[-1]["choices"][0]["finish_reason"] for answer in answers] == ["stop"] * 2
+
+
+@pytest.mark.slow
+def test_what_a_stop_does_not_wait_for_is_ended_and_told_when_to_come_back(tmp_path, caplog):
+    answers = {}
+    with policy_of() as policy:
+        with chat_server(arguments(policy.url, tmp_path, concurrency=2), drain_s=1) as chat:
+            policy.latency_s = 60
+            asks = {
+                "whole": lambda: chat.post(question()),
+                "stream": lambda: chat.post(question(stream=True)),
+                "waiting": lambda: chat.post(question()),
+                "waiting stream": lambda: chat.post(question(stream=True)),
+                "alias": lambda: chat.client.post("/chat/", json={"text": QUESTION}),
+            }
+
+            def ask(name: str) -> None:
+                answers[name] = asks[name]()
+
+            asking = [threading.Thread(target=ask, args=(name,)) for name in asks]
+            for one in asking:
+                one.start()
+            wait_until(lambda: chat.health() == {"status": "ok", "running": 2, "waiting": 3})
+            # A request whose body does not arrive.
+            half = socket.create_connection(("127.0.0.1", chat.client.base_url.port))
+            half.sendall(
+                b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b"Content-Length: 50\r\n\r\n{"
+            )
+        for one in asking:  # the server has ended
+            one.join(10)
+        with half:
+            half.settimeout(10)
+            told = half.makefile("rb").read()
+    for name in ("whole", "waiting", "alias"):
+        assert answers[name].status_code == 503 and int(answers[name].headers["Retry-After"]) > 0
+        assert answers[name].json()["error"]["code"] == "stopping"
+    for name in ("stream", "waiting stream"):
+        assert events(answers[name].text)[-1]["error"]["code"] == "stopping"
+    assert told.startswith(b"HTTP/1.1 503") and b'"stopping"' in told and b"retry-after" in told.lower()
+    assert not [record for record in caplog.records if record.exc_info or "Traceback" in record.getMessage()]
