@@ -30,7 +30,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict
 
-from rag_r1.options import Must, in_words
+from rag_r1.options import Must, in_words, may_be_shown
 
 Given = TypeVar("Given", bound="Arguments")
 
@@ -161,8 +161,13 @@ def _shown(field: FieldInfo, given: dict[str, Any]) -> dict[str, Any]:
 
 def _sentence(error: Any, fields: dict[Any, FieldInfo]) -> str:
     """The message about a wrong value, in argparse's style or from the validator that refused it."""
-    if cause := error.get("ctx", {}).get("error"):
+    cause = error.get("ctx", {}).get("error")
+    if cause and not error["loc"]:
         return str(cause)
     name, value = error["loc"][0], error["input"]
     must = in_words(fields[name].annotation, fields[name].metadata)
+    if not may_be_shown(fields[name].annotation, fields[name].metadata):
+        return f"argument --{name.replace('_', '-')}: must be {must.removesuffix(' or null')}"
+    if cause:
+        return str(cause)
     return f"argument --{name.replace('_', '-')}: must be {must}, not {value!r}"

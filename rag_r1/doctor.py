@@ -23,6 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rag_r1 import gpu_machine
+from rag_r1.addresses import AN_ADDRESS, is_server_address
 from rag_r1.installation import flash_attn_command, pip_command, setup_command
 
 OK, WARNING, MISSING = "ok", "warning", "MISSING"
@@ -265,6 +266,10 @@ def check_retriever(url: str | None) -> Iterator[Finding]:
     """A real search at the server; nothing without an address."""
     if not url:
         yield ok("retriever", "not checked (--retriever URL or $RETRIEVER_URL)")
+        return
+    if not is_server_address(url):
+        what = "the address in --retriever or $RETRIEVER_URL cannot be used"
+        yield Finding("retriever", MISSING, what, f"give {AN_ADDRESS}")
         return
     from omegaconf import OmegaConf
 

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, model_validator
 
+from rag_r1.addresses import Address
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.evaluation.agent_arguments import AskedAgent, handed_on
 from rag_r1.options import Must, options_from
@@ -49,7 +50,7 @@ _PORT = Annotated[int, Field(ge=1, le=65535), Must("a port, 1 to 65535")]
 class _Model(Arguments):
     """Where the model is."""
 
-    base_url: str | None = argument(
+    base_url: Address | None = argument(
         "a server with the agent's model, up to and with /v1; without it there is only the search",
         "URL",
         default=None,

@@ -33,9 +33,11 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Must:
-    """In an annotation: what a value must be, as worded in error messages."""
+    """In an annotation: what a value must be, as worded in error messages. `is_shown`: whether these repeat
+    a wrong value, which might be secret."""
 
     be: str
+    is_shown: bool = True
 
 
 _WORDS = {
@@ -180,6 +182,8 @@ def _faults(error: ValidationError, cls: type, given: Mapping[str, Any], key: st
             continue
         where, must = f"{key}.{name}", in_words(declared[name].annotation, declared[name].metadata)
         message = f"must be {must}, not {_shown(given[name])}" if name in given else f"must be given: {must}"
+        if name in given and not may_be_shown(declared[name].annotation, declared[name].metadata):
+            message = f"must be {must}"
         found[name] = OptionFault(where, f"{where} {message}")
     return sorted(found.values(), key=lambda fault: not str(fault).startswith("unknown key"))
 
@@ -194,6 +198,16 @@ def _unknown(name: Any, cls: type, key: str) -> OptionFault:
     near = get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return OptionFault(f"{key}.{name}", f"unknown key {key}.{name}: use one of {', '.join(known)}{hint}")
+
+
+def may_be_shown(annotation: Any, metadata: Any = ()) -> bool:
+    """Whether a wrong value of this type may be repeated in a message."""
+    inner = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return may_be_shown(inner[0], (*inner[1:], *metadata))
+    if get_origin(annotation) in (Union, UnionType) and not all(map(may_be_shown, inner)):
+        return False
+    return all(item.is_shown for item in metadata if isinstance(item, Must))
 
 
 def in_words(annotation: Any, metadata: Any = ()) -> str:

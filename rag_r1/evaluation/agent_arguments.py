@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from rag_r1.addresses import Address
 from rag_r1.command_line import Arguments, CheckedOverrides, argument
 from rag_r1.protocols import protocol_names
 
@@ -17,7 +18,7 @@ from rag_r1.protocols import protocol_names
 class AskedAgent(Arguments):
     """An agent: its search, its dialect, and the API of its model's server."""
 
-    retriever_url: str = argument("the retrieval server", "URL", default="http://127.0.0.1:8000")
+    retriever_url: Address = argument("the retrieval server", "URL", default="http://127.0.0.1:8000")
     protocol: str = argument(
         f"the one that the model was trained with ({', '.join(protocol_names())}), or your own .yaml",
         "NAME",

@@ -26,6 +26,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
+from rag_r1.addresses import server_address
 from rag_r1.evaluation.answer_limits import AnswerLimits
 from rag_r1.evaluation.characters import tokens_of
 from rag_r1.evaluation.pacing import Pace, Spending, Stop
@@ -275,16 +276,12 @@ def _prompt_tokens(body: Mapping[str, Any]) -> int:
 
 
 def base_address(url: str) -> str:
-    """The address before `/chat/completions`; `/v1` if none is given. Raises RunError if it is no http(s)
-    address, or has a key in it, which would be stored and shown."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise RunError(f"{url!r} is not an http(s) address such as http://127.0.0.1:8000/v1")
-    if parts.username is not None or parts.query or parts.fragment:
-        raise RunError(
-            "the address of the endpoint must be without user, query and fragment; the key is taken from an "
-            "environment variable (--api-key-env)"
-        )
+    """The address before `/chat/completions`; `/v1` if none is given. Raises RunError if it is no address, or
+    may have a key in it (addresses.py)."""
+    try:
+        parts = urlsplit(server_address(url))
+    except ValueError as error:
+        raise RunError(f"the address of the endpoint {error}; the key's is named by --api-key-env") from None
     path = parts.path.rstrip("/")
     for end in ("/chat/completions", "/completions"):
         path = path.removesuffix(end)

@@ -30,6 +30,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import model_validator
 
 from data_process.bad_rows import BadRows
+from rag_r1.addresses import Address
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.command_line import Positive, argument, read_arguments
 from rag_r1.evaluation import compare as comparing
@@ -107,7 +108,7 @@ class PolicyArguments(JudgeArguments, AskingArguments):
     model: str = argument(
         "a folder: Hugging Face's, or a checkpoint of veRL; with --base-url, the model's name there", "MODEL"
     )
-    base_url: str | None = argument(
+    base_url: Address | None = argument(
         "a server with the model, up to and with /v1 (default: vLLM is started here)", "URL", default=None
     )
     engine: Literal["chat", "completions"] = argument(

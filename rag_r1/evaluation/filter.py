@@ -20,6 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
+from rag_r1.addresses import Address
 from rag_r1.command_line import Positive, argument, read_arguments
 from rag_r1.evaluation.arguments import AskingArguments, From0, Share
 from rag_r1.evaluation.asks import Ask, ask_of
@@ -49,7 +50,7 @@ _DEFAULTS = {"agent": {"max_turns": 10}}
 class FilterArguments(AskingArguments):
     """Who is asked, how often, and what is kept."""
 
-    url: str = argument("address of the endpoint, up to and with /v1", "URL")
+    url: Address = argument("address of the endpoint, up to and with /v1", "URL")
     model: str = argument("the model's name there", "NAME")
     engine: Literal["chat", "completions"] = argument(
         "which API of the endpoint is used: completions with token ids (vLLM), as in training, or chat",

@@ -25,6 +25,7 @@ from typing import Any
 
 from pydantic import model_validator
 
+from rag_r1.addresses import Address
 from rag_r1.command_line import Arguments, Positive, argument
 from rag_r1.evaluation.arguments import Above0, From0
 from rag_r1.evaluation.chat_engine import PATH, read_chat
@@ -46,7 +47,7 @@ _MOST_TOKENS = 16
 class JudgeArguments(Arguments):
     """Who judges, and what it may cost."""
 
-    judge_url: str | None = argument(
+    judge_url: Address | None = argument(
         "a judge's chat endpoint, up to and with /v1; without it there is no judge", "URL", default=None
     )
     judge_model: str | None = argument("the judge's name there", "NAME", default=None)

@@ -26,6 +26,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import model_validator
 
+from rag_r1.addresses import Address
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.command_line import argument, read_arguments
 from rag_r1.evaluation.bootstrap import Bootstrap
@@ -66,7 +67,7 @@ class ModesArguments(EvalArguments):
     """Those of `rag-r1 eval`, and the trained model."""
 
     trained: str = argument("the model after training: as --model, which is the one before", "MODEL")
-    trained_url: str | None = argument(
+    trained_url: Address | None = argument(
         "its server, if it is another than that of --base-url", "URL", default=None
     )
     alone: Literal["cot", "direct", "no_search"] = argument(

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from rag_r1.addresses import Address
 from rag_r1.command_line import Positive, argument, read_arguments
 from rag_r1.evaluation.arguments import AskingArguments, From0
 from rag_r1.evaluation.asks import Ask, ask_of
@@ -45,7 +46,7 @@ _DEFAULTS = {"agent": {"max_turn_tokens": 1024}}
 class TracesArguments(AskingArguments):
     """Who is asked, and how often."""
 
-    teacher_url: str = argument("address of the endpoint, up to and with /v1", "URL")
+    teacher_url: Address = argument("address of the endpoint, up to and with /v1", "URL")
     teacher_model: str = argument("the model's name there", "NAME")
     samples: Positive = argument("episodes for each question", "N", default=1)
     temperature: From0 = argument("of the teacher's sampling", "T", default=1.0)

@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field
 
+from rag_r1.addresses import Address
 from rag_r1.options import Must, OptionFault, OptionsError, PositiveCount, Text, options, options_from
 from rag_r1.retriever_query import Mode
 
@@ -106,7 +107,7 @@ class Server:
     """The retrieval server."""
 
     #: Its address; null: it is started here, for as long as the loop runs.
-    url: Text | None = None
+    url: Address | None = None
     #: Further words of start_retrieval.py, if it is started here.
     options: Texts = ()
     #: Where its machine has folders of this one: {/data/loop: /mnt/loop}.

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1 import gpu_machine
+from rag_r1.addresses import is_server_address
 from rag_r1.installation import flash_attn_command
 from rag_r1.preflight.adapters import check_adapters
 from rag_r1.preflight.problems import Problem, error, not_given, warning
@@ -181,7 +182,7 @@ def check_reach(config: DictConfig) -> list[Problem]:
     problems = []
     for key in ("rag_r1.retriever.url", "rag_r1.validation_retriever.url"):
         url = None if not_given(config, key) else OmegaConf.select(config, key)
-        if nodes > 1 and isinstance(url, str) and is_loopback(url):
+        if nodes > 1 and is_server_address(url) and is_loopback(url):
             what = f"on each node {url} is that node itself, and agent loops run on all {nodes}"
             remedy = (
                 "give an address that every node reaches (rag-r1 index serve --host 0.0.0.0) or, with a"

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import model_validator
 
+from rag_r1.addresses import AN_ADDRESS, is_server_address
 from rag_r1.options import Count, OptionsError, PositiveCount, PositiveSeconds, Seconds, Text, options
 from rag_r1.rewards.judging import DEFAULT_TIMEOUT_S
 from rag_r1.rewards.registry import RewardError
@@ -49,11 +50,8 @@ class JudgeOptions:
     @model_validator(mode="after")
     def _has_no_secret(self) -> JudgeOptions:
         # These messages do not show the value: it may contain a key.
-        if not _is_plain_address(self.url):
-            raise ValueError(
-                "url must be an http(s) address such as http://127.0.0.1:8000/v1, without user, query and "
-                "fragment; a key comes from the environment (api_key_env)"
-            )
+        if not is_server_address(self.url):
+            raise ValueError(f"url must be {AN_ADDRESS}: a key's variable is named by api_key_env")
         if self.api_key_env is not None and not _VARIABLE.fullmatch(self.api_key_env):
             raise ValueError("api_key_env must be the name of an environment variable, not the key itself")
         return self
@@ -93,13 +91,3 @@ def key_header(variable: str | None) -> dict[str, str]:
             "to the key alone"
         )
     return {"Authorization": f"Bearer {key}"}
-
-
-def _is_plain_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        parts.port  # noqa: B018  (raises ValueError if it is no number)
-    except ValueError:
-        return False
-    is_http = parts.scheme in ("http", "https") and bool(parts.hostname)
-    return is_http and parts.username is None and not parts.query and not parts.fragment

@@ -7,7 +7,8 @@
     GET  /about                 what the page tells about the server
     GET  /health, /metrics
 
-A full server, and one that stops, answers 503 with Retry-After. Every error is JSON in OpenAI's form, without internal details.
+A full server, and one that stops, answers 503 with Retry-After. Every error is JSON in OpenAI's form, without
+internal details.
 """
 
 from __future__ import annotations

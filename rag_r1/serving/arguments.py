@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from rag_r1.addresses import Address
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.evaluation.agent_arguments import AskedAgent, handed_on
 from rag_r1.evaluation.arguments import Above0
@@ -45,7 +46,7 @@ class _Model(Arguments):
         "MODEL",
         default=None,
     )
-    base_url: str | None = argument(
+    base_url: Address | None = argument(
         "a server with the model, up to and with /v1 (default: vLLM is started here)", "URL", default=None
     )
     demo: bool = argument(

@@ -3,9 +3,9 @@
     rag-r1 serve --demo
     rag-r1 serve --model outputs/rag-r1/ppo-mq --retriever-url http://127.0.0.1:8000
 
-On SIGTERM or Ctrl-C the port is closed, and chats that have begun or wait are finished within `--drain-s`. What
-is left then is ended, and told so (503, or an error at the end of its stream); then the model's and the retrieval
-server are ended. The status is 0 after such a stop.
+On SIGTERM or Ctrl-C the port is closed, and chats that have begun or wait are finished within `--drain-s`.
+What is left then is ended, and told so (503, or an error at the end of its stream); then the model's and the
+retrieval server are ended. The status is 0 after such a stop.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from pydantic import model_validator
 
+from rag_r1.addresses import Address
 from rag_r1.command_line import argument, read_arguments
 from rag_r1.evaluation.run_folder import RunError
 from rag_r1.serving.arguments import AgentArguments, check_agent, refuse_others
@@ -50,7 +51,7 @@ class ChatArguments(AgentArguments):
     out: Path = argument(
         "folder for logs, and for the index of --documents", "DIR", default=Path("outputs/chat")
     )
-    url: str | None = argument(
+    url: Address | None = argument(
         "a running `rag-r1 serve`; its token, if it needs one, is taken from CHAT_TOKEN", "URL", default=None
     )
     ask: list[str] = argument(

@@ -17,9 +17,10 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
 
+from rag_r1.addresses import Address
 from rag_r1.options import Must, PositiveCount, PositiveSeconds, Text, options, options_from
 from rag_r1.protocols import Document, Failure
-from rag_r1.tools.http_json import Address, HttpFailure, HttpRefusal, JsonServer, Variable, secret
+from rag_r1.tools.http_json import HttpFailure, HttpRefusal, JsonServer, Variable, secret
 from rag_r1.tools.retrieval import failure
 from rag_r1.tools.wire import MAX_DOCUMENT_CHARS, MAX_ID_CHARS
 

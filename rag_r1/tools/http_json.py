@@ -12,10 +12,8 @@ import json
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 import aiohttp
-from pydantic import AfterValidator
 
 from rag_r1.options import Must, Text
 
@@ -23,16 +21,6 @@ from rag_r1.options import Must, Text
 MAX_ANSWER_BYTES = 16 << 20
 
 
-def _http_address(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("not an http(s) address")
-    if "@" in parts.netloc:
-        raise ValueError("a password in an address would be logged")
-    return url
-
-
-Address = Annotated[Text, AfterValidator(_http_address), Must("an http(s) address without a password")]
 #: Of an option that names an environment variable.
 Variable = Annotated[Text | None, Must("the name of an environment variable, or null")]
 

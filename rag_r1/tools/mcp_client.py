@@ -30,10 +30,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
+from rag_r1.addresses import Address
 from rag_r1.options import Must, OptionFault, OptionsError, PositiveSeconds, Text, options, options_from
 from rag_r1.protocols import Refusal
 from rag_r1.tools.function_tool import FunctionTool, by_name, fault_of, schema_of
-from rag_r1.tools.http_json import Address, Variable, secret
+from rag_r1.tools.http_json import Variable, secret
 
 #: Longest text of a result, in characters.
 MAX_CHARS = 20_000

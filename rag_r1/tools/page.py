@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rag_r1.addresses import Address
 from rag_r1.options import PositiveCount, PositiveSeconds, options, options_from
 from rag_r1.protocols import Refusal
 from rag_r1.tools.function_tool import FunctionTool, schema_of
-from rag_r1.tools.http_json import Address, HttpFailure, JsonServer
+from rag_r1.tools.http_json import HttpFailure, JsonServer
 from rag_r1.tools.retrieval import token_header
 
 _PARAMETERS = schema_of(

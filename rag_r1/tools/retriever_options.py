@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from typing import Any, Literal
 
-from pydantic import AfterValidator
-
+from rag_r1.addresses import Address
 from rag_r1.options import (
     Count,
     Flag,
-    Must,
     PositiveCount,
     PositiveSeconds,
     Seconds,
-    Text,
     options,
     options_from,
 )
@@ -23,18 +19,12 @@ from rag_r1.retriever_query import MODES
 from rag_r1.tools.wire import WIRES, Wire
 
 
-def _http_address(url: str) -> str:
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise ValueError("not an http(s) address")
-    return url
-
-
 @options("rag_r1.retriever")
 class RetrieverConfig:
     """The keys under `rag_r1.retriever`."""
 
     #: Address of the retrieval server; a trailing `/retrieve` (as in Search-R1) or `/queries` is removed.
-    url: Annotated[Text, AfterValidator(_http_address), Must("an http(s) address")] = "http://127.0.0.1:8000"
+    url: Address = "http://127.0.0.1:8000"
     #: Wire format of the server: `retrieve`, or `queries` (R1-Searcher's server); see wire.py.
     wire: Literal[tuple(WIRES)] = "retrieve"
     #: Documents per query.

@@ -17,10 +17,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
+from rag_r1.addresses import Address
 from rag_r1.options import Must, PositiveCount, PositiveSeconds, Text, options, options_from
 from rag_r1.protocols import Refusal
 from rag_r1.tools.function_tool import FunctionTool, schema_of
-from rag_r1.tools.http_json import Address, HttpFailure, HttpRefusal, JsonServer, Variable, secret
+from rag_r1.tools.http_json import HttpFailure, HttpRefusal, JsonServer, Variable, secret
 
 #: Longest value that is shown, in characters.
 _SHOWN = 300

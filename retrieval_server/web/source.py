@@ -138,10 +138,15 @@ def _url(engine: WebEngine, environment: Mapping[str, str], url: str | None) -> 
     try:
         parts = urlsplit(url)
         whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        # An address is logged and shown, so it must not hold a password or a key; nor is it repeated here.
+        whole = whole and "@" not in parts.netloc and not set(url) & {"?", "#"}
     except ValueError:
         whole = False
     if not whole:
-        raise WebEngineError(f"{name} is no http(s) address; such as https://search.example.org/search.")
+        raise WebEngineError(
+            f"{name} is no http(s) address such as https://search.example.org/search, without user, "
+            "password, query and fragment."
+        )
     return url
 
 

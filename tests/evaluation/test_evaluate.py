@@ -310,7 +310,6 @@ def test_wrong_inputs_are_named_before_anything_is_asked(tmp_path, tokenizer, ca
         for flags, told in (
             ({"data": tmp_path / "absent.parquet"}, "absent.parquet"),
             ({"protocol": "absent.yaml"}, "absent.yaml"),
-            ({"base_url": "localhost:1"}, "is not an http(s) address"),
             ({"base_url": None, "model": tmp_path / "nowhere"}, "is no folder"),
             ({"base_url": None, "model": tmp_path}, "holds no model"),
             ({"tokenizer": tmp_path}, "--tokenizer"),
@@ -330,6 +329,7 @@ def test_wrong_inputs_are_named_before_anything_is_asked(tmp_path, tokenizer, ca
             ({"samples": 2}, "--samples above 1 needs a --temperature above 0"),
             ({"judge_url": policy.url}, "--judge-url and --judge-model are given together"),
             ({"temperature": -1}, "--temperature"),
+            ({"base_url": "localhost:1"}, "argument --base-url: must be an http(s) address"),
         ):
             with pytest.raises(SystemExit) as end:
                 evaluate.main(words(policy.url, data, tmp_path / "out", **flags))

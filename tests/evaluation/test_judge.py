@@ -171,6 +171,6 @@ def test_the_card_has_the_judge_and_its_prompt(tmp_path):
     assert told["model"] == "grader" and len(told["prompt_sha256"]) == 64 and told["body"] == {}
 
 
-def test_a_wrong_address_is_told(tmp_path):
-    with pytest.raises(RunError, match="no.*address|is not an http"):
-        verdicts_of(arguments("localhost:1"), [asked("a")], tmp_path)
+def test_a_wrong_address_is_told():
+    with pytest.raises(ValueError, match=r"must be an http\(s\) address"):
+        arguments("localhost:1")

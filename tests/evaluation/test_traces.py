@@ -219,7 +219,6 @@ def test_other_settings_and_wrong_arguments_are_refused_by_name(tmp_path: Path, 
             (["agent.max_turns=5"], "only keys of rag_r1"),
             (["--term", "no_such"], "no_such"),
             (["--protocol", "absent.yaml"], "absent.yaml"),
-            (["--teacher-url", "localhost:1"], "is not an http(s) address"),
             (
                 ["--retriever-url", "http://127.0.0.1:9", "rag_r1.retriever.retries=0"],
                 "Start the retrieval server",
@@ -234,6 +233,7 @@ def test_other_settings_and_wrong_arguments_are_refused_by_name(tmp_path: Path, 
         (["--body", "{"], "--body is not JSON"),
         (["--body", "[1]"], "--body must be a JSON object"),
         (["--rpm", "0"], "--rpm"),
+        (["--teacher-url", "localhost:1"], "argument --teacher-url: must be an http(s) address"),
     ):
         with pytest.raises(SystemExit) as end:
             run_here(teacher, tmp_path, "out", *wrong)

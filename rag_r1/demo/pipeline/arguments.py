@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from rag_r1.addresses import Address
 from rag_r1.command_line import Arguments, Positive, argument
 from rag_r1.demo.policy import PROTOCOLS
 from rag_r1.evaluation.arguments import Above0, Share
@@ -47,7 +48,7 @@ class PipelineArguments(Arguments):
         "steps of the pretraining", "N", default=BASE_STEPS
     )
     wrong: Share = argument("share of questions that the embedded teacher answers wrongly", default=0.3)
-    teacher_url: str | None = argument(
+    teacher_url: Address | None = argument(
         "a real teacher instead: address of an OpenAI-compatible endpoint, up to and with /v1",
         "URL",
         default=None,

@@ -19,6 +19,7 @@ from pydantic import model_validator
 
 from data_process.bad_rows import HELP, BadRows
 from data_process.row_files import DataError
+from rag_r1.addresses import Address
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.evaluation.corpus.answers import AnswerTable
 from rag_r1.evaluation.corpus.files import Corpus, CorpusError
@@ -75,8 +76,10 @@ class CheckArguments(Arguments):
         ("PATH", ...),
     )
     out: Path = argument("folder for the report, and for what a run that is killed has found", "DIR")
-    retriever_url: str | None = argument("a retrieval server that serves this corpus", "URL", default=None)
-    bm25_url: str | None = argument("another one, with a BM25 index of it", "URL", default=None)
+    retriever_url: Address | None = argument(
+        "a retrieval server that serves this corpus", "URL", default=None
+    )
+    bm25_url: Address | None = argument("another one, with a BM25 index of it", "URL", default=None)
     topk: Positive = argument("passages in which a server's answer is looked for", default=20)
     wire: Literal[tuple(WIRES)] = argument("wire format of the servers", default="retrieve")
     ids: Literal["auto", "trust", "ignore"] = argument(
@@ -103,7 +106,7 @@ class CheckArguments(Arguments):
                 try:
                     RetrieverConfig(url=url, topk=self.topk)
                 except OptionsError as error:
-                    raise ValueError(f"--{name.replace('_', '-')} {url!r}: {error}") from None
+                    raise ValueError(f"--{name.replace('_', '-')}: {error}") from None
         return self
 
 

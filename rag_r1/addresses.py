@@ -1,0 +1,53 @@
+"""Addresses of servers, as configurations and command lines give them.
+
+An address is logged, stored with a run and shown in messages. So it must not hold a password or a key: one
+with a user, a query or a fragment is refused, wherever it is given, and no message repeats what was given.
+Keys come from environment variables.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator
+
+from rag_r1.options import Must, Text
+
+#: What an address must be, in the words of error messages.
+AN_ADDRESS = (
+    "an http(s) address such as http://127.0.0.1:8000, without user, password, query and fragment (keys and "
+    "tokens come from environment variables)"
+)
+
+
+def server_address(url: str) -> str:
+    """The address. Raises ValueError, whose message does not repeat it, unless it is AN_ADDRESS."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  (raises ValueError if it is no number)
+    except ValueError:
+        raise ValueError(f"must be {AN_ADDRESS}") from None
+    is_address = (
+        parts.scheme in ("http", "https")
+        and bool(parts.hostname)
+        and not set(parts.netloc) & {"@", "%", "\\"}
+        and not set(url) & {"?", "#"}
+        and url.isprintable()  # urlsplit drops line breaks
+        and " " not in url
+    )
+    if not is_address:
+        raise ValueError(f"must be {AN_ADDRESS}")
+    return url
+
+
+def is_server_address(url: object) -> bool:
+    """Is this an address that `server_address` takes?"""
+    try:
+        return isinstance(url, str) and bool(server_address(url))
+    except ValueError:
+        return False
+
+
+#: The type of an option, or of an argument of a command, that is an address.
+Address = Annotated[Text, AfterValidator(server_address), Must(AN_ADDRESS, is_shown=False)]
