@@ -20,13 +20,15 @@ from rag_r1.evaluation.arguments import block_of
 from rag_r1.evaluation.evaluate import EvalArguments, validation_limits
 from rag_r1.iterate.commands import Commands
 from rag_r1.iterate.plan import Plan
-from rag_r1.iterate.server import UNKNOWN, facts_of
+from rag_r1.iterate.server import facts_of
 from rag_r1.pipeline.lock import PipelineError
 from rag_r1.recipe_files import Recipe, RecipeError
 from rag_r1.retriever.data import DataArguments
 from rag_r1.retriever.train_options import TrainOptions, with_recipe
 
 #: Flags that the loop sets itself.
+#: Of the retrieval server, which has none yet.
+_SOME_ADDRESS = "http://127.0.0.1:8000"
 _PLAYING = {"data", "questions", "model", "protocol", "retriever_url", "out", "overrides"}
 _SET = {
     "data": _PLAYING | {"trajectories", "estimate"},
@@ -99,7 +101,7 @@ def _agent(plan: Plan) -> Iterator[str]:
 
 def _options(plan: Plan) -> Iterator[str]:
     """Options that a command would refuse."""
-    commands, somewhere = Commands(plan, UNKNOWN), Path("OUT")
+    commands, somewhere = Commands(plan, _SOME_ADDRESS), Path("OUT")
     model, query = plan.agent.model, plan.index.first_query
 
     def played(section: str, declared: type[Arguments], words: Sequence[str]) -> Iterator[str]:

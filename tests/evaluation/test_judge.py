@@ -12,7 +12,6 @@ from finished_runs import record
 from scripted_judge import scripted_judge
 
 from rag_r1.evaluation.judge import PROMPT, TERM, Case, JudgeArguments, description, judge, verdict_of
-from rag_r1.evaluation.run_folder import RunError
 
 KEY = "sk-secret-of-the-judge"
 

@@ -15,8 +15,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
-from pydantic import model_validator
-
 from data_process.bad_rows import HELP, BadRows
 from data_process.row_files import DataError
 from rag_r1.addresses import Address
@@ -41,7 +39,6 @@ from rag_r1.evaluation.corpus.scan import SAVE_EVERY, Found, Wanted, scan
 from rag_r1.evaluation.corpus.supply import write_supply
 from rag_r1.evaluation.corpus.titles import WantedTitles
 from rag_r1.evaluation.corpus.verdict import Evidence, foreign_sources
-from rag_r1.options import OptionsError
 from rag_r1.tools.retrieval import RetrieverConfig
 from rag_r1.tools.wire import WIRES
 
@@ -98,16 +95,6 @@ class CheckArguments(Arguments):
     )
     skip_bad_rows: bool = argument(HELP, default=False)
     no_progress: bool = argument("show no progress bars", default=False)
-
-    @model_validator(mode="after")
-    def _servers_can_be_asked(self) -> CheckArguments:
-        for name in ("retriever_url", "bm25_url"):
-            if url := getattr(self, name):
-                try:
-                    RetrieverConfig(url=url, topk=self.topk)
-                except OptionsError as error:
-                    raise ValueError(f"--{name.replace('_', '-')}: {error}") from None
-        return self
 
 
 @dataclass
