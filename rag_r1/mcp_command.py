@@ -43,6 +43,8 @@ also: rag-r1 mcp --tools https://mcp.example.org/mcp
       print what an MCP server says about its tools, as entries of rag_r1.tools; MY_TOKEN is an environment
       variable with the bearer token that the address wants
 """
+#: Seconds in which a stop finishes what is being answered; the streams of clients have no end of their own.
+_STOP_S = 10
 _ORDER = "rag-r1 mcp --tools [--token-env NAME] URL, or rag-r1 mcp --tools COMMAND ..."
 _PORT = Annotated[int, Field(ge=1, le=65535), Must("a port, 1 to 65535")]
 
@@ -124,11 +126,12 @@ async def _serve_http(server: Any, port: int) -> None:
 
     from rag_r1.mcp_server import http_app
     from rag_r1.serving.command import bound
+    from rag_r1.serving.connections import configuration
 
     app = http_app(server, os.environ.get(TOKEN_VARIABLE, "").strip() or None)
     with bound("127.0.0.1", port, "--http") as listener:
         print(f"MCP at http://127.0.0.1:{port}/mcp", file=sys.stderr)
-        await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(sockets=[listener])
+        await uvicorn.Server(configuration(app, stop_s=_STOP_S, lifespan="on")).serve(sockets=[listener])
 
 
 def _as_evaluated(given: McpArguments) -> Any:

@@ -24,6 +24,7 @@ from pydantic import BaseModel, Field
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Document, Failure
 from rag_r1.retriever_query import CallContext
+from rag_r1.serving.guards import WholeBodies
 from rag_r1.tools import Searcher
 from rag_r1.tools.function_tool import sent_in_context
 
@@ -123,8 +124,8 @@ def _told(record: Trajectory) -> Answered:
 def http_app(server: MCPServer, token: str | None) -> Any:
     """The server as an ASGI app with MCP's streamable HTTP at `/mcp`, for an address on this machine:
     requests with another Host or Origin are refused. With a token, requests must have it as their bearer
-    token."""
-    app = server.streamable_http_app(host="127.0.0.1")
+    token. A body must arrive whole, within the limits of the chat server's (serving/guards.py)."""
+    app = WholeBodies(server.streamable_http_app(host="127.0.0.1"))
     if token is None:
         return app
     wanted = f"Bearer {token}".encode()

@@ -9,7 +9,9 @@ import yaml
 from json_server import JsonStub
 
 from rag_r1 import mcp_command
+from rag_r1.serving import guards
 from rag_r1.serving.command import bound
+from rag_r1.serving.connections import WatchedHttp
 from rag_r1.tools import make_tool
 from rag_r1.tools.mcp_client import has_mcp
 
@@ -166,6 +168,66 @@ async def test_over_http_it_wants_the_token_and_a_host_of_this_machine(stub, mon
     assert "Ulm lies on the Danube." in told["RIGHT"][0].contents
     assert "cannot be reached" in told["WRONG"].detail and "SECRET" not in told["WRONG"].detail
     assert status == 421
+
+
+@pytest.fixture
+async def over_http(stub, monkeypatch):
+    """The port of `rag-r1 mcp --http`, with time limits of parts of a second."""
+    monkeypatch.setattr(WatchedHttp, "check_s", 0.2)
+    monkeypatch.setattr(guards, "BODY_TIMEOUT_S", 0.5)
+    with bound("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    async with made(stub) as server:
+        serving = asyncio.ensure_future(mcp_command._serve_http(server, port))
+        while True:
+            try:
+                (await asyncio.open_connection("127.0.0.1", port))[1].close()
+                break
+            except OSError:
+                await asyncio.sleep(0.02)
+        yield port
+        serving.cancel()
+        await asyncio.wait([serving])
+
+
+HEAD = b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+ENOUGH = b"Accept: application/json, text/event-stream\r\n"
+
+
+async def test_over_http_requests_that_never_become_whole_are_ended(over_http):
+    async def told(*sent: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", over_http)
+        for part in sent:
+            writer.write(part)
+            await writer.drain()
+        try:
+            return await asyncio.wait_for(reader.read(), 20)
+        except ConnectionError:
+            return b"reset"
+        finally:
+            writer.close()
+
+    halves = [told(b""), told(b"POST"), told(HEAD), told(HEAD, b"X-More: ")] * 50
+    assert set(await asyncio.gather(*halves)) == {b""}
+    slow = await told(HEAD, ENOUGH, b"Content-Length: 100\r\n\r\n{")
+    assert slow.startswith(b"HTTP/1.1 408") and b'"timeout"' in slow
+    large = await told(HEAD, ENOUGH, b"Content-Length: 3000000\r\n\r\n", b" " * 3_000_000)
+    assert large.startswith(b"HTTP/1.1 413") or large == b"reset"
+    chunked = await told(HEAD, ENOUGH, b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n" * 3)
+    assert chunked.startswith(b"HTTP/1.1 408")
+    heads = await told(b"GET /mcp HTTP/1.1\r\n", b"X-Much: " + b"x" * (1 << 20))
+    assert heads.startswith(b"HTTP/1.1 400") or heads == b"reset"
+
+
+async def test_over_http_a_client_that_waits_keeps_its_connection(over_http, monkeypatch):
+    """A session's stream is open for as long as the client likes, and its calls are answered."""
+    entry = {"tool": "mcp", "url": f"http://127.0.0.1:{over_http}/mcp", "call": "search", "timeout_s": 10}
+    tool = make_tool("search_it", entry)
+    (first,) = await tool.call([{"query": "Ulm"}])
+    await asyncio.sleep(1)  # several looks at each connection
+    (second,) = await tool.call([{"query": "Ulm"}])
+    await tool.close()
+    assert first == second and "Ulm lies on the Danube." in first[0].contents
 
 
 def test_a_port_that_is_taken_is_named_with_its_flag(capsys):

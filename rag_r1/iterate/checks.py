@@ -26,9 +26,9 @@ from rag_r1.recipe_files import Recipe, RecipeError
 from rag_r1.retriever.data import DataArguments
 from rag_r1.retriever.train_options import TrainOptions, with_recipe
 
-#: Flags that the loop sets itself.
-#: Of the retrieval server, which has none yet.
+#: In the place of the retrieval server's address, which is not known yet.
 _SOME_ADDRESS = "http://127.0.0.1:8000"
+#: Flags that the loop sets itself.
 _PLAYING = {"data", "questions", "model", "protocol", "retriever_url", "out", "overrides"}
 _SET = {
     "data": _PLAYING | {"trajectories", "estimate"},

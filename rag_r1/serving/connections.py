@@ -1,19 +1,41 @@
-"""Connections that never become a request: uvicorn waits for a request's headers as long as the client likes.
+"""How the servers of this package listen, and what a connection costs that never becomes a request.
 
-Each connection is looked at every `CHECK_S` seconds, and closed if no request of it is being answered and
-none has been since the last look. So headers have between one and two of these intervals to arrive. A chat
-under way may last: its connection is busy. The size of headers is limited by uvicorn itself (command.py), and
-the time of a body in guards.py.
+uvicorn waits for a request's headers as long as the client likes. So each connection is looked at every
+`CHECK_S` seconds, and closed if no request of it is being answered and none has been since the last look:
+headers have between one and two of these intervals to arrive. A chat under way may last: its connection is
+busy. uvicorn itself limits the size of headers; size and time of a body are limited in guards.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 CHECK_S = 15.0
+#: Most connections; each request under way has one.
+_CONNECTIONS = 1024
+_MAX_HEAD_BYTES = 64 << 10
+
+
+def configuration(app: object, *, stop_s: int, lifespan: Literal["on", "off"] = "off") -> uvicorn.Config:
+    """uvicorn's, with these limits. `stop_s`: seconds after which a stop cancels what is under way;
+    `lifespan`: whether the app is told of the server's start and end."""
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        log_config=None,
+        access_log=False,
+        http=WatchedHttp,
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+        ws="none",
+        lifespan=lifespan,
+        proxy_headers=False,  # neither the client's address nor the scheme is used: nothing to forge
+        server_header=False,
+        limit_concurrency=_CONNECTIONS,
+        timeout_graceful_shutdown=stop_s,
+    )
 
 
 class WatchedHttp(H11Protocol):

@@ -72,12 +72,8 @@ class Guard:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
 
-        has_begun = False
-
         async def with_headers(message: Message) -> None:
-            nonlocal has_begun
             if message["type"] == "http.response.start":
-                has_begun = True
                 message["headers"] = [*message.get("headers", ()), *_RAW]
             await send(message)
 
@@ -86,14 +82,7 @@ class Guard:
             self._on_refusal(code)
             headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
             return await JSONResponse(error_body(code, reason), status, headers)(scope, receive, with_headers)
-        try:
-            await self._app(scope, self._limited(receive), with_headers)
-        except asyncio.CancelledError:
-            # At the end of a stop the server cancels what is left, such as a body that has not arrived.
-            if not has_begun:
-                status, code, reason = STOPPING
-                stopping = JSONResponse(error_body(code, reason), status, {"Retry-After": str(BACK_S)})
-                await stopping(scope, receive, with_headers)
+        await unless_stopped(self._app, scope, limited(receive), with_headers)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         hosts = _values(scope, b"host")
@@ -135,27 +124,78 @@ class Guard:
         assert self._token is not None
         return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token.encode())
 
-    def _limited(self, receive: Receive) -> Receive:
-        """`receive` that refuses a body which is too large or too slow, before it is in memory."""
-        deadline = asyncio.get_running_loop().time() + BODY_TIMEOUT_S
-        seen, whole = 0, False
 
-        async def limited() -> Message:
-            nonlocal seen, whole
-            if whole:  # what follows a body is the end of the connection, which has time
-                return await receive()
-            left = deadline - asyncio.get_running_loop().time()
-            try:
-                message = await asyncio.wait_for(receive(), max(left, 0.001))
-            except (asyncio.TimeoutError, TimeoutError):
-                raise BodyRefused(408, "timeout", f"no whole body within {BODY_TIMEOUT_S:g} s") from None
-            seen += len(message.get("body", b""))
-            whole = not message.get("more_body", False)
-            if seen > MAX_BODY_BYTES:
-                raise BodyRefused(413, "too_large", f"the body is larger than {MAX_BODY_BYTES} bytes")
-            return message
+class WholeBodies:
+    """An ASGI layer for an app that is not ours: it gets a request when the body has arrived, within the
+    limits of this module."""
 
-        return limited
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        await unless_stopped(self._whole, scope, receive, send)
+
+    async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+        arriving, arrived = limited(receive), []
+        try:
+            while not arrived or arrived[-1].get("more_body"):
+                arrived.append(await arriving())
+        except BodyRefused as refused:
+            body = error_body(refused.code, refused.detail)
+            return await JSONResponse(body, refused.status_code, {"Connection": "close"})(
+                scope, receive, send
+            )
+        arrived.reverse()
+
+        async def again() -> Message:
+            return arrived.pop() if arrived else await receive()
+
+        await self._app(scope, again, send)
+
+
+async def unless_stopped(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Call the app. At the end of a stop the server cancels what is left, such as a body that has not
+    arrived: if nothing has been answered yet, that it stops."""
+    has_begun = False
+
+    async def noting(message: Message) -> None:
+        nonlocal has_begun
+        has_begun = has_begun or message["type"] == "http.response.start"
+        await send(message)
+
+    try:
+        await app(scope, receive, noting)
+    except asyncio.CancelledError:
+        if not has_begun:
+            status, code, reason = STOPPING
+            stopping = JSONResponse(error_body(code, reason), status, {"Retry-After": str(BACK_S)})
+            await stopping(scope, receive, send)
+
+
+def limited(receive: Receive) -> Receive:
+    """`receive` that refuses a body which is too large or too slow, before it is in memory: it raises
+    BodyRefused."""
+    deadline = asyncio.get_running_loop().time() + BODY_TIMEOUT_S
+    seen, whole = 0, False
+
+    async def arriving() -> Message:
+        nonlocal seen, whole
+        if whole:  # what follows a body is the end of the connection, which has time
+            return await receive()
+        left = deadline - asyncio.get_running_loop().time()
+        try:
+            message = await asyncio.wait_for(receive(), max(left, 0.001))
+        except (asyncio.TimeoutError, TimeoutError):
+            raise BodyRefused(408, "timeout", f"no whole body within {BODY_TIMEOUT_S:g} s") from None
+        seen += len(message.get("body", b""))
+        whole = not message.get("more_body", False)
+        if seen > MAX_BODY_BYTES:
+            raise BodyRefused(413, "too_large", f"the body is larger than {MAX_BODY_BYTES} bytes")
+        return message
+
+    return arriving
 
 
 class BodyRefused(HTTPException):

@@ -14,15 +14,12 @@ import uvicorn
 from rag_r1.serving.app import create_app
 from rag_r1.serving.arguments import AgentArguments
 from rag_r1.serving.chats import Chats
-from rag_r1.serving.connections import WatchedHttp
+from rag_r1.serving.connections import configuration
 from rag_r1.serving.metrics import Metrics
 from rag_r1.serving.places import Place
 from rag_r1.serving.player import opened
 from rag_r1.serving.seats import Seats
 
-#: Most connections; each chat under way has one.
-_CONNECTIONS = 1024
-_MAX_HEAD_BYTES = 64 << 10
 #: Seconds in which the clients of chats that a stop has ended are told so.
 _TOLD_S = 3
 
@@ -56,7 +53,7 @@ async def serve(
         seats = Seats(given.concurrency, given.queue)
         chats = Chats(player, seats, Metrics(seats), given.name, given.earlier)
         app = create_app(chats, place.about, own=_own_names(host), allowed=allowed, token=token)
-        server = _Server(_configuration(app, drain_s), ready, chats, drain_s)
+        server = _Server(configuration(app, stop_s=drain_s + _TOLD_S), ready, chats, drain_s)
         server.running = Running(f"http://{_in_url(host)}:{port}", server)
         if threading.current_thread() is threading.main_thread():
             # uvicorn stops orderly at a signal, and then raises it once more: that one is ignored.
@@ -85,22 +82,6 @@ class _Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             end.cancel()
-
-
-def _configuration(app: object, drain_s: int) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,  # type: ignore[arg-type]
-        log_config=None,
-        access_log=False,
-        http=WatchedHttp,
-        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
-        ws="none",
-        lifespan="off",
-        proxy_headers=False,  # neither the client's address nor the scheme is used: nothing to forge
-        server_header=False,
-        limit_concurrency=_CONNECTIONS,
-        timeout_graceful_shutdown=drain_s + _TOLD_S,
-    )
 
 
 def _own_names(host: str) -> set[str]:
