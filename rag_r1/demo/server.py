@@ -1,6 +1,8 @@
 """Runs a retrieval server for a training: builds an index, starts the server on a free port, waits, stops it.
 
-It is the real server, in its own process, used over HTTP: `rag_r1` and `retrieval_server` share no code.
+It is the real server, in its own process, used over HTTP: `rag_r1` and `retrieval_server` share no code. It
+ends with what started it, and of the secrets in the environment it gets the token of its own clients only
+(child_processes.py).
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from rag_r1.child_processes import environment_of_a_server, running
+from rag_r1.tools.retrieval import TOKEN_VARIABLE
 
 
 class ServerError(RuntimeError):
@@ -32,7 +37,8 @@ def build_index(corpus: Path, out: Path, *options: str, timeout_s: float = 600) 
         str(out),
         *options,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+    environment = environment_of_a_server()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment)
     if done.returncode:
         raise ServerError(f"building the index of {corpus} failed:\n{_tail(done.stdout + done.stderr)}")
     return out
@@ -43,31 +49,12 @@ def retrieval_server(index: Path, log: Path, *options: str, wait_s: float = 300)
     """Serve `index` on a free loopback port for the length of the block; yields the address."""
     port = _free_port()
     url = f"http://127.0.0.1:{port}"
-    command = [
-        sys.executable,
-        "-m",
-        "retrieval_server.start_retrieval",
-        "--index",
-        str(index),
-        "--port",
-        str(port),
-    ]
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w") as output:
-        # A session of its own: Ctrl-C is for the caller, who may have searches to finish.
-        process = subprocess.Popen(
-            [*command, *options], stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            _wait_until_ready(process, url, log, wait_s)
-            yield url
-        finally:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    server = ("-m", "retrieval_server.start_retrieval")
+    arguments = [*server, "--index", str(index), "--port", str(port), *options]
+    # A session of its own: Ctrl-C is for the caller, who may have searches to finish.
+    with running(arguments, environment_of_a_server(TOKEN_VARIABLE), log) as process:
+        _wait_until_ready(process, url, log, wait_s)
+        yield url
 
 
 def _wait_until_ready(process: subprocess.Popen, url: str, log: Path, wait_s: float) -> None:

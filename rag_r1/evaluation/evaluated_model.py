@@ -54,7 +54,9 @@ def served(given: Given) -> Iterator[Given]:
     except ValueError as error:
         raise RunError(f"--vllm-options {given.vllm_options!r}: {error}") from error
     options = ["--max-model-len", str(given.max_context_tokens), *more]
-    with vllm_server(Path(given.model), given.out / LOG, name=given.model, options=options) as url:
+    keys = [str(value) for field, value in given if field.endswith("key_env")]
+    server = vllm_server(Path(given.model), given.out / LOG, name=given.model, options=options, without=keys)
+    with server as url:
         yield given.model_copy(update={"base_url": url})
 
 

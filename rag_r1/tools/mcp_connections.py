@@ -29,6 +29,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 from referencing import Registry
 
+from rag_r1.child_processes import ends_with_parent
 from rag_r1.tools.mcp_client import McpFailure, McpOptions, environment_of, token_of
 
 logger = logging.getLogger(__name__)
@@ -211,7 +212,7 @@ class Link:
     async def _client(self, stack: AsyncExitStack) -> Client:
         options = self._options
         if options.command is not None:
-            command, *arguments = options.command
+            command, *arguments = ends_with_parent(options.command, options.cwd)
             server = StdioServerParameters(
                 command=command, args=arguments, env=environment_of(options), cwd=options.cwd
             )
