@@ -113,8 +113,8 @@ def load_policy(folder: Path | str) -> tuple[Qwen2ForCausalLM, TokenizerBase]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return model, AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
+    return model, AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
 def demo_setup(

@@ -7,23 +7,30 @@
 
 A checkpoint that has an exported model (`huggingface/` with weights; `hf_model` in
 checkpoint.save_contents) is that model. Otherwise its FSDP shards are merged by veRL's own
-`python -m verl.model_merger`, once: the merged model is kept, and used again for the same shards. The merger
-unpickles the shards, so they must be your own.
+`python -m verl.model_merger`, once: the merged model is kept, and used again for the same shards. The shards
+are pickles. PyTorch is told to read nothing but tensors from them (veRL's merger by itself would unpickle
+anything, and so run what a stranger's checkpoint contains).
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from rag_r1.child_processes import ends_with_parent, environment_without_keys
 from rag_r1.evaluation.run_folder import RunError
 
 #: Names the last complete checkpoint in veRL's folder of checkpoints.
 _TRACKER = "latest_checkpointed_iteration.txt"
+#: PyTorch's switches: weights_only in every torch.load, whatever the caller says, or in none.
+_ONLY_TENSORS, _ANYTHING = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+#: What PyTorch says about a file with something else in it.
+_REFUSED = "Weights only load failed"
 _STEP = re.compile(r"global_step_(\d+)")
 #: In a merged model: what it was merged from. Hidden, so that it is no part of the model's hash.
 _MERGED_FROM = ".merged_from.json"
@@ -104,9 +111,21 @@ def _merged(state: Path, shards: list[Path], target: Path) -> Path:
         shutil.rmtree(old, ignore_errors=True)
     part.parent.mkdir(parents=True, exist_ok=True)
     print(f"merging the shards of {state} into {target}", file=sys.stderr)
-    command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
-    command += ["--local_dir", str(state), "--target_dir", str(part)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    merger = ["-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", str(state)]
+    command = ends_with_parent([sys.executable, *merger, "--target_dir", str(part)])
+    environment = {**environment_without_keys(()), _ONLY_TENSORS: "1"}
+    environment.pop(_ANYTHING, None)
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode and _REFUSED in done.stdout:
+        shutil.rmtree(part, ignore_errors=True)
+        by_hand = shlex.join(["python", *merger, "--target_dir", "MODEL"])
+        raise RunError(
+            f"the shards of {state} cannot be read as tensors: they are damaged, or contain something else, "
+            "which could be a program. If the checkpoint is your own, merge it by hand, which runs whatever "
+            f"it contains: {by_hand}; then give the folder MODEL"
+        )
     if done.returncode or not _has_weights(part):
         told = "\n".join(done.stdout.strip().splitlines()[-25:])
         raise RunError(f"veRL's model merger failed on {state} (status {done.returncode}):\n{told}")

@@ -26,6 +26,7 @@ from rag_r1.evaluation.endpoint import Endpoint, EngineFailure
 from rag_r1.evaluation.exchange import Exchanges
 from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.tape import Tape
+from rag_r1.evaluation.tokenizers import load_tokenizer
 from rag_r1.protocols import ChatTemplateError
 from rag_r1.tools import shared_tools
 
@@ -45,9 +46,7 @@ class Tokens:
         if tokenizer is None:
             return cls("characters")
         try:
-            from transformers import AutoTokenizer
-
-            return cls(tokenizer, AutoTokenizer.from_pretrained(tokenizer))
+            return cls(tokenizer, load_tokenizer(tokenizer))
         except Exception as error:  # of many kinds, of the package itself and of its HTTP clients
             first = next(iter(str(error).splitlines()), "")
             raise RunError(

@@ -24,6 +24,7 @@ from rag_r1.evaluation.published import PublishedError, read_samples
 from rag_r1.evaluation.quoting import RUN, SHORTEST
 from rag_r1.evaluation.sft_files import Format, write_json, write_lines, write_samples
 from rag_r1.evaluation.sft_samples import Rules, Selection, split_rows
+from rag_r1.evaluation.tokenizers import load_tokenizer
 from rag_r1.options import Must
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol, protocol_names
 from rag_r1.records import RecordError, read_records
@@ -127,10 +128,8 @@ def make(given: SftDataArguments) -> dict[str, Any]:
 
 
 def _tokenizer(model: str) -> Any:
-    from transformers import AutoTokenizer
-
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
+        tokenizer = load_tokenizer(model)
     except Exception as error:  # the Hub, the cache and the tokenizer's own code may raise anything
         first = str(error).strip().splitlines()[:1]
         raise SftDataError(

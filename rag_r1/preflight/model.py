@@ -35,7 +35,7 @@ def check_model(
     try:
         source = node.get("tokenizer_path") or node.path
         tokenizer = hf_tokenizer(str(Path(source).expanduser()) if looks_local else source,
-                                 trust_remote_code=node.get("trust_remote_code", False))  # fmt: skip
+                                 trust_remote_code=bool(node.get("trust_remote_code")))  # fmt: skip
     except Exception as fault:  # the Hub, the cache and the tokenizer's own code may raise anything
         what = f"cannot load the tokenizer of {node.path} ({type(fault).__name__}: {first_line(fault)})"
         return None, [

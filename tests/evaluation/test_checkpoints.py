@@ -83,6 +83,8 @@ def test_the_checkpoint_of_a_lora_is_not_taken_for_a_whole_model(tmp_path):
 def sharded(folder: Path) -> tuple[Path, dict]:
     """A checkpoint with FSDP's shard only, and its weights; as in tests/e2e/test_export.py."""
     import torch
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
     from transformers import AutoModelForCausalLM
 
     policy, actor = policy_path("rag_r1_mq"), folder / "global_step_1" / "actor"
@@ -91,10 +93,19 @@ def sharded(folder: Path) -> tuple[Path, dict]:
         if path.suffix != ".safetensors":
             shutil.copy(path, actor / "huggingface")
     model = AutoModelForCausalLM.from_pretrained(policy)
-    model.load_state_dict({name: weight + 0.25 for name, weight in model.state_dict().items()})
-    torch.save(model.state_dict(), actor / "model_world_size_1_rank_0.pt")
+    weights = {name: weight + 0.25 for name, weight in model.state_dict().items()}
+    model.load_state_dict(weights)
+    # As veRL's FSDP2 engine saves it: tensors of a process group of one.
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = torch.distributed.init_device_mesh("cpu", (1,), mesh_dim_names=("fsdp",))
+        state = fully_shard(model, mesh=mesh).state_dict()
+        assert all(isinstance(weight, DTensor) for weight in state.values())
+        torch.save(state, actor / "model_world_size_1_rank_0.pt")
+    finally:
+        torch.distributed.destroy_process_group()
     (actor / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": 1}))
-    return folder / "global_step_1", model.state_dict()
+    return folder / "global_step_1", weights
 
 
 @pytest.mark.slow
@@ -111,9 +122,39 @@ def test_shards_are_merged_once_and_again_if_they_have_changed(tmp_path):
     assert (found / "config.json").stat().st_mtime_ns == made
     shard = checkpoint / "actor" / "model_world_size_1_rank_0.pt"
     shard.write_bytes(b"no shard")
-    with pytest.raises(RunError, match="veRL's model merger failed on .*global_step_1"):
+    with pytest.raises(RunError, match="cannot be read as tensors: they are damaged, or contain"):
         model_folder(checkpoint, tmp_path / "into")
-    assert not (tmp_path / "into" / "merged_global_step_1").exists()
+    assert list((tmp_path / "into").iterdir()) == []
+
+
+class Program:
+    """What a hostile pickle contains: a call."""
+
+    def __init__(self, marker: Path):
+        self.marker = marker
+
+    def __reduce__(self):
+        return Path.touch, (self.marker,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_program_in_a_shard_is_not_run_and_the_way_to_merge_ones_own_is_named(tmp_path, legacy):
+    pytest.importorskip("verl")
+    import torch
+
+    run = checkpoints(tmp_path / "run", exported=False)
+    actor = run / "global_step_10" / "actor"
+    for path in policy_path("rag_r1_mq").iterdir():
+        if path.suffix != ".safetensors":
+            shutil.copy(path, actor / "huggingface")
+    (actor / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": 1}))
+    state = {"weight": torch.zeros(2), "more": Program(tmp_path / "was here")}
+    shard = actor / "model_world_size_1_rank_0.pt"
+    torch.save(state, shard, _use_new_zipfile_serialization=not legacy)
+    with pytest.raises(RunError, match="which could be a program.*verl.model_merger merge --backend fsdp"):
+        model_folder(run, tmp_path / "into")
+    assert not (tmp_path / "was here").exists()
 
 
 def test_a_folder_that_was_not_merged_here_is_never_replaced(tmp_path):

@@ -1,0 +1,20 @@
+"""Loads the tokenizer of a folder, or of a name on the Hub, as data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer. Raises ValueError if it is made by code of its own, which is not run: what transformers
+    would make of its files without that code may be other tokens. Raises whatever transformers raises."""
+    from transformers import AutoTokenizer
+
+    # If nothing were said about remote code, transformers would ask on the terminal.
+    tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    if "AutoTokenizer" in (getattr(tokenizer, "init_kwargs", {}).get("auto_map") or {}):
+        raise ValueError(
+            "it is made by code of its own (auto_map in tokenizer_config.json), which is not run: give a "
+            "folder whose tokenizer transformers has itself"
+        )
+    return tokenizer
