@@ -12,7 +12,9 @@ NAME is the data_source under which veRL reports the rows. A YAML file (--mix) c
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
@@ -35,6 +37,7 @@ from data_process.sources import SOURCES
 from rag_r1.command_line import Arguments, argument, read_arguments
 from rag_r1.options import Must
 from rag_r1.protocols import protocol_names
+from rag_r1.whole_files import in_words, whole_file
 
 NEARLY = "near_duplicates.jsonl"
 Similarity = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Must("a number from 0 to 1")]
@@ -49,6 +52,9 @@ repeated_questions.jsonl with every row whose question another one has, and near
 that resemble another one. Of rows with the same question and the same answers the first is kept.
 """
 )
+
+#: In --out, while the set is built.
+_POOL = ".questions.sqlite"
 
 
 class BuildArguments(Arguments):
@@ -78,8 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = read_arguments(BuildArguments, arguments, prog="rag-r1 data", description=__doc__, epilog=EPILOG)
     try:
         _print(given.out, build(given))
-    except (DataError, OSError, sqlite3.Error) as error:  # the last if the disk is full
-        print(f"error: {error}", file=sys.stderr)
+    except sqlite3.Error as error:
+        is_full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(given.out / _POOL))
+        print(f"error: {in_words(full if is_full else error)}", file=sys.stderr)
+        return 1
+    except (DataError, OSError) as error:
+        print(f"error: {in_words(error)}", file=sys.stderr)
         return 1
     return 0
 
@@ -94,7 +105,7 @@ def build(given: BuildArguments) -> dict[str, Any]:
     splits = list(dict.fromkeys(entry.split for entry in entries))
     refuse_leftovers(splits, given.out)
     given.out.mkdir(parents=True, exist_ok=True)
-    with Pool(given.out / ".questions.sqlite", entries, given.seed) as pool:
+    with Pool(given.out / _POOL, entries, given.seed) as pool:
         read, bad = _read(pool, entries)
         total = sum(bad, BadRows())
         if total.count and not given.skip_bad_rows:
@@ -118,7 +129,8 @@ def build(given: BuildArguments) -> dict[str, Any]:
             "left_out": total.left_out(),
         }
     text = json.dumps(summary, indent=2, ensure_ascii=False)
-    (given.out / "data_summary.json").write_text(text + "\n", encoding="utf-8")
+    with whole_file(given.out / "data_summary.json") as part:
+        part.write_text(text + "\n", encoding="utf-8")
     return summary
 
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from data_process.row_files import DataError
 from data_process.same_question import question_key
+from rag_r1.whole_files import naming
 
 GRAM = 3
 #: Values of a signature, and the share of pairs of the wanted similarity that must become candidates.
@@ -112,7 +113,8 @@ def _write_bands(questions: Iterable[str], files: list[Path], values: int) -> in
             matrix = RMinHash.digest_matrix_from_token_sets(list(map(grams, batch)), VALUES, _SEED)
             signatures = np.array(matrix.to_rows(), dtype=np.uint64)
             for band, file in enumerate(opened):
-                _hash(signatures[:, band * values : (band + 1) * values]).tofile(file)
+                with naming(files[band]):
+                    _hash(signatures[:, band * values : (band + 1) * values]).tofile(file)
     finally:
         for file in opened:
             file.close()

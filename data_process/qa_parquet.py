@@ -24,6 +24,7 @@ from data_process.questions import DataError, Question, Source
 from data_process.same_question import IN_TEST, Repeat, fold, golds_key, question_key
 from rag_r1.protocols import Protocol
 from rag_r1.rows import QuestionRow, write_rows
+from rag_r1.whole_files import whole_file
 
 REPEATED = "repeated_questions.jsonl"
 
@@ -168,9 +169,11 @@ def write_splits(
         repeated += [json.dumps(repeat.to_dict(split.name), ensure_ascii=False) for repeat in split.repeats]
     (folder / REPEATED).unlink(missing_ok=True)
     if repeated:
-        (folder / REPEATED).write_text("".join(f"{line}\n" for line in repeated), encoding="utf-8")
+        with whole_file(folder / REPEATED) as part:
+            part.write_text("".join(f"{line}\n" for line in repeated), encoding="utf-8")
     text = json.dumps(summary, indent=2, ensure_ascii=False)
-    (folder / "data_summary.json").write_text(text + "\n", encoding="utf-8")
+    with whole_file(folder / "data_summary.json") as part:
+        part.write_text(text + "\n", encoding="utf-8")
     return summary
 
 

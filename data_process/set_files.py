@@ -26,12 +26,13 @@ from data_process.same_question import DUPLICATE, IN_TEST, shown
 from data_process.sources.several import join
 from rag_r1.protocols import Protocol
 from rag_r1.rows import QuestionRow, RowWriter
+from rag_r1.whole_files import whole_file
 
 
 def write_report(path: Path, lines: Iterable[dict[str, Any]]) -> int:
     """Write JSON lines; returns how many."""
     count = 0
-    with path.open("w", encoding="utf-8") as file:
+    with whole_file(path) as part, part.open("w", encoding="utf-8") as file:
         for line in lines:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
             count += 1

@@ -18,6 +18,7 @@ from rag_r1.neighbours import warn_of_other_trainings
 from rag_r1.pipeline.processes import run_here
 from rag_r1.recipe_files import Recipe, RecipeError
 from rag_r1.train import compose_recipe
+from rag_r1.whole_files import in_words
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             lines = after_training(compose_recipe(recipe, overrides))
         except (RecipeError, OSError) as error:
-            lines = [f"the commands for what was trained could not be made: {error}"]
+            lines = [f"the commands for what was trained could not be made: {in_words(error)}"]
         print("\n".join(["", *lines]), flush=True)
     return status
 

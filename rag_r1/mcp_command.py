@@ -23,6 +23,7 @@ from rag_r1.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.evaluation.agent_arguments import AskedAgent, handed_on
 from rag_r1.options import Must, options_from
 from rag_r1.tools.mcp_client import McpFailure, McpOptions, has_mcp, named
+from rag_r1.whole_files import in_words
 
 #: The environment variable with the token of `--http`.
 TOKEN_VARIABLE = "RAG_R1_MCP_TOKEN"
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         asyncio.run(serve(given))
     except (RunError, ValueError, OSError) as error:
-        return _error(str(error))
+        return _error(in_words(error))
     except KeyboardInterrupt:
         pass
     return 0

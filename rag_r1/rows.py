@@ -17,11 +17,15 @@ row is usable.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rag_r1.whole_files import whole_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -177,7 +181,8 @@ def write_rows(path: str | Path, rows: Iterable[QuestionRow]) -> None:
 
     rows = list(rows)
     table = pa.Table.from_pylist([row.to_row() for row in rows], schema=_schema(rows))
-    pq.write_table(table, path)
+    with whole_file(Path(path)) as part:
+        pq.write_table(table, part)
 
 
 class RowWriter:
@@ -192,14 +197,19 @@ class RowWriter:
         self.path = Path(path)
         self.count = 0
         self._metadata = metadata
-        self._part = self.path.with_name(self.path.name + ".part")
+        self._open = ExitStack()
         self._rows: list[dict[str, Any]] = []
 
     def __enter__(self) -> RowWriter:
         import pyarrow.parquet as pq
 
         self._declared = _layout([(name, _arrow_type(kind)) for name, kind in self._metadata.items()])
-        self._file = pq.ParquetWriter(self._part, self._declared)
+        part = self._open.enter_context(whole_file(self.path))
+        try:
+            self._file = pq.ParquetWriter(part, self._declared)
+        except BaseException:
+            self._open.__exit__(*sys.exc_info())
+            raise
         return self
 
     def add(self, row: QuestionRow) -> None:
@@ -218,14 +228,14 @@ class RowWriter:
         self._rows = []
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        try:
-            if kind is None and self._rows:
-                self._flush()
-            self._file.close()
-            if kind is None:
-                self._part.replace(self.path)
-        finally:
-            self._part.unlink(missing_ok=True)
+        with self._open:
+            try:
+                if kind is None and self._rows:
+                    self._flush()
+            finally:
+                self._file.close()
+            if error is not None:
+                raise error
 
 
 def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from rag_r1.agent import Budget, TokenizerCodec
 from rag_r1.agent_setup import AgentSetup, chat_template
 from rag_r1.protocols import Protocol, control_tokens, load_protocol
+from rag_r1.whole_files import whole_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -186,7 +187,8 @@ def write_sft_rows(path: str | Path, rows: Iterable[SftRow]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.Table.from_pylist([row.to_row() for row in rows], schema=_schema()), path)
+    with whole_file(Path(path)) as part:
+        pq.write_table(pa.Table.from_pylist([row.to_row() for row in rows], schema=_schema()), part)
 
 
 def read_sft_rows(path: str | Path) -> Iterator[SftRow]:

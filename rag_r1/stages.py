@@ -23,6 +23,7 @@ from pathlib import Path
 from rag_r1.command_line import Arguments, Overrides, argument, quoted, read_arguments
 from rag_r1.pipeline.lock import PipelineError, hold
 from rag_r1.pipeline.processes import run_here
+from rag_r1.whole_files import whole_file
 
 _DESCRIPTION = """\
 Train in stages: each stage starts from the model that the previous one exported. Run again, the same command
@@ -152,9 +153,8 @@ def locked(folder: Path) -> AbstractContextManager[None]:
 
 def _write_whole(path: Path, text: str) -> None:
     """Write atomically: all or nothing, whenever this process is killed."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 class StagesArguments(Arguments):

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from rag_r1.installation import remedy_for
+from rag_r1.whole_files import in_words, is_fault_of_the_disk
 
 #: Subcommand -> the module with its `main` (or `module:function`), and what it does.
 Commands = Mapping[str, tuple[str, str]]
@@ -26,8 +27,8 @@ def usage(prog: str, about: str, commands: Commands) -> str:
 
 
 def run(prog: str, about: str, commands: Commands, arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; returns its exit status, 2 for one that does not exist. `arguments`: None for those
-    of the process."""
+    """Run a subcommand; returns its exit status, 2 for one that does not exist, 1 with a sentence for a disk
+    that is full or not to be written. `arguments`: None for those of the process."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage(prog, about, commands))
@@ -46,4 +47,9 @@ def run(prog: str, about: str, commands: Commands, arguments: Sequence[str] | No
         print(
             f"error: {prog} {command} needs {error.name}, which is not installed: {remedy}", file=sys.stderr
         )
+        return 1
+    except OSError as error:
+        if not is_fault_of_the_disk(error):
+            raise
+        print(f"error: {in_words(error)}", file=sys.stderr)
         return 1

@@ -29,6 +29,7 @@ from rag_r1.agent import Trajectory
 from rag_r1.command_line import Arguments, argument, read_arguments
 from rag_r1.records import RecordError, read_records, trajectory_of
 from rag_r1.tools.retrieval import RetrieverConfig, token_header
+from rag_r1.whole_files import in_words, whole_file
 
 
 class RetrieverError(RuntimeError):
@@ -157,7 +158,8 @@ def write_runs(records: Iterable[dict[str, Any]], out: Path, model: str = "") ->
         seen.add(key)
         run = run_of(trajectory_of(record), key, model)
         text = json.dumps(run, ensure_ascii=False, indent=2).encode("utf-8", "replace")
-        (out / f"run_{len(seen):05d}.json").write_bytes(text)
+        with whole_file(out / f"run_{len(seen):05d}.json") as part:
+            part.write_bytes(text)
     return len(seen)
 
 
@@ -180,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         number = write_runs(read_records(*given.records), given.out, given.model)
     except (RecordError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {in_words(error)}", file=sys.stderr)
         return 1
     print(f"{given.out}: {number} runs; in the benchmark's folder, judge them with")
     print(f"  python scripts_evaluation/evaluate_run.py --input_dir {given.out.resolve()}")

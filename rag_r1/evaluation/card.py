@@ -28,6 +28,7 @@ from rag_r1.evaluation.card_facts import CardError, without_secrets
 from rag_r1.protocols import Protocol
 from rag_r1.rewards.normalise import NormaliserName
 from rag_r1.tools.retrieval import RetrieverConfig
+from rag_r1.whole_files import whole_file
 
 FILE = "card.json"
 #: Differs between any two runs.
@@ -134,9 +135,8 @@ class Card(_Part):
         """Write `card.json`, all or nothing; returns its path."""
         path = folder / FILE
         folder.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{FILE}.part")
-        part.write_text(json.dumps(self.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
-        part.replace(path)
+        with whole_file(path) as part:
+            part.write_text(json.dumps(self.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
         return path
 
     @classmethod

@@ -55,6 +55,7 @@ from rag_r1.evaluation.side_files import (
 )
 from rag_r1.evaluation.traces import usage_line
 from rag_r1.rows import QuestionRow
+from rag_r1.whole_files import in_words
 
 _DESCRIPTION = """\
 Evaluate a policy on questions: EM, cover-EM, F1, a judge if there is one, searches, time, failures, with
@@ -330,7 +331,7 @@ def _report(
     try:
         report: dict[str, Any] = reporting.make_report(out, options)
     except reporting.WRONG_RUN as error:
-        raise RunError(f"the records are complete, but not the report: {error}") from error
+        raise RunError(f"the records are complete, but not the report: {in_words(error)}") from error
     for line in headline(report, condition.name):
         print(line)
     if failed := sum(outcome.failed for outcome in outcomes):

@@ -135,9 +135,7 @@ def _write(
     lines = (json.dumps(line, ensure_ascii=False) + "\n" for line in rollout_lines(questions))
     write_lines(given.out / "rollouts.jsonl", lines)
     for name, rows in (("train", train), ("test", [replace(row, split="test") for row in test])):
-        part = given.out / f"{name}.parquet.part"
-        write_rows(part, rows)
-        part.replace(given.out / f"{name}.parquet")
+        write_rows(given.out / f"{name}.parquet", rows)
     summary = {
         "settings": {**settings, "model": given.model, "answers": run.answers},
         "share": given.share,

@@ -23,6 +23,7 @@ from rag_r1.evaluation.corpus.report import printable
 from rag_r1.evaluation.gold_passages import POOL, SAVE_EVERY, find_passages
 from rag_r1.probe_passages import Passages
 from rag_r1.supporting import Evidence
+from rag_r1.whole_files import in_words
 
 _DESCRIPTION = """\
 Find the passages that the probes `random` and `gold` show in the validations of a training.
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         lines, bad = gather(given)
     except (DataError, CorpusError, OSError) as error:
-        print(f"error: {printable(str(error), 3000)}", file=sys.stderr)
+        print(f"error: {printable(in_words(error), 3000)}", file=sys.stderr)
         return 1
     print("\n".join(lines))
     for line in bad.left_out():

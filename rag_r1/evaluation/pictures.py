@@ -18,6 +18,7 @@ from rag_r1.evaluation.markdown import plain
 from rag_r1.evaluation.run_table import RunTable
 from rag_r1.evaluation.search_figures import CALLED, REAL
 from rag_r1.evaluation.sources import labels
+from rag_r1.whole_files import whole_file
 
 logger = logging.getLogger(__name__)
 
@@ -112,9 +113,8 @@ def picture(
         made, axes = plt.subplots(1, panels, figsize=(width, height), layout="constrained", squeeze=False)
         try:
             yield axes[0]
-            part = path.with_name(f"{path.name}.part")
-            made.savefig(part, dpi=150, format="png")
-            part.replace(path)
+            with whole_file(path) as part:
+                made.savefig(part, dpi=150, format="png")
             drawn.append(path)
         finally:
             plt.close(made)

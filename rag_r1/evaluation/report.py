@@ -33,6 +33,7 @@ from rag_r1.evaluation.run_table import RunTable, TableError, read_run
 from rag_r1.evaluation.side_files import SideFileError
 from rag_r1.evaluation.sources import in_order
 from rag_r1.records import RecordError
+from rag_r1.whole_files import whole_file
 
 REPORT_JSON, REPORT_MD = "report.json", "report.md"
 #: What can be wrong with the files of a run; the message says what to do.
@@ -142,9 +143,8 @@ def rounded(value: float) -> float | None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file all or nothing. Lone surrogates become escapes."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8", errors="backslashreplace")
-    part.replace(path)
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def _description(measure: Measure) -> dict[str, Any]:

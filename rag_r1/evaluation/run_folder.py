@@ -26,6 +26,7 @@ from typing import Any
 from filelock import lock_descriptor
 
 from rag_r1.evaluation.tape import Tape
+from rag_r1.whole_files import whole_file
 
 logger = logging.getLogger(__name__)
 
@@ -220,11 +221,10 @@ def write_whole(path: Path, text: str) -> None:
 
 def write_lines(path: Path, lines: Iterator[str] | Sequence[str]) -> None:
     """The same from pieces of text, which need not fit in memory. For the owner only, as all of a run."""
-    part = path.with_name(f"{path.name}.part")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    with open(os.open(part, flags, 0o600), "w", encoding="utf-8", errors="surrogatepass", newline="\n") as f:
-        f.writelines(lines)
-    part.replace(path)
+    how = {"encoding": "utf-8", "errors": "surrogatepass", "newline": "\n"}
+    with whole_file(path) as part, open(os.open(part, flags, 0o600), "w", **how) as file:
+        file.writelines(lines)
 
 
 def as_json(settings: Mapping[str, Any]) -> dict[str, Any]:

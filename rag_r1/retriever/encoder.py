@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from rag_r1.retriever.encoder_settings import (
     choose,
     read_settings,
 )
+from rag_r1.whole_files import whole_file
 
 logger = logging.getLogger(__name__)
 
@@ -64,12 +64,11 @@ def model_folder(name: str) -> Path | None:
 
 def save_model(model: Any, settings: EncoderSettings, folder: Path) -> None:
     """Write the model with its settings: a folder that is whole or not there."""
-    part = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    model.save_pretrained(str(part), create_model_card=False)
-    settings.write(part)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(part, folder)
+    with whole_file(folder) as part:
+        shutil.rmtree(part, ignore_errors=True)
+        model.save_pretrained(str(part), create_model_card=False)
+        settings.write(part)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def freeze_unread(model: Any) -> list[str]:

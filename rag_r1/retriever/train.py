@@ -12,6 +12,7 @@ from rag_r1.recipe_files import RecipeError
 from rag_r1.retriever.encoder_settings import SettingsError
 from rag_r1.retriever.records import RecordsError
 from rag_r1.retriever.train_options import TrainOptions, with_recipe
+from rag_r1.whole_files import in_words
 
 _DESCRIPTION = """\
 Train a retriever: InfoNCE over hard and in-batch negatives, without passages that are known to answer the
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         folder = train(given)
     except (TrainingError, SettingsError, RecordsError, CorpusError, RunError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {in_words(error)}", file=sys.stderr)
         return 1
     print(f"model: {folder}")
     return 0

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from rag_r1.command_line import read_arguments
 from rag_r1.evaluation.run_folder import RunError
 from rag_r1.serving.arguments import ServeArguments
+from rag_r1.whole_files import in_words
 
 _DESCRIPTION = """\
 Chat with a search agent: an OpenAI-compatible server, with a page in the browser that shows each search, its
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
             )
     except (RunError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {in_words(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

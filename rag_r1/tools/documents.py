@@ -33,6 +33,7 @@ from tqdm import tqdm
 
 from rag_r1.protocols.actions import well_formed
 from rag_r1.tools.document_files import READERS, Section, UnreadableFile, read_document
+from rag_r1.whole_files import whole_file
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +79,10 @@ def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_fil
         if corpus.is_file() and _read_note(note) == made_from:
             return corpus
         note.unlink(missing_ok=True)
-        _write(folder, files, corpus, progress, skip_bad_files)
-        note.write_text(json.dumps(made_from), encoding="utf-8")
+        with whole_file(corpus) as part:
+            _write(folder, files, part, progress, skip_bad_files)
+        with whole_file(note) as part:
+            part.write_text(json.dumps(made_from), encoding="utf-8")
     return corpus
 
 
@@ -138,11 +141,10 @@ def _titled(title: str, section: Section) -> str:
     return f"{title}: {section.heading}" if section.heading not in ("", title) else title
 
 
-def _write(folder: Path, files: list[Path], corpus: Path, progress: bool, skip_bad_files: bool) -> None:
-    """Write the corpus in one step, so that a kill leaves no half of it."""
+def _write(folder: Path, files: list[Path], part: Path, progress: bool, skip_bad_files: bool) -> None:
+    """Write the passages of the files."""
     bad: list[str] = []
     passages = 0
-    part = corpus.with_suffix(".part")
     with part.open("w", encoding="utf-8") as stream:
         for path in tqdm(files, desc="reading documents", unit="file", disable=not progress):
             name = _name(path.relative_to(folder))
@@ -154,19 +156,15 @@ def _write(folder: Path, files: list[Path], corpus: Path, progress: bool, skip_b
             passages += len(rows)
             for row in rows:
                 stream.write(well_formed(json.dumps(row, ensure_ascii=False)) + "\n")
-    try:
-        if bad and not skip_bad_files:
-            more = f"\n  and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
-            listed = "".join(f"\n  {one}" for one in bad[:_NAMED])
-            raise DocumentsError(
-                f"{folder}: {len(bad)} of {len(files)} files cannot be read; repair or remove them, or "
-                f"leave them out with skip_bad_files (in a command: --skip-bad-files):{listed}{more}"
-            )
-        if not passages:
-            raise DocumentsError(f"{folder}: its {len(files)} files hold no text")
-        part.replace(corpus)
-    finally:
-        part.unlink(missing_ok=True)
+    if bad and not skip_bad_files:
+        more = f"\n  and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
+        listed = "".join(f"\n  {one}" for one in bad[:_NAMED])
+        raise DocumentsError(
+            f"{folder}: {len(bad)} of {len(files)} files cannot be read; repair or remove them, or "
+            f"leave them out with skip_bad_files (in a command: --skip-bad-files):{listed}{more}"
+        )
+    if not passages:
+        raise DocumentsError(f"{folder}: its {len(files)} files hold no text")
     for one in bad:
         logger.warning("left out: %s", one)
 

@@ -41,6 +41,7 @@ from rag_r1.evaluation.corpus.titles import WantedTitles
 from rag_r1.evaluation.corpus.verdict import Evidence, foreign_sources
 from rag_r1.tools.retrieval import RetrieverConfig
 from rag_r1.tools.wire import WIRES
+from rag_r1.whole_files import in_words
 
 _DESCRIPTION = """\
 Check a corpus: which of these questions can be answered from it, and what is missing in it.
@@ -275,7 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         done = check(given)
     except (DataError, CorpusError, RetrieverError, OSError) as error:
-        print(f"error: {printable(str(error), 3000)}", file=sys.stderr)
+        print(f"error: {printable(in_words(error), 3000)}", file=sys.stderr)
         return 1
     print("\n".join(told(done, given)))
     for line in done.bad.left_out():

@@ -20,6 +20,7 @@ from typing import TextIO
 from data_process.bad_rows import BadRows
 from rag_r1.evaluation.corpus.files import BadRow, Corpus, CorpusError, Passage
 from rag_r1.evaluation.corpus.titles import STRONG, key_of, level_of
+from rag_r1.whole_files import whole_file
 
 REPAIRED = "repaired_corpus.jsonl"
 _OWN = re.compile(r"supplied-(\d{1,18})")
@@ -57,14 +58,9 @@ def repair(
     offered = {row.id for row in _passages(supply, done.bad, progress, "reading supply") if row.id}
     if done.bad.count and not skip_bad_rows:
         raise CorpusError(f"no repaired corpus was written, because of {done.bad.refusal()}")
-    part = out.with_name(out.name + ".part")
     out.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with whole_file(out) as part:
         _write_all(part, corpus, supply, done, offered, skip_bad_rows, progress)
-    except (CorpusError, OSError):
-        part.unlink(missing_ok=True)
-        raise
-    part.replace(out)
     return done
 
 

@@ -24,6 +24,7 @@ from rag_r1.evaluation.corpus.questions import Question
 from rag_r1.evaluation.corpus.scan import replace_file
 from rag_r1.evaluation.corpus.titles import STRONG
 from rag_r1.evaluation.corpus.verdict import VERDICTS, Evidence, Rule, Signals, rule_of, signals_of
+from rag_r1.whole_files import whole_file
 
 logger = logging.getLogger(__name__)
 ANSWERABLE_IDS = "answerable_ids.json"
@@ -226,5 +227,6 @@ def draw(summary: dict[str, Any], path: Path) -> None:
         axes.set(xlim=(0, 1), xticks=[0, 0.25, 0.5, 0.75, 1])
         axes.set_title("Can the questions be answered from this corpus?", loc="left")
         axes.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.12))
-        figure.savefig(path, dpi=150)
+        with whole_file(path) as part:
+            figure.savefig(part, dpi=150, format="png")
         plt.close(figure)

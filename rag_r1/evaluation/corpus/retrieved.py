@@ -19,6 +19,7 @@ from rag_r1.evaluation.corpus.answers import AnswerTable
 from rag_r1.evaluation.corpus.questions import Question
 from rag_r1.protocols import Failure
 from rag_r1.tools.retrieval import RetrievalClient, RetrieverConfig
+from rag_r1.whole_files import naming
 
 #: Questions in flight.
 _AT_ONCE = 64
@@ -62,7 +63,7 @@ def retrieve(
     if not left:
         return known
     store.parent.mkdir(parents=True, exist_ok=True)
-    with store.open("a" if stored else "w", encoding="utf-8") as file:
+    with naming(store), store.open("a" if stored else "w", encoding="utf-8") as file:
         if not stored:
             file.write(header + "\n")
 

@@ -20,6 +20,7 @@ from data_process.bad_rows import BadRows
 from rag_r1.evaluation.corpus.answers import AnswerTable
 from rag_r1.evaluation.corpus.files import BadRow, Corpus, Place
 from rag_r1.evaluation.corpus.titles import WantedTitles
+from rag_r1.whole_files import whole_file
 
 SAVE_EVERY = 200_000
 #: Changes whenever the same files would be found to hold something else.
@@ -159,9 +160,7 @@ def _load(path: Path, fingerprint: str, wanted: Wanted) -> Found:
 
 def replace_file(path: Path, lines: Iterable[str]) -> None:
     """Write a text file as a whole: a reader sees the old one or the new one."""
-    new = path.with_name(path.name + ".new")
-    with new.open("w", encoding="utf-8") as file:
+    with whole_file(path) as part, part.open("w", encoding="utf-8") as file:
         file.writelines(lines)
         file.flush()
         os.fsync(file.fileno())
-    new.replace(path)

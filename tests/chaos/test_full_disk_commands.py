@@ -1,0 +1,141 @@
+"""Commands on a disk that fills up: with whatever room there is, a command either ends well or says which
+file did not fit and what to do, and leaves no part of a file. With more room, the same command goes on."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from scripted_vllm import Policy
+
+from rag_r1.cli import main as cli
+from rag_r1.demo.policy import policy_path
+from rag_r1.demo.world import make_questions, make_world, to_row
+from rag_r1.protocols import load_protocol
+from rag_r1.rows import write_rows
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="mounts a tmpfs")]
+SIZE = 4 << 20
+PASSAGES = (("p1", '"Rome"\nRome is a city.'), ("p2", '"Tiber"\nA river.'))
+
+
+@dataclass
+class Disk:
+    """A disk of SIZE bytes. `leave(room)`: fill it but for so many bytes."""
+
+    path: Path
+
+    def leave(self, room: int) -> None:
+        filler = self.path / "filler"
+        filler.unlink(missing_ok=True)
+        free = os.statvfs(self.path)
+        with filler.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, max(1, free.f_bavail * free.f_frsize - room))
+
+
+@pytest.fixture
+def disk(tmp_path) -> Iterator[Disk]:
+    place, libc = tmp_path / "disk", ctypes.CDLL(None, use_errno=True)
+    place.mkdir()
+    if libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", 0, f"size={SIZE}".encode()):
+        pytest.skip(f"left out: no tmpfs can be mounted here ({os.strerror(ctypes.get_errno())})")
+    yield Disk(place)
+    assert libc.umount2(os.fsencode(place), 2) == 0  # MNT_DETACH
+
+
+def goes_on_with_more_room(
+    disk: Disk, capsys, command: Callable[[Path], int], rooms=(0, 1, 2, 4, 8, 16, 32, 64, 128, 512)
+) -> None:
+    """Run the command with ever more pages of room, until there is enough."""
+    out, failed = disk.path / "out", 0
+    for pages in rooms:
+        disk.leave(pages * 4096)
+        capsys.readouterr()
+        status = command(out)
+        said = capsys.readouterr().err
+        assert not [path for path in disk.path.rglob("*") if path.suffix in (".part", ".new")]
+        if status == 0:
+            break
+        failed += 1
+        assert status == 1, said
+        [told] = [line for line in said.splitlines() if line.startswith("error: ")]
+        assert str(out) in told and "No space left on device" in told and "make room" in told, told
+        assert "Traceback" not in said and "Errno" not in said
+    assert status == 0 and failed, (status, failed)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    questions = make_questions(make_world(1, "test", people=150, places=40), 12, 1)
+    return [
+        to_row(question, index, "test", load_protocol("rag_r1_mq"))
+        for index, question in enumerate(questions)
+    ]
+
+
+@pytest.fixture(scope="module")
+def policy(rows):
+    from transformers import AutoTokenizer
+
+    golds = {row.question: row.golds[0] for row in rows}
+    tokenizer = AutoTokenizer.from_pretrained(policy_path("rag_r1_mq"))
+    with Policy(
+        tokenizer, golds, lambda question, temperature, seed: seed % 3 == 0, searches=True, passages=PASSAGES
+    ) as policy:
+        yield policy
+
+
+def asking(policy: Policy) -> list[object]:
+    where = ["--tokenizer", policy_path("rag_r1_mq"), "--retriever-url", policy.url, "--model", "policy"]
+    return [*where, "--in-flight", 4, "--retries", 0]
+
+
+def test_documents(disk, capsys, tmp_path):
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    for number in range(20):
+        (folder / f"{number}.txt").write_text(f"Words of the page {number}. " * 100)
+    goes_on_with_more_room(
+        disk,
+        capsys,
+        lambda out: cli(["documents", "--folder", str(folder), "--out", str(out), "--no-progress"]),
+    )
+    assert len((disk.path / "out" / "corpus.jsonl").read_text().splitlines()) >= 20
+
+
+def test_an_evaluation(disk, capsys, tmp_path, rows, policy):
+    write_rows(tmp_path / "q.parquet", rows)
+    words = ["eval", "--data", tmp_path / "q.parquet", "--base-url", f"{policy.url}/v1", *asking(policy)]
+    goes_on_with_more_room(disk, capsys, lambda out: cli([*map(str, words), "--out", str(out)]))
+    assert json.loads((disk.path / "out" / "report.json").read_text())["figures"]
+
+
+def test_a_filter(disk, capsys, tmp_path, rows, policy):
+    write_rows(tmp_path / "q.parquet", rows)
+    words = ["filter", "--questions", tmp_path / "q.parquet", "--url", f"{policy.url}/v1", *asking(policy)]
+    goes_on_with_more_room(disk, capsys, lambda out: cli([*map(str, words), "--out", str(out)]))
+
+
+def test_a_data_set(disk, capsys, tmp_path):
+    lines = [
+        {"id": f"q{n}", "question": f"Who is the {n}th of them? " * 5, "answer": "x"} for n in range(200)
+    ]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = ["data", "--train", f"questions={tmp_path / 'q.jsonl'}", "--near-duplicates", "0"]
+    goes_on_with_more_room(disk, capsys, lambda out: cli([*words, "--out", str(out)]))
+
+
+def test_a_check_of_a_corpus(disk, capsys, tmp_path):
+    (tmp_path / "c.jsonl").write_text('{"id": "1", "contents": "Ulm lies on the Danube."}\n')
+    (tmp_path / "q.jsonl").write_text(
+        '{"id": "q", "question": "Where is Ulm?", "golden_answers": ["Danube"]}\n'
+    )
+    words = ["corpus", "check", "--data", tmp_path / "q.jsonl", "--corpus", tmp_path / "c.jsonl"]
+    words += ["--no-progress"]
+    goes_on_with_more_room(disk, capsys, lambda out: cli([*map(str, words), "--out", str(out)]))
