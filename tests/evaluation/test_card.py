@@ -20,7 +20,7 @@ from rag_r1.agent import Budget, FailurePolicy
 from rag_r1.demo.server import build_index, retrieval_server
 from rag_r1.evaluation import card_facts
 from rag_r1.evaluation.card import Card, card_of, differences, protocol_part
-from rag_r1.evaluation.card_facts import MAX_ANSWER_BYTES, CardError, without_secrets
+from rag_r1.evaluation.card_facts import MAX_ANSWER_BYTES, CardError, asked, without_secrets
 from rag_r1.protocols import load_protocol
 from rag_r1.tools.retrieval import RetrieverConfig
 
@@ -166,9 +166,8 @@ def test_a_server_that_does_not_describe_itself_leaves_the_card_without(answers,
 
 
 def test_no_server_is_an_error_that_shows_no_credentials():
-    url = "http://user:hush@127.0.0.1:9"
     with pytest.raises(CardError, match=r"no retrieval server answers at http://127\.0\.0\.1:9 ") as caught:
-        made(retriever=RetrieverConfig(url=url))
+        asked("http://user:hush@127.0.0.1:9")
     assert "hush" not in str(caught.value)
 
 
