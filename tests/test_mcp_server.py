@@ -219,6 +219,43 @@ async def test_over_http_requests_that_never_become_whole_are_ended(over_http):
     assert heads.startswith(b"HTTP/1.1 400") or heads == b"reset"
 
 
+MALFORMED = {
+    "nothing": b"",
+    "no JSON": b"{",
+    "no object": b"[]",
+    "a number": b"3",
+    "deep": b"[" * 100_000,
+    "no UTF-8": b"\xff\xfe",
+    "half a character": b'{"jsonrpc": "2.0", "id": 1, "method": "\\ud800"}',
+    "no method": b'{"jsonrpc": "2.0", "id": 1}',
+    "another version": b'{"jsonrpc": "1.0", "id": 1, "method": "ping"}',
+    "no session": b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}',
+    "an unknown method": b'{"jsonrpc": "2.0", "id": 1, "method": "no/such", "params": {}}',
+    "an id that is no id": b'{"jsonrpc": "2.0", "id": {"a": []}, "method": "ping"}',
+    "a huge number": b'{"jsonrpc": "2.0", "id": ' + b"9" * 5000 + b', "method": "ping"}',
+    "a batch": b'[{"jsonrpc": "2.0", "id": 1, "method": "ping"}]' * 2,
+}
+
+
+async def test_over_http_malformed_messages_are_refused_and_the_server_goes_on(over_http):
+    import aiohttp
+
+    url = f"http://127.0.0.1:{over_http}/mcp"
+    headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+    async with aiohttp.ClientSession(headers=headers) as client:
+        for name, body in MALFORMED.items():
+            for more in ({}, {"Mcp-Session-Id": "no-such"}):
+                async with client.post(url, data=body, headers=more) as response:
+                    said = await response.text()
+                    assert 400 <= response.status < 500 or "error" in said, (name, response.status, said)
+                    assert "Traceback" not in said
+    entry = {"tool": "mcp", "url": url, "call": "search", "timeout_s": 10}
+    tool = make_tool("search_it", entry)
+    (found,) = await tool.call([{"query": "Ulm"}])
+    await tool.close()
+    assert "Ulm lies on the Danube." in found[0].contents
+
+
 async def test_over_http_a_client_that_waits_keeps_its_connection(over_http, monkeypatch):
     """A session's stream is open for as long as the client likes, and its calls are answered."""
     entry = {"tool": "mcp", "url": f"http://127.0.0.1:{over_http}/mcp", "call": "search", "timeout_s": 10}

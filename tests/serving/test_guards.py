@@ -147,3 +147,42 @@ def test_the_page_has_nothing_inline_and_nothing_of_other_servers(chat):
     script = chat.get("/chat.js").text
     for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "srcdoc"):
         assert way not in script
+
+
+_POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+FRAMINGS = {
+    "two lengths": _POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    "a length and chunks": _POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "a negative length": _POST + b"Content-Length: -2\r\n\r\n{}",
+    "a length in hex": _POST + b"Content-Length: 0x2\r\n\r\n{}",
+    "a length that is huge": _POST + b"Content-Length: 99999999999999999999\r\n\r\n{}",
+    "another encoding": _POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "a hidden encoding": _POST + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
+    "a chunk without a size": _POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+    "a chunk with a long extension": _POST + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"x" * 100_000,
+    "a space before the colon": _POST + b"Content-Length : 2\r\n\r\n{}",
+    "a header without a colon": _POST + b"nothing\r\n\r\n",
+    "a line break in a header": _POST + b"X-A: b\r\n\tc\r\n\nContent-Length: 2\r\n\r\n{}",
+    "a NUL in a header": _POST + b"X-A: \0\r\n\r\n",
+    "no version": b"GET /health\r\n\r\n",
+    "a target elsewhere": b"GET http://evil.example/health HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    "another protocol": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 100,
+    "binary": bytes(range(256)) * 4,
+    "a long line": b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", FRAMINGS)
+def test_a_request_that_is_framed_wrongly_is_refused_and_the_server_goes_on(chat, name):
+    address = ("127.0.0.1", int(chat.url.rpartition(":")[2]))
+    with socket.create_connection(address, timeout=30) as client:
+        try:
+            client.sendall(FRAMINGS[name])
+            client.shutdown(socket.SHUT_WR)
+            told = client.makefile("rb").read()
+        except OSError:
+            told = b""  # closed while the client was still sending
+    statuses = [line.split()[1] for line in told.split(b"\r\n") if line.startswith(b"HTTP/1.")]
+    assert len(statuses) <= 1 and all(status[:1] == b"4" for status in statuses), told
+    assert chat.get("/health").status_code == 200
