@@ -4,10 +4,13 @@ again."""
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from killed_runs import kill_at
 from scripted_vllm import Policy
 
 from data_process.difficulty import read_difficulties
@@ -57,7 +60,7 @@ def rows_of(count: int) -> list[QuestionRow]:
     return [to_row(question, index, "train", MQ) for index, question in enumerate(questions)]
 
 
-def run(policy: Policy, questions: Path, out: Path, *more: str) -> int:
+def words(policy: Policy, questions: Path, out: Path, *more: str) -> list[str]:
     given = {
         "--questions": questions,
         "--url": policy.url,
@@ -69,7 +72,11 @@ def run(policy: Policy, questions: Path, out: Path, *more: str) -> int:
         "--in-flight": 8,
         "--retries": 0,
     }
-    return command.main([str(word) for pair in given.items() for word in pair] + list(more))
+    return [str(word) for pair in given.items() for word in pair] + list(more)
+
+
+def run(policy: Policy, questions: Path, out: Path, *more: str) -> int:
+    return command.main(words(policy, questions, out, *more))
 
 
 def written(folder: Path) -> dict[str, list[QuestionRow]]:
@@ -143,3 +150,25 @@ def test_plain_questions_become_rows_of_the_protocol(tmp_path: Path, tokenizer):
     assert found["train"][0].golds == (
         dict((r.question, r.golds[0]) for r in rows)[found["train"][0].question],
     )
+
+
+@pytest.mark.slow
+def test_a_killed_filter_ends_as_one_that_was_not_and_asks_only_what_was_under_way_twice(tmp_path, tokenizer):
+    rows = rows_of(40)
+    write_rows(tmp_path / "q.parquet", rows)
+    golds = {row.question: row.golds[0] for row in rows}
+    with Policy(tokenizer, golds, fate, latency_s=0.02) as policy:
+        assert run(policy, tmp_path / "q.parquet", tmp_path / "whole") == 0
+        once = len(policy.bodies)
+        killed = subprocess.Popen(
+            [sys.executable, "-m", "rag_r1.evaluation.filter"]
+            + words(policy, tmp_path / "q.parquet", tmp_path / "killed"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        kill_at(killed, tmp_path / "killed" / "journal" / "exchanges.ndjson", 30)
+        assert run(policy, tmp_path / "q.parquet", tmp_path / "killed") == 0
+        assert 0 <= len(policy.bodies) - 2 * once <= 8  # --in-flight
+    for name in ("rollouts.jsonl", "train.parquet", "test.parquet"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
