@@ -31,13 +31,11 @@ from rag_r1.evaluation.answer_limits import AnswerLimits
 from rag_r1.evaluation.characters import tokens_of
 from rag_r1.evaluation.pacing import Pace, Spending, Stop
 from rag_r1.evaluation.run_folder import RunError
-from rag_r1.evaluation.streamed import CONTENT_TYPE, Folded, OnText
+from rag_r1.evaluation.streamed import OnText, whole_body
 from rag_r1.evaluation.tape import Usage
 
 Answer = TypeVar("Answer")
 
-#: Bytes of a stream that are read before others have their turn.
-_SLICE_BYTES = 16 << 10
 _AGAIN = {408, 409, 425, 429}
 #: For the account, not for a request: a wrong key, no money.
 _ACCOUNT = {401, 402}
@@ -208,7 +206,7 @@ class Endpoint:
         # A redirect would carry texts and key to an address that nobody has given.
         async with self._session.post(self.base + path, data=content, allow_redirects=False) as response:
             try:
-                whole = await _body(response, limits, on_text)
+                whole = await whole_body(response, limits, on_text)
             except (ValueError, RecursionError) as error:
                 response.close()
                 raise _Again(f"a useless answer: {error}") from error
@@ -241,26 +239,6 @@ class Endpoint:
 
     def _scrub(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text
-
-
-async def _body(response: aiohttp.ClientResponse, limits: AnswerLimits, on_text: OnText | None) -> bytes:
-    """What the endpoint sends, a stream as the answer in one piece. Raises ValueError for what is beyond the
-    limits, or is no stream."""
-    kind = response.headers.get("Content-Type", "")
-    if on_text is None or response.status != 200 or not kind.startswith(CONTENT_TYPE):
-        raw = bytearray()
-        async for part in response.content.iter_any():
-            raw += part
-            if len(raw) > limits.bytes:
-                raise ValueError(f"it has more than {limits.bytes} bytes")
-        return bytes(raw)
-    folded = Folded(on_text(), limits)
-    async for part in response.content.iter_any():
-        for start in range(0, len(part), _SLICE_BYTES):
-            if start:
-                await asyncio.sleep(0)
-            folded.feed(part[start : start + _SLICE_BYTES])
-    return folded.whole()
 
 
 def request_bytes(body: Mapping[str, Any]) -> bytes:

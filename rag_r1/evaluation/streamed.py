@@ -8,6 +8,7 @@ stream.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from rag_r1.evaluation.answer_limits import AnswerLimits
 from rag_r1.evaluation.tape import Usage
 
 if TYPE_CHECKING:
+    import aiohttp
+
     from rag_r1.evaluation.endpoint import Answer, Endpoint
 
 #: Called with the next piece of a generation's text.
@@ -23,6 +26,8 @@ OnPiece = Callable[[str], None]
 #: Called at the beginning of a generation, and again if it is begun anew; returns what takes its pieces.
 OnText = Callable[[], OnPiece]
 CONTENT_TYPE = "text/event-stream"
+#: Bytes of a stream that are read before others have their turn.
+_SLICE_BYTES = 16 << 10
 
 
 class Folded:
@@ -103,6 +108,26 @@ class Folded:
         if text:
             self._pieces.append(text)
             self.on_piece(text)
+
+
+async def whole_body(response: aiohttp.ClientResponse, limits: AnswerLimits, on_text: OnText | None) -> bytes:
+    """What the endpoint sends, a stream as the answer in one piece. Raises ValueError for what is beyond the
+    limits, or is no stream."""
+    kind = response.headers.get("Content-Type", "")
+    if on_text is None or response.status != 200 or not kind.startswith(CONTENT_TYPE):
+        raw = bytearray()
+        async for part in response.content.iter_any():
+            raw += part
+            if len(raw) > limits.bytes:
+                raise ValueError(f"it has more than {limits.bytes} bytes")
+        return bytes(raw)
+    folded = Folded(on_text(), limits)
+    async for part in response.content.iter_any():
+        for start in range(0, len(part), _SLICE_BYTES):
+            if start:
+                await asyncio.sleep(0)
+            folded.feed(part[start : start + _SLICE_BYTES])
+    return folded.whole()
 
 
 class Growing:
