@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rag_r1.child_processes import environment_of_a_server, running
+from rag_r1.child_processes import ends_with_parent, environment_of_a_server, running
 from rag_r1.tools.retrieval import TOKEN_VARIABLE
 
 
@@ -37,8 +37,13 @@ def build_index(corpus: Path, out: Path, *options: str, timeout_s: float = 600) 
         str(out),
         *options,
     ]
-    environment = environment_of_a_server()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment)
+    done = subprocess.run(
+        ends_with_parent(command),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env=environment_of_a_server(),
+    )
     if done.returncode:
         raise ServerError(f"building the index of {corpus} failed:\n{_tail(done.stdout + done.stderr)}")
     return out
