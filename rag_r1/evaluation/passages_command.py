@@ -19,8 +19,8 @@ from data_process.row_files import DataError
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.evaluation.corpus.files import Corpus, CorpusError
 from rag_r1.evaluation.corpus.questions import Question, read_questions
-from rag_r1.evaluation.corpus.report import printable
 from rag_r1.evaluation.gold_passages import POOL, SAVE_EVERY, find_passages
+from rag_r1.printable import printable
 from rag_r1.probe_passages import Passages
 from rag_r1.supporting import Evidence
 from rag_r1.whole_files import in_words

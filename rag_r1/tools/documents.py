@@ -24,6 +24,7 @@ import os
 import re
 from array import array
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,18 @@ from typing import Any
 from filelock import FileLock
 from tqdm import tqdm
 
+from rag_r1.printable import printable
 from rag_r1.protocols.actions import well_formed
-from rag_r1.tools.document_files import READERS, Section, UnreadableFile, read_document
+from rag_r1.tools.document_files import (
+    READERS,
+    DocumentText,
+    Section,
+    StoppedReading,
+    UnreadableFile,
+    read_ahead,
+    read_document,
+    workers,
+)
 from rag_r1.whole_files import whole_file
 
 logger = logging.getLogger(__name__)
@@ -42,8 +53,8 @@ PASSAGE_WORDS = 100
 CORPUS, MADE_FROM = "corpus.jsonl", "corpus.json"
 #: Changes when the same files give other passages.
 _VERSION = 2
-#: Files that are named in an error.
-_NAMED = 20
+#: Files that are named in an error, and characters of each.
+_NAMED, _SHOWN = 20, 600
 
 #: A Chinese or Japanese character, or a run of anything else; a run is cut where no word is that long.
 _WORD = re.compile(
@@ -105,9 +116,10 @@ def document_files(folder: Path) -> list[Path]:
     return found
 
 
-def passages_of(name: str, path: Path) -> Iterator[dict[str, Any]]:
-    """The passages of a file that is called `name`. Raises UnreadableFile, or OSError."""
-    document = read_document(path)
+def passages_of(name: str, path: Path, document: DocumentText | None = None) -> Iterator[dict[str, Any]]:
+    """The passages of a file that is called `name`, whose text may have been read already. Raises
+    UnreadableFile, or OSError."""
+    document = document or read_document(path)
     title = document.title or path.stem
     numbers: dict[int | None, int] = {}
     for section in document.sections:
@@ -146,13 +158,7 @@ def _write(folder: Path, files: list[Path], part: Path, progress: bool, skip_bad
     bad: list[str] = []
     passages = 0
     with part.open("w", encoding="utf-8") as stream:
-        for path in tqdm(files, desc="reading documents", unit="file", disable=not progress):
-            name = _name(path.relative_to(folder))
-            try:
-                rows = list(passages_of(name, path))
-            except (UnreadableFile, OSError) as error:
-                bad.append(f"{name}: {error}")
-                continue
+        for rows in _rows(folder, files, progress, bad):
             passages += len(rows)
             for row in rows:
                 stream.write(well_formed(json.dumps(row, ensure_ascii=False)) + "\n")
@@ -167,6 +173,31 @@ def _write(folder: Path, files: list[Path], part: Path, progress: bool, skip_bad
         raise DocumentsError(f"{folder}: its {len(files)} files hold no text")
     for one in bad:
         logger.warning("left out: %s", one)
+
+
+def _rows(folder: Path, files: list[Path], progress: bool, bad: list[str]) -> Iterator[list[dict[str, Any]]]:
+    """The passages of one file after the other; those that cannot be read are named in `bad`. Raises
+    DocumentsError when the reader was stopped at so many that the folder would take for ever."""
+    stopped = 0
+    bar = tqdm(total=len(files), desc="reading documents", unit="file", disable=not progress)
+    with bar, closing(read_ahead(files)) as readings:
+        for reading in readings:
+            bar.update()
+            name = _name(reading.path.relative_to(folder))
+            try:
+                rows = list(passages_of(name, reading.path, reading.document()))
+            except (UnreadableFile, OSError) as error:
+                bad.append(printable(f"{name}: {error}", _SHOWN))
+                stopped += isinstance(error, StoppedReading)
+                if stopped == _NAMED:
+                    listed = "".join(f"\n  {one}" for one in bad[-_NAMED:])
+                    raise DocumentsError(
+                        f"{folder}: reading was given up after {stopped} files that exceed its limits of "
+                        f"time or memory; remove them:{listed}"
+                    ) from None
+                continue
+            yield rows
+    workers.close()
 
 
 def _fingerprint(folder: Path, files: list[Path]) -> str:

@@ -7,7 +7,8 @@
 A query is the name of a thing, or some words of it. The answer is a document for each thing whose name has
 these words, the whole name first, with a fact a line: `mother: Lady Byron`, and `mother of: ...` where the
 thing is the object. Names are the labels in the graph (rdfs:label, skos:prefLabel, foaf:name, schema:name),
-or else the last part of the address. The file is read with rdflib by the first call.
+or else the last part of the address. The file is read with rdflib by the first call, in a
+worker with limits (rag_r1/limited/graphs.py); XML that declares a document type is refused.
 
 There is no SPARQL here: rdflib would let a query fetch any address or run for ever. A store that bounds its
 queries itself is asked with the tool `sparql`. For the same reason JSON-LD, which can load what it names from
@@ -17,14 +18,18 @@ the web, is not read.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote
 
+from rag_r1.limited.workers import JobError, LimitError, Limits, Workers
 from rag_r1.options import Must, PositiveCount, Text, options, options_from
+from rag_r1.printable import printable
 from rag_r1.protocols import Document
 from rag_r1.tools.loading import LoadedOnce
 
@@ -37,6 +42,13 @@ _LABELS = (
     "http://schema.org/name",
     "https://schema.org/name",
 )
+#: Largest file that is read, in bytes, and seconds of processor time for one, and for each MiB of it.
+MAX_FILE_BYTES = 256 << 20
+CPU_S, CPU_S_MIB = 15.0, 15.0
+#: Bytes of memory for reading a file, and of what is read, for each byte of it.
+_MEMORY, _ANSWER = 100, 32
+_NUMBERS = {"http://www.w3.org/2001/XMLSchema#" + kind for kind in ("integer", "decimal", "double", "float")}
+_NUMBER = re.compile(r"[-+]?[0-9]{1,15}(\.[0-9]{1,15})?([eE][-+]?[0-9]{1,2})?")
 #: Longest name or value that is shown, in characters.
 _SHOWN = 300
 _WORD = re.compile(r"\w+")
@@ -65,10 +77,8 @@ def make_graph(options: Mapping[str, Any], key: str) -> GraphSearch:
         raise ValueError(f"{key}.file must end in one of {', '.join(FORMATS)}, not {given.file!r}")
     if not path.is_file():
         raise ValueError(f"{key}.file: there is no file {given.file!r}")
-    try:
-        import rdflib  # noqa: F401
-    except ImportError:
-        raise ValueError(f"{key} needs the package rdflib: pip install 'rag-r1[graph]'") from None
+    if find_spec("rdflib") is None:
+        raise ValueError(f"{key} needs the package rdflib: pip install 'rag-r1[graph]'")
     return GraphSearch(given)
 
 
@@ -80,30 +90,56 @@ class GraphSearch:
         self._facts = LoadedOnce(lambda: Facts.read(Path(options.file), options.language))
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
-        """For each query the things that it names. Raises what rdflib raises for a broken file."""
+        """For each query the things that it names. Raises GraphError, or OSError, if the file cannot be
+        read."""
         facts, given = await self._facts.get(), self.options
         return await asyncio.to_thread(
             lambda: [facts.search(query, given.topk, given.facts) for query in queries]
         )
 
 
-class Facts:
-    """A graph with the names of its things. May be used by several threads."""
+class GraphError(ValueError):
+    """The file cannot be read; the message names it and says why."""
 
-    def __init__(self, graph: Any, language: str):
-        self._graph, self._language = graph, language
-        self._names: dict[Any, list[str]] = defaultdict(list)
-        self._with_word: dict[str, set[Any]] = defaultdict(set)
+
+class Facts:
+    """A graph with the names of its things. May be used by several threads.
+
+    `terms` and `triples`: as rag_r1/limited/graphs.py gives them. A thing is the number of its term."""
+
+    def __init__(self, terms: Sequence[Sequence[Any]], triples: Sequence[int], language: str):
+        self._terms, self._language = terms, language
+        self._facts_of: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (predicate, object)
+        self._mentions: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (subject, predicate)
+        for place in range(0, len(triples), 3):
+            subject, predicate, value = triples[place : place + 3]
+            self._facts_of[subject].append((predicate, value))
+            self._mentions[value].append((subject, predicate))
+        self._names: dict[int, list[str]] = defaultdict(list)
+        self._with_word: dict[str, set[int]] = defaultdict(set)
         self._read_names()
 
     @classmethod
     def read(cls, path: Path, language: str = "en") -> Facts:
-        """From an RDF file. Raises OSError, and what rdflib's parsers raise."""
-        from rdflib import Graph
-
-        graph = Graph()
-        graph.parse(str(path), format=FORMATS[path.suffix.lower()])
-        return cls(graph, language)
+        """From an RDF file. Raises OSError, and GraphError."""
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise GraphError(f"{path}: it has more than {MAX_FILE_BYTES >> 20} MiB")
+        limits = Limits(
+            CPU_S + CPU_S_MIB * size / (1 << 20), (1 << 30) + _MEMORY * size, (128 << 20) + _ANSWER * size
+        )
+        job = [os.fsencode(path.absolute()).decode("latin-1"), FORMATS[path.suffix.lower()]]
+        workers = Workers(1)
+        try:
+            terms, triples = workers.call("rag_r1.limited.graphs:read", job, limits)
+        except LimitError as error:
+            raise GraphError(printable(f"{path}: {error}: repair it or split it", 600)) from None
+        except JobError as error:
+            kind = OSError if error.kind == "OSError" else GraphError
+            raise kind(printable(f"{path}: {error}", 600)) from None
+        finally:
+            workers.close()
+        return cls(terms, triples, language)
 
     def search(self, query: str, topk: int, most_facts: int) -> list[Document]:
         """The things whose name has all words of the query, those with the fewest other words first."""
@@ -111,63 +147,85 @@ class Facts:
         if not wanted:
             return []
         found = set.intersection(*(self._with_word.get(word, set()) for word in wanted))
-        ranked = sorted(found, key=lambda thing: (self._distance(thing, wanted), str(thing)))
+        ranked = sorted(found, key=lambda thing: (self._distance(thing, wanted), self._text(thing)))
         return [self._document(thing, most_facts) for thing in ranked[:topk]]
 
     def _read_names(self) -> None:
-        from rdflib import Literal, URIRef
-
-        for label in _LABELS:
-            for thing, name in self._graph.subject_objects(URIRef(label)):
-                if isinstance(name, Literal) and self._is_ours(name):
-                    self._names[thing].append(_line(str(name)))
-        for thing in {*self._graph.subjects(), *self._graph.objects()}:
-            if isinstance(thing, URIRef) and thing not in self._names:
-                self._names[thing].append(_last_part(thing))
+        labels = {self._text(term): term for term in range(len(self._terms)) if self._is_label(term)}
+        for label in (labels[address] for address in _LABELS if address in labels):
+            for thing, facts in self._facts_of.items():
+                for predicate, name in facts:
+                    if predicate == label and self._is_text(name) and self._is_ours(name):
+                        self._names[thing].append(_line(self._text(name)))
+        for thing in (*self._facts_of, *self._mentions):
+            if self._is_address(thing) and thing not in self._names:
+                self._names[thing].append(_last_part(self._text(thing)))
         for thing, names in self._names.items():
             for word in {word for name in names for word in _words(name)}:
                 self._with_word[word].add(thing)
 
-    def _is_ours(self, text: Any) -> bool:
-        return not text.language or text.language.partition("-")[0] == self._language
+    def _text(self, term: int) -> str:
+        return self._terms[term][0]
 
-    def _distance(self, thing: Any, wanted: set[str]) -> int:
+    def _is_address(self, term: int) -> bool:
+        return len(self._terms[term]) == 1
+
+    def _is_text(self, term: int) -> bool:
+        return len(self._terms[term]) == 3
+
+    def _is_label(self, term: int) -> bool:
+        return self._is_address(term) and self._text(term) in _LABELS
+
+    def _is_ours(self, text: int) -> bool:
+        language = self._terms[text][1]
+        return not language or language.partition("-")[0] == self._language
+
+    def _distance(self, thing: int, wanted: set[str]) -> int:
         """Other words in the name of a thing, of that which has the fewest."""
         sizes = [len(words) for name in self._names[thing] if wanted <= (words := set(_words(name)))]
         return min(sizes, default=1 << 16)
 
-    def _document(self, thing: Any, most: int) -> Document:
-        lines = []
+    def _document(self, thing: int, most: int) -> Document:
+        lines: dict[str, None] = {}
         for line in self._lines(thing):
             if len(lines) == most:
                 break
-            if line not in lines:
-                lines.append(line)
-        return Document(str(thing)[:2000], "\n".join([f'"{self._name(thing)}"', *lines]))
+            lines.setdefault(line)
+        return Document(self._text(thing)[:2000], "\n".join([f'"{self._name(thing)}"', *lines]))
 
-    def _lines(self, thing: Any) -> Iterator[str]:
+    def _lines(self, thing: int) -> Iterator[str]:
         """A thing's facts; those in which it is the subject come first."""
-        from rdflib import Literal
-
-        for predicate, value in sorted(self._graph.predicate_objects(thing)):
-            foreign = isinstance(value, Literal) and not self._is_ours(value)
-            if str(predicate) not in _LABELS and not foreign:
+        for predicate, value in sorted(self._facts_of.get(thing, ()), key=self._order):
+            foreign = self._is_text(value) and not self._is_ours(value)
+            if not self._is_label(predicate) and not foreign:
                 yield f"{self._name(predicate)}: {self._name(value)}"
-        for subject, predicate in sorted(self._graph.subject_predicates(thing)):
+        for subject, predicate in sorted(self._mentions.get(thing, ()), key=self._order):
             yield f"{self._name(predicate)} of: {self._name(subject)}"
 
-    def _name(self, node: Any) -> str:
+    def _order(self, pair: tuple[int, int]) -> list[tuple[int, float, str, str]]:
+        return [self._place(term) for term in pair]
+
+    def _place(self, term: int) -> tuple[int, float, str, str]:
+        """Of nameless things, then addresses, then texts; of these, numbers by their value."""
+        if not self._is_text(term):
+            return int(self._is_address(term)), 0.0, self._text(term), ""
+        text, language, datatype = self._terms[term]
+        number = float(text) if datatype in _NUMBERS and _NUMBER.fullmatch(text) else 0.0
+        return 2, number, text, language
+
+    def _name(self, node: int) -> str:
         names = self._names.get(node)
-        return names[0] if names else _line(_last_part(node) if "://" in str(node) else str(node))
+        text = self._text(node)
+        return names[0] if names else _line(_last_part(text) if "://" in text else text)
 
 
 def _words(text: str) -> list[str]:
     return _WORD.findall(text.casefold().replace("_", " "))
 
 
-def _last_part(address: Any) -> str:
+def _last_part(address: str) -> str:
     """`Ada Lovelace` of `http://example.org/Ada_Lovelace`."""
-    return _line(unquote(re.split(r"[/#]", str(address).rstrip("/#"))[-1]).replace("_", " "))
+    return _line(unquote(re.split(r"[/#]", address.rstrip("/#"))[-1]).replace("_", " "))
 
 
 def _line(text: str) -> str:

@@ -9,7 +9,8 @@ import pytest
 from corpus_retriever import retriever_stub
 
 from rag_r1.cli import main as cli
-from rag_r1.evaluation.corpus.report import markdown, printable, read_answerable_ids
+from rag_r1.evaluation.corpus.report import markdown, read_answerable_ids
+from rag_r1.printable import printable
 
 CORPUS = [
     {"id": "1", "contents": '"Ulm"\nUlm is a city on the Danube.'},

@@ -30,7 +30,6 @@ from rag_r1.evaluation.corpus.report import (
     judge,
     markdown,
     missing,
-    printable,
     summarise,
     write_report,
 )
@@ -39,6 +38,7 @@ from rag_r1.evaluation.corpus.scan import SAVE_EVERY, Found, Wanted, scan
 from rag_r1.evaluation.corpus.supply import write_supply
 from rag_r1.evaluation.corpus.titles import WantedTitles
 from rag_r1.evaluation.corpus.verdict import Evidence, foreign_sources
+from rag_r1.printable import printable
 from rag_r1.tools.retrieval import RetrieverConfig
 from rag_r1.tools.wire import WIRES
 from rag_r1.whole_files import in_words

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import logging
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -24,6 +23,7 @@ from rag_r1.evaluation.corpus.questions import Question
 from rag_r1.evaluation.corpus.scan import replace_file
 from rag_r1.evaluation.corpus.titles import STRONG
 from rag_r1.evaluation.corpus.verdict import VERDICTS, Evidence, Rule, Signals, rule_of, signals_of
+from rag_r1.printable import printable
 from rag_r1.whole_files import whole_file
 
 logger = logging.getLogger(__name__)
@@ -192,16 +192,6 @@ def _shares(counts: dict[str, Any]) -> str:
 def _plain(text: str) -> str:
     """For a table and code of Markdown."""
     return "".join("_" if character in "`|<>&" else character for character in printable(text, 60))
-
-
-def printable(text: str, longest: int = 200) -> str:
-    """A text from outside for a terminal: on one line, without control and formatting characters (escape
-    sequences, changes of direction)."""
-    shown = "".join(
-        "\ufffd" if unicodedata.category(character) in ("Cc", "Cf", "Co", "Cs") else character
-        for character in " ".join(text[: 4 * longest].split())
-    )
-    return shown if len(shown) <= longest else shown[: longest - 3] + "..."
 
 
 def draw(summary: dict[str, Any], path: Path) -> None:

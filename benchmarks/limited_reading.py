@@ -1,0 +1,96 @@
+"""How long a folder of small files takes to read in limited worker processes, against in this process.
+
+    python benchmarks/limited_reading.py            # 10,000 files
+    python benchmarks/limited_reading.py --files 2000 --rounds 3
+
+Both read the same files with the same code (rag_r1/limited/pages.py), in turns; before the first round each
+reads them once. Prints the seconds of each round and the ratio of the medians. A worker's start is part of
+its time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rag_r1.limited import pages
+from rag_r1.tools import document_files
+from rag_r1.tools.documents import index_folder
+
+_WORDS = "the tide at Brunn turns twice a day and the ferry leaves at nine from the old harbour wall".split()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--files", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    limited = document_files.workers.call
+    with tempfile.TemporaryDirectory() as folder:
+        print(f"{given.files:,} files: {_write(Path(folder) / 'docs', given.files)}")
+        seconds: dict[str, list[float]] = {"in this process": [], "in workers": []}
+        for number in range(given.rounds + 1):
+            for name, call in (("in this process", _here), ("in workers", limited)):
+                document_files.workers.call = call  # type: ignore[method-assign]
+                started = time.perf_counter()
+                corpus = index_folder(Path(folder) / "docs", Path(folder) / f"{name}-{number}", False)
+                took = time.perf_counter() - started
+                if number:
+                    seconds[name].append(took)
+                    print(f"round {number}, {name}: {took:.2f} s, {corpus.stat().st_size:,} bytes of corpus")
+    here, there = (statistics.median(one) for one in seconds.values())
+    print(f"median {here:.2f} s -> {there:.2f} s: {there / here:.2f} x")
+
+
+def _here(job: str, arguments: list, limits: object) -> object:
+    return pages.read(*arguments)
+
+
+def _write(folder: Path, files: int) -> str:
+    """As many text, Markdown, HTML and PDF files, of 40 to 400 words."""
+    folder.mkdir()
+    counts = dict.fromkeys((".txt", ".md", ".html", ".pdf"), 0)
+    for number in range(files):
+        ending = list(counts)[number % 4]
+        counts[ending] += 1
+        text = " ".join(_WORDS[(number + i) % len(_WORDS)] for i in range(40 + number % 361))
+        lines = [text[i : i + 90] for i in range(0, len(text), 90)]
+        path = folder / f"{number:06}{ending}"
+        if ending == ".pdf":
+            path.write_bytes(_pdf(lines))
+        elif ending == ".html":
+            title = f"<!doctype html><html><head><title>Page {number}</title></head><body><h1>Tides</h1>"
+            path.write_text(title + "".join(f"<p>{line}</p>\n" for line in lines) + "</body></html>")
+        else:
+            path.write_text((f"# Note {number}\n\n" if ending == ".md" else "") + "\n".join(lines))
+    return ", ".join(f"{count:,} {ending}" for ending, count in counts.items())
+
+
+def _pdf(lines: list[str]) -> bytes:
+    """A PDF of one page with these lines."""
+    shown = "BT /F1 9 Tf 20 780 Td 11 TL " + " ".join(f"({line}) Tj T*" for line in lines) + " ET"
+    objects = [
+        b"<</Type /Catalog /Pages 2 0 R>>",
+        b"<</Type /Pages /Kids [3 0 R] /Count 1>>",
+        b"<</Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents 4 0 R "
+        b"/Resources <</Font <</F1 5 0 R>>>>>>",
+        b"<</Length %d>>\nstream\n%s\nendstream" % (len(shown), shown.encode()),
+        b"<</Type /Font /Subtype /Type1 /BaseFont /Helvetica>>",
+    ]
+    out, table = b"%PDF-1.4\n", b"0000000000 65535 f \n"
+    for number, one in enumerate(objects, 1):
+        table += b"%010d 00000 n \n" % len(out)
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, one)
+    end = b"trailer\n<</Size %d /Root 1 0 R>>\nstartxref\n%d\n%%%%EOF"
+    return out + b"xref\n0 %d\n%s" % (len(objects) + 1, table) + end % (len(objects) + 1, len(out))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

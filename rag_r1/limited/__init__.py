@@ -1,0 +1,9 @@
+"""Work on hostile data in child processes with limits of processor time, memory and answer.
+
+A parser of somebody else's format, or a check against somebody else's schema, can be made to run for ever or
+to fill memory by a few hundred bytes, and Python cannot interrupt it. So such work is a job: a function named
+by its import path, which takes and returns JSON values and runs in a worker (worker.py). The workers are
+reused, and one that exceeds a limit or crashes is replaced (workers.py). The jobs are here too, because a
+worker is to start at once and so imports nothing else of the package: pages.py reads HTML and PDF, schemas.py
+checks arguments against a JSON schema, graphs.py reads RDF.
+"""

@@ -1,0 +1,88 @@
+"""The triples of an RDF file, read in a worker (rag_r1/limited) with rdflib.
+
+XML that declares a document type is refused: its entities can unpack a few hundred bytes to gigabytes, or
+name other files. Whether it does is seen by the parser that rdflib itself uses, whatever the encoding.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from xml.parsers import expat
+
+#: Longest address or text of a triple, in characters.
+MAX_TERM_CHARS = 1 << 20
+
+
+class UnreadableGraph(ValueError):
+    """A file that cannot be read; the message says why and names a remedy."""
+
+
+def read(path: str, form: str) -> list[list[Any]]:
+    """A job: the terms of the triples, and the triples as numbers of terms, three in a row. `path`: its bytes
+    as Latin-1; `form`: rdflib's name of the format. A term is an address `[address]`, a nameless node `[name,
+    0]`, or a text `[text, language, datatype]`. Raises UnreadableGraph, and OSError if it cannot be
+    opened."""
+    from rdflib import Graph, Literal, URIRef
+
+    named = os.fsdecode(path.encode("latin-1"))
+    if form == "xml":
+        _refuse_document_type(named)
+    graph = Graph()
+    try:
+        with open(named, "rb") as stream:
+            graph.parse(file=stream, format=form, publicID=_address(named))
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # rdflib's parsers raise many kinds, also RecursionError
+        told = " ".join(str(error).split())[:300]
+        raise UnreadableGraph(f"it is no RDF that can be read ({type(error).__name__}: {told})") from None
+    numbers: dict[Any, int] = {}
+    terms: list[list[Any]] = []
+    triples: list[int] = []
+    for triple in graph:
+        for term in triple:
+            # Not the term itself: equal terms may differ in what they show, and typed texts compare slowly.
+            key = (type(term), str(term), getattr(term, "language", None), getattr(term, "datatype", None))
+            if (number := numbers.get(key)) is None:
+                if len(str(term)) > MAX_TERM_CHARS:
+                    raise UnreadableGraph(f"it has a text longer than {MAX_TERM_CHARS:,} characters: cut it")
+                number = numbers[key] = len(terms)
+                if isinstance(term, Literal):
+                    terms.append([str(term), term.language or "", str(term.datatype or "")])
+                else:
+                    terms.append([str(term)] if isinstance(term, URIRef) else [str(term), 0])
+            triples.append(number)
+    return [terms, triples]
+
+
+def _address(path: str) -> str:
+    from pathlib import Path
+
+    return Path(path).as_uri()
+
+
+class _Begun(Exception):
+    """The first element has come: no document type can follow."""
+
+
+def _refuse_document_type(path: str) -> None:
+    def refuse(*_: Any) -> None:
+        raise UnreadableGraph(
+            "it declares a document type (<!DOCTYPE ...>), whose entities are not read: save it as Turtle"
+        )
+
+    def begun(*_: Any) -> None:
+        raise _Begun
+
+    parser = expat.ParserCreate()
+    parser.StartDoctypeDeclHandler = refuse
+    parser.EntityDeclHandler = refuse
+    parser.StartElementHandler = begun
+    try:
+        with open(path, "rb") as stream:
+            parser.ParseFile(stream)
+    except _Begun:
+        pass
+    except (expat.ExpatError, LookupError) as error:
+        raise UnreadableGraph(f"it is no XML that can be read ({error})") from None

@@ -1,0 +1,197 @@
+"""The text of HTML and PDF files, read in a worker (rag_r1/limited): what parses them can be made to run for
+ever.
+
+HTML is read with the standard library's parser, PDF with pypdf, which is imported only if there is a PDF.
+What a file holds is data: scripts, styles and comments are left out, nothing is fetched, and no markup
+survives.
+"""
+
+from __future__ import annotations
+
+import codecs
+import logging
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from typing import Any, BinaryIO
+
+#: Most text of one file, in characters; a small PDF can unpack to gigabytes.
+MAX_CHARS = 16 << 20
+#: Most sections of one file.
+MAX_SECTIONS = 200_000
+
+_CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
+#: Elements whose text is not the page's.
+_UNREAD = {"script", "style", "noscript", "template", "svg", "math", "iframe", "object", "canvas", "select"}
+#: Elements after which a word ends.
+_BREAKS = set(
+    "address article aside blockquote br caption dd div dl dt fieldset figcaption figure footer form header "
+    "hr li main nav ol option p pre section table tbody td tfoot th thead tr ul".split()
+)
+#: Encodings that Python knows and no page has. To decode them takes time that grows with the square.
+_NOT_OF_PAGES = {"idna", "punycode"}
+_HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
+
+
+class UnreadableFile(ValueError):
+    """A file that cannot be read; the message says why and names a remedy."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a document: its heading, if it has one, its text, and the number of its page, from 1."""
+
+    text: str
+    heading: str = ""
+    page: int | None = None
+
+
+@dataclass(frozen=True)
+class DocumentText:
+    """A document's title, empty if it has none, and its sections, in order."""
+
+    title: str
+    sections: list[Section]
+
+
+def read(path: str, ending: str) -> list[Any]:
+    """A job: the title and the sections of a file, `[title, [[text, heading, page], ...]]`. `path`: its bytes
+    as Latin-1. Raises UnreadableFile, and OSError if it cannot be opened."""
+    with open(os.fsdecode(path.encode("latin-1")), "rb") as stream:
+        document = within_limits(_pdf(stream) if ending == ".pdf" else _html(stream.read()))
+    return [document.title, [[part.text, part.heading, part.page] for part in document.sections]]
+
+
+def within_limits(document: DocumentText) -> DocumentText:
+    """The same. Raises UnreadableFile if it is too long."""
+    if sum(len(section.text) for section in document.sections) > MAX_CHARS:
+        raise UnreadableFile(f"its text has more than {MAX_CHARS:,} characters: split it")
+    if len(document.sections) > MAX_SECTIONS:
+        raise UnreadableFile(f"it has more than {MAX_SECTIONS:,} sections: split it")
+    return document
+
+
+def _html(data: bytes) -> DocumentText:
+    return html_text(decoded(data, _declared(data)))
+
+
+def html_text(markup: str) -> DocumentText:
+    """The text of a page. Raises UnreadableFile for markup that Python's parser does not read."""
+    page = _Page()
+    try:
+        page.feed(markup)
+        page.close()
+    # AssertionError: of some Python versions, for broken declarations. ValueError: a character's number of
+    # more digits than Python reads.
+    except (AssertionError, ValueError) as error:
+        raise UnreadableFile(f"it is no HTML that can be read ({error}): repair it") from None
+    return page.document()
+
+
+def _declared(data: bytes) -> str | None:
+    """The encoding that an HTML page names in its first kilobytes."""
+    named = _CHARSET.search(data[:4096])
+    return named[1].decode("ascii") if named else None
+
+
+def decoded(data: bytes, encoding: str | None = None) -> str:
+    """The text of a file: UTF-8, UTF-16 with its mark, or the encoding that the file names."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    elif data.startswith(codecs.BOM_UTF8):
+        encoding = "utf-8-sig"
+    try:
+        if encoding and codecs.lookup(encoding).name in _NOT_OF_PAGES:
+            raise LookupError
+        return data.decode(encoding or "utf-8")
+    except (UnicodeError, LookupError):
+        name = encoding or "UTF-8"
+        raise UnreadableFile(f"it is not {name} text: convert it with `iconv -t UTF-8`") from None
+
+
+class _Page(HTMLParser):
+    """Collects a page's title and its text by headings."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self._unread = ""  # the element whose text is being left out
+        self._depth = 0
+        self._into: list[str] | None = None  # the title or a heading that is being read
+        self._title: list[str] = []
+        self._found: list[tuple[list[str], list[str]]] = [([], [])]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if self._unread:
+            self._depth += tag == self._unread
+            return
+        if tag in _UNREAD:
+            self._unread, self._depth = tag, 1
+        elif tag == "title" and not self._title:
+            self._into = self._title
+        elif tag in _HEADINGS:
+            self._found.append(([], []))
+            self._into = self._found[-1][0]
+        elif tag in _BREAKS:
+            self.handle_data("\n")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if not self._unread and tag in _BREAKS:
+            self.handle_data("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._unread:
+            self._depth -= tag == self._unread
+            if not self._depth:
+                self._unread = ""
+        elif tag in _HEADINGS or tag in ("title", "head"):
+            self._into = None
+        elif tag in _BREAKS:
+            self.handle_data("\n")
+
+    def handle_data(self, data: str) -> None:
+        if not self._unread:
+            (self._found[-1][1] if self._into is None else self._into).append(data)
+
+    def document(self) -> DocumentText:
+        sections = [Section("".join(text), one_line("".join(heading))) for heading, text in self._found]
+        title = one_line("".join(self._title)) or next((s.heading for s in sections if s.heading), "")
+        return DocumentText(title, sections)
+
+
+def _pdf(stream: BinaryIO) -> DocumentText:
+    try:
+        import pypdf
+    except ImportError:
+        raise UnreadableFile("PDFs need pypdf: pip install 'rag-r1[documents]'") from None
+    # What it warns of is told here once, as the file's error, or is of no interest: the text was read.
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
+    try:
+        reader = pypdf.PdfReader(stream)
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise UnreadableFile("it is encrypted: store it without a password")
+        title = one_line(str((reader.metadata and reader.metadata.title) or ""))
+        sections = list(_pages(reader))
+    except (UnreadableFile, OSError):
+        raise
+    except Exception as error:  # a broken file can raise anything in pypdf, also RecursionError
+        raise UnreadableFile(f"it is no PDF that pypdf can read ({type(error).__name__}: {error})") from None
+    if not any(section.text.strip() for section in sections):
+        raise UnreadableFile("its pages have no text, only pictures: run OCR over it, e.g. with ocrmypdf")
+    return DocumentText(title, sections)
+
+
+def _pages(reader: Any) -> Iterator[Section]:
+    left = MAX_CHARS
+    for number, page in enumerate(reader.pages, 1):
+        text = page.extract_text() or ""
+        left -= len(text)
+        if left < 0:
+            raise UnreadableFile(f"its text has more than {MAX_CHARS:,} characters: split it")
+        yield Section(text, page=number)
+
+
+def one_line(text: str) -> str:
+    """A text as one line of at most 200 characters."""
+    return " ".join(text.split())[:200]

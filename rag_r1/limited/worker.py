@@ -1,0 +1,98 @@
+"""The worker's side of workers.py: does one job after the other, each within its limits.
+
+It is run as a program, by its path and without the environment's settings for Python, so it imports only the
+standard library until a job names more. Messages are JSON, with their length in 8 bytes before them. A job
+that exceeds its processor time is ended by the kernel, together with this process; one that exceeds its
+memory is answered, and the process ends after that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from importlib import import_module
+from typing import Any, BinaryIO
+
+#: A process that has ever held more than this many bytes is not used again.
+_KEPT = 512 << 20
+
+
+def main() -> None:
+    """Work until the parent closes the pipe, or ends."""
+    _end_with_parent(int(sys.argv[1]))
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a job prints is no answer
+    requests = os.fdopen(os.dup(0), "rb")
+    sys.path[:] = _read(requests)
+    while (request := _read(requests)) is not None:
+        answer, last = _done(request)
+        data = json.dumps([answer, last], ensure_ascii=False).encode("utf-8", "surrogatepass")
+        answers.write(len(data).to_bytes(8, "big") + data)
+        answers.flush()
+        if last:
+            return
+
+
+def _done(request: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """What a job returns or raises, and whether this process should end."""
+    _limit(request["cpu_s"], request["memory"])
+    try:
+        module, _, function = request["job"].partition(":")
+        answer = {"value": getattr(import_module(module), function)(*request["arguments"])}
+    except MemoryError:
+        _limit(request["cpu_s"], None)
+        return {"error": ["MemoryError", ""]}, True
+    except Exception as error:
+        kind = "OSError" if isinstance(error, OSError) else type(error).__name__
+        answer = {"error": [kind, str(error)[:2000]]}
+    _limit(request["cpu_s"], None)  # for writing the answer
+    return answer, _most_memory() > _KEPT
+
+
+def _read(stream: BinaryIO) -> Any:
+    """The next message; None at the end."""
+    head = stream.read(8)
+    return json.loads(stream.read(int.from_bytes(head, "big"))) if len(head) == 8 else None
+
+
+def _limit(cpu_s: float, memory: int | None) -> None:
+    """Let this process use so many more seconds of processor time, and so many bytes of addresses in all."""
+    import resource
+
+    spent = time.process_time()
+    _set(resource.RLIMIT_CPU, int(spent + cpu_s) + 1)
+    _set(resource.RLIMIT_AS, resource.RLIM_INFINITY if memory is None else memory)
+    _set(resource.RLIMIT_CORE, 0)
+
+
+def _set(kind: int, value: int) -> None:
+    import resource
+
+    hard = resource.getrlimit(kind)[1]
+    if hard != resource.RLIM_INFINITY:
+        value = hard if value == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, hard))
+
+
+def _most_memory() -> int:
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most << 10
+
+
+def _end_with_parent(parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it closes the pipe
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        sys.exit()
+
+
+if __name__ == "__main__":
+    main()
