@@ -59,7 +59,7 @@ class ToolGuard:
         results: list[Result | None] = [None] * len(calls)
         groups: dict[tuple[str, int], list[int]] = {}
         for i, call in enumerate(calls):
-            results[i] = self._refused(call)
+            results[i] = await self._refused(call)
             if results[i] is None:
                 together = self._own(call.tool, "together", True)
                 groups.setdefault((call.tool, -1 if together else i), []).append(i)
@@ -86,7 +86,7 @@ class ToolGuard:
             call.status = "failed"
         return answer
 
-    def _refused(self, call: CallRecord) -> Result | None:
+    async def _refused(self, call: CallRecord) -> Result | None:
         """What the policy reads instead of a result if this call is not possible; None if it is."""
         tool = self.tools.get(call.tool)
         try:
@@ -94,7 +94,8 @@ class ToolGuard:
                 known = ", ".join(self.tools)
                 fault: str | None = f"There is no tool {call.tool[:_SHOWN]!r}. The tools are: {known}."
             else:
-                fault = tool.fault(call.arguments)
+                checked = self._own(call.tool, "checked", None)
+                fault = tool.fault(call.arguments) if checked is None else await checked(call.arguments)
             shown = None if fault is None else str(fault)[:_SHOWN]
             most = self._limits(call.tool).max_calls
         except Exception as error:

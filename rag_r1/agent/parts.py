@@ -42,6 +42,9 @@ class Tool(Interface):
     aligned with them; `fault` returns what is wrong with arguments, for the policy to read, or None. It must
     not block: what takes long to load is loaded by the first call.
 
+    If checking arguments may take long, a tool has a coroutine `checked(arguments)` as well, which returns
+    the same as `fault` and is awaited instead.
+
     A tool may also have `limits`, a ToolLimits (rag_r1/tool_limits.py), and `together = False`: the calls of
     a turn are then made one by one, side by side, so that one that hangs or fails costs itself alone. And it
     may have a coroutine `in_context(arguments, context)`: it returns the arguments with which `call` is to be

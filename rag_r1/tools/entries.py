@@ -36,14 +36,14 @@ from rag_r1.options import Must, OptionFault, OptionsError, Text, option_names, 
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal
 from rag_r1.retriever_query import Context
 from rag_r1.tool_limits import ToolLimits
+from rag_r1.tools.argument_check import ArgumentCheck
 from rag_r1.tools.function_tool import (
     FunctionTool,
     SearcherTool,
     by_name,
-    fault_of,
+    checked_fault,
     schema_of,
     sent_in_context,
-    validator_of,
 )
 
 #: The shipped tools, imported when an entry names them: factories of (options, key of the entry).
@@ -185,15 +185,21 @@ class Declared:
         self.description = tool.description if description is None else description
         self.parameters = tool.parameters if parameters is None else parameters
         self.together = getattr(tool, "together", True)
-        self._validator = None if parameters is None else validator_of(parameters)
+        self._check = None if parameters is None else ArgumentCheck(parameters)
         size = limits.cache_size if limits else 0
         self._cache: LRUCache[str, tuple[Document, ...]] | None = LRUCache(size) if size else None
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with the arguments, or None."""
         given = by_name(arguments, self.parameters)
-        declared = None if self._validator is None else fault_of(self._validator, given)
+        declared = None if self._check is None else self._check.fault(given)
         return declared or self.tool.fault(arguments)
+
+    async def checked(self, arguments: Mapping[str, Any]) -> str | None:
+        """The same; the event loop goes on meanwhile."""
+        given = by_name(arguments, self.parameters)
+        declared = None if self._check is None else await self._check.checked(given)
+        return declared or await checked_fault(self.tool, arguments)
 
     async def call(
         self, arguments: Sequence[Mapping[str, Any]]

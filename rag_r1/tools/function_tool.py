@@ -14,17 +14,18 @@ raises, only that call fails. `limits`: its time limit, retries, calls per episo
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from typing import Protocol as Interface
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
-from referencing import Registry
+from jsonschema.exceptions import SchemaError
 
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal, in_words
 from rag_r1.retriever_query import Context
 from rag_r1.tool_limits import ToolLimits
+from rag_r1.tools.argument_check import MAX_SCHEMA_CHARS, ArgumentCheck
 
 #: Characters kept of a text that a tool returns; usually the budget of the observation is the lower limit.
 _MOST_CHARS = 20_000
@@ -41,23 +42,17 @@ def schema_of(parameters: Mapping[str, Any], required: Sequence[str] | None = No
         names = list(parameters) if required is None else list(required)
         schema = {"type": "object", "properties": dict(parameters), "required": names}
         schema["additionalProperties"] = False
+    if len(json.dumps(schema, default=str)) > MAX_SCHEMA_CHARS:
+        raise SchemaError(f"it has more than {MAX_SCHEMA_CHARS >> 10} KiB")
     Draft202012Validator.check_schema(schema)
     return schema
 
 
-def validator_of(schema: Mapping[str, Any]) -> Draft202012Validator:
-    """What checks arguments against a schema. The registry is empty, since jsonschema would otherwise fetch
-    the addresses to which a schema refers."""
-    return Draft202012Validator(dict(schema), registry=Registry())
-
-
-def fault_of(validator: Draft202012Validator, arguments: Mapping[str, Any]) -> str | None:
-    """What is wrong with the arguments, in a sentence for the policy, or None."""
-    error = best_match(validator.iter_errors(dict(arguments)))
-    if error is None:
-        return None
-    where = "".join(f"[{part!r}]" for part in error.absolute_path)
-    return f"Wrong arguments{' at ' + where if where else ''}: {error.message}"
+async def checked_fault(tool: Any, arguments: Mapping[str, Any]) -> str | None:
+    """What is wrong with the arguments of a call, or None; if the check takes long, the event loop goes on
+    meanwhile (the tool's coroutine `checked`, if it has one)."""
+    checked = getattr(tool, "checked", None)
+    return tool.fault(arguments) if checked is None else await checked(arguments)
 
 
 def by_name(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -66,8 +61,9 @@ def by_name(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> Mapp
     properties = parameters.get("properties")
     if set(arguments) != {"query"} or not isinstance(properties, Mapping) or "query" in properties:
         return arguments
-    names = list(parameters.get("required") or properties)
-    return {names[0]: arguments["query"]} if len(names) == 1 else arguments
+    required = parameters.get("required")
+    names = list(required if required and isinstance(required, list | tuple) else properties)
+    return {names[0]: arguments["query"]} if len(names) == 1 and isinstance(names[0], str) else arguments
 
 
 class FunctionTool:
@@ -86,11 +82,16 @@ class FunctionTool:
     ):
         self.name, self.description, self.function = name, description, function
         self.parameters, self.limits = parameters, limits
-        self._validator = validator_of(parameters)
+        self._check = ArgumentCheck(parameters)
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
-        """What is wrong with the arguments, or None."""
-        return fault_of(self._validator, by_name(arguments, self.parameters))
+        """What is wrong with the arguments, or None. May take seconds for a schema with references or regular
+        expressions."""
+        return self._check.fault(by_name(arguments, self.parameters))
+
+    async def checked(self, arguments: Mapping[str, Any]) -> str | None:
+        """The same; the event loop goes on meanwhile."""
+        return await self._check.checked(by_name(arguments, self.parameters))
 
     async def call(self, arguments: Sequence[Mapping[str, Any]]) -> list[list[Document] | Failure | Refusal]:
         """Make all calls concurrently."""

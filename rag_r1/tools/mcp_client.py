@@ -32,8 +32,9 @@ from pydantic import AfterValidator, BeforeValidator
 
 from rag_r1.addresses import Address
 from rag_r1.options import Must, OptionFault, OptionsError, PositiveSeconds, Text, options, options_from
+from rag_r1.printable import printable
 from rag_r1.protocols import Refusal
-from rag_r1.tools.function_tool import FunctionTool, by_name, fault_of, schema_of
+from rag_r1.tools.function_tool import FunctionTool, by_name, schema_of
 from rag_r1.tools.http_json import Variable, secret
 
 #: Longest text of a result, in characters.
@@ -111,12 +112,12 @@ class McpTool(FunctionTool):
     async def _ask(self, /, **arguments: Any) -> str | Refusal:
         """The text of the result. Raises McpFailure, and what the package mcp raises."""
         async with (await _connections()).connection(self.options).link() as link:
-            validators = await link.validators()
-            if self.name not in validators:
-                known = ", ".join(sorted(validators)) or "none"
+            schemas = await link.schemas()
+            if self.name not in schemas:
+                known = printable(", ".join(sorted(schemas)), 300) or "none"
                 raise McpFailure(f"the server has no tool {self.name!r}; it has: {known}")
-            given = dict(by_name(arguments, validators[self.name].schema))
-            if fault := fault_of(validators[self.name], given):
+            given = dict(by_name(arguments, schemas[self.name]))
+            if fault := await link.fault(self.name, given):
                 return Refusal(fault[:300])
             result = await link.client.call_tool(self.name, given, self.options.timeout_s)
         text = in_text(result)
@@ -161,6 +162,9 @@ def token_of(options: McpOptions) -> str | None:
 def named(tools: Sequence[Any]) -> dict[str, dict[str, Any]]:
     """What a server says about its tools, as entries of `rag_r1.tools` without their server."""
     return {
-        tool.name: {"description": tool.description or "", "parameters": dict(tool.input_schema)}
+        tool.name: {
+            "description": (tool.description or "")[:MAX_CHARS],
+            "parameters": dict(tool.input_schema),
+        }
         for tool in tools
     }

@@ -11,31 +11,26 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import anyio
 import httpx2
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
-from jsonschema.validators import extend
 from mcp.client import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
-from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
-from referencing import Registry
 
 from rag_r1.child_processes import ends_with_parent
+from rag_r1.tools.argument_check import ArgumentCheck, WrongSchema
 from rag_r1.tools.mcp_client import McpFailure, McpOptions, environment_of, token_of
+from rag_r1.tools.mcp_streams import BoundedHttp, Told, http_streams, stdio_streams
 
 logger = logging.getLogger(__name__)
 
-#: Most pages of a server's list of tools.
-_MOST_PAGES = 50
+#: Most pages of a server's list of tools, and most tools.
+_MOST_PAGES, _MOST_TOOLS = 50, 1_000
 #: Seconds for closing a connection; a server that does not end by then is killed by the package mcp.
 _CLOSING_S = 15.0
 #: Seconds for which a server may be silent on a stream.
@@ -44,25 +39,6 @@ _STREAM_S = 300.0
 _BROKEN = {CONNECTION_CLOSED, REQUEST_TIMEOUT}
 
 
-def _unchecked(*_: Any) -> Iterator[Any]:
-    return iter(())
-
-
-def _additional(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    if "patternProperties" not in schema:
-        yield from Draft202012Validator.VALIDATORS["additionalProperties"](
-            validator, allowed, instance, schema
-        )
-
-
-#: Checks no regular expressions: a server's could take for ever. What they forbid, the server refuses itself.
-_Validator = extend(
-    Draft202012Validator,
-    {
-        **dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"), _unchecked),
-        "additionalProperties": _additional,
-    },
-)
 _servers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Server]] = WeakKeyDictionary()
 
 
@@ -99,8 +75,10 @@ class Server:
         except MCPError as error:
             if error.code in _BROKEN:
                 self._retire(link)
+            if link.told.why is not None:
+                raise McpFailure(f"the connection is closed: {link.told.why}") from error
             raise
-        except (McpFailure, SchemaError):
+        except McpFailure:
             raise
         except BaseException:  # also a call that was given up: the server may hang
             self._retire(link)
@@ -134,7 +112,10 @@ class Link:
         self._opening = anyio.CancelScope()
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
-        self._validators: dict[str, Draft202012Validator] | None = None
+        self._schemas: dict[str, dict[str, Any]] | None = None
+        self._checks: dict[str, ArgumentCheck] = {}
+        #: Why the connection was ended, if the server sent too much.
+        self.told = Told()
         self._task = asyncio.ensure_future(self._live())
 
     @property
@@ -161,21 +142,28 @@ class Link:
         for _ in range(_MOST_PAGES):
             page = await self.client.list_tools(cursor=cursor)
             found += page.tools
+            if len(found) > _MOST_TOOLS:
+                raise McpFailure(f"it lists more than {_MOST_TOOLS:,} tools")
             cursor = page.next_cursor
             if not cursor:
                 return found
         raise McpFailure(f"its list of tools has more than {_MOST_PAGES} pages")
 
-    async def validators(self) -> dict[str, Draft202012Validator]:
-        """For each tool, what checks its arguments. Raises SchemaError for a schema that is none."""
-        if self._validators is None:
-            made = {}
-            for tool in await self.listed():
-                Draft202012Validator.check_schema(tool.input_schema)
-                # An empty registry: a schema's references must not be fetched from the web.
-                made[tool.name] = _Validator(tool.input_schema, registry=Registry())
-            self._validators = made
-        return self._validators
+    async def schemas(self) -> dict[str, dict[str, Any]]:
+        """For each tool, the schema of its arguments. Raises McpFailure for too many."""
+        if self._schemas is None:
+            self._schemas = {tool.name: tool.input_schema for tool in await self.listed()}
+        return self._schemas
+
+    async def fault(self, name: str, arguments: dict[str, Any]) -> str | None:
+        """What the schema of a tool finds wrong with arguments, or None. Raises McpFailure if it is none."""
+        assert self._schemas is not None
+        try:
+            if name not in self._checks:
+                self._checks[name] = ArgumentCheck(self._schemas[name], foreign=True)
+            return await self._checks[name].checked(arguments)
+        except WrongSchema as error:
+            raise McpFailure(f"the server's schema of {name!r} is no JSON schema: {error}") from None
 
     def when_closed(self, tell: Callable[[Link], object]) -> None:
         """Call `tell` with this connection once it is closed."""
@@ -212,22 +200,19 @@ class Link:
     async def _client(self, stack: AsyncExitStack) -> Client:
         options = self._options
         if options.command is not None:
-            command, *arguments = ends_with_parent(options.command, options.cwd)
-            server = StdioServerParameters(
-                command=command, args=arguments, env=environment_of(options), cwd=options.cwd
-            )
-            # Its default is the sys.stderr of the time when mcp was imported, which may be closed by now.
-            return Client(stdio_client(server, errlog=sys.__stderr__ or sys.stderr))
+            command = ends_with_parent(options.command, options.cwd)
+            return Client(stdio_streams(command, environment_of(options), options.cwd, self.told))
         assert options.url is not None
         token = token_of(options)
         # No proxy of the environment: it would be told the token.
         http = httpx2.AsyncClient(
-            headers={"Authorization": f"Bearer {token}"} if token else {},
+            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {}),
             timeout=httpx2.Timeout(options.timeout_s, read=max(options.timeout_s, _STREAM_S)),
             trust_env=False,
+            transport=BoundedHttp(trust_env=False),
         )
         await stack.enter_async_context(http)
-        return Client(streamable_http_client(options.url, http_client=http))
+        return Client(http_streams(options.url, http))
 
     def _gone(self, why: str) -> None:
         if not self._ready.done():

@@ -31,7 +31,7 @@ from rag_r1.protocols import SEARCH, Document, Failure, Refusal
 from rag_r1.retriever_query import Context
 from rag_r1.tool_limits import ToolLimits
 from rag_r1.tools.entries import ToolEntry, make_tool
-from rag_r1.tools.function_tool import SearcherTool, searching, sent_in_context
+from rag_r1.tools.function_tool import SearcherTool, checked_fault, searching, sent_in_context
 from rag_r1.tools.retrieval import RetrievalClient, RetrieverConfig
 
 logger = logging.getLogger(__name__)
@@ -123,6 +123,9 @@ class _MadeWhenCalled:
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         return self._tool().fault(arguments)
+
+    async def checked(self, arguments: Mapping[str, Any]) -> str | None:
+        return await checked_fault(self._tool(), arguments)
 
     async def call(
         self, arguments: Sequence[Mapping[str, Any]]

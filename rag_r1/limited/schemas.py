@@ -1,0 +1,65 @@
+"""What is wrong with a call's arguments, by a JSON schema; run in a worker (rag_r1/limited).
+
+Both can be hostile: a schema of a few hundred bytes may refer to itself so often, or hold such a regular
+expression, that checking anything against it takes for ever; and an honest regular expression may take for
+ever for the arguments that a policy writes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+
+class WrongSchema(ValueError):
+    """It is no JSON schema; the message says why."""
+
+
+def fault(schema: str, arguments: dict[str, Any], patterns: bool) -> str | None:
+    """A job: what is wrong with the arguments, in a sentence for the policy, or None. `schema`: JSON;
+    `patterns`: whether its regular expressions count. Raises WrongSchema, and what jsonschema raises for
+    references that lead nowhere."""
+    return fault_of(_validator(schema, patterns), arguments)
+
+
+def fault_of(validator: Any, arguments: dict[str, Any]) -> str | None:
+    """What is wrong with the arguments, in a sentence for the policy, or None."""
+    from jsonschema.exceptions import best_match
+
+    error = best_match(validator.iter_errors(arguments))
+    if error is None:
+        return None
+    where = "".join(f"[{part!r}]" for part in error.absolute_path)
+    return f"Wrong arguments{' at ' + where if where else ''}: {error.message}"[:2000]
+
+
+def validator_of(schema: dict[str, Any], patterns: bool = True) -> Any:
+    """What checks arguments against a schema. Its references are not fetched: the registry is empty. Raises
+    WrongSchema."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import extend
+    from referencing import Registry
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        raise WrongSchema(error.message[:300]) from None
+    if patterns:
+        return Draft202012Validator(schema, registry=Registry())
+
+    def additional(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if "patternProperties" not in schema:
+            keyword = Draft202012Validator.VALIDATORS["additionalProperties"]
+            yield from keyword(validator, allowed, instance, schema)
+
+    unchecked = dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"), lambda *_: iter(()))
+    kind = extend(Draft202012Validator, {**unchecked, "additionalProperties": additional})
+    return kind(schema, registry=Registry())
+
+
+@lru_cache(64)
+def _validator(schema: str, patterns: bool) -> Any:
+    return validator_of(json.loads(schema), patterns)

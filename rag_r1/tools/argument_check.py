@@ -1,0 +1,111 @@
+"""Checks a call's arguments against a tool's JSON schema, in bounded time.
+
+A schema that is copied from a server, and arguments that a policy writes, are both foreign. Where a schema is
+a small tree of plain keywords and the arguments are small, checking takes milliseconds and is done here.
+Anything else (references, regular expressions, `uniqueItems`, large schemas or arguments) is checked by a
+worker with a limit of processor time (rag_r1/limited/schemas.py), for which the event loop need not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rag_r1.limited.schemas import WrongSchema, fault_of, validator_of
+from rag_r1.limited.workers import JobError, LimitError, Limits, Workers
+
+__all__ = ["ArgumentCheck", "WrongSchema", "values_in"]
+
+#: Largest schema, in characters of JSON.
+MAX_SCHEMA_CHARS = 256 << 10
+#: Values in a schema, and in arguments, that are checked here.
+_FEW_IN_SCHEMA, _FEW_IN_ARGUMENTS = 300, 1_000
+#: Keywords that cost no more than one look at each value.
+_PLAIN = frozenset(
+    "type properties required additionalProperties items enum const minimum maximum exclusiveMinimum "
+    "exclusiveMaximum minLength maxLength minItems maxItems minProperties maxProperties multipleOf anyOf "
+    "allOf oneOf not title description default examples format deprecated readOnly writeOnly $schema "
+    "$comment".split()
+)
+_LIMITS = Limits(cpu_s=2.0, memory=512 << 20, answer=1 << 20)
+_workers = Workers(2)
+
+
+class ArgumentCheck:
+    """Of one schema. Raises WrongSchema if it is none. `foreign`: the schema is a server's, which is asked
+    whatever cannot be checked here: its regular expressions are left out, and so is a check that fails."""
+
+    def __init__(self, schema: Mapping[str, Any], foreign: bool = False):
+        self.schema, self._foreign = schema, foreign
+        self._text = json.dumps(schema, default=str)
+        if len(self._text) > MAX_SCHEMA_CHARS:
+            raise WrongSchema(f"it has more than {MAX_SCHEMA_CHARS >> 10} KiB")
+        is_few = values_in(schema, _FEW_IN_SCHEMA) <= _FEW_IN_SCHEMA
+        self._validator = validator_of(dict(schema), not foreign) if is_few and _is_plain(schema) else None
+
+    def is_quick(self, arguments: Mapping[str, Any]) -> bool:
+        """Are the arguments checked here?"""
+        return self._validator is not None and values_in(arguments, _FEW_IN_ARGUMENTS) <= _FEW_IN_ARGUMENTS
+
+    def fault(self, arguments: Mapping[str, Any]) -> str | None:
+        """What is wrong with the arguments, in a sentence for the policy, or None. May take seconds, unless
+        `is_quick`. Raises WrongSchema, and ValueError for references that lead nowhere."""
+        if self.is_quick(arguments):
+            return fault_of(self._validator, dict(arguments))
+        try:
+            job = [self._text, dict(arguments), not self._foreign]
+            return _workers.call("rag_r1.limited.schemas:fault", job, _LIMITS)
+        except LimitError:
+            if not self._foreign:
+                return "Wrong arguments: they take too long to check."
+            self._text, self._validator = '{"type": "object"}', None  # once is enough
+            return None
+        except JobError as error:
+            if error.kind == "WrongSchema":
+                raise WrongSchema(str(error)) from None
+            if self._foreign:
+                return None
+            raise ValueError(f"{error.kind}: {error}") from None
+
+    async def checked(self, arguments: Mapping[str, Any]) -> str | None:
+        """The same as `fault`; the event loop goes on meanwhile."""
+        if self.is_quick(arguments):
+            return self.fault(arguments)
+        return await asyncio.to_thread(self.fault, arguments)
+
+
+def values_in(value: Any, most: int) -> int:
+    """How many values and keys it has; not counted beyond `most`. Never recurses."""
+    found, waiting = 0, [value]
+    while waiting and found <= most:
+        one = waiting.pop()
+        found += 1
+        if isinstance(one, Mapping):
+            found += len(one)
+            waiting.extend(one.values())
+        elif isinstance(one, list | tuple):
+            waiting.extend(one)
+    return found
+
+
+def _is_plain(schema: Any) -> bool:
+    """Is it a schema of keywords from _PLAIN alone? Also where a default or an example looks like one."""
+    waiting, seen = [schema], 0
+    while waiting and seen <= _FEW_IN_SCHEMA:
+        one, seen = waiting.pop(), seen + 1
+        if isinstance(one, bool):
+            continue
+        if not isinstance(one, Mapping) or not _PLAIN.issuperset(one):
+            return False
+        properties = one.get("properties", {})
+        if not isinstance(properties, Mapping):
+            return False
+        waiting.extend(properties.values())
+        waiting.extend(one[key] for key in ("items", "not", "additionalProperties") if key in one)
+        for key in ("anyOf", "allOf", "oneOf"):
+            if not isinstance(one.get(key, []), list):
+                return False
+            waiting.extend(one.get(key, []))
+    return not waiting

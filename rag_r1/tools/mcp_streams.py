@@ -1,0 +1,333 @@
+"""What arrives from an MCP server, bounded before the package mcp makes objects of it.
+
+A message of a few megabytes can hold a million values, for each of which the package makes several objects on
+the event loop. So bytes are counted where they arrive, on a server's stdout and in its HTTP responses, and a
+message is looked at as bytes first: its length, its values, its nesting. A server may send so much unasked,
+notifications of progress and of logs for instance, between two requests of ours. A message beyond these
+limits ends a stdio connection, or the HTTP request.
+
+The schemas of results are removed from a server's list of tools: the package would check results against them
+on the event loop, and nobody reads them.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+import httpx2
+from anyio.abc import Process
+from mcp.client.stdio import get_default_environment
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
+
+#: Longest message, in bytes.
+MAX_MESSAGE_BYTES = 8 << 20
+#: Most values of a message, and levels of lists and objects.
+MAX_VALUES, MAX_DEPTH = 50_000, 64
+#: Most messages, and bytes, between two requests, or in one HTTP response.
+MAX_MESSAGES, MAX_BYTES = 10_000, 64 << 20
+#: Seconds for a server to end when its stdin is closed, and again after SIGTERM.
+_END_S = 2.0
+#: Longest line of an event that is no data: an id, a kind, a comment.
+_MAX_FIELD_BYTES = 4096
+_OPEN, _NO_BRACKETS = b"[{", bytes(set(range(256)) - set(b"[]{}"))
+
+
+class TooMuch(Exception):
+    """A server has sent more than is read; the message says what."""
+
+
+def check_message(data: bytes) -> None:
+    """Raises TooMuch for a JSON text of too many bytes, values or levels. Takes time linear in the bytes."""
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise TooMuch(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
+    # Without escapes, a quotation mark begins or ends a text; every other part is outside of texts.
+    outside = b"".join(data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
+    if outside.count(b",") + outside.count(b"[") + outside.count(b"{") > MAX_VALUES:
+        raise TooMuch(f"a message has more than {MAX_VALUES:,} values")
+    depth = 0
+    for bracket in outside.translate(None, _NO_BRACKETS):
+        depth += 1 if bracket in _OPEN else -1
+        if depth > MAX_DEPTH:
+            raise TooMuch(f"a message is nested more than {MAX_DEPTH} deep")
+
+
+class Allowance:
+    """What a server may still send."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """A request is sent."""
+        self._messages, self._bytes = MAX_MESSAGES, MAX_BYTES
+
+    def spend(self, size: int, messages: int = 0) -> None:
+        """Raises TooMuch."""
+        self._messages -= messages
+        self._bytes -= size
+        if self._messages < 0 or self._bytes < 0:
+            raise TooMuch(f"more than {MAX_MESSAGES:,} messages or {MAX_BYTES >> 20} MiB for one request")
+
+
+class Lines:
+    """Cuts what arrives into lines. Raises TooMuch for one that is too long."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that are complete, without their ends."""
+        *complete, rest = data.split(b"\n")
+        if complete:
+            complete[0] = b"".join([*self._parts, complete[0]])
+            self._parts, self._size = [], 0
+        self._parts.append(rest)
+        self._size += len(rest)
+        if self._size > MAX_MESSAGE_BYTES:
+            raise TooMuch(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
+        return complete
+
+
+class Told:
+    """Why a server's connection was ended by us, if it was."""
+
+    why: str | None = None
+
+
+@asynccontextmanager
+async def stdio_streams(
+    command: list[str], environment: dict[str, str], folder: str | None, told: Told
+) -> AsyncIterator[tuple[Any, Any]]:
+    """Starts a server in a session of its own; yields the streams that the package's client reads and writes.
+    Raises OSError if it cannot be started."""
+    process = await anyio.open_process(
+        command,
+        env=get_default_environment() | environment,
+        cwd=folder,
+        # The package's default is the sys.stderr of the time when mcp was imported, which may be closed by
+        # now.
+        stderr=sys.__stderr__ or sys.stderr,
+        start_new_session=True,
+    )
+    arrived, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    sent, leaving = anyio.create_memory_object_stream[SessionMessage](0)
+    allowance, written = Allowance(), anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_read, process, arrived, allowance, told)
+        tasks.start_soon(_write, process, leaving, arrived, allowance, written)
+        try:
+            yield WithoutResultSchemas(received), sent
+        finally:
+            with anyio.CancelScope(shield=True):
+                received.close()  # what is still arriving is thrown away, or the server could not end
+                sent.close()
+                with anyio.move_on_after(_END_S / 4):
+                    await written.wait()
+                await _end(process)
+            tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def http_streams(url: str, client: httpx2.AsyncClient) -> AsyncIterator[tuple[Any, Any]]:
+    """The streams of streamable HTTP. `client`: with BoundedHttp as its transport."""
+    inner = streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES)
+    async with inner as (received, sent):
+        yield WithoutResultSchemas(received), sent
+
+
+async def _read(process: Process, arrived: Any, allowance: Allowance, told: Told) -> None:
+    assert process.stdout is not None
+    lines = Lines()
+    with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, ConnectionError):
+        async with arrived:
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # nobody reads any more
+                try:
+                    while True:
+                        data = await process.stdout.receive()
+                        allowance.spend(len(data))
+                        for line in lines.feed(data):
+                            allowance.spend(0, 1)
+                            check_message(line)
+                            await arrived.send(_message(line))
+                except TooMuch as error:
+                    told.why = f"it was ended, since the server sent too much: {error}"
+        with anyio.CancelScope(shield=True):
+            while True:
+                await process.stdout.receive()
+
+
+def _message(line: bytes) -> SessionMessage | Exception:
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError:
+        # Not the package's own error, which quotes the line: the session logs it.
+        return ValueError("the MCP server sent a line that is no message")
+
+
+async def _write(process: Process, leaving: Any, arrived: Any, allowance: Allowance, written: Any) -> None:
+    assert process.stdin is not None
+    try:
+        async with leaving:
+            async for message in leaving:
+                if isinstance(message.message, JSONRPCRequest):
+                    allowance.renew()
+                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                await process.stdin.send(text.encode() + b"\n")
+    except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+        await arrived.aclose()  # the session is to see the end instead of waiting for an answer
+    finally:
+        written.set()
+
+
+async def _end(process: Process) -> None:
+    """Close its stdin; if it does not end by itself then, end all of its session."""
+    for stop in (None, signal.SIGTERM, signal.SIGKILL):
+        with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            if stop is None and process.stdin is not None:
+                await process.stdin.aclose()
+            elif stop is not None:
+                os.killpg(process.pid, stop)
+        with anyio.move_on_after(_END_S):
+            # Not process.wait(): it waits for the pipes' ends too, and a child may hold those.
+            while process.returncode is None:
+                await anyio.sleep(0.01)
+            break
+    with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        if process.stdout is not None:
+            await process.stdout.aclose()
+    with anyio.move_on_after(_END_S):
+        await process.aclose()
+
+
+class WithoutResultSchemas:
+    """A stream of messages, of which lists of tools lose the schemas of results."""
+
+    def __init__(self, inner: Any):
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:  # `last_context`, which the package looks for
+        return getattr(self._inner, name)
+
+    async def receive(self) -> Any:
+        """The next message."""
+        return _stripped(await self._inner.receive())
+
+    async def aclose(self) -> None:
+        """Close it."""
+        await self._inner.aclose()
+
+    def __aiter__(self) -> WithoutResultSchemas:
+        return self
+
+    async def __anext__(self) -> Any:
+        return _stripped(await self._inner.__anext__())
+
+    async def __aenter__(self) -> WithoutResultSchemas:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._inner.__aexit__(*error)
+
+
+def _stripped(item: Any) -> Any:
+    message = getattr(item, "message", None)
+    result = message.result if isinstance(message, JSONRPCResponse) else None
+    tools = result.get("tools") if isinstance(result, dict) else None
+    for tool in tools if isinstance(tools, list) else ():
+        if isinstance(tool, dict):
+            tool.pop("outputSchema", None)
+    return item
+
+
+class BoundedHttp(httpx2.AsyncHTTPTransport):
+    """HTTP of which the responses are bounded."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """The response; reading it raises httpx2.SSEError or httpx2.StreamError, which the package tells as
+        the error of the request, if it is too much."""
+        response = await super().handle_async_request(request)
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            await response.aclose()
+            raise httpx2.ReadError("the MCP server compresses its answer, which was not asked for")
+        events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        kind = _Events if events else _Whole
+        response.stream = kind(response.stream)
+        return response
+
+
+class _Whole(httpx2.AsyncByteStream):
+    def __init__(self, inner: Any):
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        body, size = [], 0
+        try:
+            async for chunk in self._inner:
+                body.append(chunk)
+                size += len(chunk)
+                if size > MAX_MESSAGE_BYTES:
+                    raise TooMuch(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
+            check_message(b"".join(body))
+        except TooMuch as error:
+            raise httpx2.StreamError(f"the server sent too much: {error}") from None
+        yield b"".join(body)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Events(_Whole):
+    """Server-sent events; an event is passed on when it has been checked."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        allowance, lines, kept = Allowance(), Lines(), b""
+        event = _Event(allowance)
+        try:
+            async for chunk in self._inner:
+                allowance.spend(len(chunk))
+                # Lines may end in CR, LF or both; both may come in two chunks.
+                chunk, kept = (kept + chunk[:-1], b"\r") if chunk.endswith(b"\r") else (kept + chunk, b"")
+                complete = lines.feed(chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+                for line in complete:
+                    event.line(line)
+                if complete:
+                    yield b"\n".join([*complete, b""])
+            last = lines.feed(b"\n")
+            event.line(last[0])
+            event.line(b"")
+        except TooMuch as error:
+            raise httpx2.SSEError(f"the server sent too much: {error}") from None
+        yield last[0] + b"\n"
+
+
+class _Event:
+    def __init__(self, allowance: Allowance):
+        self._allowance = allowance
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def line(self, line: bytes) -> None:
+        """The next line; an empty one ends the event. Raises TooMuch."""
+        line = line.removeprefix(codecs.BOM_UTF8)
+        if line.startswith(b"data:"):
+            self._data.append(line[5:])
+            self._size += len(line)
+            if self._size > MAX_MESSAGE_BYTES:
+                raise TooMuch(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
+        elif len(line) > _MAX_FIELD_BYTES:
+            raise TooMuch(f"an event has a line of more than {_MAX_FIELD_BYTES} bytes that is no data")
+        elif not line:
+            self._allowance.spend(0, 1)
+            check_message(b"\n".join(self._data))
+            self._data, self._size = [], 0
