@@ -36,8 +36,9 @@ from data_process.source_rows import read_source
 from data_process.sources import SOURCES
 from rag_r1.command_line import Arguments, argument, read_arguments
 from rag_r1.options import Must
+from rag_r1.printable import print_error
 from rag_r1.protocols import protocol_names
-from rag_r1.whole_files import in_words, whole_file
+from rag_r1.whole_files import whole_file
 
 NEARLY = "near_duplicates.jsonl"
 Similarity = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Must("a number from 0 to 1")]
@@ -87,10 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except sqlite3.Error as error:
         is_full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(given.out / _POOL))
-        print(f"error: {in_words(full if is_full else error)}", file=sys.stderr)
+        print_error(full if is_full else error)
         return 1
     except (DataError, OSError) as error:
-        print(f"error: {in_words(error)}", file=sys.stderr)
+        print_error(error)
         return 1
     return 0
 

@@ -12,8 +12,8 @@ from data_process.bad_rows import HELP, BadRows
 from data_process.qa_parquet import REPEATED, Split, make_splits, write_splits
 from data_process.questions import DataError, Source, read_file, read_hub
 from rag_r1.command_line import Arguments, argument, read_arguments, with_defaults
+from rag_r1.printable import print_error
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol, protocol_names
-from rag_r1.whole_files import in_words
 
 Given = TypeVar("Given", bound="QuestionArguments")
 
@@ -88,7 +88,7 @@ def run(given: Given, read: Callable[[Given], tuple[list[Split], dict[str, Any]]
             raise DataError(f"nothing was written, because of {bad.refusal()}")
         summary = write_splits(splits, dialect, given.source_name, given.out, more)
     except (DataError, OSError) as error:
-        print(f"error: {in_words(error)}", file=sys.stderr)
+        print_error(error)
         return 1
     for name, told in summary["splits"].items():
         overlap = f", {told['overlap_with_test']} removed that are in test" if name == "train" else ""

@@ -23,12 +23,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
-
 from data_process.row_files import DataError
 from data_process.sources import SOURCES, SourceKind
 from data_process.sources.source import HubSplit
 from rag_r1.options import OptionsError, PositiveCount, Text, options, options_from
+from rag_r1.yaml_files import YamlError, read_yaml
 
 #: The splits of a set, as their files are named, and the flags with which they are given.
 FLAGS = {"train": "train", "test": "validation"}
@@ -105,8 +104,8 @@ def read_entries(flags: dict[str, Sequence[str]], mix: Path | None) -> list[Entr
 
 def _from_yaml(path: Path) -> list[Entry]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
+        content = read_yaml(path)
+    except (OSError, YamlError) as error:
         raise DataError(f"cannot read --mix {path}: {error}") from error
     splits = {flag: split for split, flag in FLAGS.items()}
     if not isinstance(content, dict) or not set(content) <= set(splits):

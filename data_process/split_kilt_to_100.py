@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also
 
 from data_process.bad_rows import HELP, BadRows  # noqa: E402
 from rag_r1.command_line import Arguments, argument, read_arguments  # noqa: E402
-from rag_r1.whole_files import in_words
+from rag_r1.printable import print_error
 
 WORDS = 100
 CHECKPOINT = 2000  # pages between two records of progress; a killed run repeats at most that many
@@ -190,7 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         done = split(given.input, given.out, words=given.words, skip_bad_rows=given.skip_bad_rows)
     except (KiltError, OSError, EOFError) as error:
-        print(f"error: {in_words(error)}", file=sys.stderr)
+        print_error(error)
         return 1
     for line in done.bad.left_out():
         print(line, file=sys.stderr)

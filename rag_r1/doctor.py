@@ -25,6 +25,7 @@ from pathlib import Path
 from rag_r1 import gpu_machine
 from rag_r1.addresses import AN_ADDRESS, is_server_address
 from rag_r1.installation import flash_attn_command, pip_command, setup_command
+from rag_r1.printable import printable_lines
 
 OK, WARNING, MISSING = "ok", "warning", "MISSING"
 GIB = 1 << 30
@@ -315,7 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     missing = 0
     for finding in examine(options.retriever):
-        print(finding, flush=True)
+        print(printable_lines(str(finding)), flush=True)
         missing += finding.state == MISSING
     print(f"\n{missing} missing: follow the arrows above" if missing else "\nall is well")
     return 1 if missing else 0

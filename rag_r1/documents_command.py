@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rag_r1.command_line import Arguments, argument, read_arguments
+from rag_r1.printable import print_error, printable
 from rag_r1.tools.document_files import READERS
 from rag_r1.tools.documents import DocumentsError, index_folder
-from rag_r1.whole_files import in_words
 
 _DESCRIPTION = f"""\
 Cut the documents of a folder ({", ".join(READERS)}; subfolders too) into passages of about 100 words, with
@@ -41,10 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given.folder, given.out, not given.no_progress, skip_bad_files=given.skip_bad_files
         )
     except (DocumentsError, OSError) as error:
-        print(f"error: {in_words(error)}", file=sys.stderr)
+        print_error(error)
         return 1
     with corpus.open("rb") as lines:
-        print(f"{sum(1 for _ in lines):,} passages: {corpus}")
+        print(f"{sum(1 for _ in lines):,} passages: {printable(str(corpus), 4000)}")
     return 0
 
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from rag_r1.addresses import Address
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.evaluation.agent_arguments import AskedAgent, handed_on
 from rag_r1.options import Must, options_from
+from rag_r1.printable import has_hidden, print_error
 from rag_r1.tools.mcp_client import McpFailure, McpOptions, has_mcp, named
 from rag_r1.whole_files import in_words
 
@@ -177,8 +179,15 @@ def _list(server: Sequence[str]) -> int:
         return _error(str(error))
     # Copies: YAML would write what several entries share only once, and an entry is to stand by itself.
     entries = {name: {"tool": "mcp", **deepcopy(where), **told} for name, told in tools.items()}
-    print(yaml.safe_dump({"rag_r1": {"tools": entries}}, sort_keys=False, allow_unicode=True, width=110))
+    print(_as_yaml({"rag_r1": {"tools": entries}}))
     return 0
+
+
+def _as_yaml(entries: Any) -> str:
+    """With letters as they are, unless a terminal would obey some of the characters; then with escapes."""
+    written = partial(yaml.safe_dump, entries, sort_keys=False, width=110)
+    shown = written(allow_unicode=True)
+    return written(allow_unicode=False) if has_hidden(shown) else shown
 
 
 async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
@@ -197,7 +206,7 @@ async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
 
 
 def _error(what: str) -> int:
-    print(f"error: {what}", file=sys.stderr)
+    print_error(what)
     return 1
 
 

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
+
+from rag_r1.whole_files import in_words
+
+#: Control and formatting characters (escape sequences, changes of direction), and what has no meaning of its
+#: own.
+_HIDDEN = ("Cc", "Cf", "Co", "Cs")
 
 
 def printable(text: str, longest: int = 200) -> str:
-    """A text from outside for a terminal: on one line, without control and formatting characters (escape
-    sequences, changes of direction)."""
-    shown = "".join(
-        "\ufffd" if unicodedata.category(character) in ("Cc", "Cf", "Co", "Cs") else character
-        for character in " ".join(text[: 4 * longest].split())
-    )
+    """A text from outside for a terminal: on one line, without control and formatting characters."""
+    shown = _plain(" ".join(text[: 4 * longest].split()))
     return shown if len(shown) <= longest else shown[: longest - 3] + "..."
 
 
 def printable_lines(text: str, longest: int = 2000) -> str:
-    """The same, line by line; for messages of several lines of ours."""
-    return "\n".join(
-        line[: len(line) - len(line.lstrip(" "))] + printable(line, longest) for line in text.split("\n")
-    )
+    """The same for a message of several lines of ours, such as a list of files: the lines and their spaces
+    stay. `longest`: of a line."""
+    lines = (_plain(line.expandtabs(4)) for line in text.split("\n"))
+    return "\n".join(line if len(line) <= longest else line[: longest - 3] + "..." for line in lines)
+
+
+def print_error(error: BaseException | str) -> None:
+    """Print `error: ...` to stderr, as `printable_lines`; a fault of the disk with its file and the remedy."""
+    said = error if isinstance(error, str) else in_words(error)
+    print(f"error: {printable_lines(said)}", file=sys.stderr)
+
+
+def has_hidden(text: str) -> bool:
+    """Has it characters, other than line breaks, that a terminal would obey instead of showing?"""
+    return any(unicodedata.category(one) in (*_HIDDEN, "Zl", "Zp") for one in text if one != "\n")
+
+
+def _plain(line: str) -> str:
+    hidden = (*_HIDDEN, "Zl", "Zp")
+    return "".join("\ufffd" if unicodedata.category(one) in hidden else one for one in line)

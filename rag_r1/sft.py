@@ -25,6 +25,7 @@ from rag_r1.afterwards import after_sft
 from rag_r1.command_line import Arguments, Overrides, argument, quoted, read_arguments
 from rag_r1.import_path import find_beside_the_caller
 from rag_r1.pipeline.processes import run_here
+from rag_r1.printable import print_error
 from rag_r1.recipe_files import Recipe, RecipeError
 from rag_r1.sft_resume import begin_next_epoch
 from rag_r1.stages import StageError, locked
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         recipe = Recipe.find(given.recipe)
         config, faults = compose_what_fits(recipe, overrides)
     except RecipeError as fault:
-        print(f"error: {fault}", file=sys.stderr)
+        print_error(fault)
         return 1
     if "optim" not in config or "engine" not in config:
         print(f"error: {given.recipe}: {_NO_SFT}", file=sys.stderr)
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(command, Path(config.trainer.default_local_dir).expanduser(), config)
     except StageError as error:  # the folder's lock
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from rag_r1.command_line import Arguments, Overrides, argument, quoted, read_arguments
 from rag_r1.pipeline.lock import PipelineError, hold
 from rag_r1.pipeline.processes import run_here
+from rag_r1.printable import print_error
 from rag_r1.whole_files import whole_file
 
 _DESCRIPTION = """\
@@ -180,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         run_stages(given.recipe, given.out, given.overrides, train_here)
     except StageError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     return 0
 

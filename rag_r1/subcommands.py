@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from rag_r1.installation import remedy_for
-from rag_r1.whole_files import in_words, is_fault_of_the_disk
+from rag_r1.printable import print_error
+from rag_r1.whole_files import is_fault_of_the_disk
 
 #: Subcommand -> the module with its `main` (or `module:function`), and what it does.
 Commands = Mapping[str, tuple[str, str]]
@@ -51,5 +52,5 @@ def run(prog: str, about: str, commands: Commands, arguments: Sequence[str] | No
     except OSError as error:
         if not is_fault_of_the_disk(error):
             raise
-        print(f"error: {in_words(error)}", file=sys.stderr)
+        print_error(error)
         return 1

@@ -21,6 +21,7 @@ from typing import Any
 
 from rag_r1.command_line import Arguments, Overrides, argument, quoted, read_arguments
 from rag_r1.import_path import find_beside_the_caller
+from rag_r1.printable import print_error
 from rag_r1.recipe_files import Recipe, RecipeError
 
 #: The environment of Ray's processes, in which veRL's trainer runs.
@@ -176,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         recipe = Recipe.find(given.recipe)
         config, faults = compose_what_fits(recipe, given.overrides)
     except RecipeError as fault:
-        print(f"error: {fault}", file=sys.stderr)
+        print_error(fault)
         return 1
 
     if config.trainer.device == "cpu":

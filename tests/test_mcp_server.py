@@ -294,6 +294,13 @@ def test_what_a_server_offers_is_printed_as_entries_that_can_be_used(capsys):
     assert echo.fault({"txt": "a"}) and not echo.fault({"text": "a"})
 
 
+def test_a_servers_words_cannot_control_the_terminal_and_are_still_what_they_were():
+    words = {"a\u202eb": {"description": "x\x1b[2J\x07\u200b\u2028 ü"}}
+    printed = mcp_command._as_yaml(words)
+    assert printed.isascii() and yaml.safe_load(printed) == words
+    assert mcp_command._as_yaml({"a": "Grüße, 北京\n- b"}).count("北京") == 1
+
+
 def test_what_is_missing_is_said(capsys):
     assert mcp_command.main(["--tools", "no-such-command"]) == 1
     assert "cannot be reached: FileNotFoundError" in capsys.readouterr().err

@@ -23,6 +23,7 @@ from math import isfinite
 from typing import Any, TypeVar
 
 from rag_r1.agent.parts import Generation
+from rag_r1.printable import printable
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal
 from rag_r1.protocols.actions import well_formed
 
@@ -85,11 +86,11 @@ def _take_exception(task: asyncio.Future[Any]) -> None:
 
 
 def reason(error: Exception) -> str:
-    """An error in at most 200 characters for people, even if it cannot be turned into text."""
+    """An error on one line of at most 200 characters for people, even if it cannot be turned into text."""
     if isinstance(error, Late):
         return str(error)
     try:
-        return well_formed(f"{type(error).__name__}: {error}")[:200]
+        return printable(well_formed(f"{type(error).__name__}: {error}"), 200)
     except Exception:
         return type(error).__name__
 

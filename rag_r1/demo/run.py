@@ -37,6 +37,7 @@ from rag_r1.import_path import find_beside_the_caller
 from rag_r1.installation import require
 from rag_r1.neighbours import warn_of_other_trainings
 from rag_r1.pipeline.processes import end_session
+from rag_r1.printable import print_error
 from rag_r1.protocols import Protocol
 from rag_r1.recipe_files import RECIPES, Recipe
 
@@ -212,7 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         results = run_demo(args.recipe, out, args.seed, [*KEEP_POLICY, *args.overrides], args.timeout)
     except RuntimeError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in total. Picture: {out / 'report.png'}")
     model = newest_checkpoint(out / "checkpoints")

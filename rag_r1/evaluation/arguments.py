@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-import yaml
 from pydantic import Field, model_validator
 
 from data_process.bad_rows import HELP
@@ -20,6 +19,7 @@ from rag_r1.evaluation.agent_arguments import AskedAgent
 from rag_r1.options import Must
 from rag_r1.protocols import protocol_names
 from rag_r1.rewards import term_names
+from rag_r1.yaml_files import YamlError, load_yaml
 
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Must("a number above 0")]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Must("a number of at least 0")]
@@ -96,7 +96,7 @@ class AskingArguments(AskedAgent, _Questions):
             raise ValueError("--max-cost needs --price-in and --price-out")
         try:
             body = json.loads(self.body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"--body is not JSON: {error}") from None
         if not isinstance(body, dict):
             raise ValueError("--body must be a JSON object")
@@ -122,8 +122,8 @@ def keys_of(given: AskingArguments) -> dict[str, Any]:
                 f"{override}: only keys of rag_r1 can be given, such as rag_r1.agent.max_turns=6"
             )
         try:
-            found[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
+            found[key] = load_yaml(value)
+        except YamlError as error:
             raise ValueError(f"{override}: its value cannot be read: {error}") from None
     return found
 

@@ -27,9 +27,10 @@ import httpx
 
 from rag_r1.agent import Trajectory
 from rag_r1.command_line import Arguments, argument, read_arguments
+from rag_r1.printable import print_error
 from rag_r1.records import RecordError, read_records, trajectory_of
 from rag_r1.tools.retrieval import RetrieverConfig, token_header
-from rag_r1.whole_files import in_words, whole_file
+from rag_r1.whole_files import whole_file
 
 
 class RetrieverError(RuntimeError):
@@ -95,7 +96,7 @@ class RetrievalServerSearcher:
             if answer.status_code != 200:
                 raise RetrieverError(f"{where} answered {answer.status_code}: {answer.text[:300]}")
             return answer.json()
-        except (httpx.HTTPError, ValueError) as error:
+        except (httpx.HTTPError, ValueError, RecursionError) as error:
             raise RetrieverError(f"no retrieval server answers at {where}: {error}") from error
 
 
@@ -182,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         number = write_runs(read_records(*given.records), given.out, given.model)
     except (RecordError, OSError) as error:
-        print(f"error: {in_words(error)}", file=sys.stderr)
+        print_error(error)
         return 1
     print(f"{given.out}: {number} runs; in the benchmark's folder, judge them with")
     print(f"  python scripts_evaluation/evaluate_run.py --input_dir {given.out.resolve()}")

@@ -26,6 +26,7 @@ from rag_r1.evaluation.card_facts import short_names
 from rag_r1.evaluation.comparison import compared, shared_questions
 from rag_r1.evaluation.report import WRONG_RUN, write_text
 from rag_r1.evaluation.run_table import read_run
+from rag_r1.printable import print_error
 from rag_r1.rewards.normalise import NormaliserName
 
 #: `--differs card`: runs without a card are compared as well.
@@ -180,7 +181,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval compar
         comparison = compare(given.runs, given.differs, given.normaliser, bootstrap, given.skip_bad_rows)
         print(write_comparison(comparison, given.out))
     except (CompareError, *WRONG_RUN) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     return 0
 

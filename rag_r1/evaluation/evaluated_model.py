@@ -107,6 +107,6 @@ def _context_of_model(folder: Path) -> int | None:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         longest = config.get("max_position_embeddings")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, AttributeError) as error:
         raise RunError(f"{folder / 'config.json'} cannot be read: {error}") from error
     return longest if isinstance(longest, int) and longest > 1 else None

@@ -71,7 +71,7 @@ class JudgeArguments(Arguments):
             raise ValueError("--judge-max-cost needs --judge-price-in and --judge-price-out")
         try:
             body = json.loads(self.judge_body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"--judge-body is not JSON: {error}") from None
         if not isinstance(body, dict):
             raise ValueError("--judge-body must be a JSON object")

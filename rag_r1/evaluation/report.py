@@ -32,6 +32,7 @@ from rag_r1.evaluation.measures import Measure, by_source, measures_of
 from rag_r1.evaluation.run_table import RunTable, TableError, read_run
 from rag_r1.evaluation.side_files import SideFileError
 from rag_r1.evaluation.sources import in_order
+from rag_r1.printable import print_error
 from rag_r1.records import RecordError
 from rag_r1.whole_files import whole_file
 
@@ -199,7 +200,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval report
     try:
         make_report(given.run, options, given.out)
     except WRONG_RUN as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     print(((given.out or given.run) / REPORT_MD).read_text(encoding="utf-8"))
     return 0

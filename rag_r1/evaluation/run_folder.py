@@ -202,7 +202,7 @@ class RunFolder:
             return
         try:
             before = _flat(json.loads(path.read_text(encoding="utf-8"))["settings"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
             raise RunError(f"{path} cannot be read ({error!r}): choose another --out") from error
         now = _flat(settings)
         changed = [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]

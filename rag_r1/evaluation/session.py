@@ -29,12 +29,12 @@ from rag_r1.evaluation.pacing import Pace, Spending, Stop
 from rag_r1.evaluation.run_folder import RunError, RunFolder
 from rag_r1.evaluation.runner import Right, Runner
 from rag_r1.import_path import find_beside_the_caller
+from rag_r1.printable import print_error
 from rag_r1.protocols import Failure
 from rag_r1.retriever_query import CallContext
 from rag_r1.rewards import RewardError, RewardSum
 from rag_r1.tools import close_tools
 from rag_r1.tools.function_tool import sent_in_context
-from rag_r1.whole_files import in_words
 
 #: Keys of rag_r1.retriever that do not change what a search finds.
 _HOW_FAST = {
@@ -217,7 +217,7 @@ def run_command(work: Callable[[], Awaitable[int]]) -> int:
     try:
         return asyncio.run(work())  # type: ignore[arg-type]
     except (RunError, RewardError, OSError) as error:
-        print(f"error: {in_words(error)}", file=sys.stderr)
+        print_error(error)
         return 1
     except KeyboardInterrupt:
         print("interrupted: run the same command again to go on", file=sys.stderr)

@@ -26,10 +26,10 @@ from rag_r1.evaluation.sft_files import Format, write_json, write_lines, write_s
 from rag_r1.evaluation.sft_samples import Rules, Selection, split_rows
 from rag_r1.evaluation.tokenizers import load_tokenizer
 from rag_r1.options import Must
+from rag_r1.printable import print_error
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol, protocol_names
 from rag_r1.records import RecordError, read_records
 from rag_r1.sft_rows import SftRow, SftTokens
-from rag_r1.whole_files import in_words
 
 Share = Annotated[float, Field(ge=0, le=1), Must("a number from 0 to 1")]
 
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         make(given)
     except (SftDataError, PublishedError, RecordError, OSError) as error:
-        print(f"error: {in_words(error)}", file=sys.stderr)
+        print_error(error)
         return 1
     return 0
 

@@ -37,8 +37,8 @@ from rag_r1.command_line import Arguments, argument, read_arguments
 from rag_r1.evaluation.arguments import Above0
 from rag_r1.evaluation.markdown import number, table, whole
 from rag_r1.options import Must
+from rag_r1.printable import print_error
 from rag_r1.records import RecordError, read_records, trajectory_of
-from rag_r1.whole_files import in_words
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 #: With fewer answers of a kind a threshold depends on chance.
@@ -190,7 +190,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma"
     try:
         states = states_of(read_records(*folders), given.term, given.right_from)
     except (RecordError, OSError) as error:
-        print(f"error: {in_words(error)}", file=sys.stderr)
+        print_error(error)
         return 1
     print("\n".join(report(states, given.accept)))
     return 0

@@ -32,6 +32,7 @@ from rag_r1.iterate.table import MARKDOWN, rows_of, write_table
 from rag_r1.pipeline.folder import PipelineFolder, Step
 from rag_r1.pipeline.lock import PipelineError
 from rag_r1.pipeline.processes import end_leftovers, mark_children, run_to_end
+from rag_r1.printable import print_error
 from rag_r1.recipe_files import RecipeError, find_file
 
 STATE, LOG, SERVED = "state.json", "log.txt", "served.json"
@@ -87,11 +88,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _take(steps, folder, service)
     except PlanError as error:
         for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
+            print_error(problem)
         print(f"{len(error.problems)} error(s): nothing was started", file=sys.stderr)
         return 1
     except PipelineError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     except KeyboardInterrupt:
         print("interrupted: run the same command again to go on", file=sys.stderr)

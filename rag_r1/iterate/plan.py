@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field
 
 from rag_r1.addresses import Address
 from rag_r1.options import Must, OptionFault, OptionsError, PositiveCount, Text, options, options_from
 from rag_r1.retriever_query import Mode
+from rag_r1.yaml_files import YamlError, load_yaml, read_yaml
 
 Texts = Annotated[tuple[Text, ...], Must("a list of texts")]
 Paths = Annotated[tuple[Text, ...], Field(min_length=1), Must("a list of at least one path")]
@@ -167,8 +167,8 @@ _MAY_BE_ABSENT = ("data", "retriever")
 def read_plan(path: Path, overrides: Sequence[str] = ()) -> Plan:
     """The loop of a file. Raises PlanError, with all wrong keys and values."""
     try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        given = read_yaml(path)
+    except (OSError, YamlError) as error:
         raise PlanError([f"{path} cannot be read: {' '.join(str(error).split())}"]) from error
     if not isinstance(given, dict):
         raise PlanError([f"{path}: must be a mapping with the sections {', '.join(_SECTIONS)}"])
@@ -229,7 +229,7 @@ def _override(given: dict[str, Any], override: str) -> str | None:
         if not isinstance(place, dict):
             return f"{override}: {name} is no section"
     try:
-        place[last] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        place[last] = load_yaml(text)
+    except YamlError as error:
         return f"{override}: its value cannot be read: {' '.join(str(error).split())}"
     return None

@@ -160,6 +160,6 @@ def facts_of(index: Path) -> dict[str, Any]:
             "corpus_sha256": manifest["corpus"]["sha256"],
             **{name: encoder.get(names.get(name, name)) for name in _SAME[2:]},
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         what = f"{path} cannot be read ({error!r})"
         raise PipelineError(f"{what}: give the folder of a finished index") from error

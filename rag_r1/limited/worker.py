@@ -62,8 +62,8 @@ def _limit(cpu_s: float, memory: int | None) -> None:
     """Let this process use so many more seconds of processor time, and so many bytes of addresses in all."""
     import resource
 
-    spent = time.process_time()
-    _set(resource.RLIMIT_CPU, int(spent + cpu_s) + 1)
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)  # its signal ends the process, whatever it is doing
+    _set(resource.RLIMIT_CPU, int(time.process_time() + cpu_s) + 2)  # should the signal be blocked
     _set(resource.RLIMIT_AS, resource.RLIM_INFINITY if memory is None else memory)
     _set(resource.RLIMIT_CORE, 0)
 

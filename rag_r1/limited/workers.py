@@ -206,7 +206,7 @@ class _Worker:
     def _end_told(self, limits: Limits) -> str:
         """Why the process has ended by itself."""
         status = self._process.wait()
-        if status == -signal.SIGXCPU:
+        if status in (-signal.SIGPROF, -signal.SIGXCPU):
             return f"it takes more than {limits.cpu_s:,.4g} s of processor time"
         if status == -signal.SIGKILL:
             return "its reader was killed, perhaps by the system for want of memory"

@@ -200,5 +200,5 @@ def _read(path: Path) -> dict[str, Any]:
         if not isinstance(found, dict):
             raise ValueError("not a JSON object")
         return found
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PipelineError(f"{path} cannot be read ({error}): remove the folder {path.parent}") from error

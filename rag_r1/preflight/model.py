@@ -106,6 +106,6 @@ def _ends_of_sequence(model: Path, tokenizer: Any) -> set[int]:
     name."""
     try:
         named = json.loads((model / "generation_config.json").read_text(encoding="utf-8"))["eos_token_id"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         named = []
     return {tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])}

@@ -162,7 +162,7 @@ def _positions(config: DictConfig) -> int | None:
         settings = json.loads((Path(node.path).expanduser() / "config.json").read_text(encoding="utf-8"))
         value = {**settings.get("text_config", {}), **settings}.get("max_position_embeddings")
         return value if isinstance(value, int) and "rope_scaling" not in node.override_config else None
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, RecursionError, AttributeError, TypeError):
         return None
 
 

@@ -23,15 +23,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rag_r1.protocols.actions import SEARCH
 from rag_r1.protocols.blocks import ACTING, POPPED, ROLES, SPANS, SYNTAXES, Block, CallFormat
 from rag_r1.protocols.protocol import ObservationFormat, Protocol
+from rag_r1.yaml_files import YamlError, read_yaml
 
 _HERE = Path(__file__).parent
-#: The same as yaml.SafeLoader, in C where PyYAML was built with it: several times as fast.
-_SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Longest chain of files that extend one another; a longer one is taken for a cycle.
 _DEEPEST = 8
 #: The blocks under `tags:`, and their roles.
@@ -91,8 +88,8 @@ def _find(name_or_path: str, folder: Path) -> Path:
 def _read(path: Path, depth: int = 1) -> dict[str, Any]:
     """The keys of a file, including those of the protocols that it extends."""
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_SafeLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        data = read_yaml(path)
+    except (OSError, YamlError) as error:
         raise ProtocolError(f"cannot read protocol {path}: {error}") from error
     if not isinstance(data, dict):
         raise ProtocolError(f"{path}: not a mapping of keys")

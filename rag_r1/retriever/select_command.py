@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -12,10 +11,10 @@ from pydantic import Field, model_validator
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.evaluation.run_folder import RunError
 from rag_r1.options import Must
+from rag_r1.printable import print_error
 from rag_r1.retriever.records import RecordsError, write_records
 from rag_r1.retriever.scores import ScoreFiles
 from rag_r1.retriever.selection import USEFUL, Rule, RuleMode, Selection, Use
-from rag_r1.whole_files import in_words
 
 _DESCRIPTION = """\
 Select training rows from recorded scores: those of `rag-r1 retriever data`, or of the published pipeline,
@@ -89,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.out.parent.mkdir(parents=True, exist_ok=True)
         selection = write_rows(files, given.rule(given.seed), given.out)
     except (RecordsError, RunError, OSError) as error:
-        print(f"error: {in_words(error)}", file=sys.stderr)
+        print_error(error)
         return 1
     for line in (*selection.told(), f"training rows: {given.out}"):
         print(line)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from rag_r1.command_line import read_arguments
 from rag_r1.evaluation.corpus.files import CorpusError
 from rag_r1.evaluation.run_folder import RunError
+from rag_r1.printable import print_error
 from rag_r1.recipe_files import RecipeError
 from rag_r1.retriever.encoder_settings import SettingsError
 from rag_r1.retriever.records import RecordsError
 from rag_r1.retriever.train_options import TrainOptions, with_recipe
-from rag_r1.whole_files import in_words
 
 _DESCRIPTION = """\
 Train a retriever: InfoNCE over hard and in-batch negatives, without passages that are known to answer the
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         arguments = with_recipe(arguments)
     except RecipeError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 2
     given = read_arguments(
         TrainOptions,
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         folder = train(given)
     except (TrainingError, SettingsError, RecordsError, CorpusError, RunError, OSError) as error:
-        print(f"error: {in_words(error)}", file=sys.stderr)
+        print_error(error)
         return 1
     print(f"model: {folder}")
     return 0

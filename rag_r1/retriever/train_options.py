@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field, model_validator
 
 from rag_r1.command_line import Arguments, Positive, argument
 from rag_r1.options import Must
 from rag_r1.recipe_files import RecipeError, find_file
 from rag_r1.retriever_query import Mode
+from rag_r1.yaml_files import YamlError, read_yaml
 
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Must("a number above 0")]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Must("a number of at least 0")]
@@ -138,8 +138,8 @@ def with_recipe(arguments: Sequence[str]) -> list[str]:
     if path is None:
         return arguments
     try:
-        keys = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        keys = read_yaml(path)
+    except (OSError, YamlError) as error:
         raise RecipeError(f"--recipe {path} cannot be read: {error}") from error
     if not isinstance(keys, dict):
         raise RecipeError(f"--recipe {path}: must be a mapping of options")

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 
 from rag_r1.command_line import read_arguments
 from rag_r1.evaluation.run_folder import RunError
+from rag_r1.printable import print_error
 from rag_r1.serving.arguments import ServeArguments
-from rag_r1.whole_files import in_words
 
 _DESCRIPTION = """\
 Chat with a search agent: an OpenAI-compatible server, with a page in the browser that shows each search, its
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         token = taken_token()
     except RunError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     if token is None and not _is_loopback(given.host):
         print(_NO_TOKEN.format(host=given.host, variable=TOKEN_VARIABLE), file=sys.stderr, flush=True)
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
             )
     except (RunError, OSError) as error:
-        print(f"error: {in_words(error)}", file=sys.stderr)
+        print_error(error)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -29,7 +29,7 @@ _PLAIN = frozenset(
     "allOf oneOf not title description default examples format deprecated readOnly writeOnly $schema "
     "$comment".split()
 )
-_LIMITS = Limits(cpu_s=2.0, memory=512 << 20, answer=1 << 20)
+_LIMITS = Limits(cpu_s=1.0, memory=512 << 20, answer=1 << 20)
 _workers = Workers(2)
 
 

@@ -217,5 +217,5 @@ def _name(path: Path) -> str:
 def _read_note(note: Path) -> Any:
     try:
         return json.loads(note.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None

@@ -23,6 +23,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
 from rag_r1.child_processes import ends_with_parent
+from rag_r1.printable import printable
 from rag_r1.tools.argument_check import ArgumentCheck, WrongSchema
 from rag_r1.tools.mcp_client import McpFailure, McpOptions, environment_of, token_of
 from rag_r1.tools.mcp_streams import BoundedHttp, Told, http_streams, stdio_streams
@@ -225,4 +226,4 @@ def _first_line(error: BaseException) -> str:
     """The first cause in a group of exceptions, on one line."""
     while getattr(error, "exceptions", None):
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
+    return printable(f"{type(error).__name__}: {error}")

@@ -102,7 +102,7 @@ def _json_or_text(value: str) -> object:
     """In a JSON body ``true``, ``3`` and ``["a.org"]`` mean what they look like."""
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
 
 

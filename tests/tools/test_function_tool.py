@@ -5,9 +5,14 @@ import asyncio
 import pytest
 from jsonschema.exceptions import SchemaError
 
+from rag_r1.agent.failures import FailurePolicy
+from rag_r1.agent.guard import ToolGuard
+from rag_r1.agent.trajectory import CallRecord
 from rag_r1.import_path import ImportPathError
 from rag_r1.protocols import Document, Failure
 from rag_r1.tools import make_tool, shared_tools, tool
+from rag_r1.tools.argument_check import ArgumentCheck
+from rag_r1.tools.entries import Declared
 from rag_r1.tools.function_tool import by_name
 
 NUMBER = {"type": "number"}
@@ -144,3 +149,71 @@ async def test_tools_are_shared_by_configuration_and_made_by_their_first_call():
     late = shared_tools({}, {"late": "no_such_module:f"})["late"]
     with pytest.raises(ImportPathError):
         late.fault({})
+
+
+HOSTILE = "a" * 40 + "!"
+
+
+@tool("Says a word.", {"word": {"type": "string", "pattern": "^(a+)+$"}})
+async def word(word):
+    return word
+
+
+@tool("Counts.", {"things": {"type": "array", "uniqueItems": True}})
+async def count(things):
+    return str(len(things))
+
+
+async def checked(made, arguments):
+    """What the guard's call of a tool shows, and whether the event loop went on meanwhile."""
+    turned = asyncio.ensure_future(asyncio.sleep(0))
+    call = CallRecord("t", arguments)
+    guard = ToolGuard({"t": made}, FailurePolicy(retries=0), lambda attempt: asyncio.sleep(0))
+    ((document,),) = await guard.call([call])
+    assert turned.done()
+    return call.status, document.contents
+
+
+@pytest.mark.slow
+async def test_a_regular_expression_is_checked_and_one_that_takes_for_ever_costs_its_own_call():
+    assert await checked(word, {"word": "aaa"}) == ("ok", "aaa")
+    assert (await checked(word, {"word": "b"}))[1].startswith(
+        "Wrong arguments at ['word']: 'b' does not match"
+    )
+    late = ("refused", "Wrong arguments: they take too long to check.")
+    assert await checked(word, {"word": HOSTILE}) == late
+    assert await checked(Declared("t", word, parameters=word.parameters), {"word": HOSTILE}) == late
+    assert await checked(word, {"word": "aaa"}) == ("ok", "aaa")
+
+
+@pytest.mark.slow
+async def test_things_that_must_differ_are_compared_within_limits():
+    assert await checked(count, {"things": [1, 2]}) == ("ok", "2")
+    assert "non-unique" in (await checked(count, {"things": [1, 1]}))[1]
+    many = [{"a": i} for i in range(20_000)]
+    assert (await checked(count, {"things": many}))[0] == "refused"
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments", "is_quick"),
+    [
+        ({"type": "object", "properties": {"a": {"type": "string"}}}, {"a": "x"}, True),
+        ({"properties": {"a": {"anyOf": [{"type": "null"}, {"enum": [1, 2]}]}}}, {"a": 1}, True),
+        ({"properties": {"pattern": {"type": "string"}}}, {"pattern": "x"}, True),
+        ({"properties": {"a": {"pattern": "x"}}}, {"a": "x"}, False),
+        ({"properties": {"a": {"items": {"uniqueItems": True}}}}, {"a": []}, False),
+        ({"$ref": "#"}, {}, False),
+        ({"anyOf": [{"anyOf": [{"propertyNames": {"pattern": "x"}}]}]}, {}, False),
+        ({"properties": {f"p{i}": {} for i in range(400)}}, {}, False),
+        ({"properties": {"a": {"enum": list(range(400))}}}, {}, False),
+        ({"type": "object"}, {"a": [0] * 2000}, False),
+    ],
+)
+def test_only_what_is_small_and_plain_is_checked_on_the_event_loop(schema, arguments, is_quick):
+    check = ArgumentCheck(schema)
+    assert check.is_quick(arguments) is is_quick
+
+
+def test_a_schema_that_is_too_large_is_refused_when_the_tool_is_made():
+    with pytest.raises(SchemaError, match="more than 256 KiB"):
+        tool("Large.", {f"p{i}": {"type": "string"} for i in range(20_000)})

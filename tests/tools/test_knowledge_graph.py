@@ -7,7 +7,8 @@ import pytest
 from json_server import JsonStub
 
 from rag_r1.protocols import Failure, Refusal
-from rag_r1.tools import make_tool
+from rag_r1.tools import graph, make_tool
+from rag_r1.tools.graph import Facts, GraphError
 from rag_r1.tools.sparql import literal
 
 TURTLE = """\
@@ -20,9 +21,18 @@ TURTLE = """\
 ROWS = {"results": {"bindings": [{"who": {"type": "literal", "value": "Ada\nL."}, "n": {"value": "1"}}] * 3}}
 
 
-@pytest.mark.skipif(
+needs_rdflib = pytest.mark.skipif(
     importlib.util.find_spec("rdflib") is None, reason="rdflib is not installed: pip install 'rag-r1[graph]'"
 )
+RDF = 'xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns:e="http://e/"'
+ENTITIES = '<!DOCTYPE l [<!ENTITY a "aaaaaaaaaa">' + "".join(
+    f'<!ENTITY {chr(98 + i)} "{("&" + chr(97 + i) + ";") * 10}">' for i in range(8)
+)
+ONE = f'<rdf:RDF {RDF}><rdf:Description rdf:about="http://e/x"><e:p>VALUE</e:p></rdf:Description></rdf:RDF>'
+BOMB = ENTITIES + "]>" + ONE.replace("VALUE", "&i;")
+
+
+@needs_rdflib
 async def test_a_graph_tells_what_it_says_about_the_things_that_a_query_names(tmp_path):
     (tmp_path / "g.ttl").write_text(TURTLE)
     tool = make_tool("kg", {"tool": "graph", "file": str(tmp_path / "g.ttl"), "topk": 2})
@@ -92,3 +102,77 @@ async def test_a_query_that_is_refused_is_the_policys_mistake_and_all_else_a_fai
     assert isinstance(found, kind)
     assert kind is Failure or found.reason == "The endpoint does not accept the query: line 1: no SELECT"
     assert len(server.asked) == 1
+
+
+@needs_rdflib
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.rdf", BOMB.encode()),
+        ("a.owl", b"\xef\xbb\xbf<!-- c --><?p?>\n" + BOMB.encode()),
+        ("a.xml", BOMB.encode("utf-16")),
+        ("a.xml", ('<?xml version="1.0" encoding="utf-16"?>' + BOMB).encode("utf-16")),
+        ("a.xml", b"\xfe\xff" + BOMB.encode("utf-16-be")),
+        ("a.rdf", b'<?xml version="1.0" encoding="iso-8859-1"?>' + BOMB.encode()),
+        ("a.rdf", b'<!DOCTYPE l SYSTEM "file:///etc/passwd">' + ONE.encode()),
+    ],
+)
+def test_xml_with_a_document_type_is_refused_whatever_its_encoding(tmp_path, name, data):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(GraphError, match=f"{name}: it declares a document type .*save it as Turtle"):
+        Facts.read(tmp_path / name)
+
+
+@needs_rdflib
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("nested.ttl", "@prefix : <http://e/> . :a :b " + "[" * 100_000),
+        ("lists.ttl", "@prefix : <http://e/> . :a :b " + "(" * 100_000),
+        ("number.ttl", f"<http://e/a> <http://e/b> {'9' * 10_000} ."),
+        ("nested.xml", f"<rdf:RDF {RDF}>" + "<rdf:Description><e:p>" * 1000),
+        ("encoding.rdf", '<?xml version="1.0" encoding="utf-7"?><a/>'),
+        ("long.ttl", f'<http://e/a> <http://e/b> "{"x" * (1 << 21)}" .'),
+        ("wrong\x1b[31m.nt", "no triple"),
+    ],
+)
+def test_a_file_of_another_hostile_shape_is_named_with_the_reason(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(GraphError, match=name.partition("\x1b")[0]) as error:
+        Facts.read(tmp_path / name)
+    assert "\x1b" not in str(error.value) and len(str(error.value)) <= 600
+
+
+@needs_rdflib
+@pytest.mark.slow
+def test_a_file_that_takes_for_ever_or_fills_memory_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(graph, "CPU_S", 1.0)
+    monkeypatch.setattr(graph, "CPU_S_MIB", 0.0)
+    (tmp_path / "a.ttl").write_text(
+        f"@prefix : <http://e/{'x' * 200_000}> . " + " ".join(f":a{i} :b :c ." for i in range(20_000))
+    )
+    with pytest.raises(GraphError, match="a.ttl: it (takes more than 1 s of|needs more than)"):
+        Facts.read(tmp_path / "a.ttl")
+    kind = "http://www.w3.org/2001/XMLSchema#decimal"
+    (tmp_path / "b.ttl").write_text(f'<http://e/a> <http://e/b> "1e999999999"^^<{kind}> .')
+    with pytest.raises(GraphError, match="b.ttl: it (takes more than 1 s of|needs more than)"):
+        Facts.read(tmp_path / "b.ttl")
+
+
+@needs_rdflib
+async def test_honest_xml_is_read_and_facts_keep_their_order(tmp_path):
+    (tmp_path / "a.rdf").write_text(ONE.replace("VALUE", "10 &amp; more"))
+    tool = make_tool("kg", {"tool": "graph", "file": str(tmp_path / "a.rdf")})
+    (((found,),),) = (await tool.call([{"query": "x"}]),)
+    assert found.contents.splitlines() == ['"x"', "p: 10 & more"]
+    (tmp_path / "b.ttl").write_text('@prefix : <http://e/> . :x :p 10, 9, "b", "a"@en, :z, _:n ; :o 1 .')
+    tool = make_tool("kg", {"tool": "graph", "file": str(tmp_path / "b.ttl")})
+    ((found,),) = await tool.call([{"query": "x"}])
+    assert found.contents.splitlines()[1:2] + found.contents.splitlines()[3:] == [
+        "o: 1",
+        "p: z",
+        "p: a",
+        "p: b",
+        "p: 9",
+        "p: 10",
+    ]

@@ -10,7 +10,7 @@ from rag_r1.command_line import read_arguments
 from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
 from rag_r1.pipeline.folder import PipelineFolder
 from rag_r1.pipeline.processes import end_leftovers, mark_children
-from rag_r1.whole_files import in_words
+from rag_r1.printable import print_error
 
 _DESCRIPTION = """\
 RAG-R1's steps in miniature, on this machine: an invented world, a tiny model that has never seen a search, a
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run(given)
     except (RuntimeError, OSError, ValueError) as error:
-        print(f"error: {in_words(error)}", file=sys.stderr)
+        print_error(error)
         return 1
     except KeyboardInterrupt:
         print("interrupted: run the same command again to go on", file=sys.stderr)

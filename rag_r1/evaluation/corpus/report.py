@@ -153,7 +153,7 @@ def read_answerable_ids(path: str | Path) -> set[tuple[str, str]]:
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
         return {(source, own_id) for source, ids in read.items() for own_id in ids}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, RecursionError, AttributeError, TypeError) as error:
         raise ValueError(
             f"{path}: no list of answerable ids ({error}). Make it with rag-r1 corpus check"
         ) from error

@@ -152,5 +152,5 @@ def _load(path: Path, header: str) -> dict[tuple[str, str], tuple[str, Retrieved
         return {
             (row["source"], row["id"]): (row["of"], Retrieved(row["rank"], tuple(row["ids"]))) for row in rows
         }
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return {}

@@ -152,7 +152,7 @@ def _load(path: Path, fingerprint: str, wanted: Wanted) -> Found:
             bad=BadRows(*state["bad"]),
         )
         titles = {title: (level, name) for title, (level, name) in state["titles"].items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
         return fresh
     wanted.titles.found = titles
     return found

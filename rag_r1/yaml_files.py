@@ -1,0 +1,83 @@
+"""The one place where a user's YAML is read: protocols, plans, settings.
+
+A file of a few kilobytes can end the process (libyaml's own reader overflows the stack where brackets are
+nested too deep) or fill memory (aliases of aliases of aliases). So the events of a text are counted before
+objects are made of them: its length, its nesting, and its values with every alias written out.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+#: Longest text, in bytes.
+MAX_BYTES = 4 << 20
+#: Most levels, and most values and keys, with aliases written out.
+MAX_DEPTH, MAX_VALUES = 64, 200_000
+#: The same as yaml.SafeLoader, in C where PyYAML was built with it: several times as fast.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+#: What YAML may take for a number: the time to read one grows with the square of its digits.
+_LONG_NUMBER = re.compile(r"[-+]?[0-9a-fA-FxobE_:.+-]{400,}")
+
+
+class YamlError(ValueError):
+    """It cannot be read; the message says why, in one line."""
+
+
+def read_yaml(path: Path) -> Any:
+    """What a file holds. Raises YamlError, and OSError."""
+    with path.open("rb") as stream:
+        data = stream.read(MAX_BYTES + 1)
+    try:
+        return load_yaml(data.decode("utf-8-sig") if len(data) <= MAX_BYTES else "x" * len(data))
+    except UnicodeDecodeError as error:
+        raise YamlError(f"it is not UTF-8 text ({error.reason})") from None
+
+
+def load_yaml(text: str) -> Any:
+    """What a text holds. Raises YamlError."""
+    if len(text) > MAX_BYTES:
+        raise YamlError(f"it has more than {MAX_BYTES >> 20} MiB")
+    try:
+        _check(text)
+        return yaml.load(text, Loader=_LOADER)
+    except yaml.YAMLError as error:
+        raise YamlError(" ".join(str(error).split())[:500]) from None
+    except YamlError:
+        raise
+    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        # Dates and numbers that there are not, keys that cannot be keys.
+        raise YamlError(f"a value cannot be read ({type(error).__name__}: {str(error)[:200]})") from None
+
+
+def _check(text: str) -> None:
+    """Raises YamlError for a text that is too deep or too large."""
+    sizes: dict[str, int] = {}  # of the values that have names, with aliases written out
+    open_names: list[str | None] = []
+    counts = [0]  # of the values in each list and mapping that is open
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_names.append(event.anchor)
+            counts.append(1)
+            if len(open_names) > MAX_DEPTH:
+                raise YamlError(f"it is nested more than {MAX_DEPTH} deep (line {event.start_mark.line + 1})")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            size, name = counts.pop(), open_names.pop()
+            counts[-1] += size
+            if name is not None:
+                sizes[name] = size
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor in open_names:
+                raise YamlError(f"*{event.anchor} stands inside itself (line {event.start_mark.line + 1})")
+            counts[-1] += sizes.get(event.anchor, 1)
+        elif isinstance(event, yaml.ScalarEvent):
+            counts[-1] += 1
+            if event.style in (None, "") and len(event.value) >= 400 and _LONG_NUMBER.fullmatch(event.value):
+                raise YamlError(f"it has a number of more than 400 digits (line {event.start_mark.line + 1})")
+            if event.anchor is not None:
+                sizes[event.anchor] = 1
+        if sum(counts[-2:]) > MAX_VALUES:
+            raise YamlError(f"it has more than {MAX_VALUES:,} values, with its aliases written out")

@@ -1,0 +1,136 @@
+"""Jobs on hostile data end within their limits, and the next job finds a worker."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rag_r1.limited import workers as module
+from rag_r1.limited.workers import JobError, LimitError, Limits, Workers
+
+LIMITS = Limits(cpu_s=5.0)
+SHORT = Limits(cpu_s=0.1, memory=1 << 30, answer=1 << 20)
+
+
+@pytest.fixture(scope="module")
+def jobs():
+    """Workers that find the jobs beside this file."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    pool = Workers(2)
+    yield lambda name, *arguments, limits=LIMITS: pool.call(f"jobs_for_tests:{name}", arguments, limits)
+    pool.close()
+    sys.path.remove(str(Path(__file__).parent))
+
+
+def test_a_worker_is_used_again(jobs):
+    assert jobs("add", 1, 2) == 3
+    assert jobs("process") == jobs("process") != os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        pytest.param("spin", "it takes more than 0.1 s of processor time", marks=pytest.mark.slow),
+        ("fill", "it needs more than 1,024 MiB of memory"),
+        ("crash", r"its reader crashed \(status -6\)"),
+        ("large", "it gives more than 1 MiB"),
+    ],
+)
+def test_a_job_beyond_its_limits_is_ended_with_the_reason_and_the_next_one_is_done(jobs, name, why):
+    before = jobs("process")
+    with pytest.raises(LimitError, match=why):
+        jobs(name, limits=SHORT)
+    assert jobs("process") != before and jobs("add", 1, 2) == 3
+
+
+def test_a_job_that_waits_is_ended_too(jobs, monkeypatch):
+    monkeypatch.setattr(module, "_WAIT_S", 0.2)
+    with pytest.raises(LimitError, match="it did not end in time"):
+        jobs("wait", limits=SHORT)
+    monkeypatch.undo()
+    assert jobs("add", 1, 2) == 3
+
+
+@pytest.mark.parametrize("kind", ["OSError", "ValueError", "RecursionError"])
+def test_what_a_job_raises_is_told_and_its_worker_goes_on(jobs, kind):
+    before = jobs("process")
+    with pytest.raises(JobError, match="why") as error:
+        jobs("fail", kind)
+    assert error.value.kind == kind and jobs("process") == before
+
+
+def test_a_worker_has_no_keys_and_what_it_prints_is_no_answer(jobs, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    fresh = Workers(1)
+    assert "OPENAI_API_KEY" not in fresh.call("jobs_for_tests:environment", [], LIMITS)
+    fresh.close()
+    assert jobs("chatter") == "\ud800 ok"
+
+
+@pytest.mark.slow
+def test_a_worker_that_was_killed_or_has_grown_is_replaced(jobs):
+    pool = Workers(1)
+    first = pool.call("jobs_for_tests:process", [], LIMITS)
+    os.kill(first, signal.SIGKILL)
+    while Path(f"/proc/{first}/stat").read_text().split()[2] != "Z":
+        time.sleep(0.01)
+    second = pool.call("jobs_for_tests:process", [], LIMITS)
+    assert pool.call("jobs_for_tests:grow", [], LIMITS) == 600 << 20
+    assert len({first, second, pool.call("jobs_for_tests:process", [], LIMITS)}) == 3
+    pool.close()
+
+
+def test_calls_of_many_threads_share_the_workers(jobs):
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda n: (jobs("add", n, 1), jobs("process")), range(40)))
+    assert [value for value, _ in found] == list(range(1, 41))
+    assert len({process for _, process in found}) <= 2
+
+
+def test_a_job_can_be_begun_and_given_up(jobs):
+    pool = Workers(1)
+    begun = pool.start("jobs_for_tests:spin", [], LIMITS)
+    assert pool.start("jobs_for_tests:process", [], LIMITS, wait=False) is None, "the only worker is busy"
+    begun.give_up()
+    assert pool.call("jobs_for_tests:add", [1, 2], LIMITS) == 3
+    pool.close()
+
+
+def test_a_worker_ends_with_its_parent_however_that_ends():
+    program = (
+        "import sys, threading; from rag_r1.limited.workers import Limits, Workers\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "pool = Workers(1)\n"
+        "print(pool.call('jobs_for_tests:process', [], Limits(5.0)), flush=True)\n"
+        "pool.call('jobs_for_tests:wait', [], Limits(600.0))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+        worker = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
+        if Path(f"/proc/{worker}/stat").read_text().split()[2] == "Z":
+            break
+        time.sleep(0.02)
+    else:
+        assert not Path(f"/proc/{worker}").exists()
+
+
+def test_a_process_that_forks_has_workers_of_its_own(jobs):
+    pool = Workers(1)
+    here = pool.call("jobs_for_tests:process", [], LIMITS)
+    read, write = os.pipe()
+    if not (child := os.fork()):
+        try:
+            os.write(write, str(pool.call("jobs_for_tests:process", [], LIMITS)).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert int(os.read(read, 100)) != here == pool.call("jobs_for_tests:process", [], LIMITS)
+    os.close(read), os.close(write)
+    pool.close()
