@@ -24,12 +24,15 @@ from pydantic import BaseModel, Field
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Document, Failure
 from rag_r1.retriever_query import CallContext
-from rag_r1.serving.guards import WholeBodies
+from rag_r1.serving.guards import BodyRefused, WholeBodies
 from rag_r1.tools import Searcher
 from rag_r1.tools.function_tool import sent_in_context
+from rag_r1.tools.mcp_streams import TooMuch, check_message
 
 #: Sources of an answer, at most.
 _MOST_SOURCES = 20
+#: Largest body of a request.
+_MOST_BYTES = 1 << 20
 #: Failures of the infrastructure, after which there is nothing to tell but that.
 _FAILED = ("engine_failure", "tool_failure", "bad_row", "error")
 _Words = Annotated[str, Field(min_length=1, max_length=4000)]
@@ -124,8 +127,9 @@ def _told(record: Trajectory) -> Answered:
 def http_app(server: MCPServer, token: str | None) -> Any:
     """The server as an ASGI app with MCP's streamable HTTP at `/mcp`, for an address on this machine:
     requests with another Host or Origin are refused. With a token, requests must have it as their bearer
-    token. A body must arrive whole, within the limits of the chat server's (serving/guards.py)."""
-    app = WholeBodies(server.streamable_http_app(host="127.0.0.1"))
+    token. A body must arrive whole, within the limits of the chat server's (serving/guards.py), and have no
+    more bytes, values or levels than a question needs."""
+    app = WholeBodies(server.streamable_http_app(host="127.0.0.1"), _check_body)
     if token is None:
         return app
     wanted = f"Bearer {token}".encode()
@@ -140,3 +144,13 @@ def http_app(server: MCPServer, token: str | None) -> Any:
         await app(scope, receive, send)
 
     return guarded
+
+
+def _check_body(body: bytes) -> None:
+    """Refuse what the package mcp would make too many objects of, on the event loop."""
+    try:
+        if len(body) > _MOST_BYTES:
+            raise TooMuch(f"a message has more than {_MOST_BYTES >> 20} MiB")
+        check_message(body)
+    except TooMuch as error:
+        raise BodyRefused(413, "too_large", str(error)) from None

@@ -26,7 +26,7 @@ def printable_lines(text: str, longest: int = 2000) -> str:
 
 
 def print_error(error: BaseException | str) -> None:
-    """Print `error: ...` to stderr, as `printable_lines`; a fault of the disk with its file and the remedy."""
+    """Print `error: ...` to stderr, as `printable_lines`; one of the disk with its file and the remedy."""
     said = error if isinstance(error, str) else in_words(error)
     print(f"error: {printable_lines(said)}", file=sys.stderr)
 

@@ -132,6 +132,36 @@ async def test_beyond_the_questions_that_may_wait_a_question_is_refused():
     assert sorted(result.is_error for result in results) == [False] * 4 + [True]
 
 
+async def test_a_request_that_would_become_a_million_objects_is_refused_before_it_does(stub):
+    import httpx
+
+    from rag_r1.mcp_server import http_app
+
+    call = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"search","arguments":{"query":X}}}'
+    headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+    bodies = {
+        "values": "[" + "[]," * 100_000 + "1]",
+        "nested": "[" * 1000 + "]" * 1000,
+        "bytes": '"' + "x" * (2 << 20) + '"',
+        "honest": '"[{,"',
+    }
+    async with made(stub) as server:
+        transport = httpx.ASGITransport(http_app(server, None))
+        url = "http://127.0.0.1:8123/mcp"
+        async with server.session_manager.run(), httpx.AsyncClient(transport=transport) as client:
+            told = {
+                name: (await client.post(url, content=call.replace("X", body), headers=headers))
+                for name, body in bodies.items()
+            }
+    assert {name: answer.status_code for name, answer in told.items()} == {
+        "values": 413,
+        "nested": 413,
+        "bytes": 413,
+        "honest": 400,  # of no session
+    }
+    assert "nested more than 64 deep" in told["nested"].text and "session" in told["honest"].text
+
+
 async def test_over_http_it_wants_the_token_and_a_host_of_this_machine(stub, monkeypatch, capsys):
     import aiohttp
     import uvicorn

@@ -127,10 +127,10 @@ class Guard:
 
 class WholeBodies:
     """An ASGI layer for an app that is not ours: it gets a request when the body has arrived, within the
-    limits of this module."""
+    limits of this module. `check` is called with the whole body, and may raise BodyRefused."""
 
-    def __init__(self, app: ASGIApp):
-        self._app = app
+    def __init__(self, app: ASGIApp, check: Callable[[bytes], None] = lambda body: None):
+        self._app, self._check = app, check
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -142,6 +142,7 @@ class WholeBodies:
         try:
             while not arrived or arrived[-1].get("more_body"):
                 arrived.append(await arriving())
+            self._check(b"".join(message.get("body", b"") for message in arrived))
         except BodyRefused as refused:
             body = error_body(refused.code, refused.detail)
             return await JSONResponse(body, refused.status_code, {"Connection": "close"})(
