@@ -93,7 +93,7 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
         if config.get("rag_r1") is not None:
             OmegaConf.to_container(config.rag_r1, resolve=True)
         return config
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, RecursionError) as error:  # the last for deep nesting
         raise RecipeError(f"{recipe.name}: {error}") from error
 
 

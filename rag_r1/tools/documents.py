@@ -180,24 +180,26 @@ def _rows(folder: Path, files: list[Path], progress: bool, bad: list[str]) -> It
     DocumentsError when the reader was stopped at so many that the folder would take for ever."""
     stopped = 0
     bar = tqdm(total=len(files), desc="reading documents", unit="file", disable=not progress)
-    with bar, closing(read_ahead(files)) as readings:
-        for reading in readings:
-            bar.update()
-            name = _name(reading.path.relative_to(folder))
-            try:
-                rows = list(passages_of(name, reading.path, reading.document()))
-            except (UnreadableFile, OSError) as error:
-                bad.append(printable(f"{name}: {error}", _SHOWN))
-                stopped += isinstance(error, StoppedReading)
-                if stopped == _NAMED:
-                    listed = "".join(f"\n  {one}" for one in bad[-_NAMED:])
-                    raise DocumentsError(
-                        f"{folder}: reading was given up after {stopped} files that exceed its limits of "
-                        f"time or memory; remove them:{listed}"
-                    ) from None
-                continue
-            yield rows
-    workers.close()
+    try:
+        with bar, closing(read_ahead(files)) as readings:
+            for reading in readings:
+                bar.update()
+                name = _name(reading.path.relative_to(folder))
+                try:
+                    rows = list(passages_of(name, reading.path, reading.document()))
+                except (UnreadableFile, OSError) as error:
+                    bad.append(printable(f"{name}: {error}", _SHOWN))
+                    stopped += isinstance(error, StoppedReading)
+                    if stopped == _NAMED:
+                        listed = "".join(f"\n  {one}" for one in bad[-_NAMED:])
+                        raise DocumentsError(
+                            f"{folder}: reading was given up after {stopped} files that exceed its limits of "
+                            f"time or memory; remove them:{listed}"
+                        ) from None
+                    continue
+                yield rows
+    finally:
+        workers.close()
 
 
 def _fingerprint(folder: Path, files: list[Path]) -> str:

@@ -124,6 +124,7 @@ def test_a_folder_of_endless_files_is_given_up(tmp_path, impatient, monkeypatch)
         (tmp_path / f"{number}.html").write_bytes(ENDLESS_PAGES["tags"])
     with pytest.raises(DocumentsError, match=r"given up after 2 files.*\n  0.html.*\n  1.html"):
         index_folder(tmp_path, tmp_path / "out", False, skip_bad_files=True)
+    assert not list((tmp_path / "out").glob("corpus*"))
 
 
 @pytest.mark.parametrize("name", ["a\x1b[31m\x07.txt", "b\nc.txt", "d\u202etxt.txt", "e\u200b\x9b.txt"])
