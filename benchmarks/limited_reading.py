@@ -53,10 +53,10 @@ class _Here:
     """A job that is done when its result is wanted, in this process."""
 
     def __init__(self, job: str, arguments: list, limits: object, wait: bool = True):
-        self._arguments = arguments
+        self._job, self._arguments = getattr(pages, job.partition(":")[2]), arguments
 
     def result(self) -> list:
-        return pages.read(*self._arguments)
+        return self._job(*self._arguments)
 
     def give_up(self) -> None:
         pass

@@ -64,6 +64,20 @@ def read(path: str, ending: str) -> list[Any]:
     return [document.title, [[part.text, part.heading, part.page] for part in document.sections]]
 
 
+def read_all(files: list[list[str]]) -> list[list[Any]]:
+    """A job: `read` of several files, given as its arguments. For each `["", what it returns]`, or `[kind,
+    message]` of what it raises, where kind is `OSError` or the exception's name."""
+    found: list[list[Any]] = []
+    for path, ending in files:
+        try:
+            found.append(["", read(path, ending)])
+        except OSError as error:
+            found.append(["OSError", str(error)])
+        except (ValueError, RecursionError) as error:
+            found.append([type(error).__name__, str(error)[:2000]])
+    return found
+
+
 def within_limits(document: DocumentText) -> DocumentText:
     """The same. Raises UnreadableFile if it is too long."""
     if sum(len(section.text) for section in document.sections) > MAX_CHARS:

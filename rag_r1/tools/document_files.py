@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from rag_r1.limited.pages import (
     MAX_CHARS,
@@ -57,8 +58,8 @@ MEMORY, MEMORY_BYTE = 1 << 30, 8
 _HEADING = re.compile(r"#{1,6}\s+(\S.*)")
 _FENCE = re.compile(r"\s*(```|~~~)")
 
-#: Files of which the reading has begun, at most.
-_AHEAD = 8
+#: Files that a worker reads in one job if they have at most so many bytes, and jobs that are begun ahead.
+_TOGETHER, _SMALL_BYTES, _AHEAD = 32, 64 << 10, 4
 
 #: The processes that read HTML and PDF.
 workers = Workers()
@@ -75,50 +76,92 @@ def read_document(path: Path) -> DocumentText:
 
 def read_ahead(paths: Sequence[Path]) -> Iterator[Reading]:
     """The readings of files, in order; the workers are kept busy with the next ones meanwhile."""
-    ahead: deque[Reading] = deque()
+    ahead: deque[_Batch] = deque()
     try:
-        for path in paths:
-            ahead.append(Reading(path))
-            for reading in ahead:
-                reading.begin()
+        for first in range(0, len(paths), _TOGETHER):
+            ahead.append(_Batch(paths[first : first + _TOGETHER]))
+            for batch in ahead:
+                batch.begin()
             if len(ahead) == _AHEAD:
-                yield ahead.popleft()
+                yield from ahead[0].readings
+                ahead.popleft()
         while ahead:
-            yield ahead.popleft()
+            yield from ahead[0].readings
+            ahead.popleft()
+            for batch in ahead:
+                batch.begin()
     finally:
-        for reading in ahead:
-            reading.give_up()
+        for batch in ahead:
+            batch.give_up()
 
 
-class Reading:
-    """The reading of a file, which may have begun in a worker."""
+class _Batch:
+    """Consecutive files, of which a worker reads the small ones in one job. If that fails, each is read by
+    itself, within its own limits."""
 
-    def __init__(self, path: Path):
-        self.path, self._ending = path, path.suffix.lower()
-        self._limits: Limits | None = None
+    def __init__(self, paths: Sequence[Path]):
+        self.readings = [Reading(path, self) for path in paths]
         self._started: Started | None = None
+        self._found: dict[Reading, list[Any]] | None = None
+        self._small: list[Reading] = []
+        size = 0
+        for reading in self.readings:
+            if reading.ending in _PARSED:
+                with suppress(OSError):
+                    own = reading.path.stat().st_size
+                    if own <= _SMALL_BYTES:
+                        self._small.append(reading)
+                        size += own
+        self._limits = _limits(size)
 
     def begin(self) -> None:
-        """Begin it, if a worker is to do it and is idle. Raises nothing: `document` does."""
-        if self._ending in _PARSED and self._started is None:
-            with suppress(UnreadableFile, OSError):
+        """Begin it, if there is something to do and a worker is idle. Raises nothing."""
+        if self._small and self._started is None and self._found is None:
+            with suppress(OSError):
                 self._start(wait=False)
 
-    def document(self) -> DocumentText:
-        """The text. Raises UnreadableFile, and OSError if the file cannot be opened."""
-        if self._ending in _PARSED:
-            return self._parsed()
-        if self._ending not in READERS:
-            raise UnreadableFile(f"its name must end in one of {', '.join(READERS)}")
-        if self._size() > 4 * (MAX_CHARS + 1):  # more than UTF-8 or UTF-16 need
-            raise UnreadableFile(f"its text has more than {MAX_CHARS:,} characters: split it")
-        document = within_limits(DocumentText("", [Section(decoded(self.path.read_bytes()))]))
-        return document if self._ending == ".txt" else _markdown(document.sections[0].text)
+    def found(self, reading: Reading) -> list[Any] | None:
+        """What was read of a file: `["", value]`, or `[kind, message]` of an exception; None if nothing was.
+        Raises OSError if no process can be started."""
+        if self._found is None and reading in self._small:
+            if self._started is None:
+                self._start(wait=True)
+            started, self._started, self._found = self._started, None, {}
+            assert started is not None
+            with suppress(LimitError, JobError):
+                self._found = dict(zip(self._small, started.result(), strict=True))
+        return (self._found or {}).get(reading)
 
     def give_up(self) -> None:
         """End what was begun."""
         if self._started is not None:
             self._started.give_up()
+
+    def _start(self, wait: bool) -> None:
+        files = [[one.named(), one.ending] for one in self._small]
+        self._started = workers.start("rag_r1.limited.pages:read_all", [files], self._limits, wait)
+
+
+class Reading:
+    """The reading of a file, which may have been begun with others."""
+
+    def __init__(self, path: Path, batch: _Batch | None = None):
+        self.path, self.ending, self._batch = path, path.suffix.lower(), batch
+
+    def document(self) -> DocumentText:
+        """The text. Raises UnreadableFile, and OSError if the file cannot be opened."""
+        if self.ending in _PARSED:
+            return self._parsed()
+        if self.ending not in READERS:
+            raise UnreadableFile(f"its name must end in one of {', '.join(READERS)}")
+        if self._size() > 4 * (MAX_CHARS + 1):  # more than UTF-8 or UTF-16 need
+            raise UnreadableFile(f"its text has more than {MAX_CHARS:,} characters: split it")
+        document = within_limits(DocumentText("", [Section(decoded(self.path.read_bytes()))]))
+        return document if self.ending == ".txt" else _markdown(document.sections[0].text)
+
+    def named(self) -> str:
+        """The path as a job takes it: its bytes as Latin-1."""
+        return os.fsencode(self.path.absolute()).decode("latin-1")
 
     def _size(self) -> int:
         size = self.path.stat().st_size
@@ -126,26 +169,26 @@ class Reading:
             raise UnreadableFile(f"it has more than {MAX_FILE_BYTES >> 20} MiB: split it")
         return size
 
-    def _start(self, wait: bool) -> None:
-        size = self._size()
-        limits = Limits(CPU_S + CPU_S_MIB * size / (1 << 20), MEMORY + MEMORY_BYTE * size)
-        named = os.fsencode(self.path.absolute()).decode("latin-1")
-        self._started = workers.start("rag_r1.limited.pages:read", [named, self._ending], limits, wait)
-
     def _parsed(self) -> DocumentText:
-        if self._started is None:
-            self._start(wait=True)
-        assert self._started is not None
-        started, self._started = self._started, None
+        kind, value = (self._batch and self._batch.found(self)) or self._read_alone()
+        if kind:
+            raise OSError(value) if kind == "OSError" else UnreadableFile(value)
+        title, sections = value
+        return DocumentText(title, [Section(*one) for one in sections])
+
+    def _read_alone(self) -> tuple[str, Any]:
         try:
-            title, sections = started.result()
+            job = [self.named(), self.ending]
+            return "", workers.call("rag_r1.limited.pages:read", job, _limits(self._size()))
         except LimitError as error:
             raise StoppedReading(f"{error}: split it or save it in another format") from None
         except JobError as error:
-            if error.kind == "OSError":
-                raise OSError(str(error)) from None
-            raise UnreadableFile(str(error)) from None
-        return DocumentText(title, [Section(*one) for one in sections])
+            return error.kind, str(error)
+
+
+def _limits(size: int) -> Limits:
+    """Of files that have so many bytes in all."""
+    return Limits(CPU_S + CPU_S_MIB * size / (1 << 20), MEMORY + MEMORY_BYTE * size)
 
 
 def _markdown(text: str) -> DocumentText:
