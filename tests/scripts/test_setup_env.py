@@ -1,6 +1,7 @@
 """scripts/setup_env.sh and the scripts that read it, as bash runs them, on a machine made of stubs.
 
-Stubs are nvidia-smi, nvcc, and the environment's Python, which writes down what pip would install.
+Stubs are uname, nvidia-smi, nvcc, and the environment's Python and uv, which write down what they would
+install. test_installing.py runs the real pip and uv.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,28 @@ import pytest
 pytestmark = pytest.mark.slow  # each test runs the shell scripts
 
 ROOT = Path(__file__).resolve().parents[2]
-TOOLS = "bash sh env cat cksum sed grep awk head sort paste dirname readlink realpath nproc tail".split()
+TOOLS = (
+    "bash sh env cat cksum sed grep awk head sort paste dirname readlink realpath nproc tail timeout uname wc"
+).split()
 SMI = """case "$*" in
   *driver_version*) [ -n "{driver}" ] && echo "{driver}" ;;
   *compute_cap*) printf '%s\\n' {capabilities} ;;
   *) echo "GPU 0: Stub" ;;
+esac"""
+
+# pip cannot get uv here, and finds no version of torch by itself.
+PYTHON = """case "$*" in
+  -c*) ;;
+  *uv_like_pip.py*) shift; exec "$@" ;;
+  "-m pip install"*uv.lock.txt) exit 1 ;;
+  "-m pip install"*) echo "$@" "cuda=$CUDA_HOME archs=$FLASH_ATTN_CUDA_ARCHS jobs=$MAX_JOBS" >> {log} ;;
+  "-m pip"*) ;;
+  *) echo "python $* platform=$VERL_PLATFORM" ;;
+esac"""
+UV = """case "$*" in
+  --version) echo "uv {version}" ;;
+  "pip compile"*) echo "torch=={torch}" ;;
+  *) echo "uv $@" >> {log} ;;
 esac"""
 
 
@@ -39,19 +58,13 @@ class Machine:
             if found := shutil.which(tool):
                 (self.bin / tool).symlink_to(found)
         self.program("c++", "exit 0")
-        for name in ("rag-r1", "python"):
-            told = "[ $1 = -m ] && [ $2 = pip ]"
-            variables = '"cuda=$CUDA_HOME archs=$FLASH_ATTN_CUDA_ARCHS jobs=$MAX_JOBS"'
-            self.program(
-                name,
-                f'if {told}; then echo "$@" {variables} >> {self.log}; fi\n'
-                f'if [ "$1" != -c ] && ! {{ {told}; }}; then echo "{name} $* platform=$VERL_PLATFORM"; fi',
-                self.venv / "bin",
-            )
+        self.program("rag-r1", 'echo "rag-r1 $* platform=$VERL_PLATFORM"', self.venv / "bin")
+        self.program("python", PYTHON.format(log=self.log), self.venv / "bin")
 
     def program(self, name: str, text: str, folder: Path | None = None) -> Path:
         path = (folder or self.bin) / name
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # it may be a link to the machine's own program
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
         return path
@@ -65,6 +78,11 @@ class Machine:
         self.program("nvcc", told, self.folder / folder)
         return self
 
+    def uv(self, torch: str) -> Machine:
+        version = (ROOT / "requirements" / "uv.lock.txt").read_text().rpartition("==")[2].strip()
+        self.program("uv", UV.format(version=version, torch=torch, log=self.log), self.venv / "bin")
+        return self
+
     def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["bash", *command],
@@ -76,7 +94,7 @@ class Machine:
         )
 
     def installed(self) -> list[str]:
-        """The calls of pip so far."""
+        """What pip and uv were told to install so far."""
         return self.log.read_text().splitlines() if self.log.exists() else []
 
 
@@ -125,6 +143,107 @@ def test_dev_adds_the_tools_for_tests_and_serves_runs_as_well(machine: Machine):
 def test_a_word_that_it_does_not_know_is_refused(machine: Machine):
     done = machine.run("scripts/setup_env.sh", "--devv")
     assert done.returncode == 2 and "--devv" in done.stderr and not machine.installed()
+
+
+@pytest.mark.parametrize(
+    "system", ["Darwin arm64", "Linux aarch64", "MINGW64_NT-10.0 x86_64", "FreeBSD amd64"]
+)
+def test_another_system_is_refused_in_one_sentence(machine: Machine, system: str):
+    machine.program("uname", f'echo "{system}"')
+    done = machine.run("scripts/setup_env.sh")
+    assert done.returncode == 1 and not machine.installed()
+    assert done.stderr == (
+        f"setup: error: RAG-R1 installs on Linux x86-64, and this is {system}: use such a machine, a"
+        " linux/amd64 container or WSL 2\n"
+    )
+
+
+@pytest.mark.parametrize("libc", ["echo glibc 2.28", "echo undefined", "exit 1"])
+def test_a_c_library_without_wheels_is_refused_in_one_sentence(machine: Machine, libc: str):
+    machine.program("getconf", libc)
+    done = machine.run("scripts/setup_env.sh")
+    assert done.returncode == 1 and not machine.installed()
+    assert len(done.stderr.splitlines()) == 1 and "need glibc 2.31 or newer" in done.stderr
+
+
+def test_a_c_library_that_is_new_enough_is_accepted(machine: Machine):
+    for libc in ("glibc 2.31", "glibc 2.40", "glibc 3.0"):
+        machine.program("getconf", f"echo {libc}")
+        assert machine.run("scripts/setup_env.sh").returncode == 0
+        (machine.venv / ".rag-r1").unlink()
+
+
+def python_of(version: str, implementation: str = "cpython") -> str:
+    """A program that judges a condition on `sys` as a Python of another version would."""
+    code = f"""
+import sys, types
+fake = types.SimpleNamespace(
+    version_info=({version.replace(".", ", ")}, 0, "final", 0),
+    implementation=types.SimpleNamespace(name="{implementation}"), exit=sys.exit)
+condition = sys.argv[1].removeprefix("import sys; ")
+exec(condition, {{"sys": fake}})
+"""
+    return (
+        f'if [ "$1" = --version ]; then echo "Python {version}.0"; exit; fi\n'
+        f"exec {sys.executable} -c '{code}' \"$2\""
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "implementation"), [("3.10", "cpython"), ("3.13", "cpython"), ("3.11", "pypy")]
+)
+def test_another_python_is_refused_in_one_sentence(machine: Machine, version: str, implementation: str):
+    shutil.rmtree(machine.venv)
+    for name in ("python3", "python3.11", "python3.12"):
+        machine.program(name, python_of(version, implementation))
+    done = machine.run("scripts/setup_env.sh")
+    assert done.returncode == 1 and not machine.venv.exists()
+    assert done.stderr == (
+        "setup: error: RAG-R1 needs Python 3.11 or 3.12, and none was found (tried: python3.11 python3.12"
+        " python3): install python3.11 and its venv module, or name one, PYTHON=<path>\n"
+    )
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12"])
+def test_the_first_python_that_fits_makes_the_environment(machine: Machine, version: str):
+    shutil.rmtree(machine.venv)
+    machine.program("python3.11", "exit 127")  # as a shim of a version that is not chosen
+    asked = f'if [ "$1 $2" = "-m venv" ]; then echo "made by {version}"; exit 1; fi\n'
+    machine.program("python3.12", asked + python_of("3.12") if version == "3.12" else "exit 127")
+    machine.program("python3", asked + python_of(version))
+    done = machine.run("scripts/setup_env.sh")
+    assert f"made by {version}" in done.stdout and f"with Python {version}.0" in done.stderr
+    assert "apt install python3-venv" in done.stderr
+
+
+def test_an_environment_of_another_python_is_refused_in_one_sentence(machine: Machine):
+    machine.program("python", python_of("3.13"), machine.venv / "bin")
+    done = machine.run("scripts/setup_env.sh")
+    assert done.returncode == 1 and not machine.installed()
+    assert done.stderr == (
+        f"setup: error: RAG-R1 needs Python 3.11 or 3.12, and the environment {machine.venv} has Python"
+        " 3.13.0: remove it, or name another folder, VENV=<folder>\n"
+    )
+
+
+def test_the_gpu_list_is_installed_by_uv_where_it_answers_and_flash_attn_by_pip(gpu_machine: Machine):
+    gpu_machine.uv("2.11.0")
+    assert gpu_machine.run("scripts/setup_env.sh").returncode == 0
+    lock, ours, flash = gpu_machine.installed()
+    assert lock.startswith("uv pip install ") and "--no-deps" in lock
+    assert "gpu.lock.txt torch==2.11.0" in lock and "cuda-torch" not in lock
+    assert ours.startswith("uv pip install ") and f"-e {gpu_machine.folder}" in ours
+    assert flash.startswith("-m pip install ") and "flash-attn==2.8.3" in flash
+
+
+def test_a_cpu_environment_hides_gpus_and_a_gpu_environment_does_not(gpu_machine: Machine):
+    own = 'source scripts/setup_env.sh\necho "${CUDA_VISIBLE_DEVICES-all}"\n'
+    (gpu_machine.folder / "own.sh").write_text(own)
+    assert gpu_machine.run("own.sh", RAG_R1_PLATFORM="cpu").stdout == "\n"
+    assert gpu_machine.run("own.sh").stdout == "all\n"
+    left_over = {"VERL_PLATFORM": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    assert gpu_machine.run("own.sh", **left_over).stdout == "all\n"
+    assert gpu_machine.run("own.sh", CUDA_VISIBLE_DEVICES="2").stdout == "2\n"
 
 
 def test_the_demo_on_a_gpu_machine_stays_on_the_cpu(gpu_machine: Machine):
