@@ -109,12 +109,21 @@ _rag_r1_pip_install() {
   "$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off "$@"
 }
 
+# In bash, since some versions of awk wait for a whole block of lines.
 _rag_r1_progress() {
-  awk -v logfile="$log" '{ print >> logfile; fflush(logfile) }
-    /^(Collecting|Requirement already)/ { printf "\r  %-60s", ++n " packages looked up"; fflush() }
-    /^ Downloaded / { printf "\r  %-60s", "downloaded " $2; fflush() }
-    /^(Installing collected|Prepared) / { printf "\r  %-60s", "installing"; fflush() }
-    END { printf "\r  %-60s\n", "" }' >&2
+  local line looked=0 large=0 here=0 shown=""
+  while IFS= read -r line; do
+    printf '%s\n' "$line" >> "$log"
+    case $line in
+      "Collecting "* | "Requirement already"*) looked=$((looked + 1)) && shown="$looked packages looked up" ;;
+      "Downloading "*"iB)") large=$((large + 1)) && shown="$here of $large large packages downloaded" ;;
+      " Downloaded "*) here=$((here + 1)) && shown="$here of $large large packages downloaded" ;;
+      "Installing collected"* | "Prepared "*) shown="installing" ;;
+      *) continue ;;
+    esac
+    printf '\r  %-50s' "$shown" >&2
+  done
+  [ -z "$shown" ] || printf '\r  %-50s\r' "" >&2
 }
 
 # Says what stopped the installer, from the log's lines from number $1 on.

@@ -2,10 +2,11 @@
 
     python scripts/uv_like_pip.py UV pip install ...
 
-Where to find packages is a matter of the machine: its mirror, a folder of wheels, its certificate, its proxy.
-pip is told in configuration files (of the machine, the user, the environment) and in variables, and uv reads
-neither. This script asks pip itself (`pip config list`), sets uv's own variables to match, and becomes uv.
-What those variables say already stays. Indexes are merged as pip merges them: the best version of all counts.
+Where to find packages is a matter of the machine: its mirror, a folder of wheels, its certificate, its
+proxy. pip is told in configuration files (of the machine, the user, the environment) and in variables, and
+uv reads neither. This script asks pip itself (`pip config list`), sets uv's own variables to match, and
+becomes uv. What those variables say already stays. Indexes are merged as pip merges them: the best version
+of all counts.
 
 It is run by the environment's Python, whose pip counts. The standard library is all that it needs.
 """

@@ -1,9 +1,9 @@
 """Package indexes in one local server, with small wheels made on the spot, for the tests of the installation.
 
 The server answers plain requests (`http://127.0.0.1:PORT/simple/`) and is an HTTPS proxy: with HTTPS_PROXY
-set to its address and its certificate trusted, every host that pip or uv asks for is this server, so they can
-be run as on a machine with nothing configured. What it has is laid below prefixes of the path: `simple` is
-the default index of both, `whl/cpu` that of uv's `--torch-backend cpu`. Other prefixes are free.
+set to its address and its certificate trusted, every host that pip or uv asks for is this server, so they
+can be run as on a machine with nothing configured. What it has is laid below prefixes of the path: `simple`
+is the default index of both, `whl/cpu` that of uv's `--torch-backend cpu`. Other prefixes are free.
 """
 
 from __future__ import annotations

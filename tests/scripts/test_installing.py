@@ -1,7 +1,7 @@
 """scripts/install.sh with the real pip and uv, environments of its own, and indexes with a few small wheels.
 
-The indexes are stubs (stub_index.py), PyTorch's own among them: uv asks for the address that it has built in,
-and a proxy answers. Scripts, pip and uv are real.
+The indexes are stubs (stub_index.py), PyTorch's own among them: uv asks for the address that it has built
+in, and a proxy answers. Scripts, pip and uv are real.
 """
 
 from __future__ import annotations

@@ -1,0 +1,132 @@
+"""Seconds that an installation takes: pip against uv, with nothing cached and again from the cache.
+
+    python benchmarks/installation.py                     # the four of them, one after the other
+    python benchmarks/installation.py --pypi-only --demo  # from nothing to the demo's picture
+
+Each row is one `scripts/setup_env.sh` into a new environment, from the interpreter to the editable
+installation of this clone. Caches of pip and uv lie in a folder of the benchmark's own: the first run of an
+installer finds it empty, the second finds what the first has left. `--pypi-only` hides pip's configuration,
+so that the Python Package Index is all there is. `--demo` adds `bash train_grpo.sh` in a fresh clone of the
+last commit, with empty caches: the seconds until its picture is there. Everything is removed afterwards.
+Downloads go through this machine's network; its share of the seconds is not told apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+GB = 1e9
+
+
+def environment(work: Path, pypi_only: bool, **more: str) -> dict[str, str]:
+    """This process's variables, without an active environment, with caches below ``work``."""
+    hidden = {"VIRTUAL_ENV", "PYTHONPATH", "VENV", "RAG_R1_INSTALLER"}
+    if pypi_only:
+        hidden |= {name for name in os.environ if name.startswith(("PIP_", "UV_")) and name != "PIP_CERT"}
+        more["PIP_CONFIG_FILE"] = os.devnull
+    kept = {name: value for name, value in os.environ.items() if name not in hidden}
+    caches = {"UV_CACHE_DIR": str(work / "uv-cache"), "PIP_CACHE_DIR": str(work / "pip-cache")}
+    return {**kept, **caches, "RAG_R1_PLATFORM": "cpu", **more}
+
+
+def run(command: list[str], folder: Path, variables: dict[str, str]) -> tuple[float, str]:
+    """Seconds, and what was said; ends the benchmark if the command fails."""
+    started = time.perf_counter()
+    done = subprocess.run(
+        command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    seconds = time.perf_counter() - started
+    if done.returncode:
+        sys.exit(f"error: {' '.join(command)} ended with status {done.returncode}\n{done.stdout[-2000:]}")
+    return seconds, done.stdout
+
+
+def size(folder: Path) -> float:
+    """GB on disk; a file with several names counts once, and counts here even if a cache has it, too."""
+    seen: dict[tuple[int, int], int] = {}
+    for path in folder.rglob("*"):
+        if not path.is_symlink() and path.is_file():
+            status = path.stat()
+            seen[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(seen.values()) / GB
+
+
+def machine() -> str:
+    text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    load = os.getloadavg()[0]
+    processor = model[1] if model else "an unknown processor"
+    return f"{os.cpu_count()} cores of {processor}, {datetime.date.today()}, load {load:.1f} at the start"
+
+
+def torch_of(said: str) -> str:
+    found = re.search(r"torch=+([^;)\s]+)", said)
+    return found[1] if found else "?"
+
+
+def installation(work: Path, installer: str, cached: str, pypi_only: bool) -> str:
+    """One row: an environment is made, measured and removed."""
+    venv = work / "venv"
+    variables = environment(work, pypi_only, VENV=str(venv), RAG_R1_INSTALLER=installer)
+    seconds, said = run(["bash", str(ROOT / "scripts" / "setup_env.sh")], work, variables)
+    used = re.search(rf"into {re.escape(str(venv))} with (\w+)", said)
+    row = f"| {used[1] if used else '?'} | {cached} | {torch_of(said)} | {seconds:.0f} | {size(venv):.1f} |"
+    shutil.rmtree(venv)
+    return row
+
+
+def demo(work: Path, pypi_only: bool) -> str:
+    """One row: from a fresh clone and empty caches to the picture."""
+    clone = work / "clone"
+    started = time.perf_counter()
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    variables = environment(work / "fresh", pypi_only)
+    installed, said = run(["bash", "scripts/setup_env.sh"], clone, variables)
+    run(["bash", "train_grpo.sh"], clone, variables)
+    seconds = time.perf_counter() - started
+    picture = clone / "outputs" / "demo" / "grpo" / "report.png"
+    if not picture.is_file():
+        sys.exit(f"error: the demo ended without {picture}")
+    return f"| {torch_of(said)} | {installed:.0f} | {seconds - installed:.0f} | {seconds:.0f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--installers", nargs="*", default=["uv", "pip"], choices=["uv", "pip"])
+    parser.add_argument("--pypi-only", action="store_true", help="hide pip's configuration")
+    parser.add_argument("--demo", action="store_true", help="also the demo, from nothing to its picture")
+    parser.add_argument(
+        "--work", type=Path, help="where there is space for 20 GB (default: a temporary folder)"
+    )
+    options = parser.parse_args()
+    print(machine(), flush=True)
+    work = Path(tempfile.mkdtemp(prefix="rag-r1-installation-", dir=options.work))
+    try:
+        if options.installers:
+            print("\n| installer | cache | torch | seconds | GB on disk |\n|---|---|---|---|---|", flush=True)
+        for installer in options.installers:
+            for cached in ("empty", "filled"):
+                print(installation(work, installer, cached, options.pypi_only), flush=True)
+            for cache in ("uv-cache", "pip-cache"):
+                shutil.rmtree(work / cache, ignore_errors=True)
+        if options.demo:
+            print("\n| torch | installation, s | demo, s | together, s |\n|---|---|---|---|", flush=True)
+            print(demo(work, options.pypi_only), flush=True)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
