@@ -98,13 +98,11 @@ _rag_r1_setup() {
     _rag_r1_say "done"
   fi
   export VIRTUAL_ENV="$venv" PATH="$venv/bin:$PATH" RAG_R1_PLATFORM="$platform"
-  # veRL relies on nvidia-smi, and would turn trainer.device=cpu into cuda on a machine that has it. torch may be the CUDA
-  # build here, too (scripts/install.sh), so GPUs are hidden.
+  # veRL relies on nvidia-smi, and would turn trainer.device=cpu into cuda on a machine that has it.
   if [ "$platform" = cpu ]; then
-    export VERL_PLATFORM=cpu CUDA_VISIBLE_DEVICES=""
+    export VERL_PLATFORM=cpu
   elif [ "${VERL_PLATFORM:-}" = cpu ]; then
     unset VERL_PLATFORM
-    [ -n "${CUDA_VISIBLE_DEVICES:-}" ] || unset CUDA_VISIBLE_DEVICES
   fi
 }
 

@@ -60,7 +60,8 @@ class Project:
         )
         shutil.copytree(empty_venv, self.venv, symlinks=True)
         self.bin = folder / "bin"
-        self.program("timeout", 'shift; exec /usr/bin/timeout 3 "$@"')  # instead of 20 seconds
+        self.limits = folder / "limits"
+        self.program("timeout", f'echo "$1" >> {self.limits}; shift; exec /usr/bin/timeout 3 "$@"')
         self.configuration = {
             "PIP_CONFIG_FILE": "/dev/null",
             "PIP_CERT": str(index.authority.file),
@@ -183,10 +184,12 @@ def test_pips_index_replaces_the_default_one(project: Project):
 
 def test_without_one_uv_finds_pytorchs_own_index_and_takes_torch_alone_from_it(project: Project):
     project.index.add("whl/cpu", "torch", "2.13.0+cpu")
-    project.index.add("whl/cpu", "tiny", "1.0+other")
+    project.index.add("simple", "torchdata", "1.0")  # which uv would look for in PyTorch's index
+    project.write("requirements/cpu.lock.txt", "tiny==1.0\ntorch==2.13.0\ntorchdata==1.0\n")
     done = project.setup()
     assert done.returncode == 0, project.said(done)
-    assert project.installed() == CPU and "with uv (torch==2.13.0+cpu" in done.stderr
+    assert project.installed() == {**CPU, "torchdata": "1.0"}
+    assert "with uv (torch==2.13.0+cpu" in done.stderr
     assert {path for path in project.index.asked if path.startswith("whl/")} == {"whl/cpu/torch"}
 
 
@@ -202,6 +205,7 @@ def test_where_that_index_does_not_answer_torch_of_pypi_comes_with_its_libraries
     assert project.installed() == CUDA
     assert LARGER in done.stderr and "with uv" in done.stderr
     assert "whl/cpu/torch" in project.index.asked, "PyTorch's own index comes before"
+    assert project.limits.read_text() == "20\n"
 
 
 @pytest.mark.full
