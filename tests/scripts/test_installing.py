@@ -184,11 +184,11 @@ def test_pips_index_replaces_the_default_one(project: Project):
 
 def test_without_one_uv_finds_pytorchs_own_index_and_takes_torch_alone_from_it(project: Project):
     project.index.add("whl/cpu", "torch", "2.13.0+cpu")
-    project.index.add("simple", "torchdata", "1.0")  # which uv would look for in PyTorch's index
-    project.write("requirements/cpu.lock.txt", "tiny==1.0\ntorch==2.13.0\ntorchdata==1.0\n")
+    project.index.add("simple", "torchao", "1.0")  # which uv would look for in PyTorch's index
+    project.write("requirements/cpu.lock.txt", "tiny==1.0\ntorch==2.13.0\ntorchao==1.0\n")
     done = project.setup()
     assert done.returncode == 0, project.said(done)
-    assert project.installed() == {**CPU, "torchdata": "1.0"}
+    assert project.installed() == {**CPU, "torchao": "1.0"}
     assert "with uv (torch==2.13.0+cpu" in done.stderr
     assert {path for path in project.index.asked if path.startswith("whl/")} == {"whl/cpu/torch"}
 
