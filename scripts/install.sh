@@ -20,8 +20,8 @@
 # on the Python Package Index.
 
 # Downloads, and size on disk, of the CPU environment: docs/guides/installing.md has the measurement.
-_rag_r1_size="1.0 GB to download, 3.0 GB on disk"
-_rag_r1_size_pypi="3.0 GB to download and 7.1 GB on disk, instead of 1.0 and 3.0"
+_rag_r1_size="0.9 GB to download, 3.5 GB on disk"
+_rag_r1_size_pypi="3.4 GB to download and 7.5 GB on disk, instead of 0.9 and 3.5"
 _rag_r1_patience=20 # seconds
 
 # Puts the path of uv into $uv; empty: pip does its work.

@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 LARGER = (
-    "the CUDA build of the Python Package Index is taken: 3.0 GB to download and 7.1 GB on disk, instead of"
+    "the CUDA build of the Python Package Index is taken: 3.4 GB to download and 7.5 GB on disk, instead of"
 )
 METADATA = "Metadata-Version: 2.1\nName: rag-r1\nVersion: 0.1.0\n"
 BACKEND = f"""
@@ -338,7 +338,7 @@ def test_a_full_disk_is_named_with_what_is_needed(project: Project, told: str):
     )
     (project.venv / "bin" / "uv").chmod(0o755)
     done = project.setup()
-    assert done.returncode == 1 and "no space is left" in done.stderr and "3.0 GB on disk" in done.stderr
+    assert done.returncode == 1 and "no space is left" in done.stderr and "3.5 GB on disk" in done.stderr
     assert "UV_CACHE_DIR" in done.stderr
 
 
