@@ -7,7 +7,7 @@
 # everything is installed once, in the first of these ways that applies:
 #
 #   way          installer   is told                                         applies if
-#   there        uv or pip   what pip is configured with                     the environment has a CPU build already
+#   there        uv or pip   what pip is configured with                     the environment has either build already
 #   configured   uv          pip's indexes, find-links and constraints       that finds a CPU build
 #   pytorch      uv          the same; for torch alone --torch-backend cpu   PyTorch's own index, which uv knows by itself,
 #                                                                            has one and answers within 20 s
@@ -74,7 +74,7 @@ _rag_r1_choose_way() {
     return 0
   fi
   there=$("$venv/bin/python" -c 'from importlib import metadata; print(metadata.version("torch"))' 2>/dev/null) || there=""
-  if [[ "$there" == "$version+cpu"* ]]; then
+  if [[ "$there" == "$version" || "$there" == "$version+cpu"* ]]; then
     way=there answer=$there
   elif [[ "$answer" == "$version+cpu"* ]]; then
     way=configured
@@ -133,7 +133,7 @@ _rag_r1_explain() {
   python=$("$venv/bin/python" -c 'import sys; print("Python %d.%d" % sys.version_info[:2])' 2>/dev/null) || python=Python
   grep -E '^ *(ERROR|error|cause|hint):' <<< "$text" | tail -8 >&2
   if grep -qE 'No space left|os error 28|Errno 28|quota exceeded' <<< "$text"; then
-    _rag_r1_fail "no space is left on the disk (here: ${_rag_r1_size_now:-15 GB and more on disk})" \
+    _rag_r1_fail "no space is left on the disk (the environment: ${_rag_r1_size_now:-15 GB on a GPU machine, else 8})" \
       "free some, or name another disk: VENV for the environment, UV_CACHE_DIR or PIP_CACHE_DIR for downloads, TMPDIR"
   elif grep -qE 'Failed to fetch|error sending request|connection broken by|Temporary failure in name|timed out' <<< "$text"; then
     _rag_r1_fail "the package index cannot be reached" \
@@ -157,15 +157,17 @@ _rag_r1_install() {
   lists=(-r "$root/requirements/$platform.lock.txt")
   if [ "$platform" = gpu ]; then
     _rag_r1_say "installing the GPU environment into $venv with $installer (first use: 15 minutes and more, about 15 GB)"
+  elif [ "$way" = there ]; then
+    _rag_r1_say "bringing the CPU environment in $venv up to date with $installer ($torch)"
   elif [ "$way" = pypi ]; then
     _rag_r1_size_now=$_rag_r1_size_pypi
-    lists+=(-r "$root/requirements/cpu-cuda-torch.lock.txt")
     _rag_r1_say "no CPU build of torch was found, so the CUDA build of the Python Package Index is taken: $_rag_r1_size_pypi"
     _rag_r1_say "installing the CPU environment into $venv with $installer ($torch)"
   else
     _rag_r1_size_now=$_rag_r1_size
     _rag_r1_say "installing the CPU environment into $venv with $installer ($torch; $_rag_r1_size)"
   fi
+  if [ "$platform" = cpu ] && [[ "$torch" != *+cpu* ]]; then lists+=(-r "$root/requirements/cpu-cuda-torch.lock.txt"); fi
   [ "$mode" != --dev ] || lists+=(-r "$root/requirements/dev.lock.txt")
   [ "$installer" != uv ] || compile=(--compile-bytecode) # as pip does
   if [ "$way" = pytorch ]; then _rag_r1_add --no-deps --torch-backend cpu "$torch" || return 1; fi

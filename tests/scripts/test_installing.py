@@ -246,16 +246,23 @@ def test_another_installer_is_refused(project: Project):
 
 
 @pytest.mark.full
-def test_an_environment_with_a_cpu_build_keeps_it_when_other_packages_change(
-    project: Project, tmp_path: Path
+@pytest.mark.parametrize("build", [CPU, CUDA])
+def test_an_environment_keeps_its_build_of_torch_when_other_packages_change(
+    project: Project, tmp_path: Path, build: dict[str, str]
 ):
     links = wheels(tmp_path / "wheels", ("torch", "2.13.0+cpu"))
-    assert project.setup(PIP_FIND_LINKS=str(links)).returncode == 0
+    first, second = (
+        ({"PIP_FIND_LINKS": str(links)}, {}) if build is CPU else ({}, {"PIP_FIND_LINKS": str(links)})
+    )
+    assert project.setup(**first).returncode == 0
     project.index.add("simple", "tiny", "1.1")
     project.write("requirements/cpu.lock.txt", "tiny==1.1\ntorch==2.13.0\n")
-    done = project.setup()
+    project.index.asked.clear()
+    done = project.setup(**second)
     assert done.returncode == 0, project.said(done)
-    assert project.installed() == {**CPU, "tiny": "1.1"} and LARGER not in done.stderr
+    assert project.installed() == {**build, "tiny": "1.1"}
+    assert LARGER not in done.stderr and "up to date with uv" in done.stderr
+    assert "whl/cpu/torch" not in project.index.asked
 
 
 def test_an_environment_made_by_pip_is_brought_up_to_date_in_place_and_only_once(
