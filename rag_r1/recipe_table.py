@@ -1,35 +1,26 @@
-"""`python -m rag_r1.recipe_table`: every shipped recipe as it is composed, with its dtype, whether
-adapters are merged, its learning rates, and the memory that is calculated for it (preflight/memory.py).
+"""`rag-r1 recipes table`: every shipped recipe as it is composed, with its dtype, whether adapters are
+merged, its learning rates, and the memory that is calculated for it (preflight/memory.py).
 
 The tables in the recipes' READMEs are printed by this command, one for each folder, and a test composes the
-recipes again and compares. `--recipe`, `--size` and overrides answer the same for a run of one's own:
-
-    python -m rag_r1.recipe_table --recipe recipes/agentic_rag/grpo_lora --size 32B \\
-        trainer.n_gpus_per_node=2 actor_rollout_ref.rollout.tensor_model_parallel_size=2
+recipes again and compares.
 """
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from omegaconf import DictConfig
 
-from rag_r1.command_line import Arguments, Overrides, argument, read_arguments
 from rag_r1.preflight.adapters import adapter_rank
 from rag_r1.preflight.cluster import gpus, needs_critic
 from rag_r1.preflight.memory import SHAPES, Memory, memory_of, sft_memory_of
-from rag_r1.train import RECIPES, Recipe, RecipeError, compose_recipe
+from rag_r1.recipe_files import Recipe, RecipeError, shipped_names
 
 _COLUMNS = (
     "recipe", "model", "`model_dtype`", "LoRA", "learning rate", "GPUs", "update, GB", "vLLM's weights, GB",
     "rows in its cache", "host, GB",
 )  # fmt: skip
-_BASES = re.compile(r"^\s*- /(?:ppo_trainer|sft_trainer_engine)\s*$", re.MULTILINE)
-_FRAGMENTS = re.compile(r"^\s*- /([\w/]+)\s*$", re.MULTILINE)
 #: The sizes of the models that recipes are for, by the beginning of their name; 7B for the others.
 _SIZES = {
     "agentic_r/agent_demo": "demo",
@@ -44,18 +35,9 @@ _SIZES = {
 Compose = Callable[[str, Sequence[str]], DictConfig]
 
 
-def trainings(folder: Path = RECIPES) -> list[str]:
-    """The names of all recipes that train: veRL's trainer is in their defaults, or in a fragment's."""
-
-    def trains(path: Path) -> bool:
-        text = path.read_text(encoding="utf-8")
-        if _BASES.search(text):
-            return True
-        fragments = (folder / f"{name}.yaml" for name in _FRAGMENTS.findall(text))
-        return any(trains(fragment) for fragment in fragments if fragment.is_file())
-
-    names = (path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("[!_]*.yaml"))
-    return sorted(name for name in names if trains(folder / f"{name}.yaml"))
+def trainings() -> list[str]:
+    """The names of the shipped recipes that train a policy."""
+    return shipped_names("train", "sft")
 
 
 def size_for(name: str) -> str:
@@ -127,38 +109,15 @@ def tables(compose: Compose, folders: Sequence[str] = ()) -> Iterator[tuple[str,
         yield folder, table(rows)
 
 
-class TableArguments(Arguments):
-    """Which recipe, and with which model; without a recipe all that are shipped."""
-
-    recipe: str | None = argument("one recipe instead of all", default=None)
-    size: Literal[tuple(SHAPES)] | None = argument(
-        "of the model: a Qwen2.5, unless it says otherwise (default: the recipe's)", default=None
-    )
-    overrides: Overrides = argument("any key of veRL or of `rag_r1:`, for --recipe", "key=value", default=[])
+def print_tables(compose: Compose) -> None:
+    """Prints the table of each folder. Raises RecipeError for a recipe that cannot be composed."""
+    for folder, text in tables(compose):
+        print(f"## {folder or 'demo'}\n\n{text}\n", flush=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the tables. Returns 1 if a recipe cannot be composed."""
-    given = read_arguments(
-        TableArguments, arguments, prog="python -m rag_r1.recipe_table", description=__doc__
-    )
-
-    def compose(name: str, overrides: Sequence[str]) -> DictConfig:
-        return compose_recipe(Recipe.find(name), overrides)
-
-    try:
-        if given.recipe is None:
-            for folder, text in tables(compose):
-                print(f"## {folder or 'demo'}\n\n{text}\n", flush=True)
-            return 0
-        config = compose(given.recipe, given.overrides)
-    except RecipeError as fault:
-        print(f"error: {fault}", file=sys.stderr)
-        return 1
-    name = Recipe.find(given.recipe).name
-    print(table([row(f"`{name}`", config, given.size or size_for(name))]))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def print_row(recipe: Recipe, config: DictConfig, size: str | None) -> None:
+    """Prints the line of one recipe; `size`: None for the model that it is for. Raises RecipeError for a size
+    that is not known."""
+    if size is not None and size not in SHAPES:
+        raise RecipeError(f"--size {size}: the sizes that are known are {', '.join(SHAPES)}")
+    print(table([row(f"`{recipe.name}`", config, size or size_for(recipe.name))]))

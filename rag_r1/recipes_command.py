@@ -22,6 +22,10 @@ from rag_r1.subcommands import run
 COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("rag_r1.recipes_command:list_recipes", "the shipped recipes, by the command that takes them"),
     "show": ("rag_r1.recipes_command:show", "the file of a recipe; --composed: with all that it builds on"),
+    "table": (
+        "rag_r1.recipes_command:table",
+        "dtype, adapters, learning rates and calculated memory, of all that train or of one",
+    ),
     "copy": ("rag_r1.recipes_command:copy", "copy a recipe into a file of your own, ready to be changed"),
     "path": ("rag_r1.recipes_command:path", "the folder of the recipes, or the file of one"),
 }
@@ -91,6 +95,43 @@ def show(arguments: Sequence[str]) -> int:
     from rag_r1.train import compose_recipe
 
     print(OmegaConf.to_yaml(compose_recipe(recipe, args.overrides)), end="")
+    return 0
+
+
+class TableArguments(Arguments):
+    """Which recipe, and for which model; without a recipe, all that are shipped."""
+
+    recipe: str | None = argument("one recipe instead of all", default=None)
+    size: str | None = argument(
+        "of the model, e.g. 32B; a Qwen2.5, unless it says otherwise (default: the recipe's)", default=None
+    )
+    overrides: CheckedOverrides = argument("with --recipe: changes", "key=value", default=[])
+
+
+_TABLE_EPILOG = """\
+example, for two GPUs:
+  rag-r1 recipes table --recipe agentic_rag/grpo_lora --size 32B trainer.n_gpus_per_node=2
+"""
+
+
+def table(arguments: Sequence[str]) -> int:
+    """Print the tables of the recipes' READMEs, or the line of one recipe with changes."""
+    given = read_arguments(
+        TableArguments,
+        arguments,
+        prog="rag-r1 recipes table",
+        description="Compose recipes, and print their dtype, adapters, learning rates, and the memory that is"
+        " calculated for them.",
+        epilog=_TABLE_EPILOG,
+    )
+    from rag_r1.recipe_table import print_row, print_tables
+    from rag_r1.train import compose_recipe
+
+    if given.recipe is None:
+        print_tables(lambda name, overrides: compose_recipe(Recipe.find(name), overrides))
+    else:
+        recipe = Recipe.find(given.recipe)
+        print_row(recipe, compose_recipe(recipe, given.overrides), given.size)
     return 0
 
 

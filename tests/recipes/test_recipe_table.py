@@ -7,10 +7,10 @@ import torch
 from composed_recipes import compose_quickly, composed
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from rag_r1 import recipe_table
+from rag_r1 import recipes_command
 from rag_r1.preflight.memory import CONTEXTS, SHAPES, memory_of, trained_bytes
+from rag_r1.recipe_files import RECIPES
 from rag_r1.recipe_table import folder_of, tables, trainings
-from rag_r1.train import RECIPES
 
 FOLDERS = sorted({folder_of(name) for name in trainings()})
 #: Millions of parameters, from the models' cards.
@@ -27,7 +27,7 @@ def test_every_recipe_that_trains_is_found_and_no_fragment_is():
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_readme_of_each_folder_has_the_table_of_its_recipes(folder):
-    """If this fails: python -m rag_r1.recipe_table"""
+    """If this fails: rag-r1 recipes table"""
     ((_, text),) = tables(compose_quickly, [folder])
     readme = (RECIPES / folder / "README.md").read_text(encoding="utf-8")
     assert text in readme, f"recipes/{folder}/README.md must have\n{text}"
@@ -129,9 +129,11 @@ def test_the_one_point_that_was_measured_is_above_the_calculated_by_what_the_doc
 
 @pytest.mark.slow
 def test_the_command_prints_one_recipe_with_a_size_and_overrides(capsys):
-    words = ["--recipe", "recipes/agentic_rag/grpo_lora", "--size", "14B", "trainer.n_gpus_per_node=2"]
-    assert recipe_table.main(words) == 0
+    words = ["table", "--recipe", "agentic_rag/grpo_lora", "--size", "14B", "trainer.n_gpus_per_node=2"]
+    assert recipes_command.main(words) == 0
     *_, line = capsys.readouterr().out.strip().splitlines()
     assert line.startswith("| `agentic_rag/grpo_lora` | 14B | bf16 | rank 4, not merged | 1e-4 | 2 |")
-    assert recipe_table.main(["--recipe", "recipes/nowhere"]) == 1
+    assert recipes_command.main(["table", "--recipe", "recipes/nowhere"]) == 1
     assert "there is no recipe" in capsys.readouterr().err
+    assert recipes_command.main(["table", "--recipe", "demo/grpo", "--size", "5B"]) == 1
+    assert "the sizes that are known are 1.5B, 3B" in capsys.readouterr().err

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tomllib
 import venv
 from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 
-import tomllib
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
