@@ -4,13 +4,14 @@
     python benchmarks/limited_reading.py --files 2000 --rounds 3
 
 Both read the same files with the same code (rag_r1/limited/pages.py), in turns; before the first round each
-reads them once. Prints the seconds of each round and the ratio of the medians. A worker's start is part of
-its time.
+reads them once. Prints the seconds of each round and the ratio of the medians, also of the processor time of
+all processes. A worker's start is part of its time.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import statistics
 import sys
 import tempfile
@@ -36,17 +37,26 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         print(f"{given.files:,} files: {_write(Path(folder) / 'docs', given.files)}")
         seconds: dict[str, list[float]] = {"in this process": [], "in workers": []}
+        processor: dict[str, list[float]] = {name: [] for name in seconds}
         for number in range(given.rounds + 1):
             for name, start in (("in this process", _Here), ("in workers", limited)):
                 document_files.workers.start = start  # type: ignore[assignment, method-assign]
-                started = time.perf_counter()
+                started, spent = time.perf_counter(), _processor_s()
                 corpus = index_folder(Path(folder) / "docs", Path(folder) / f"{name}-{number}", False)
                 took = time.perf_counter() - started
                 if number:
                     seconds[name].append(took)
+                    processor[name].append(_processor_s() - spent)
                     print(f"round {number}, {name}: {took:.2f} s, {corpus.stat().st_size:,} bytes of corpus")
-    here, there = (statistics.median(one) for one in seconds.values())
-    print(f"median {here:.2f} s -> {there:.2f} s: {there / here:.2f} x")
+    for what, measured in (("seconds", seconds), ("seconds of processor time", processor)):
+        here, there = (statistics.median(one) for one in measured.values())
+        print(f"median {what}: {here:.2f} -> {there:.2f}: {there / here:.2f} x")
+
+
+def _processor_s() -> float:
+    """Of this process, and of the children that have ended: the workers end with the reading of a folder."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 class _Here:
