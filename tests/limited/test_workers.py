@@ -32,6 +32,14 @@ def test_a_worker_is_used_again(jobs):
     assert jobs("process") == jobs("process") != os.getpid()
 
 
+@pytest.mark.slow
+def test_a_worker_of_a_large_process_is_used_again_too(jobs):
+    pool, held = Workers(1), bytearray(b"x") * (600 << 20)
+    assert pool.call("jobs_for_tests:process", [], LIMITS) == pool.call("jobs_for_tests:process", [], LIMITS)
+    pool.close()
+    assert len(held) == 600 << 20
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [
