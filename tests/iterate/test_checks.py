@@ -143,4 +143,9 @@ def test_the_help_teaches(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     text = capsys.readouterr().out
-    assert ended.value.code == 0 and "example:" in text and "--dry-run" in text and "agentic_r.md" in text
+    assert (
+        ended.value.code == 0
+        and "example:" in text
+        and "--dry-run" in text
+        and "rag-r1 recipes show agentic_r/iterate" in text
+    )
