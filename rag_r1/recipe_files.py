@@ -1,7 +1,7 @@
 """Where the recipes are, and how Hydra finds one of them with everything that it builds on.
 
-In the repository they lie in `recipes/`, beside the packages; a wheel has them inside the package, as
-`rag_r1/recipes/`. `recipes_folder` tells the two apart, and nothing else does.
+In the repository they lie in `recipes/`, beside the packages; a wheel has that folder inside the package
+`rag_r1`. `recipes_folder` tells the two apart, and nothing else does.
 
 A recipe is named by its path in that folder, `rag_r1/grpo`, with or without `recipes/` in front and `.yaml`
 behind, or is a YAML file of the user's own, anywhere. Whoever composes one, in this process or by a command
@@ -21,13 +21,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import yaml
+from rag_r1.yaml_files import YamlError, YamlLimitError, read_yaml
 
 #: A file that only the folder of the recipes has.
 _DEFAULTS = "rag_r1_defaults.yaml"
 _SEARCHPATH = "hydra.searchpath="
-#: The safe loader in C, which is ten times as fast, where PyYAML was built with it.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def recipes_folder() -> Path:
@@ -57,6 +55,7 @@ class Recipe:
         path = find_file(given, ".yaml")
         if path.suffix != ".yaml":
             raise RecipeError(f"{path} is no recipe: the name of a recipe's file ends in .yaml")
+        _content(path)  # before Hydra reads it
         folder = next((p for p in path.parents if (p / _DEFAULTS).is_file()), path.parent)
         return cls(folder, path.relative_to(folder).with_suffix("").as_posix())
 
@@ -156,10 +155,13 @@ def _built_on(path: Path) -> list[str]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; an empty one for what is none. Hydra's own message about such a file, when
-    it is composed, is the better one."""
+    """The mapping in a YAML file; an empty one for what is none or cannot be parsed: Hydra's own message about
+    such a file, when it is composed, is the better one. Raises RecipeError for a file on which Hydra's reader
+    would end the process or fill memory."""
     try:
-        read = yaml.load(path.read_text(encoding="utf-8"), _LOADER)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        read = read_yaml(path)
+    except YamlLimitError as error:
+        raise RecipeError(f"{path}: {error}") from None
+    except (OSError, YamlError):
         return {}
     return read if isinstance(read, dict) else {}

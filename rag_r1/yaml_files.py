@@ -27,6 +27,10 @@ class YamlError(ValueError):
     """It cannot be read; the message says why, in one line."""
 
 
+class YamlLimitError(YamlError):
+    """It is longer, deeper or larger than what is read."""
+
+
 def read_yaml(path: Path) -> Any:
     """What a file holds. Raises YamlError, and OSError."""
     with path.open("rb") as stream:
@@ -40,7 +44,7 @@ def read_yaml(path: Path) -> Any:
 def load_yaml(text: str) -> Any:
     """What a text holds. Raises YamlError."""
     if len(text) > MAX_BYTES:
-        raise YamlError(f"it has more than {MAX_BYTES >> 20} MiB")
+        raise YamlLimitError(f"it has more than {MAX_BYTES >> 20} MiB")
     try:
         _check(text)
         return yaml.load(text, Loader=_LOADER)
@@ -59,11 +63,12 @@ def _check(text: str) -> None:
     open_names: list[str | None] = []
     counts = [0]  # of the values in each list and mapping that is open
     for event in yaml.parse(text, Loader=_LOADER):
+        line = event.start_mark.line + 1
         if isinstance(event, yaml.CollectionStartEvent):
             open_names.append(event.anchor)
             counts.append(1)
             if len(open_names) > MAX_DEPTH:
-                raise YamlError(f"it is nested more than {MAX_DEPTH} deep (line {event.start_mark.line + 1})")
+                raise YamlLimitError(f"it is nested more than {MAX_DEPTH} deep (line {line})")
         elif isinstance(event, yaml.CollectionEndEvent):
             size, name = counts.pop(), open_names.pop()
             counts[-1] += size
@@ -71,13 +76,13 @@ def _check(text: str) -> None:
                 sizes[name] = size
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor in open_names:
-                raise YamlError(f"*{event.anchor} stands inside itself (line {event.start_mark.line + 1})")
+                raise YamlLimitError(f"*{event.anchor} stands inside itself (line {line})")
             counts[-1] += sizes.get(event.anchor, 1)
         elif isinstance(event, yaml.ScalarEvent):
             counts[-1] += 1
             if event.style in (None, "") and len(event.value) >= 400 and _LONG_NUMBER.fullmatch(event.value):
-                raise YamlError(f"it has a number of more than 400 digits (line {event.start_mark.line + 1})")
+                raise YamlLimitError(f"it has a number of more than 400 digits (line {line})")
             if event.anchor is not None:
                 sizes[event.anchor] = 1
         if sum(counts[-2:]) > MAX_VALUES:
-            raise YamlError(f"it has more than {MAX_VALUES:,} values, with its aliases written out")
+            raise YamlLimitError(f"it has more than {MAX_VALUES:,} values, with its aliases written out")

@@ -52,7 +52,7 @@ def memory_protocol(name: str) -> Protocol:
 
 
 def protocol_file(name: str) -> Path:
-    """The file of a protocol that a recipe names as `rag_r1/demo/FILE`."""
+    """The file of a protocol of this package that a recipe names by its path in the repository."""
     return Path(__file__).parent / Path(name).name
 
 

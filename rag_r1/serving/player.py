@@ -69,7 +69,7 @@ class Player:
         on_text: OnText | None = None,
     ) -> Trajectory:
         """The record of the episode; raises nothing but its own cancellation. `on_text` sees each turn grow
-        (streamed.py), if the endpoint returns token ids; others are asked for whole turns."""
+        (evaluation/streamed.py), if the endpoint returns token ids; others are asked for whole turns."""
         endpoint = await self._current()
         ask = Ask(uuid.uuid4().hex, question, (), seed=seed, temperature=temperature)
         asked: Any = endpoint if on_text is None or self.answers != IDS else Growing(endpoint, on_text)

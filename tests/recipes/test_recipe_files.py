@@ -89,6 +89,16 @@ def test_a_file_that_is_no_yaml_is_no_recipe():
     assert find_file("r1_searcher/run.sh") == RECIPES / "r1_searcher" / "run.sh"
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["a: " + 100_000 * "[", "a: &a [1]\n" + "".join(f"b{i}: &b{i} [{'*a, ' * 50}]\n" for i in range(9000))],
+)
+def test_a_recipe_that_would_end_hydras_reader_is_refused_before(tmp_path, text):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(RecipeError, match="mine.yaml: it "):
+        Recipe.find(tmp_path / "mine")
+
+
 def test_each_recipe_is_of_the_command_that_takes_it_and_fragments_are_of_none():
     assert {kind: len(shipped_names(kind)) > 0 for kind in recipe_files.KINDS} == dict.fromkeys(
         recipe_files.KINDS, True
