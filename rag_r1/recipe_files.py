@@ -155,7 +155,7 @@ def _built_on(path: Path) -> list[str]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; an empty one for what is none or cannot be parsed: Hydra's own message about
+    """The mapping in a YAML file; an empty one for what is none or cannot be parsed: Hydra's message about
     such a file, when it is composed, is the better one. Raises RecipeError for a file on which Hydra's reader
     would end the process or fill memory."""
     try:
