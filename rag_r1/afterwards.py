@@ -19,6 +19,8 @@ _RECORDS = re.compile(r"step_(\d+)-\d+\.jsonl")
 _EVALUATE = "evaluate it (with --card: does it search, or does it already know?):"
 #: Keys of a search that decide what it finds, with the values that need not be told.
 _FOUND = {"tool": "retrieval", "wire": "retrieve", "topk": None}
+#: The address of a retrieval server that was started as its `--help` says.
+_SEARCH = "http://127.0.0.1:8000"
 _LIMITS = ("max_turns", "max_turn_tokens", "max_query_observation_tokens")
 
 
@@ -41,7 +43,7 @@ def after_training(config: Any) -> list[str]:
 
 def after_sft(model: Path) -> list[str]:
     """The last lines of a supervised fine-tuning; `model`: the chosen one, a Hugging Face folder."""
-    asked = ["--data", "QUESTIONS", "--protocol", "PROTOCOL", "--retriever-url", "URL"]
+    asked = ["--data", "QUESTIONS", "--protocol", "PROTOCOL", "--retriever-url", _SEARCH]
     return [
         "evaluate it, with questions of yours:",
         command(["rag-r1", "eval", "--model", str(model), *asked, "--out", str(model.parent / "evaluation")]),
@@ -50,7 +52,7 @@ def after_sft(model: Path) -> list[str]:
             [
                 *("rag-r1", "train", "--recipe", "rag_r1/ppo_mq"),
                 f"actor_rollout_ref.model.path={model}",
-                *("data.train_files=TRAIN", "data.val_files=TEST", "rag_r1.retriever.url=URL"),
+                *("data.train_files=TRAIN", "data.val_files=TEST", f"rag_r1.retriever.url={_SEARCH}"),
             ]
         ),
     ]

@@ -1,27 +1,43 @@
 """Adds up the results that one or several pytest processes wrote into a folder, for tests/run.sh.
 
 Each writes NAME.xml (JUnit) and, unless no test was selected, NAME.status (its exit status). A process that
-was killed writes no XML and counts as one failure. The tests that failed are named at the end, as there
-are many outputs above; the last line is the total, `N passed, N failed, N skipped`.
+was killed writes no XML, or half of one, and counts as one failure. The tests that failed are named at the
+end, as there are many outputs above; the last line is the total, `N passed, N failed, N skipped`.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
+
+
+def written(folder: Path) -> Iterator[ElementTree.Element]:
+    """What each process wrote that came to its end."""
+    for path in folder.glob("*.xml"):
+        if path.stem not in cut_off(folder):
+            yield ElementTree.parse(path).getroot()
+
+
+def cut_off(folder: Path) -> set[str]:
+    """The names of the processes that were killed."""
+    names = {path.stem for path in folder.glob("*.status") if not path.with_suffix(".xml").exists()}
+    for path in folder.glob("*.xml"):
+        try:
+            ElementTree.parse(path)
+        except ElementTree.ParseError:
+            names.add(path.stem)
+    return names
 
 
 def tally(folder: Path) -> tuple[dict[str, int], int]:
     """The counts of all processes, errors among the failed, and the exit status: 0 if every process ended
     with 0 and a test was run."""
-    counts = {"passed": 0, "failed": 0, "skipped": 0}
+    counts = {"passed": 0, "failed": len(cut_off(folder)), "skipped": 0}
     statuses = [int(path.read_text()) for path in folder.glob("*.status")]
-    for path in folder.glob("*.status"):
-        if not path.with_suffix(".xml").exists():
-            counts["failed"] += 1
-    for path in folder.glob("*.xml"):
-        for suite in ElementTree.parse(path).getroot().iter("testsuite"):
+    for root in written(folder):
+        for suite in root.iter("testsuite"):
             number = {key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors", "skipped")}
             failed = number["failures"] + number["errors"]
             counts["failed"] += failed
@@ -33,11 +49,9 @@ def tally(folder: Path) -> tuple[dict[str, int], int]:
 
 def failed(folder: Path) -> list[str]:
     """The names of the tests, or files, that failed or had an error; and of processes that were cut off."""
-    names = [
-        f"{path.stem} (cut off)" for path in folder.glob("*.status") if not path.with_suffix(".xml").exists()
-    ]
-    for path in folder.glob("*.xml"):
-        for case in ElementTree.parse(path).getroot().iter("testcase"):
+    names = [f"{name} (cut off)" for name in cut_off(folder)]
+    for root in written(folder):
+        for case in root.iter("testcase"):
             if case.find("failure") is not None or case.find("error") is not None:
                 names.append("::".join(filter(None, (case.get("classname"), case.get("name")))))
     return sorted(names)

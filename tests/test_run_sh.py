@@ -67,6 +67,12 @@ def test_a_process_that_was_cut_off_is_a_failure(tmp_path):
     assert tally(tmp_path) == ("100 passed, 1 failed, 0 skipped", 137)
 
 
+def test_half_of_a_file_of_results_is_a_process_that_was_cut_off(tmp_path):
+    junit(tmp_path, "others", 0, tests=100)
+    (tmp_path / "second-tools-1.xml").write_text('<testsuites><testsuite tests="100" fail')
+    assert tally(tmp_path) == ("100 passed, 1 failed, 0 skipped", 1)
+
+
 def test_a_process_that_ended_badly_fails_the_run_whatever_it_counted(tmp_path):
     junit(tmp_path, "others", 3, tests=100)
     assert tally(tmp_path) == ("100 passed, 0 failed, 0 skipped", 3)
