@@ -139,7 +139,8 @@ def _export(config: Any, checkpoint: Path) -> list[str]:
         return [f"exported as a Hugging Face model: {exported}"]
     backend = "megatron" if config.actor_rollout_ref.actor.strategy == "megatron" else "fsdp"
     target = checkpoint.with_name(f"{checkpoint.name}_huggingface")
-    words = ["python", "-m", "verl.model_merger", "merge", "--backend", backend]
+    words = ["TORCH_FORCE_WEIGHTS_ONLY_LOAD=1"] if backend == "fsdp" else []  # its files are pickles
+    words += ["python", "-m", "verl.model_merger", "merge", "--backend", backend]
     words += ["--local_dir", str(actor), "--target_dir", str(target)]
     return ["export it as a Hugging Face model:", command(words)]
 

@@ -89,7 +89,8 @@ def test_the_newest_checkpoint_is_evaluated_inspected_and_exported(tmp_path):
     assert report[:3] == ["rag-r1", "eval", "report"]
     assert (shown.run, shown.step) == (tmp_path / "run" / "trajectories" / "val", 7)
 
-    assert export[:4] == ["python", "-m", "verl.model_merger", "merge"]
+    assert export[0] == "TORCH_FORCE_WEIGHTS_ONLY_LOAD=1"
+    assert export[1:5] == ["python", "-m", "verl.model_merger", "merge"]
     assert export[export.index("--backend") + 1] == "fsdp"
     assert export[export.index("--local_dir") + 1] == str(found / "actor")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -16,8 +17,12 @@ def export(actor: Path, target: Path) -> None:
     blocks = GUIDE.read_text(encoding="utf-8").split("```bash\n")[1:]
     block = next(block for block in blocks if "model_merger" in block).partition("```")[0]
     command = shlex.split(block.replace("\\\n", " "))
-    command[0] = sys.executable
+    python = command.index("python")
+    variables = dict(word.split("=", 1) for word in command[:python])
+    command = [sys.executable, *command[python + 1 :]]
     command[command.index("--local_dir") + 1] = str(actor)
     command[command.index("--target_dir") + 1] = str(target)
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr[-4000:]
