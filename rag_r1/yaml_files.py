@@ -2,7 +2,8 @@
 
 A file of a few kilobytes can end the process (libyaml's own reader overflows the stack where brackets are
 nested too deep) or fill memory (aliases of aliases of aliases). So the events of a text are counted before
-objects are made of them: its length, its nesting, and its values with every alias written out.
+objects are made of them: its length, its nesting, and its values with every alias written out. Numbers that
+take long to read, or to tell apart as keys, are refused too.
 """
 
 from __future__ import annotations
@@ -15,12 +16,20 @@ import yaml
 
 #: Longest text, in bytes.
 MAX_BYTES = 4 << 20
-#: Most levels, and most values and keys, with aliases written out.
+#: Most levels, and most values and keys, with aliases written out; a text counts once more for each
+#: _COUNTED_CHARS of its characters.
 MAX_DEPTH, MAX_VALUES = 64, 200_000
+_COUNTED_CHARS = 64
 #: The same as yaml.SafeLoader, in C where PyYAML was built with it: several times as fast.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: What YAML may take for a number: the time to read one grows with the square of its digits.
 _LONG_NUMBER = re.compile(r"[-+]?[0-9a-fA-FxobE_:.+-]{400,}")
+#: Tags that make a number of any text.
+_NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+#: Whole numbers of 2**61 and more: Python gives the same hash to as many of them as one likes, and a mapping
+#: with such keys takes time that grows with the square.
+_LARGE_NUMBER = re.compile(r"[-+]?[0-9a-fA-Fxob_:]{18,}")
+_MAX_LARGE_NUMBERS = 1000
 
 
 class YamlError(ValueError):
@@ -52,8 +61,8 @@ def load_yaml(text: str) -> Any:
         raise YamlError(" ".join(str(error).split())[:500]) from None
     except YamlError:
         raise
-    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        # Dates and numbers that there are not, keys that cannot be keys.
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError, OverflowError) as error:
+        # Dates, numbers and truth values that there are not, keys that cannot be keys.
         raise YamlError(f"a value cannot be read ({type(error).__name__}: {str(error)[:200]})") from None
 
 
@@ -62,6 +71,7 @@ def _check(text: str) -> None:
     sizes: dict[str, int] = {}  # of the values that have names, with aliases written out
     open_names: list[str | None] = []
     counts = [0]  # of the values in each list and mapping that is open
+    large_numbers = 0
     for event in yaml.parse(text, Loader=_LOADER):
         line = event.start_mark.line + 1
         if isinstance(event, yaml.CollectionStartEvent):
@@ -79,10 +89,19 @@ def _check(text: str) -> None:
                 raise YamlLimitError(f"*{event.anchor} stands inside itself (line {line})")
             counts[-1] += sizes.get(event.anchor, 1)
         elif isinstance(event, yaml.ScalarEvent):
-            counts[-1] += 1
-            if event.style in (None, "") and len(event.value) >= 400 and _LONG_NUMBER.fullmatch(event.value):
-                raise YamlLimitError(f"it has a number of more than 400 digits (line {line})")
+            size = 1 + len(event.value) // _COUNTED_CHARS
+            counts[-1] += size
             if event.anchor is not None:
-                sizes[event.anchor] = 1
+                sizes[event.anchor] = size
+            if event.style in (None, "") or event.tag in _NUMBER_TAGS:
+                tagged = event.tag in _NUMBER_TAGS and len(event.value) >= 400
+                if tagged or _LONG_NUMBER.fullmatch(event.value):
+                    raise YamlLimitError(f"it has a number of more than 400 digits (line {line})")
+                large_numbers += _LARGE_NUMBER.fullmatch(event.value) is not None
+                if large_numbers > _MAX_LARGE_NUMBERS:
+                    raise YamlLimitError(
+                        f"it has more than {_MAX_LARGE_NUMBERS:,} whole numbers of 18 digits and more: "
+                        f"quote them (line {line})"
+                    )
         if sum(counts[-2:]) > MAX_VALUES:
             raise YamlLimitError(f"it has more than {MAX_VALUES:,} values, with its aliases written out")

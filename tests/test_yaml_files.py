@@ -11,6 +11,8 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 MERGES = "a: &a {x: 1, y: 2}\n" + "".join(
     f"{chr(98 + i)}: &{chr(98 + i)} {{<<: [*{chr(97 + i)}, *{chr(97 + i)}]}}\n" for i in range(24)
 )
+#: Different keys, of which all have the same hash.
+COLLISIONS = "{" + ", ".join(f"{(2**61 - 1) * i}: x" for i in range(1, 1_100)) + "}"
 
 
 @pytest.mark.parametrize(
@@ -30,7 +32,15 @@ MERGES = "a: &a {x: 1, y: 2}\n" + "".join(
         ("x" * (5 << 20), "more than 4 MiB"),
         ("a: " + "9" * 5000, "more than 400 digits"),
         ("a: " + "1:" * 200_000 + "1", "more than 400 digits"),
+        ('a: !!int "' + "1:" * 200_000 + '1"', "more than 400 digits"),
+        ("a: !!int |\n  " + "1:" * 200_000 + "1", "more than 400 digits"),
+        ('a: !<tag:yaml.org,2002:float> "' + "1:" * 200_000 + '1"', "more than 400 digits"),
+        (COLLISIONS, "more than 1,000 whole numbers of 18 digits and more"),
+        (COLLISIONS.replace("{", "{!!int '").replace(", ", ", !!int '").replace(": ", "': "), "whole numbers"),
+        ("a: &a '" + "x" * 100_000 + "'\nb: [" + "*a, " * 10_000 + "]", "more than 200,000 values"),
         ("a: 2001-99-99", "a value cannot be read"),
+        ("a: !!bool perhaps", "a value cannot be read"),
+        ('a: !!int ""', "a value cannot be read"),
         ("{[1]: 2}", "unhashable key"),
         ("!!python/object/apply:os.system [true]", "could not determine a constructor"),
         ("a: \x00", "not allowed"),
