@@ -199,7 +199,7 @@ async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
     try:
         async with server.link() as link:
             return named(await link.listed())
-    except MCPError as error:
+    except (MCPError, TimeoutError) as error:
         raise McpFailure(f"the server does not list its tools: {error}") from error
     finally:
         await server.close()

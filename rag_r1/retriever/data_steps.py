@@ -23,6 +23,7 @@ from rag_r1.evaluation.judge import judge_endpoint
 from rag_r1.evaluation.run_folder import RunError, as_json, write_whole
 from rag_r1.evaluation.session import Prepared, session, settings_of
 from rag_r1.evaluation.traces import usage_line
+from rag_r1.printable import printable
 from rag_r1.protocols import Document
 from rag_r1.retriever.candidates import Candidates
 from rag_r1.retriever.correctness import POOL, Correctness
@@ -139,7 +140,8 @@ async def find_candidates(making: Making, candidates: Candidates, trajectories: 
     given = making.given
     failed = await candidates.find(trajectories, given.in_flight)
     if failed:
-        print(f"searches that failed: {failed:,} ({candidates.problem}); the same command asks them again")
+        why = printable(candidates.problem)
+        print(f"searches that failed: {failed:,} ({why}); the same command asks them again")
     if failed == trajectories.rounds:
         return False
     candidates.write(trajectories, making.out(CANDIDATES), making.out(PASSAGES))

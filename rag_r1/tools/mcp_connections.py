@@ -27,8 +27,10 @@ from rag_r1.printable import printable
 from rag_r1.tools.argument_check import ArgumentCheck, WrongSchema
 from rag_r1.tools.mcp_client import McpFailure, McpOptions, environment_of, token_of
 from rag_r1.tools.mcp_streams import BoundedHttp, Told, http_streams, stdio_streams
+from rag_r1.tools.mcp_words import bound_logs
 
 logger = logging.getLogger(__name__)
+bound_logs()
 
 #: Most pages of a server's list of tools, and most tools.
 _MOST_PAGES, _MOST_TOOLS = 50, 1_000
@@ -138,7 +140,16 @@ class Link:
             raise McpFailure(f"the server did not open a connection within {limit_s:g} s") from None
 
     async def listed(self) -> list[Any]:
-        """The server's tools, as the package mcp describes them. Raises McpFailure for too many."""
+        """The server's tools, as the package mcp describes them. Raises McpFailure for too many, and
+        TimeoutError."""
+        limit_s = self._options.timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._listed()
+        except TimeoutError:
+            raise TimeoutError(f"the server did not list its tools within {limit_s:g} s") from None
+
+    async def _listed(self) -> list[Any]:
         found, cursor = [], None
         for _ in range(_MOST_PAGES):
             page = await self.client.list_tools(cursor=cursor)
@@ -151,7 +162,7 @@ class Link:
         raise McpFailure(f"its list of tools has more than {_MOST_PAGES} pages")
 
     async def schemas(self) -> dict[str, dict[str, Any]]:
-        """For each tool, the schema of its arguments. Raises McpFailure for too many."""
+        """For each tool, the schema of its arguments. Raises as `listed`."""
         if self._schemas is None:
             self._schemas = {tool.name: tool.input_schema for tool in await self.listed()}
         return self._schemas

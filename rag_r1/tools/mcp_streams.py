@@ -15,7 +15,6 @@ from __future__ import annotations
 import codecs
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -27,6 +26,8 @@ from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
+
+from rag_r1.tools.mcp_words import show_stderr
 
 #: Longest message, in bytes.
 MAX_MESSAGE_BYTES = 8 << 20
@@ -114,17 +115,15 @@ async def stdio_streams(
         command,
         env=get_default_environment() | environment,
         cwd=folder,
-        # The package's default is the sys.stderr of the time when mcp was imported, which may be closed by
-        # now.
-        stderr=sys.__stderr__ or sys.stderr,
         start_new_session=True,
     )
     arrived, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     sent, leaving = anyio.create_memory_object_stream[SessionMessage](0)
-    allowance, written = Allowance(), anyio.Event()
+    allowance, written, silent = Allowance(), anyio.Event(), anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_read, process, arrived, allowance, told)
         tasks.start_soon(_write, process, leaving, arrived, allowance, written)
+        tasks.start_soon(show_stderr, process.stderr, silent)
         try:
             yield WithoutResultSchemas(received), sent
         finally:
@@ -133,7 +132,7 @@ async def stdio_streams(
                 sent.close()
                 with anyio.move_on_after(_END_S / 4):
                     await written.wait()
-                await _end(process)
+                await _end(process, silent)
             tasks.cancel_scope.cancel()
 
 
@@ -189,8 +188,9 @@ async def _write(process: Process, leaving: Any, arrived: Any, allowance: Allowa
         written.set()
 
 
-async def _end(process: Process) -> None:
-    """Close its stdin; if it does not end by itself then, end all of its session."""
+async def _end(process: Process, silent: anyio.Event) -> None:
+    """Close its stdin; if it does not end by itself then, end all of its session. `silent`: its stderr has
+    ended; a child that it has left may hold it."""
     for stop in (None, signal.SIGTERM, signal.SIGKILL):
         with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             if stop is None and process.stdin is not None:
@@ -202,6 +202,8 @@ async def _end(process: Process) -> None:
             while process.returncode is None:
                 await anyio.sleep(0.01)
             break
+    with anyio.move_on_after(_END_S / 4):
+        await silent.wait()
     with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
         if process.stdout is not None:
             await process.stdout.aclose()

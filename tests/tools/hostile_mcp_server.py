@@ -55,6 +55,18 @@ def listed():
     return {"tools": [tool], **({"nextCursor": "more"} if MODE == "pages" else {})}
 
 
+def said():
+    """Says this and that besides its answers."""
+    if MODE == "words":
+        sys.stderr.write("\x1b]0;title\x07 \x1b[32mgreen\x1b[0m \u202e\nlast words")
+        sys.stderr.flush()
+        for _ in range(1000):
+            send({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "\x1b[31m"}})
+    if MODE == "many words":
+        sys.stderr.write(("word " * 20 + "\n") * 50_000)
+        sys.stderr.flush()
+
+
 def called(number):
     """The result of a call, or None when that was sent otherwise."""
     endless = {
@@ -99,8 +111,11 @@ if __name__ == "__main__":
                 "serverInfo": {"name": "hostile", "version": "1"},
             }
         elif request["method"] == "tools/list":
+            if MODE == "no list":
+                continue
             reply["result"] = listed()
         elif request["method"] == "tools/call":
+            said()
             reply["result"] = called(request["id"])
             if reply["result"] is None:
                 continue

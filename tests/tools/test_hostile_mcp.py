@@ -155,3 +155,23 @@ async def test_honest_events_are_read_whatever_ends_their_lines(end):
     body = f"data: {NOTE}\n\n" + event('"content":[{"type":"text",\n"text":"ok"}]')
     async with over_http(body, EVENTS, end) as server:
         assert await answer({"url": str(server.make_url("/mcp"))}) == OK
+
+
+async def test_a_server_that_does_not_list_its_tools_is_given_up():
+    why = "the server did not list its tools within 2 s"
+    assert why in await answer({**stdio("no list"), "timeout_s": 2.0})
+
+
+async def test_what_a_server_says_besides_its_answers_cannot_control_the_terminal(capfd, caplog):
+    assert await answer(stdio("words")) == OK
+    shown = capfd.readouterr().err
+    assert " green " in shown and "last words" in shown
+    assert not any(character in shown for character in "\x1b\x07\u202e")
+    logged = [one for one in caplog.records if one.name == "client"]
+    assert 0 < len(logged) <= 100 and not any(one.exc_info for one in logged)
+
+
+async def test_of_a_servers_stderr_a_part_is_shown(capfd):
+    assert await answer(stdio("many words")) == OK
+    shown = capfd.readouterr().err
+    assert "more than 1 MiB, the rest is not shown" in shown and len(shown) < 1_300_000

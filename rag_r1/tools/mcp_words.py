@@ -1,0 +1,84 @@
+"""What an MCP server says besides its answers, made fit for a terminal and bounded.
+
+A server writes to stderr what it likes, often text from elsewhere; and of messages that are wrong, the
+package mcp logs parts, with a traceback each. Both reach the terminal, or the log of a training, so both lose
+their control characters here and end when they are too much.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import time
+from typing import Any
+
+import anyio
+
+from rag_r1.printable import printable, printable_lines
+
+#: Most bytes of a server's stderr that are shown of one connection, and longest line.
+MAX_STDERR_BYTES, _LINE_BYTES = 1 << 20, 8192
+#: Most lines that the package mcp logs about messages of servers in a minute.
+MAX_LOGGED = 100
+#: Colours, which honest servers write too.
+_COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
+_LOGGERS = ("client", "mcp.client.streamable_http", "mcp.shared.jsonrpc_dispatcher")
+
+
+async def show_stderr(stream: Any, ended: anyio.Event) -> None:
+    """Copy the lines of a server's stderr to ours; sets `ended` at its end. What is too much is read, so that
+    the server can go on, and thrown away."""
+    left, line = MAX_STDERR_BYTES, b""
+    try:
+        while True:
+            data = await stream.receive()
+            if left < 0:
+                continue
+            left -= len(data)
+            *lines, line = (line + data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+            if len(line) > _LINE_BYTES:
+                lines, line = [*lines, line], b""
+            for one in lines:
+                _show(one)
+            if left < 0:
+                _show(b"(an MCP server's stderr: more than 1 MiB, the rest is not shown)")
+                line = b""
+    except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+        if line:
+            _show(line)
+    finally:
+        ended.set()
+
+
+def _show(line: bytes) -> None:
+    shown = printable_lines(_COLOUR.sub("", line[:_LINE_BYTES].decode("utf-8", "replace")))
+    # Not sys.stderr, which may be another stream by now, or closed.
+    stream = sys.__stderr__ or sys.stderr
+    encoding = stream.encoding or "utf-8"
+    print(shown.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+
+
+class _Bounded(logging.Filter):
+    """Makes a record one printable line without a traceback; drops those beyond MAX_LOGGED in a minute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._since, self._seen = 0.0, 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = time.monotonic()
+        if now - self._since > 60:
+            self._since, self._seen = now, 0
+        self._seen += 1
+        record.msg, record.args = printable(record.getMessage(), 300), ()
+        record.exc_info = record.exc_text = record.stack_info = None
+        return self._seen <= MAX_LOGGED
+
+
+def bound_logs() -> None:
+    """Let the package mcp log about servers' messages in this way."""
+    for name in _LOGGERS:
+        logger = logging.getLogger(name)
+        if not any(isinstance(one, _Bounded) for one in logger.filters):
+            logger.addFilter(_Bounded())
