@@ -9,7 +9,7 @@ one, and a killed process leaves all lines but the last one whole.
 Reading allows for what writing can leave behind. If the process was killed while writing, or is still
 writing, the last line of a file is incomplete and is ignored. Texts may contain lone surrogates, which a
 policy can emit, and Unicode's line separators: lines end only at the newline byte. Any other line that is not
-a record is an error, which names file and line.
+a record, or is too long for one, is an error, which names file and line.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _FIELDS = frozenset(spec.name for spec in fields(Trajectory))
 _PATTERNS = ("*.jsonl", "*.jsonl.gz")
 #: Bytes of a compressed file that are read at once.
 _CHUNK = 1 << 20
+#: Longest line, in bytes; episodes of some hundred thousand tokens have a few megabytes.
+MAX_LINE_BYTES = 64 << 20
 #: zlib's code for a gzip header and trailer.
 _GZIP = 31
 
@@ -148,27 +150,45 @@ def _files_in(folder: Path, where: str = "") -> list[Path]:
 
 
 def _lines_of(path: Path) -> Iterator[bytes]:
-    """The lines of a file, each with its newline; the last one may be incomplete. Raises RecordError if what
-    is compressed is broken elsewhere than at its end."""
+    """The lines of a file, each with its newline; the last one may be incomplete. Raises RecordError for a
+    line that is too long, and if what is compressed is broken elsewhere than at its end."""
     with path.open("rb") as file:
         if path.suffix != ".gz":
-            yield from file
+            number = 0
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(line) > MAX_LINE_BYTES:
+                    raise _too_long(path, number)
+                yield line
             return
-        decoder, rest = zlib.decompressobj(_GZIP), b""
+        decoder, rest, number = zlib.decompressobj(_GZIP), b"", 0
         while data := file.read(_CHUNK):
-            while data:
+            more = False
+            while data or more:
                 try:
-                    *lines, rest = (rest + decoder.decompress(data)).split(b"\n")
+                    # No more than a chunk at a time: a few kilobytes can unpack to gigabytes.
+                    text = decoder.decompress(data, _CHUNK)
                 except zlib.error as error:
                     raise RecordError(
                         f"{path}: broken gzip data ({error}); what is before it was read"
                     ) from error
+                *lines, rest = (rest + text).split(b"\n")
                 yield from (line + b"\n" for line in lines)
-                data = decoder.unused_data
+                number += len(lines)
+                if len(rest) > MAX_LINE_BYTES:
+                    raise _too_long(path, number + 1)
+                more = len(text) == _CHUNK and not decoder.eof
+                data = decoder.unused_data if decoder.eof else decoder.unconsumed_tail
                 if decoder.eof:
                     decoder = zlib.decompressobj(_GZIP)
         if rest:
             yield rest
+
+
+def _too_long(path: Path, number: int) -> RecordError:
+    return RecordError(
+        f"{path}, line {number}: longer than {MAX_LINE_BYTES >> 20} MiB, which no record is: remove the line"
+    )
 
 
 def _records_of(path: Path, skip_broken: bool | Broken) -> Iterator[dict[str, Any]]:

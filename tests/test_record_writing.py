@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,26 @@ def test_a_line_that_is_no_record_is_named_in_a_compressed_file_too(tmp_path):
     path.write_bytes(gzip.compress(json.dumps({"id": "a"}).encode() + b"\n") + gzip.compress(b"{broken\n"))
     with pytest.raises(RecordError, match=r"run\.jsonl\.gz, line 2: no trajectory record"):
         list(read_records(path))
+
+
+@pytest.mark.parametrize("compressed", SUFFIXES)
+def test_a_line_that_is_too_long_is_an_error_before_it_is_in_memory(tmp_path, monkeypatch, compressed):
+    monkeypatch.setattr(module, "MAX_LINE_BYTES", 3 << 20)
+    path = tmp_path / f"run{SUFFIXES[compressed]}"
+    data = b'{"id": "a"}\n' + b"x" * (50 << 20) + b"\n"
+    path.write_bytes(gzip.compress(data, 1) if compressed else data)
+    del data
+    tracemalloc.start()
+    try:
+        with pytest.raises(RecordError, match=r"run.jsonl(.gz)?, line 2: longer than 3 MiB"):
+            list(read_records(path, skip_broken=True))
+        assert tracemalloc.get_traced_memory()[1] < 30 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_lines_that_are_longer_than_what_is_unpacked_at_once_are_read(tmp_path):
+    lines = [b'{"id": "%s"}\n' % (b"x" * length) for length in (5, (1 << 20) - 10, 3 << 20, 0, 5 << 20)]
+    path = tmp_path / "run.jsonl.gz"
+    path.write_bytes(b"".join(gzip.compress(b"".join(part)) for part in (lines[:2], [], lines[2:])))
+    assert [len(record["id"]) for record in read_records(path)] == [5, (1 << 20) - 10, 3 << 20, 0, 5 << 20]
