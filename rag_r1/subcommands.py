@@ -8,6 +8,7 @@ that names the extra's pip command.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -31,6 +32,8 @@ def run(prog: str, about: str, commands: Commands, arguments: Sequence[str] | No
     """Run a subcommand; returns its exit status, 2 for one that does not exist, 1 with a sentence for a disk
     that is full or not to be written. `arguments`: None for those of the process."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 gets escapes
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage(prog, about, commands))
         return 0 if arguments else 2
