@@ -55,6 +55,10 @@ CPU_S, CPU_S_MIB = 10.0, 10.0
 #: Bytes of addresses for a file that is parsed, and for each of its bytes.
 MEMORY, MEMORY_BYTE = 1 << 30, 8
 
+#: Most lines of a Markdown file: each is an object of its own while the file is read.
+MAX_LINES = 1_000_000
+_LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"  # those of str.splitlines
+
 _HEADING = re.compile(r"#{1,6}\s+(\S.*)")
 _FENCE = re.compile(r"\s*(```|~~~)")
 
@@ -193,6 +197,8 @@ def _limits(size: int) -> Limits:
 
 def _markdown(text: str) -> DocumentText:
     """Sections begin at headings, except those inside a fenced block of code."""
+    if sum(map(text.count, _LINE_ENDS)) > MAX_LINES:
+        raise UnreadableFile(f"it has more than {MAX_LINES:,} lines: split it")
     found: list[tuple[str, list[str]]] = [("", [])]
     fence = None
     for line in text.splitlines():

@@ -99,6 +99,10 @@ def test_texts_that_need_no_parser_are_bounded_before_they_are_cut_up(tmp_path, 
     (tmp_path / "a.md").write_text("# a\n" * 1001)
     with pytest.raises(UnreadableFile, match="more than 1,000 sections"):
         read_document(tmp_path / "a.md")
+    for end in ("\n", "\r", "\u2028"):
+        (tmp_path / "a.md").write_text(f"a{end}" * 1_000_001, newline="")
+        with pytest.raises(UnreadableFile, match="more than 1,000,000 lines"):
+            read_document(tmp_path / "a.md")
     (tmp_path / "b.txt").write_bytes(b"\n" * (17 << 20))
     with pytest.raises(UnreadableFile, match="more than 16,777,216 characters"):
         read_document(tmp_path / "b.txt")
