@@ -6,7 +6,7 @@ port, the memory of a GPU and an index in memory are free for the next start. `e
 command that ends in the same way, for children that something else starts.
 
 `environment_of_a_server` has what our own servers need; `environment_without_keys` has all but what is secret
-by its name, for programs whose variables we do not know (vLLM).
+by its name, or is an address with a password, for programs whose variables we do not know (vLLM).
 """
 
 from __future__ import annotations
@@ -44,9 +44,13 @@ _NEEDED = re.compile(
     r"|OPENVINO_.+|FAISS_.+|CUDA.+|NVIDIA_.+|NCCL_.+|RAY_.+|JAVA_HOME|JDK_.+|JVM_.+|JAX_.+"
 )
 _SECRET = re.compile(
-    r"(.*_)?(API)?(KEYS?|TOKENS?|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|AUTH|COOKIE)(_.*)?",
+    r"(.*_)?(API|ACCESS|PRIVATE)?(KEYS?|TOKENS?|SECRETS?|PASSPHRASE|CREDENTIALS?|AUTH|COOKIE|BEARER|JWT|PAT|DSN)"
+    r"(_.*)?|.*(PASSWORD|PASSWD|_PWD|_PASS|CONNECTION_STRING|WEBHOOK_URL)(_.*)?",
     re.IGNORECASE,
 )
+#: An address with a password, such as a database's; of proxies and of the Hub's mirror it is needed.
+_PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s@]*:[^/\s@]+@")
+_NEEDED_ADDRESS = re.compile(r".*_proxy|HF_ENDPOINT", re.IGNORECASE)
 
 
 def environment_of_a_server(*tokens: str) -> dict[str, str]:
@@ -55,18 +59,23 @@ def environment_of_a_server(*tokens: str) -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if name in tokens or (_NEEDED.fullmatch(name) and not _SECRET.fullmatch(name))
+        if name in tokens or (_NEEDED.fullmatch(name) and not _is_secret(name, value))
     }
 
 
 def environment_without_keys(keep: Collection[str], without: Collection[str] = ()) -> dict[str, str]:
-    """This process's environment without what is secret by its name, except `keep`, and without the variables
-    `without`."""
+    """This process's environment without what is secret by its name or is an address with a password, except
+    `keep`, and without the variables `without`."""
     return {
         name: value
         for name, value in os.environ.items()
-        if name not in without and (name in keep or not _SECRET.fullmatch(name))
+        if name not in without and (name in keep or not _is_secret(name, value))
     }
+
+
+def _is_secret(name: str, value: str) -> bool:
+    has_password = _PASSWORD_IN_ADDRESS.search(value) and not _NEEDED_ADDRESS.fullmatch(name)
+    return bool(_SECRET.fullmatch(name) or has_password)
 
 
 def ends_with_parent(command: Sequence[str], folder: Path | str | None = None) -> list[str]:

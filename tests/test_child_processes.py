@@ -188,6 +188,11 @@ def test_servers_get_what_they_need_and_nothing_secret(monkeypatch):
         "DB_PASSWORD",
         "RAG_R1_MCP_TOKEN",
         "apikey",
+        "PGPASSWORD",
+        "MYSQL_PWD",
+        "GITHUB_PAT",
+        "SENTRY_DSN",
+        "AZURE_STORAGE_CONNECTION_STRING",
     ]
     monkeypatch.setattr(os, "environ", {**needed, "OF_SOMEONE": "1", **dict.fromkeys(secret, "sk-secret")})
     assert environment_of_a_server() == needed
@@ -196,9 +201,19 @@ def test_servers_get_what_they_need_and_nothing_secret(monkeypatch):
     assert environment_without_keys(["HF_TOKEN"]) == kept
     assert environment_without_keys(["HF_TOKEN"], without=["HF_TOKEN", "OF_SOMEONE"]) == needed
     monkeypatch.setattr(
-        os, "environ", {"TOKENIZERS_PARALLELISM": "false", "MKL_CBWR": "AUTO", "KEYBOARD": "de"}
+        os,
+        "environ",
+        {"TOKENIZERS_PARALLELISM": "false", "MKL_CBWR": "AUTO", "KEYBOARD": "de", "PWD": "/", "OLDPWD": "/"},
     )
     assert environment_without_keys([]) == dict(os.environ)
+
+
+def test_addresses_with_a_password_are_kept_from_servers_unless_they_lead_out(monkeypatch):
+    address = "http://user:hunter2@127.0.0.1:1/x"
+    secret = ["DATABASE_URL", "RAG_R1_OF_SOMEONE", "PIP_INDEX_URL"]
+    monkeypatch.setattr(os, "environ", {"https_proxy": address, **dict.fromkeys(secret, address)})
+    assert environment_of_a_server() == {}
+    assert environment_without_keys([]) == {"https_proxy": address}
 
 
 def test_a_program_that_does_not_exist_fails_as_such(tmp_path):

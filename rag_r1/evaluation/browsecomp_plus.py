@@ -26,6 +26,7 @@ from typing import Any
 import httpx
 
 from rag_r1.agent import Trajectory
+from rag_r1.bounded_client import bounded_client
 from rag_r1.command_line import Arguments, argument, read_arguments
 from rag_r1.printable import print_error
 from rag_r1.records import RecordError, read_records, trajectory_of
@@ -54,9 +55,7 @@ class RetrievalServerSearcher:
         """Raises RetrieverError if no retrieval server is ready at the address."""
         config = RetrieverConfig(url=args.retriever_url, timeout_s=args.retriever_timeout)
         self._index = {"index": args.retriever_index} if args.retriever_index else {}
-        self._client = httpx.Client(
-            base_url=config.base, timeout=config.timeout_s, trust_env=False, headers=token_header()
-        )
+        self._client = bounded_client(config.timeout_s, token_header(), config.base)
         status = self._asked("GET", "/ready")
         self._backend = str(status.get("indexes", {}).get(args.retriever_index, status).get("backend", ""))
 

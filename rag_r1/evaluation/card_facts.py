@@ -25,6 +25,7 @@ import httpx
 from tqdm import tqdm
 
 import rag_r1
+from rag_r1.bounded_client import bounded_client
 from rag_r1.tools.retrieval import token_header
 
 #: A longer description of a server is not read.
@@ -88,8 +89,7 @@ def asked(base: str) -> dict[str, Any]:
 
     Raises CardError if nothing answers there."""
     try:
-        headers = {**token_header(), "Accept-Encoding": "identity"}
-        with httpx.Client(timeout=TIMEOUT_S, trust_env=False, headers=headers) as client:
+        with bounded_client(TIMEOUT_S, token_header()) as client:
             health, _ = get_json(client, f"{base}/health")
             status, ready = get_json(client, f"{base}/ready")
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:

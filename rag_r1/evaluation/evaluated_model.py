@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
+from rag_r1.bounded_client import bounded_client
 from rag_r1.evaluation.card_facts import TIMEOUT_S, get_json
 from rag_r1.evaluation.checkpoints import model_folder
 from rag_r1.evaluation.endpoint import base_address
@@ -93,9 +94,9 @@ def version_of_server(url: str, key_variable: str) -> str | None:
 def _told(address: str, key_variable: str) -> Any:
     """What a server answers to a GET; None if it is no JSON, or an error."""
     key = os.environ.get(key_variable, "").strip()
-    headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        with httpx.Client(headers=headers, timeout=TIMEOUT_S, trust_env=False) as client:
+        with bounded_client(TIMEOUT_S, headers) as client:
             status, told = get_json(client, address)
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError):
         return None

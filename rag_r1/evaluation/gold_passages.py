@@ -24,6 +24,7 @@ from typing import Any
 import httpx
 
 from data_process.bad_rows import BadRows
+from rag_r1.bounded_client import bounded_client
 from rag_r1.evaluation.corpus.files import BadRow, Corpus, CorpusError, Place
 from rag_r1.evaluation.run_folder import RunError, write_whole
 from rag_r1.probe_passages import Drawn, Passages, PassagesFile, pool_of
@@ -153,7 +154,7 @@ def served_passages(base: str, wanted: Iterable[Evidence]) -> Passages:
     names = sorted({name for one in wanted for name in one.ids})
     found = Passages()
     try:
-        with httpx.Client(timeout=60.0, trust_env=False, headers=token_header()) as client:
+        with bounded_client(60.0, token_header()) as client:
             for start in range(0, len(names), _AT_ONCE):
                 part = names[start : start + _AT_ONCE]
                 answer = client.post(f"{base}/documents", json={"ids": part})

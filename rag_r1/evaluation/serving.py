@@ -22,6 +22,7 @@ from pathlib import Path
 
 import httpx
 
+from rag_r1.bounded_client import bounded_client
 from rag_r1.child_processes import environment_without_keys, running
 from rag_r1.evaluation.run_folder import RunError
 
@@ -87,7 +88,7 @@ def _built_for_cpus() -> bool:
 
 def _wait_until_healthy(process: subprocess.Popen, url: str, log: Path, start_s: float) -> None:
     deadline = time.monotonic() + start_s
-    with httpx.Client(timeout=2.0, trust_env=False) as client:
+    with bounded_client(2.0) as client:
         while process.poll() is None:
             try:
                 if client.get(url).status_code == 200:

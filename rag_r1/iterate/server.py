@@ -22,6 +22,7 @@ from typing import Any
 
 import httpx
 
+from rag_r1.bounded_client import bounded_client
 from rag_r1.demo.server import ServerError, retrieval_server
 from rag_r1.evaluation.card_facts import CardError, asked
 from rag_r1.evaluation.markdown import plain
@@ -138,7 +139,7 @@ class RetrievalService:
 
     def _request(self, method: str, address: str, body: Any = None) -> httpx.Response:
         try:
-            with httpx.Client(timeout=_LOADING_S, trust_env=False, headers=token_header()) as client:
+            with bounded_client(_LOADING_S, token_header()) as client:
                 return client.request(method, address, json=body)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise PipelineError(

@@ -5,25 +5,25 @@ When veRL 0.9.1 resumes it restores optimizers and schedulers (utils/checkpoint/
 that was changed since then has no effect, and nothing says so. Warm-up and decay are factors of that rate,
 and are the new configuration's.
 
-A checkpoint is read without torch and without running anything in it: a file of `torch.save` is a zip archive
-with a pickle, in which everything that is not a plain value is replaced by a placeholder; no tensor is read.
+A checkpoint is read without torch and without running anything in it, in a process with limits of time and
+memory (rag_r1/limited/checkpoints.py).
 """
 
 from __future__ import annotations
 
 import math
-import pickle
-import zipfile
-from collections import OrderedDict
+import os
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rag_r1.limited.workers import JobError, LimitError, Limits, Workers
 from rag_r1.preflight.problems import Problem, error, warning
 
 #: veRL's file with the number of the last whole checkpoint.
 _TRACKER = "latest_checkpointed_iteration.txt"
+#: A file has a few kilobytes and is read in milliseconds.
+_LIMITS = Limits(cpu_s=5.0, memory=512 << 20, answer=1 << 20)
 
 
 def check_resumed_rates(config: DictConfig, critic: bool) -> list[Problem]:
@@ -64,9 +64,8 @@ def _check(config: DictConfig, places: list[tuple[str, str, str]]) -> list[Probl
         if not files:
             continue  # Megatron's checkpoints, and those without `extra`
         try:
-            scheduler = plain_values(files[0]).get("lr_scheduler") or {}
-            rates = [float(rate) for rate in scheduler.get("base_lrs", ())]
-        except (OSError, ValueError, TypeError, AttributeError) as fault:
+            rates = _saved_rates(files[0])
+        except (OSError, LimitError, JobError) as fault:
             what = f"the learning rate in {files[0]} cannot be read ({fault}), so it was not compared"
             problems.append(warning(key, what, "see that it has not changed: veRL restores the old one"))
             continue
@@ -85,43 +84,11 @@ def _check(config: DictConfig, places: list[tuple[str, str, str]]) -> list[Probl
     return problems
 
 
-class _Placeholder:
-    """Stands for any object that is not a plain value: it can be called, filled and ignored."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    def __setstate__(self, state: Any) -> None:
-        pass
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        pass
-
-    def append(self, value: Any) -> None:
-        """For a pickled list of a class of its own."""
-
-    def extend(self, values: Any) -> None:
-        """As `append`."""
-
-
-class _PlainValues(pickle.Unpickler):
-    """Loads numbers, texts, lists and dictionaries; calls nothing that a file names."""
-
-    def find_class(self, module: str, name: str) -> type:
-        return OrderedDict if (module, name) == ("collections", "OrderedDict") else _Placeholder
-
-    def persistent_load(self, pid: Any) -> _Placeholder:
-        return _Placeholder()
-
-
-def plain_values(path: Path) -> Any:
-    """The plain values of a file of `torch.save`. Raises OSError, or ValueError for any other file."""
+def _saved_rates(path: Path) -> list[float]:
+    """The learning rates in a file of a checkpoint. Raises OSError, LimitError and JobError."""
+    workers = Workers(1)
     try:
-        with zipfile.ZipFile(path) as archive:
-            name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
-            with archive.open(name) as file:
-                return _PlainValues(file).load()
-    except OSError:
-        raise
-    except Exception as fault:  # a broken pickle may raise anything
-        raise ValueError(f"no file of torch.save: {type(fault).__name__}") from fault
+        named = os.fsencode(path.absolute()).decode("latin-1")
+        return workers.call("rag_r1.limited.checkpoints:base_rates", [named], _LIMITS)
+    finally:
+        workers.close()

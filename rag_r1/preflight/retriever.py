@@ -10,6 +10,7 @@ from __future__ import annotations
 import httpx
 from omegaconf import DictConfig, OmegaConf
 
+from rag_r1.bounded_client import bounded_client
 from rag_r1.options import read_options
 from rag_r1.preflight.problems import Report, error, first_line, not_given, plain, warning
 from rag_r1.preflight.retriever_limits import check_limits, limits_in
@@ -41,7 +42,7 @@ def check_retriever(config: DictConfig, report: Report) -> None:
     key, start = "rag_r1.retriever.url", "start it: rag-r1 index serve --index DIR --port PORT"
     base = settings.base
     try:
-        with httpx.Client(timeout=settings.timeout_s, trust_env=False, headers=headers) as client:
+        with bounded_client(settings.timeout_s, headers) as client:
             for path in ("/ready", "/health"):
                 answer = client.get(base + path)
                 if answer.status_code == 503:
@@ -93,7 +94,7 @@ def _check_limits(
 ) -> None:
     """The server's limits, if it tells them, fit what it will be asked."""
     try:
-        with httpx.Client(timeout=settings.timeout_s, trust_env=False, headers=headers) as client:
+        with bounded_client(settings.timeout_s, headers) as client:
             limits = limits_in(client.get(settings.base + "/health").json())
     except (httpx.HTTPError, OSError, ValueError, RecursionError):  # another maker's server
         limits = None

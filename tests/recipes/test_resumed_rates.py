@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ import torch
 from composed_recipes import composed
 from omegaconf import OmegaConf
 
-from rag_r1.preflight.resuming import check_resumed_rates, check_resumed_sft_rate, plain_values, resumed_from
+from rag_r1.limited.checkpoints import plain_values
+from rag_r1.preflight.resuming import check_resumed_rates, check_resumed_sft_rate, resumed_from
 
 ACTOR, CRITIC = "actor_rollout_ref.actor.optim.lr", "critic.optim.lr"
 
@@ -110,11 +112,31 @@ def test_reading_a_checkpoint_runs_nothing_that_stands_in_it(tmp_path):
             return os.mkdir, (str(tmp_path / "ran"),)
 
     torch.save({"lr_scheduler": {"base_lrs": [1e-6]}, "rng": Hostile()}, tmp_path / "state.pt")
-    assert plain_values(tmp_path / "state.pt")["lr_scheduler"] == {"base_lrs": [1e-6]}
+    assert plain_values(str(tmp_path / "state.pt"))["lr_scheduler"] == {"base_lrs": [1e-6]}
     assert not (tmp_path / "ran").exists()
     (tmp_path / "bare.pt").write_bytes(pickle.dumps(Hostile()))
     with pytest.raises(ValueError, match="no file of torch.save"):
-        plain_values(tmp_path / "bare.pt")
+        plain_values(str(tmp_path / "bare.pt"))
+
+
+#: Pickles whose reading would take gigabytes, or for ever: an entry of the memo with a high number; a key of
+#: 40 tuples, each of which has the one before twice.
+BOMBS = {
+    "memo": (b"\x80\x02Nr\xff\xff\xff\x0f.", "it needs more than"),
+    "hash": (b"\x80\x02})" + b"2\x86" * 40 + b"Ns.", "s of processor time"),
+}
+
+
+@pytest.mark.slow  # seconds of processor time until a limit ends it
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_checkpoint_that_would_take_for_ever_is_given_up(name, tmp_path):
+    out = run_folder(tmp_path / "run", actor=1e-6)
+    (file,) = (out / "global_step_20" / "actor").iterdir()
+    pickled, told = BOMBS[name]
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("archive/data.pkl", pickled)
+    (problem,) = check_resumed_rates(resuming(out), critic=False)
+    assert problem.level == "warning" and told in problem.what
 
 
 @pytest.mark.slow

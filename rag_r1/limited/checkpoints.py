@@ -1,0 +1,73 @@
+"""The learning rates in a file of `torch.save`, read in a worker (rag_r1/limited) without torch.
+
+Such a file is a zip archive with a pickle. Everything in it that is not a plain value is replaced by a
+placeholder: nothing that it names is imported or called, and no tensor is read. A worker, because a pickle of
+a few bytes can ask for gigabytes (an entry of its memo with a high number), or nest tuples whose hash takes
+for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from collections import OrderedDict
+from typing import Any
+
+
+class UnreadableCheckpoint(ValueError):
+    """A file that cannot be read; the message says why."""
+
+
+def base_rates(path: str) -> list[float]:
+    """A job: the rates with which the scheduler in a file was created; none if there is no scheduler. `path`:
+    its bytes as Latin-1. Raises UnreadableCheckpoint, and OSError if it cannot be opened."""
+    values = plain_values(os.fsdecode(path.encode("latin-1")))
+    try:
+        scheduler = values.get("lr_scheduler") or {}
+        return [float(rate) for rate in scheduler.get("base_lrs", ())]
+    except (ValueError, TypeError, AttributeError, OverflowError) as fault:
+        raise UnreadableCheckpoint(f"no rates of a scheduler: {type(fault).__name__}") from None
+
+
+class _Placeholder:
+    """Stands for any object that is not a plain value: it can be called, filled and ignored."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+    def append(self, value: Any) -> None:
+        """For a pickled list of a class of its own."""
+
+    def extend(self, values: Any) -> None:
+        """As `append`."""
+
+
+class _PlainValues(pickle.Unpickler):
+    """Loads numbers, texts, lists and dictionaries; calls nothing that a file names."""
+
+    def find_class(self, module: str, name: str) -> type:
+        return OrderedDict if (module, name) == ("collections", "OrderedDict") else _Placeholder
+
+    def persistent_load(self, pid: Any) -> _Placeholder:
+        return _Placeholder()
+
+
+def plain_values(path: str) -> Any:
+    """The plain values of a file of `torch.save`. Raises UnreadableCheckpoint for any other file, OSError and
+    MemoryError."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
+            with archive.open(name) as file:
+                return _PlainValues(file).load()
+    except (OSError, MemoryError):
+        raise
+    except Exception as fault:  # a broken pickle may raise anything
+        raise UnreadableCheckpoint(f"no file of torch.save: {type(fault).__name__}") from fault
