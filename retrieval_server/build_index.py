@@ -50,7 +50,7 @@ if __package__ in (None, ""):
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
 from retrieval_server.build_command import BuildCommand, parse_args
-from retrieval_server.errors import RetrievalServerError
+from retrieval_server.errors import RetrievalServerError, writing
 from retrieval_server.extras import DENSE, MODEL, need
 
 
@@ -63,10 +63,12 @@ def run(command: BuildCommand) -> int:
     logging.basicConfig(level="WARNING", format="%(levelname)s: %(message)s")
     steps = {"all": _build, "passages": _passages, "encode": _encode, "merge": _merge, "import": _import}
     try:
-        if command.backend == "hybrid":
-            _hybrid(command)
-        else:
-            steps[command.step](command)
+        # A merge writes --out, the steps before it --parts.
+        with writing(command.out or command.parts or Path()):
+            if command.backend == "hybrid":
+                _hybrid(command)
+            else:
+                steps[command.step](command)
     except RetrievalServerError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

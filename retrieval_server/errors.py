@@ -5,6 +5,26 @@ The scripts print the message without a traceback and exit with status 2. Any ot
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_ROOM = "make room on that disk, or choose another folder"
+_RIGHTS = "check the rights of the folder, or choose another one"
+_REMEDIES = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EFBIG: _ROOM,
+    errno.EROFS: _RIGHTS,
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+}
+#: With fewer free bytes than this, an error without a number is one of the disk.
+_NO_ROOM = 1 << 20
+
 
 class RetrievalServerError(Exception):
     """Base of the errors that a user can repair; the message tells how."""
@@ -36,3 +56,29 @@ class RecordingError(RetrievalServerError):
 
 class RayError(RetrievalServerError):
     """Ray Serve is not installed, or an encoder or shard does not start in it."""
+
+
+class DiskError(RetrievalServerError):
+    """A folder cannot be written: no room, or no right."""
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Raises DiskError, which names the file or else the folder, for what the block cannot write there."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        number = getattr(error, "errno", None)
+        if number is None and _is_full(folder):  # NumPy's and FAISS's errors have no number
+            number = errno.ENOSPC
+        if number not in _REMEDIES:
+            raise
+        named = getattr(error, "filename", None) or folder
+        raise DiskError(
+            f"cannot use {named}: {os.strerror(number)}; {_REMEDIES[number]}, and run the same command again"
+        ) from error
+
+
+def _is_full(folder: Path) -> bool:
+    there = next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path("/"))
+    return shutil.disk_usage(there).free < _NO_ROOM

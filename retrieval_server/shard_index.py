@@ -19,7 +19,7 @@ if __package__ in (None, ""):
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
 from retrieval_server.command_line import Flag, Options, parse
-from retrieval_server.errors import RetrievalServerError
+from retrieval_server.errors import RetrievalServerError, writing
 
 
 class ShardCommand(Options):
@@ -36,7 +36,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index split") ->
     from retrieval_server.indexing.split_index import split_index
 
     try:
-        split_index(command.index, command.out, command.shards)
+        with writing(command.out):
+            split_index(command.index, command.out, command.shards)
         for path, manifest in read_shards(command.out):
             print(f"{path}: {manifest.count} passages, {manifest.backend}")
     except RetrievalServerError as error:

@@ -14,6 +14,8 @@ from typing import Any
 
 #: A larger answer than this many bytes is none, whatever was asked for.
 MAX_ANSWER_BYTES = 32 << 20
+#: Nor is one of more JSON values; a token has about five, and three for each log-prob beside it.
+MAX_ANSWER_VALUES = 1_500_000
 #: Of an answer beside its tokens, and of one line of a stream.
 _HEAD_BYTES = 1 << 20
 #: Of one token with what stands around it, of each log-prob beside it, and of a token id of the prompt, which

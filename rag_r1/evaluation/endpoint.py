@@ -27,16 +27,19 @@ from urllib.parse import urlsplit, urlunsplit
 import aiohttp
 
 from rag_r1.addresses import server_address
-from rag_r1.evaluation.answer_limits import AnswerLimits
+from rag_r1.evaluation.answer_limits import MAX_ANSWER_VALUES, AnswerLimits
 from rag_r1.evaluation.characters import tokens_of
 from rag_r1.evaluation.pacing import Pace, Spending, Stop
 from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.streamed import OnText, whole_body
 from rag_r1.evaluation.tape import Usage
+from rag_r1.json_limits import JsonLimitError, read_json
 
 Answer = TypeVar("Answer")
 
 _AGAIN = {408, 409, 425, 429}
+#: Most JSON values of an error's body, of which one message is shown.
+_SAID_VALUES = 10_000
 #: For the account, not for a request: a wrong key, no money.
 _ACCOUNT = {401, 402}
 #: The same, unless the endpoint has answered before: then it is about this request (moderation, for example).
@@ -171,7 +174,9 @@ class Endpoint:
         if status != 200:
             await self._refused(status, headers, raw)
         try:
-            data = json.loads(raw)
+            data = read_json(raw, MAX_ANSWER_VALUES)
+        except JsonLimitError as error:
+            raise _Again(f"a useless answer: {error}") from error
         except (ValueError, RecursionError) as error:
             raise _Again("the answer is not JSON") from error
         usage = usage_of(data, prompt_tokens, tokens_of(raw.decode("utf-8", "replace")))
@@ -297,7 +302,7 @@ def _key(variable: str) -> str:
 def _said(raw: bytes) -> str:
     """The message in an error's body, in one short line."""
     try:
-        data = json.loads(raw)
+        data = read_json(raw, _SAID_VALUES)
         error = data.get("error", data.get("detail", data)) if isinstance(data, dict) else data
         text = error.get("message", error) if isinstance(error, dict) else error
     except (ValueError, RecursionError):

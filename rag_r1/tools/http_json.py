@@ -8,17 +8,19 @@ environment variable that an option names, are sent in a header to this address 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import aiohttp
 
+from rag_r1.json_limits import JsonLimitError, read_json
 from rag_r1.options import Must, Text
 
 #: A larger answer than this many bytes is none.
 MAX_ANSWER_BYTES = 16 << 20
+#: Most JSON values of an answer.
+MAX_VALUES = 500_000
 
 
 #: Of an option that names an environment variable.
@@ -70,7 +72,9 @@ class JsonServer:
         if status != 200:
             raise HttpFailure(f"HTTP {status}")
         try:
-            return json.loads(body)
+            return read_json(body, MAX_VALUES)
+        except JsonLimitError as error:
+            raise HttpFailure(f"its answer is too much: {error}") from None
         except (ValueError, RecursionError):
             raise HttpFailure("its answer is not JSON") from None
 

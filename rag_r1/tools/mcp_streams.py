@@ -27,6 +27,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
 
+from rag_r1.json_limits import JsonLimitError, check_json
 from rag_r1.tools.mcp_words import show_stderr
 
 #: Longest message, in bytes.
@@ -39,7 +40,6 @@ MAX_MESSAGES, MAX_BYTES = 10_000, 64 << 20
 _END_S = 2.0
 #: Longest line of an event that is no data: an id, a kind, a comment.
 _MAX_FIELD_BYTES = 4096
-_OPEN, _NO_BRACKETS = b"[{", bytes(set(range(256)) - set(b"[]{}"))
 
 
 class TooMuch(Exception):
@@ -50,15 +50,10 @@ def check_message(data: bytes) -> None:
     """Raises TooMuch for a JSON text of too many bytes, values or levels. Takes time linear in the bytes."""
     if len(data) > MAX_MESSAGE_BYTES:
         raise TooMuch(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
-    # Without escapes, a quotation mark begins or ends a text; every other part is outside of texts.
-    outside = b"".join(data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
-    if outside.count(b",") + outside.count(b"[") + outside.count(b"{") > MAX_VALUES:
-        raise TooMuch(f"a message has more than {MAX_VALUES:,} values")
-    depth = 0
-    for bracket in outside.translate(None, _NO_BRACKETS):
-        depth += 1 if bracket in _OPEN else -1
-        if depth > MAX_DEPTH:
-            raise TooMuch(f"a message is nested more than {MAX_DEPTH} deep")
+    try:
+        check_json(data, MAX_VALUES, MAX_DEPTH)
+    except JsonLimitError as error:
+        raise TooMuch(f"a message{str(error).removeprefix('it')}") from None
 
 
 class Allowance:

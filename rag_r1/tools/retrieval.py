@@ -20,7 +20,6 @@ key of the configuration, because configurations are logged.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import random
@@ -30,6 +29,7 @@ from typing import Any
 
 import aiohttp
 
+from rag_r1.json_limits import read_json
 from rag_r1.options import options_from
 from rag_r1.protocols import Document, Failure
 from rag_r1.retriever_query import Context
@@ -49,6 +49,8 @@ logger = logging.getLogger(__name__)
 FAILURE_TEXT = "The search engine did not answer. Try another query, or answer with what is known."
 #: A response larger than this many bytes is not a search result.
 MAX_RESPONSE_BYTES = 64 << 20
+#: Most JSON values of a response, and of it for each document that was asked for.
+_FEW_VALUES, _VALUES_OF_A_DOCUMENT = 50_000, 200
 #: The environment variable with the server's bearer token.
 TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
 _RETRIED_STATUSES = {408, 425, 429}
@@ -277,8 +279,9 @@ class RetrievalClient:
             body = await _body(response, MAX_RESPONSE_BYTES)
         if len(body) > MAX_RESPONSE_BYTES:
             raise _WrongAnswer(f"more than {MAX_RESPONSE_BYTES} bytes")
+        most_values = _FEW_VALUES + _VALUES_OF_A_DOCUMENT * len(queries) * self.config.topk
         try:
-            return self.config.spoken.parse_each(json.loads(body), len(queries), self.config.topk)
+            return self.config.spoken.parse_each(read_json(body, most_values), len(queries), self.config.topk)
         except (ValueError, RecursionError) as error:
             raise _WrongAnswer(str(error)) from error
 
