@@ -7,6 +7,7 @@ Keys come from environment variables.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -19,6 +20,9 @@ AN_ADDRESS = (
     "an http(s) address such as http://127.0.0.1:8000, without user, password, query and fragment (keys and "
     "tokens come from environment variables)"
 )
+
+#: A user with a password that stands behind a slash, as in two addresses in one.
+_PASSWORD_IN_PATH = re.compile(r":[^/]*@")
 
 
 def server_address(url: str) -> str:
@@ -33,6 +37,7 @@ def server_address(url: str) -> str:
         and bool(parts.hostname)
         and not set(parts.netloc) & {"@", "%", "\\"}
         and not set(url) & {"?", "#"}
+        and not _PASSWORD_IN_PATH.search(parts.path)
         and url.isprintable()  # urlsplit drops line breaks
         and " " not in url
     )

@@ -33,6 +33,8 @@ WITH_A_SECRET = [
     f"ftp://user:{SECRET}@127.0.0.1",
     f"user:{SECRET}@127.0.0.1",
     f"http://127.0.0.1:{SECRET}",
+    f"http://127.0.0.1,http://user:{SECRET}@127.0.0.1:1",
+    f"http://127.0.0.1/user:{SECRET}@127.0.0.1:1",
 ]
 
 
