@@ -27,7 +27,7 @@ from rag_r1.retriever_query import CallContext
 from rag_r1.serving.guards import BodyRefused, WholeBodies
 from rag_r1.tools import Searcher
 from rag_r1.tools.function_tool import sent_in_context
-from rag_r1.tools.mcp_streams import TooMuch, check_message
+from rag_r1.tools.mcp_limits import TooMuch, check_message
 
 #: Sources of an answer, at most.
 _MOST_SOURCES = 20

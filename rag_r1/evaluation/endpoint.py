@@ -17,10 +17,8 @@ import asyncio
 import json
 import os
 import random
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -29,6 +27,7 @@ import aiohttp
 from rag_r1.addresses import server_address
 from rag_r1.evaluation.answer_limits import MAX_ANSWER_VALUES, AnswerLimits
 from rag_r1.evaluation.characters import tokens_of
+from rag_r1.evaluation.endpoint_answers import refusal_text, retry_after, usage_of
 from rag_r1.evaluation.pacing import Pace, Spending, Stop
 from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.streamed import OnText, whole_body
@@ -38,8 +37,6 @@ from rag_r1.json_limits import JsonLimitError, read_json
 Answer = TypeVar("Answer")
 
 _AGAIN = {408, 409, 425, 429}
-#: Most JSON values of an error's body, of which one message is shown.
-_SAID_VALUES = 10_000
 #: For the account, not for a request: a wrong key, no money.
 _ACCOUNT = {401, 402}
 #: The same, unless the endpoint has answered before: then it is about this request (moderation, for example).
@@ -219,7 +216,7 @@ class Endpoint:
 
     async def _refused(self, status: int, headers: Mapping[str, str], raw: bytes) -> None:
         """Raise what a status other than 200 means, or end the run."""
-        said = self._scrub(f"HTTP {status}{_said(raw)}")
+        said = self._scrub(f"HTTP {status}{refusal_text(raw)}")
         first = not self._answered
         if status in _ACCOUNT or (first and status in _ADDRESS) or b'"insufficient_quota"' in raw:
             remedy = f"check the key in ${self.options.key_variable}, the address, the model and the account"
@@ -271,42 +268,8 @@ def base_address(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc, path or "/v1", "", ""))
 
 
-def retry_after(value: str) -> float:
-    """Seconds to wait by a Retry-After header: a number, or a date; 0 if there is none that can be read."""
-    value = value.strip()
-    if value.isascii() and value.replace(".", "", 1).isdigit() and len(value) < 9:
-        return float(value)
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return 0.0
-
-
-def usage_of(data: Any, prompt_tokens: int, completion_tokens: int) -> Usage:
-    """What an answer says about its tokens, or else the given estimates."""
-    told = data.get("usage") if isinstance(data, dict) else None
-    told = told if isinstance(told, dict) else {}
-    counts = [told.get(name) for name in ("prompt_tokens", "completion_tokens")]
-    if all(type(count) is int and 0 <= count < 1 << 40 for count in counts):
-        return Usage(1, *counts)
-    return Usage(1, prompt_tokens, completion_tokens, estimated=1)
-
-
 def _key(variable: str) -> str:
     key = os.environ.get(variable, "").strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise RunError(f"${variable} has characters that a key cannot have: set it to the key alone")
     return key
-
-
-def _said(raw: bytes) -> str:
-    """The message in an error's body, in one short line."""
-    try:
-        data = read_json(raw, _SAID_VALUES)
-        error = data.get("error", data.get("detail", data)) if isinstance(data, dict) else data
-        text = error.get("message", error) if isinstance(error, dict) else error
-    except (ValueError, RecursionError):
-        text = raw[:500].decode("utf-8", "replace")
-    line = "".join(c if c.isprintable() else " " for c in str(text)[:2000])  # it is shown on a terminal
-    line = " ".join(line.split())[:200]
-    return f": {line}" if line and line != "{}" else ""

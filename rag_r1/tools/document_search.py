@@ -22,6 +22,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from rag_r1.installation import pip_command
 from rag_r1.options import Flag, Must, PositiveCount, Text, options, options_from
 from rag_r1.protocols import Document
 from rag_r1.tools.documents import index_folder
@@ -61,7 +62,7 @@ def make_documents(options: Mapping[str, Any], key: str) -> DocumentSearch:
     try:
         import bm25s  # noqa: F401
     except ImportError:
-        raise ValueError(f"{key} needs the package bm25s: pip install 'rag-r1[documents]'") from None
+        raise ValueError(f"{key} needs the package bm25s: {pip_command('documents')}") from None
     return DocumentSearch(given)
 
 

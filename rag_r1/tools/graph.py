@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote
 
+from rag_r1.installation import pip_command
 from rag_r1.limited.workers import JobError, LimitError, Limits, Workers
 from rag_r1.options import Must, PositiveCount, Text, options, options_from
 from rag_r1.printable import printable
@@ -78,7 +79,7 @@ def make_graph(options: Mapping[str, Any], key: str) -> GraphSearch:
     if not path.is_file():
         raise ValueError(f"{key}.file: there is no file {given.file!r}")
     if find_spec("rdflib") is None:
-        raise ValueError(f"{key} needs the package rdflib: pip install 'rag-r1[graph]'")
+        raise ValueError(f"{key} needs the package rdflib: {pip_command('graph')}")
     return GraphSearch(given)
 
 

@@ -31,6 +31,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator
 
 from rag_r1.addresses import Address
+from rag_r1.installation import pip_command
 from rag_r1.options import Must, OptionFault, OptionsError, PositiveSeconds, Text, options, options_from
 from rag_r1.printable import printable
 from rag_r1.protocols import Refusal
@@ -84,7 +85,7 @@ def make_mcp(options: Mapping[str, Any], key: str) -> McpTool:
     if (given.command is None) == (given.url is None) or given.command == ():
         raise OptionsError([OptionFault(f"{key}.command", f"{key} needs either a command or a url")])
     if not has_mcp():
-        raise ValueError(f"{key} needs the package mcp, 2.0 or later: pip install 'rag-r1[mcp]'")
+        raise ValueError(f"{key} needs the package mcp, 2.0 or later: {pip_command('mcp')}")
     return McpTool(given.call or key.removeprefix("rag_r1.tools."), given)
 
 

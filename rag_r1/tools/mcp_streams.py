@@ -1,10 +1,8 @@
-"""What arrives from an MCP server, bounded before the package mcp makes objects of it.
+"""The streams to an MCP server: its stdin and stdout, or streamable HTTP.
 
-A message of a few megabytes can hold a million values, for each of which the package makes several objects on
-the event loop. So bytes are counted where they arrive, on a server's stdout and in its HTTP responses, and a
-message is looked at as bytes first: its length, its values, its nesting. A server may send so much unasked,
-notifications of progress and of logs for instance, between two requests of ours. A message beyond these
-limits ends a stdio connection, or the HTTP request.
+They take the place of the package mcp's own, in order that bytes are counted where they arrive, on a server's
+stdout and in its HTTP responses, and that a message is checked before the package makes objects of it
+(mcp_limits.py). A message beyond the limits ends a stdio connection, or the HTTP request.
 
 The schemas of results are removed from a server's list of tools: the package would check results against them
 on the event loop, and nobody reads them.
@@ -12,7 +10,6 @@ on the event loop, and nobody reads them.
 
 from __future__ import annotations
 
-import codecs
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -27,71 +24,11 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
 
-from rag_r1.json_limits import JsonLimitError, check_json
+from rag_r1.tools.mcp_limits import MAX_MESSAGE_BYTES, Allowance, Events, Lines, TooMuch, check_message
 from rag_r1.tools.mcp_words import show_stderr
 
-#: Longest message, in bytes.
-MAX_MESSAGE_BYTES = 8 << 20
-#: Most values of a message, and levels of lists and objects.
-MAX_VALUES, MAX_DEPTH = 50_000, 64
-#: Most messages, and bytes, between two requests, or in one HTTP response.
-MAX_MESSAGES, MAX_BYTES = 10_000, 64 << 20
 #: Seconds for a server to end when its stdin is closed, and again after SIGTERM.
 _END_S = 2.0
-#: Longest line of an event that is no data: an id, a kind, a comment.
-_MAX_FIELD_BYTES = 4096
-
-
-class TooMuch(Exception):
-    """A server has sent more than is read; the message says what."""
-
-
-def check_message(data: bytes) -> None:
-    """Raises TooMuch for a JSON text of too many bytes, values or levels. Takes time linear in the bytes."""
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise TooMuch(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
-    try:
-        check_json(data, MAX_VALUES, MAX_DEPTH)
-    except JsonLimitError as error:
-        raise TooMuch(f"a message{str(error).removeprefix('it')}") from None
-
-
-class Allowance:
-    """What a server may still send."""
-
-    def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        """A request is sent."""
-        self._messages, self._bytes = MAX_MESSAGES, MAX_BYTES
-
-    def spend(self, size: int, messages: int = 0) -> None:
-        """Raises TooMuch."""
-        self._messages -= messages
-        self._bytes -= size
-        if self._messages < 0 or self._bytes < 0:
-            raise TooMuch(f"more than {MAX_MESSAGES:,} messages or {MAX_BYTES >> 20} MiB for one request")
-
-
-class Lines:
-    """Cuts what arrives into lines. Raises TooMuch for one that is too long."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._size = 0
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are complete, without their ends."""
-        *complete, rest = data.split(b"\n")
-        if complete:
-            complete[0] = b"".join([*self._parts, complete[0]])
-            self._parts, self._size = [], 0
-        self._parts.append(rest)
-        self._size += len(rest)
-        if self._size > MAX_MESSAGE_BYTES:
-            raise TooMuch(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
-        return complete
 
 
 class Told:
@@ -289,7 +226,7 @@ class _Events(_Whole):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         allowance, lines, kept = Allowance(), Lines(), b""
-        event = _Event(allowance)
+        event = Events(allowance)
         try:
             async for chunk in self._inner:
                 allowance.spend(len(chunk))
@@ -306,25 +243,3 @@ class _Events(_Whole):
         except TooMuch as error:
             raise httpx2.SSEError(f"the server sent too much: {error}") from None
         yield last[0] + b"\n"
-
-
-class _Event:
-    def __init__(self, allowance: Allowance):
-        self._allowance = allowance
-        self._data: list[bytes] = []
-        self._size = 0
-
-    def line(self, line: bytes) -> None:
-        """The next line; an empty one ends the event. Raises TooMuch."""
-        line = line.removeprefix(codecs.BOM_UTF8)
-        if line.startswith(b"data:"):
-            self._data.append(line[5:])
-            self._size += len(line)
-            if self._size > MAX_MESSAGE_BYTES:
-                raise TooMuch(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
-        elif len(line) > _MAX_FIELD_BYTES:
-            raise TooMuch(f"an event has a line of more than {_MAX_FIELD_BYTES} bytes that is no data")
-        elif not line:
-            self._allowance.spend(0, 1)
-            check_message(b"\n".join(self._data))
-            self._data, self._size = [], 0

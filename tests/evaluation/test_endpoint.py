@@ -22,9 +22,8 @@ from rag_r1.evaluation.endpoint import (
     EndpointOptions,
     EngineFailure,
     base_address,
-    retry_after,
-    usage_of,
 )
+from rag_r1.evaluation.endpoint_answers import retry_after, usage_of
 from rag_r1.evaluation.exchange import Exchanges
 from rag_r1.evaluation.pacing import Stop
 from rag_r1.evaluation.run_folder import RunError

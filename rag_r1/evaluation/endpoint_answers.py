@@ -1,0 +1,50 @@
+"""What an endpoint says beside its answers: how many tokens they had, why it refuses, when to come back.
+
+All of it comes from outside and may be missing, wrong or hostile: these functions raise nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from rag_r1.evaluation.tape import Usage
+from rag_r1.json_limits import read_json
+
+#: Most JSON values in the body of an error.
+_REFUSAL_VALUES = 10_000
+
+
+def retry_after(value: str) -> float:
+    """Seconds to wait by a Retry-After header: a number, or a date; 0 if there is none that can be read."""
+    value = value.strip()
+    if value.isascii() and value.replace(".", "", 1).isdigit() and len(value) < 9:
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return 0.0
+
+
+def usage_of(data: Any, prompt_tokens: int, completion_tokens: int) -> Usage:
+    """What an answer says about its tokens, or else the given estimates."""
+    told = data.get("usage") if isinstance(data, dict) else None
+    told = told if isinstance(told, dict) else {}
+    counts = [told.get(name) for name in ("prompt_tokens", "completion_tokens")]
+    if all(type(count) is int and 0 <= count < 1 << 40 for count in counts):
+        return Usage(1, *counts)
+    return Usage(1, prompt_tokens, completion_tokens, estimated=1)
+
+
+def refusal_text(raw: bytes) -> str:
+    """The message in an error's body, in one short line."""
+    try:
+        data = read_json(raw, _REFUSAL_VALUES)
+        error = data.get("error", data.get("detail", data)) if isinstance(data, dict) else data
+        text = error.get("message", error) if isinstance(error, dict) else error
+    except (ValueError, RecursionError):
+        text = raw[:500].decode("utf-8", "replace")
+    line = "".join(c if c.isprintable() else " " for c in str(text)[:2000])  # it is shown on a terminal
+    line = " ".join(line.split())[:200]
+    return f": {line}" if line and line != "{}" else ""
