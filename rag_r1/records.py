@@ -151,7 +151,7 @@ def _files_in(folder: Path, where: str = "") -> list[Path]:
 
 def _lines_of(path: Path) -> Iterator[bytes]:
     """The lines of a file, each with its newline; the last one may be incomplete. Raises RecordError for a
-    line that is too long, and if what is compressed is broken elsewhere than at its end."""
+    line that is too long, and zlib.error if what is compressed is broken elsewhere than at its end."""
     with path.open("rb") as file:
         if path.suffix != ".gz":
             number = 0
@@ -165,13 +165,8 @@ def _lines_of(path: Path) -> Iterator[bytes]:
         while data := file.read(_CHUNK):
             more = False
             while data or more:
-                try:
-                    # No more than a chunk at a time: a few kilobytes can unpack to gigabytes.
-                    text = decoder.decompress(data, _CHUNK)
-                except zlib.error as error:
-                    raise RecordError(
-                        f"{path}: broken gzip data ({error}); what is before it was read"
-                    ) from error
+                # No more than a chunk at a time: a few kilobytes can unpack to gigabytes.
+                text = decoder.decompress(data, _CHUNK)
                 *lines, rest = (rest + text).split(b"\n")
                 yield from (line + b"\n" for line in lines)
                 number += len(lines)
@@ -192,25 +187,32 @@ def _too_long(path: Path, number: int) -> RecordError:
 
 
 def _records_of(path: Path, skip_broken: bool | Broken) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(_lines_of(path), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line.decode("utf-8", "surrogatepass"))
-            if not isinstance(record, dict):
-                raise ValueError("not a JSON object")
-        except (ValueError, RecursionError) as error:
-            if not line.endswith(b"\n"):
-                return
-            place, what = f"{path}, line {number}", f"no trajectory record ({error})"
-            if not skip_broken:
-                raise RecordError(f"{place}: {what}") from error
-            if callable(skip_broken):
-                skip_broken(place, what)
-            else:
-                logger.warning("%s: %s; it is left out", place, what)
-            continue
-        yield record
+    try:
+        for number, line in enumerate(_lines_of(path), 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line.decode("utf-8", "surrogatepass"))
+                if not isinstance(record, dict):
+                    raise ValueError("not a JSON object")
+            except (ValueError, RecursionError) as error:
+                if not line.endswith(b"\n"):
+                    return
+                _leave_out(skip_broken, f"{path}, line {number}", f"no trajectory record ({error})")
+                continue
+            yield record
+    except zlib.error as error:
+        _leave_out(skip_broken, str(path), f"broken gzip data ({error}); what is before it was read")
+
+
+def _leave_out(skip_broken: bool | Broken, place: str, what: str) -> None:
+    """Raises RecordError unless what is broken is to be left out."""
+    if not skip_broken:
+        raise RecordError(f"{place}: {what}")
+    if callable(skip_broken):
+        skip_broken(place, what)
+    else:
+        logger.warning("%s: %s; it is left out", place, what)
 
 
 def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
