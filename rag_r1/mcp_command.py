@@ -22,6 +22,7 @@ from pydantic import Field, model_validator
 from rag_r1.addresses import Address
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.evaluation.agent_arguments import AskedAgent, handed_on
+from rag_r1.installation import pip_command
 from rag_r1.options import Must, options_from
 from rag_r1.printable import has_hidden, print_error
 from rag_r1.tools.mcp_client import McpFailure, McpOptions, has_mcp, named
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _list(arguments[1:])
     given = read_arguments(McpArguments, arguments, prog="rag-r1 mcp", description=_DESCRIPTION)
     if not has_mcp():
-        return _error("rag-r1 mcp needs the package mcp, 2.0 or later: pip install 'rag-r1[mcp]'")
+        return _error(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
     from rag_r1.evaluation.run_folder import RunError
 
     try:
@@ -171,7 +172,7 @@ def _list(server: Sequence[str]) -> int:
         what = " of an MCP server, after --token-env NAME" if where else " or the command of an MCP server"
         return _error(f"rag-r1 mcp --tools needs the address{what}")
     if not has_mcp():
-        return _error("rag-r1 mcp needs the package mcp, 2.0 or later: pip install 'rag-r1[mcp]'")
+        return _error(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
     where |= {"url": server[0]} if is_address else {"command": list(server)}
     try:
         tools = asyncio.run(_tools_of(options_from(McpOptions, where, "rag_r1.tools.NAME")))

@@ -101,11 +101,24 @@ def find_file(given: str | Path, suffix: str = "") -> Path:
     names = (f"{given}{suffix}", given) if suffix and Path(given).suffix != suffix else (given,)
     for base in (Path.cwd(), RECIPES.parent, RECIPES):
         for name in names:
-            if (path := base / name).is_file():
-                return path.resolve()
+            try:
+                if (path := base / name).is_file():
+                    return path.resolve()
+            except OSError as error:  # a name that is too long, a folder that may not be entered
+                raise RecipeError(f"{path} cannot be read: {error.strerror}") from None
     if not (RECIPES / _DEFAULTS).is_file():
         raise RecipeError(f"this installation has no recipes ({RECIPES} is missing): install rag-r1 again")
     raise RecipeError(_unknown(str(given)))
+
+
+def text_of(path: Path) -> str:
+    """The text of a recipe's file. Raises RecipeError for a file that cannot be read, or is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RecipeError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path} is no recipe: it is not text in UTF-8") from error
 
 
 def _unknown(given: str) -> str:

@@ -15,8 +15,19 @@ from pydantic_settings import CliPositionalArg
 
 from rag_r1.command_line import Arguments, CheckedOverrides, argument, read_arguments
 from rag_r1.installation import version
-from rag_r1.recipe_files import KINDS, RECIPES, Recipe, RecipeError, find_file, kind_of, shipped_names
+from rag_r1.printable import print_error
+from rag_r1.recipe_files import (
+    KINDS,
+    RECIPES,
+    Recipe,
+    RecipeError,
+    find_file,
+    kind_of,
+    shipped_names,
+    text_of,
+)
 from rag_r1.subcommands import run
+from rag_r1.whole_files import whole_file
 
 #: Subcommand -> its function, and what it does.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -39,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run("rag-r1 recipes", _ABOUT, COMMANDS, arguments or ["list"])
     except RecipeError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
 
 
@@ -85,7 +96,7 @@ def show(arguments: Sequence[str]) -> int:
     """Print a recipe. Raises RecipeError."""
     args = read_arguments(ShowArguments, arguments, prog="rag-r1 recipes show", description="Show a recipe.")
     if not args.composed:
-        print(find_file(args.name, ".yaml").read_text(encoding="utf-8"), end="")
+        print(text_of(find_file(args.name, ".yaml")), end="")
         return 0
     recipe = Recipe.find(args.name)
     if kind_of(recipe.path) in ("retriever", "iterate"):
@@ -116,7 +127,7 @@ example, for two GPUs:
 
 def table(arguments: Sequence[str]) -> int:
     """Print the tables of the recipes' READMEs, or the line of one recipe with changes."""
-    given = read_arguments(
+    args = read_arguments(
         TableArguments,
         arguments,
         prog="rag-r1 recipes table",
@@ -127,11 +138,11 @@ def table(arguments: Sequence[str]) -> int:
     from rag_r1.recipe_table import print_row, print_tables
     from rag_r1.train import compose_recipe
 
-    if given.recipe is None:
+    if args.recipe is None:
         print_tables(lambda name, overrides: compose_recipe(Recipe.find(name), overrides))
     else:
-        recipe = Recipe.find(given.recipe)
-        print_row(recipe, compose_recipe(recipe, given.overrides), given.size)
+        recipe = Recipe.find(args.recipe)
+        print_row(recipe, compose_recipe(recipe, args.overrides), args.size)
     return 0
 
 
@@ -157,12 +168,13 @@ def copy(arguments: Sequence[str]) -> int:
     target = target if target.suffix == ".yaml" else Path(f"{target}.yaml")
     if target.exists():
         raise RecipeError(f"{target} exists already: give another name")
-    header, _, rest = source.read_text(encoding="utf-8").partition("\n")
+    header, _, rest = text_of(source).partition("\n")
     origin = f"# Copied from the recipe {_named(source)} of rag-r1 {version()}."
     lines = [header, origin, rest] if header.startswith("# @package") else [origin, header, rest]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text("\n".join(lines), encoding="utf-8")
+        with whole_file(target) as part:
+            part.write_text("\n".join(lines), encoding="utf-8")
     except OSError as error:
         raise RecipeError(f"{target} cannot be written: {error.strerror}") from error
     print(target)

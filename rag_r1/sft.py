@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(fault)
         return 1
     if "optim" not in config or "engine" not in config:
-        print(f"error: {given.recipe}: {_NO_SFT}", file=sys.stderr)
+        print_error(f"{given.recipe}: {_NO_SFT}")
         return 1
     if config.trainer.device == "cpu":
         os.environ["VERL_PLATFORM"] = "cpu"  # on a machine with GPUs veRL would choose cuda
@@ -158,7 +158,7 @@ def run(command: Sequence[str], folder: Path, config: Any) -> int:
         sys.stdout.flush()
         status = run_here(command, {"VERL_FILE_LOGGER_PATH": str(metrics.absolute()), **os.environ})
     if status:
-        print(f"error: the training ended with status {status}; the same command resumes it", file=sys.stderr)
+        print_error(f"the training ended with status {status}; the same command resumes it")
         return status
     try:
         model, told = best_model(folder)

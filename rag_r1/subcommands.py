@@ -48,9 +48,7 @@ def run(prog: str, about: str, commands: Commands, arguments: Sequence[str] | No
         remedy = remedy_for(error.name or "", f"{prog} {command}")
         if remedy is None:
             raise
-        print(
-            f"error: {prog} {command} needs {error.name}, which is not installed: {remedy}", file=sys.stderr
-        )
+        print_error(f"{prog} {command} needs {error.name}, which is not installed: {remedy}")
         return 1
     except OSError as error:
         if not is_fault_of_the_disk(error):

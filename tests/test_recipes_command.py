@@ -51,6 +51,23 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(capsys, tmp_path, comma
     assert told.out == "" and "did you mean rag_r1/grpo?" in told.err
 
 
+@pytest.mark.parametrize("command", ["show", "copy", "path"])
+def test_a_name_that_no_file_can_have_is_refused_in_one_line(capsys, tmp_path, command):
+    more = [tmp_path / "mine"] if command == "copy" else []
+    assert recipes(command, "x" * 300, *more) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and line.endswith(".yaml cannot be read: File name too long")
+
+
+@pytest.mark.parametrize("command", ["show", "copy"])
+def test_a_file_that_is_no_text_is_refused_in_one_line(capsys, tmp_path, command):
+    (tmp_path / "mine.yaml").write_bytes(b"\xff\xfe")
+    more = [tmp_path / "copy.yaml"] if command == "copy" else []
+    assert recipes(command, tmp_path / "mine.yaml", *more) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"error: {tmp_path / 'mine.yaml'} is no recipe: it is not text in UTF-8"
+
+
 def test_the_folder_and_the_files_are_named(capsys):
     assert recipes("path") == 0 and recipes("path", "rag_r1/grpo", "r1_searcher/run.sh") == 0
     found = [Path(line) for line in capsys.readouterr().out.splitlines()]

@@ -48,6 +48,7 @@ from rag_r1.demo.report import summarise
 from rag_r1.demo.run import OUTPUTS, DemoError, Ground, protocol_of, run_demo
 from rag_r1.demo.server import ServerError
 from rag_r1.evaluation.report import write_text
+from rag_r1.printable import print_error
 from rag_r1.records import records_by_step
 
 #: Arm -> its recipe in the folder `demo` of the recipes.
@@ -177,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for arm in arms:
                 arm.trained(seed, given.overrides, given.timeout)
     except (DemoError, ServerError, FolderError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     runs = finished_runs(given.out)
     text = markdown(runs)

@@ -42,6 +42,7 @@ from rag_r1.evaluation import evaluate
 from rag_r1.evaluation.report import write_text
 from rag_r1.evaluation.run_table import read_run
 from rag_r1.options import Must
+from rag_r1.printable import print_error
 
 ARMS = ("sq", "mq")
 #: The questions of these kinds, together.
@@ -100,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         runs = [compared(given, seed) for seed in given.seeds]
     except (DemoError, ServerError, ComparisonError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     told = {"settings": settings_of(given), "runs": runs}
     text = markdown(told)

@@ -30,7 +30,7 @@ class _Questions(Arguments):
     """What is asked, and where what comes back is kept."""
 
     questions: list[Path] = argument(
-        "veRL parquet as data_process/ writes it, or question and answers as JSON, JSON lines, CSV, TSV or "
+        "veRL parquet as `rag-r1 data` writes it, or question and answers as JSON, JSON lines, CSV, TSV or "
         "parquet; may be repeated",
         "FILE",
     )

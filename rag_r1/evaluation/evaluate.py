@@ -101,7 +101,7 @@ class PolicyArguments(JudgeArguments, AskingArguments):
     finds_tokenizer: ClassVar[bool] = True
 
     questions: list[Path] = argument(
-        "questions: veRL parquet as data_process/ writes it, or question and answers as JSON, JSON lines, "
+        "questions: veRL parquet as `rag-r1 data` writes it, or question and answers as JSON, JSON lines, "
         "CSV, TSV or parquet; may be repeated",
         "FILE",
         flag="data",

@@ -20,10 +20,9 @@ from rag_r1.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.evaluation.corpus.files import Corpus, CorpusError
 from rag_r1.evaluation.corpus.questions import Question, read_questions
 from rag_r1.evaluation.gold_passages import POOL, SAVE_EVERY, find_passages
-from rag_r1.printable import printable
+from rag_r1.printable import print_error, printable
 from rag_r1.probe_passages import Passages
 from rag_r1.supporting import Evidence
-from rag_r1.whole_files import in_words
 
 _DESCRIPTION = """\
 Find the passages that the probes `random` and `gold` show in the validations of a training.
@@ -74,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         lines, bad = gather(given)
     except (DataError, CorpusError, OSError) as error:
-        print(f"error: {printable(in_words(error), 3000)}", file=sys.stderr)
+        print_error(error)
         return 1
     print("\n".join(lines))
     for line in bad.left_out():

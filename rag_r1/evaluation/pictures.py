@@ -18,6 +18,7 @@ from rag_r1.evaluation.markdown import plain
 from rag_r1.evaluation.run_table import RunTable
 from rag_r1.evaluation.search_figures import CALLED, REAL
 from rag_r1.evaluation.sources import labels
+from rag_r1.installation import pip_command
 from rag_r1.whole_files import whole_file
 
 logger = logging.getLogger(__name__)
@@ -106,7 +107,7 @@ def picture(
         matplotlib.use("Agg")
         from matplotlib import pyplot as plt
     except ImportError:
-        logger.warning("no picture %s: install matplotlib (pip install 'rag-r1[report]')", path.name)
+        logger.warning("no picture %s: matplotlib is not installed: %s", path.name, pip_command("report"))
         yield None
         return
     with plt.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):

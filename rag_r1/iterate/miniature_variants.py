@@ -54,6 +54,7 @@ from rag_r1.iterate.miniature_text import variants_table
 from rag_r1.iterate.plan import Query
 from rag_r1.iterate.results import evaluation_facts
 from rag_r1.pipeline.lock import PipelineError
+from rag_r1.printable import print_error
 from rag_r1.retriever import select_command, train
 
 
@@ -198,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for seed in given.seeds:
                 _play(given.out, seed)
     except (LoopError, PipelineError, ServerError, RunError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     text = variants_table(finished_variants(given.out))
     write_text(given.out / "variants.md", text + "\n")

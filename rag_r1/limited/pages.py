@@ -178,7 +178,9 @@ def _pdf(stream: BinaryIO) -> DocumentText:
     try:
         import pypdf
     except ImportError:
-        raise UnreadableFile("PDFs need pypdf: pip install 'rag-r1[documents]'") from None
+        from rag_r1.installation import pip_command
+
+        raise UnreadableFile(f"PDFs need pypdf: {pip_command('documents')}") from None
     # What it warns of is told here once, as the file's error, or is of no interest: the text was read.
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     try:

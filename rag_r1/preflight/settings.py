@@ -21,8 +21,8 @@ from rag_r1.tools.registry import DEFAULT_TOOL, make_searcher, make_tool
 
 _EXAMPLES = {
     "actor_rollout_ref.model.path": "a model folder, or a name on the Hugging Face Hub",
-    "data.train_files": "a parquet file made by data_process/",
-    "data.val_files": "a parquet file made by data_process/",
+    "data.train_files": "a parquet file made by `rag-r1 data`",
+    "data.val_files": "a parquet file made by `rag-r1 data`",
     "rag_r1.retriever.url": "the address of a retrieval server, e.g. http://127.0.0.1:8000",
 }
 

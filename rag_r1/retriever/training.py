@@ -25,6 +25,7 @@ from typing import Any
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from rag_r1.evaluation.run_folder import RunFolder
+from rag_r1.installation import setup_command
 from rag_r1.retriever.encoder import (
     add_lora,
     average_weights,
@@ -196,7 +197,7 @@ class _Loggers(TrainerCallback):
             from verl.utils.tracking import Tracking
         except ImportError as error:
             what = f"--logger: the loggers are veRL's, which is not installed ({error})"
-            raise TrainingError(f"{what}: pip install 'rag-r1[cpu]' or 'rag-r1[gpu]'") from error
+            raise TrainingError(f"{what}: {setup_command()}") from error
         config = {"trainer": {}, "retriever": {**self.given.decisive, **self.settings.model_dump()}}
         name = self.given.experiment_name or self.given.out.resolve().name
         self.tracking = Tracking(self.given.project_name, name, list(self.given.logger), config)

@@ -23,10 +23,10 @@ from pydantic import model_validator
 from rag_r1.addresses import Address
 from rag_r1.command_line import argument, read_arguments
 from rag_r1.evaluation.run_folder import RunError
+from rag_r1.printable import print_error
 from rag_r1.serving.arguments import AgentArguments, check_agent, refuse_others
 from rag_r1.serving.client import ChatError, ask
 from rag_r1.serving.command import bound, set_up_logs, taken_token
-from rag_r1.whole_files import in_words
 
 if TYPE_CHECKING:
     from rag_r1.serving.http_server import Running
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _own_server(given) as running:
             return Terminal(running.url, None).chat(given.ask)
     except (RunError, OSError) as error:
-        print(f"error: {plain_text(in_words(error))}", file=sys.stderr)
+        print_error(error)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -38,10 +38,9 @@ from rag_r1.evaluation.corpus.scan import SAVE_EVERY, Found, Wanted, scan
 from rag_r1.evaluation.corpus.supply import write_supply
 from rag_r1.evaluation.corpus.titles import WantedTitles
 from rag_r1.evaluation.corpus.verdict import Evidence, foreign_sources
-from rag_r1.printable import printable
+from rag_r1.printable import print_error, printable
 from rag_r1.tools.retrieval import RetrieverConfig
 from rag_r1.tools.wire import WIRES
-from rag_r1.whole_files import in_words
 
 _DESCRIPTION = """\
 Check a corpus: which of these questions can be answered from it, and what is missing in it.
@@ -276,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         done = check(given)
     except (DataError, CorpusError, RetrieverError, OSError) as error:
-        print(f"error: {printable(in_words(error), 3000)}", file=sys.stderr)
+        print_error(error)
         return 1
     print("\n".join(told(done, given)))
     for line in done.bad.left_out():
