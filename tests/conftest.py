@@ -75,3 +75,11 @@ def pytest_collection_finish():
     """What was imported stays until the end: the garbage collector need not go through it again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    """The wheel of this repository."""
+    from wheel_environments import build_wheel
+
+    return build_wheel(tmp_path_factory.mktemp("dist"))

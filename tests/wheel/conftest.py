@@ -1,16 +1,11 @@
-"""The wheel of this repository, built once for all tests here."""
+"""An environment with the wheel and its base dependencies, made once for all tests here."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from wheel_environments import Environment, build_wheel
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("dist"))
+from wheel_environments import Environment
 
 
 @pytest.fixture(scope="session")

@@ -17,10 +17,7 @@ import httpx
 import pytest
 from wheel_environments import Environment
 
-from rag_r1.cli import COMMANDS
-
 pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.e2e, pytest.mark.timeout(900)]
-INDEX = pytest.mark.skipif("index" not in COMMANDS, reason="rag-r1 index is not there")
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +46,12 @@ def running(environment: Environment, here: Path, pattern: str, *words: object) 
     """A server of the environment, until the block ends; yields what the pattern finds in its output."""
     log = here / f"{words[1]}.log"
     with log.open("w") as output:
-        program = [str(environment.folder / "bin" / str(words[0])), *map(str, words[1:])]
         process = subprocess.Popen(
-            program, cwd=here, env=environment.variables(), stdout=output, stderr=subprocess.STDOUT
+            environment.command(*words),
+            cwd=here,
+            env=environment.variables(),
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
     try:
         deadline = time.monotonic() + 400
@@ -103,7 +103,6 @@ def test_the_demos_policy_answers_a_question_over_http(complete: Environment, pl
     assert "outputs/demo/grpo" in (here / "serve.log").read_text()
 
 
-@INDEX
 def test_an_index_is_built_and_served(complete: Environment, played):
     here, _ = played
     corpus = here / "outputs" / "demo" / "grpo" / "data" / "corpus.jsonl"

@@ -1,7 +1,8 @@
 """The project's wheel, built as pip builds it, and environments to install it in, without a network.
 
-    bare       a virtual environment with the base dependencies and nothing else: links to those distributions
-               of the running environment that the wheel's own metadata asks for, and theirs
+    bare       a virtual environment as `pip install "rag-r1[EXTRA]"` makes it, with no extra or with some: it
+               has links to those distributions of the running environment that the wheel's own metadata asks
+               for, and theirs; what an extra does not bring cannot be imported there
     complete   a virtual environment with everything of the running one, through a `.pth` file, except this
                project, whose editable installation would lead to the repository
 
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from configparser import ConfigParser
 from importlib import metadata
 from pathlib import Path
@@ -52,10 +53,9 @@ class Environment:
         self._console_scripts()
 
     @classmethod
-    def bare(cls, folder: Path, wheel: Path) -> Environment:
+    def bare(cls, folder: Path, wheel: Path, *extras: str) -> Environment:
         made = cls(folder, wheel)
-        own = metadata.Distribution.at(made.metadata)
-        for distribution in closure(own.requires or ()):
+        for distribution in made.required(*extras):
             for entry in top_level(distribution):
                 if not (link := made.site / entry.name).exists():
                     link.symlink_to(entry)
@@ -69,10 +69,20 @@ class Environment:
         (made.site / "running_environment.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
         return made
 
-    def run(self, *words: object, cwd: Path, timeout: float = 120, **variables: str):
-        """Run a program of the environment in a folder; its output is captured."""
+    def required(self, *extras: str) -> list[metadata.Distribution]:
+        """What pip would install beside the wheel, for these of its extras."""
+        return closure(metadata.Distribution.at(self.metadata), extras)
+
+    def command(self, *words: object) -> list[str]:
+        """A program of the environment and its arguments."""
+        return [str(self.folder / "bin" / str(words[0])), *map(str, words[1:])]
+
+    def run(
+        self, *words: object, cwd: Path | None = None, timeout: float = 120, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment, in a folder, to its end; its output is captured."""
         return subprocess.run(
-            [str(self.folder / "bin" / str(words[0])), *map(str, words[1:])],
+            self.command(*words),
             cwd=cwd,
             env=self.variables(**variables),
             capture_output=True,
@@ -82,7 +92,7 @@ class Environment:
 
     def variables(self, **more: str) -> dict[str, str]:
         """As in a shell in which the environment is active; nothing leads to the repository."""
-        kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
         path = os.pathsep.join([str(self.folder / "bin"), os.environ["PATH"]])
         return {**kept, "PATH": path, "VIRTUAL_ENV": str(self.folder), **more}
 
@@ -97,20 +107,31 @@ class Environment:
             script.chmod(0o755)
 
 
-def closure(requirements: Iterator[str] | list[str] | tuple[str, ...]) -> list[metadata.Distribution]:
-    """The installed distributions that requirements ask for without an extra, and what these require."""
-    found: dict[str, metadata.Distribution] = {}
-    pending = [(Requirement(text), "") for text in requirements]
+def closure(own: metadata.Distribution, extras: Sequence[str] = ()) -> list[metadata.Distribution]:
+    """The installed distributions that one asks for, with some of its extras, and what these ask for."""
+    found = {(_key(PROJECT), extra): own for extra in ("", *extras)}
+    pending = [(text, extra) for extra in ("", *extras) for text in own.requires or ()]
     while pending:
-        wanted, extra = pending.pop()
-        if wanted.marker and not wanted.marker.evaluate({"extra": extra}):
+        text, asked = pending.pop()
+        wanted = Requirement(text)
+        if wanted.marker and not wanted.marker.evaluate({"extra": asked}):
             continue
-        key = re.sub(r"[-_.]+", "-", wanted.name).lower()
-        for one in ("", *wanted.extras):
-            if f"{key}[{one}]" not in found:
-                found[f"{key}[{one}]"] = distribution = metadata.distribution(wanted.name)
-                pending += [(Requirement(text), one) for text in distribution.requires or ()]
-    return list({found[key].metadata["Name"]: found[key] for key in found}.values())
+        name = _key(wanted.name)
+        for extra in ("", *wanted.extras):
+            if (name, extra) not in found:
+                one = own if name == _key(PROJECT) else metadata.distribution(wanted.name)
+                found[name, extra] = one
+                pending += [(text, extra) for text in one.requires or ()]
+    return list({name: one for (name, _), one in found.items() if name != _key(PROJECT)}.values())
+
+
+def names(distributions: Iterable[metadata.Distribution]) -> set[str]:
+    """Their normalised names."""
+    return {_key(one.metadata["Name"]) for one in distributions}
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def top_level(distribution: metadata.Distribution) -> list[Path]:
