@@ -19,13 +19,11 @@ from urllib.parse import unquote, urlsplit
 DISTRIBUTION = "rag-r1"
 #: What a training needs is installed as a whole, for the machine's platform: `cpu` or `gpu`.
 _TRAINING = "training"
-#: Extra -> its modules.
+#: Extra -> its modules; of extras that have a module in common, the smaller one.
 _MODULES = {
     _TRAINING: {"antlr4", "hydra", "omegaconf", "ray", "tensordict", "transfer_queue", "verl", "vllm"},
-    "retrieval": {
-        *("bm25s", "faiss", "fastapi", "prometheus_client", "safetensors", "sentence_transformers"),
-        *("starlette", "Stemmer", "tokenizers", "torch", "transformers", "uvicorn"),
-    },
+    "bm25": {"bm25s", "fastapi", "httptools", "prometheus_client", "starlette", "Stemmer", "uvicorn"},
+    "retrieval": {"faiss", "safetensors", "sentence_transformers", "tokenizers", "torch", "transformers"},
     "retriever": {"accelerate", "peft"},
     "data": {"datasets", "rensa"},
     "report": {"matplotlib"},
@@ -107,10 +105,10 @@ def _source() -> str | None:
     (https://packaging.python.org/en/latest/specifications/direct-url)"""
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
-        told = json.loads(text or "{}")
+        origin = json.loads(text or "{}")
     except (metadata.PackageNotFoundError, ValueError):
         return None
-    url, repository = told.get("url"), told.get("vcs_info")
+    url, repository = origin.get("url"), origin.get("vcs_info")
     if not url:
         return None
     if repository:

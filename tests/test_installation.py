@@ -71,7 +71,8 @@ def test_what_a_training_needs_is_installed_for_the_platform(from_a_wheel, monke
 
 def test_a_module_is_of_an_extra_or_of_none(from_a_wheel):
     from_a_wheel(None)
-    assert remedy_for("fastapi", "rag-r1 serve") == 'pip install "rag-r1[retrieval]"'
+    assert remedy_for("fastapi", "rag-r1 serve") == 'pip install "rag-r1[bm25]"'
+    assert remedy_for("torch", "rag-r1 serve") == 'pip install "rag-r1[retrieval]"'
     assert remedy_for("transformers", "rag-r1 retriever train") == 'pip install "rag-r1[retriever]"'
     assert remedy_for("my_rewards", "rag-r1 train") is None
 

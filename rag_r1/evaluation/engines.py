@@ -27,6 +27,7 @@ from rag_r1.evaluation.exchange import Exchanges
 from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.tape import Tape
 from rag_r1.evaluation.tokenizers import load_tokenizer
+from rag_r1.installation import pip_command
 from rag_r1.protocols import ChatTemplateError
 from rag_r1.tools import shared_tools
 
@@ -47,12 +48,16 @@ class Tokens:
             return cls("characters")
         try:
             return cls(tokenizer, load_tokenizer(tokenizer))
+        except ModuleNotFoundError as error:
+            raise RunError(
+                f"--tokenizer {tokenizer} needs {error.name}, which is not installed: "
+                f"{pip_command('retrieval')}; or ask with --engine chat, which needs no tokenizer"
+            ) from error
         except Exception as error:  # of many kinds, of the package itself and of its HTTP clients
             first = next(iter(str(error).splitlines()), "")
             raise RunError(
                 f"--tokenizer {tokenizer} cannot be loaded: {type(error).__name__}: {first}; give a folder "
-                "with a tokenizer, as in a checkpoint (it needs the package transformers), or ask with "
-                "--engine chat, which needs none"
+                "with a tokenizer, as in a checkpoint, or ask with --engine chat, which needs none"
             ) from error
 
     async def answers(

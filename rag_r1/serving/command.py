@@ -21,8 +21,9 @@ from collections.abc import Sequence
 
 from rag_r1.command_line import read_arguments
 from rag_r1.evaluation.run_folder import RunError
+from rag_r1.installation import require
 from rag_r1.printable import print_error
-from rag_r1.serving.arguments import ServeArguments
+from rag_r1.serving.arguments import AgentArguments, ServeArguments
 
 _DESCRIPTION = """\
 Chat with a search agent: an OpenAI-compatible server, with a page in the browser that shows each search, its
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = read_arguments(
         ServeArguments, arguments, prog="rag-r1 serve", description=_DESCRIPTION, epilog=_EPILOG
     )
+    require_parts(given)
     # Here, because these need what belongs to extras, and `--help` does not.
     from rag_r1.serving.http_server import Running, serve
     from rag_r1.serving.places import started
@@ -84,6 +86,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def require_parts(given: AgentArguments) -> None:
+    """Raises ModuleNotFoundError if what the arguments ask for needs vLLM, and it is not installed: before
+    the index is built, or a smaller extra is named that would not be enough."""
+    if given.demo or given.base_url is None:
+        require("vllm")
 
 
 def taken_token() -> str | None:

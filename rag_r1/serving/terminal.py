@@ -26,7 +26,7 @@ from rag_r1.evaluation.run_folder import RunError
 from rag_r1.printable import print_error
 from rag_r1.serving.arguments import AgentArguments, check_agent, refuse_others
 from rag_r1.serving.client import ChatError, ask
-from rag_r1.serving.command import bound, set_up_logs, taken_token
+from rag_r1.serving.command import bound, require_parts, set_up_logs, taken_token
 
 if TYPE_CHECKING:
     from rag_r1.serving.http_server import Running
@@ -92,6 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @contextmanager
 def _own_server(given: ChatArguments) -> Iterator[Running]:
     """A server on a free loopback port, in a thread, for as long as the block runs. Raises RunError."""
+    require_parts(given)
     # Here, because these need what belongs to extras, and neither `--help` nor `--url` does.
     from rag_r1.serving.http_server import serve
     from rag_r1.serving.places import started
