@@ -96,6 +96,8 @@ def show(arguments: Sequence[str]) -> int:
     """Print a recipe. Raises RecipeError."""
     args = read_arguments(ShowArguments, arguments, prog="rag-r1 recipes show", description="Show a recipe.")
     if not args.composed:
+        if args.overrides:
+            raise RecipeError(f"{args.overrides[0]}: a recipe is shown with changes by --composed: add it")
         print(text_of(find_file(args.name, ".yaml")), end="")
         return 0
     recipe = Recipe.find(args.name)
@@ -135,14 +137,19 @@ def table(arguments: Sequence[str]) -> int:
         " calculated for them.",
         epilog=_TABLE_EPILOG,
     )
+    if args.recipe is None and (args.overrides or args.size):
+        raise RecipeError("changes and --size are for one recipe: name it with --recipe")
     from rag_r1.recipe_table import print_row, print_tables
-    from rag_r1.train import compose_recipe
+    from rag_r1.train import check_training, compose_recipe
 
     if args.recipe is None:
         print_tables(lambda name, overrides: compose_recipe(Recipe.find(name), overrides))
     else:
         recipe = Recipe.find(args.recipe)
-        print_row(recipe, compose_recipe(recipe, args.overrides), args.size)
+        config = compose_recipe(recipe, args.overrides)
+        if kind_of(recipe.path) != "sft":
+            check_training(recipe, config)
+        print_row(recipe, config, args.size)
     return 0
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from rag_r1.command_line import Arguments, Overrides, argument, quoted, read_arguments
 from rag_r1.import_path import find_beside_the_caller
 from rag_r1.printable import print_error
-from rag_r1.recipe_files import Recipe, RecipeError
+from rag_r1.recipe_files import Recipe, RecipeError, kind_of
 
 #: The environment of Ray's processes, in which veRL's trainer runs.
 _RAY_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
@@ -38,6 +38,9 @@ _PATHS = (
     "data.train_files",
     "data.val_files",
 )
+
+#: What veRL's ppo_trainer has at the top.
+_SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "data", "trainer")
 
 _DESCRIPTION = """\
 Train with a recipe. Checks first what can be checked without a GPU (configuration, model, data, retrieval
@@ -95,6 +98,17 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
         return config
     except (HydraException, OmegaConfBaseException, RecursionError) as error:  # the last for deep nesting
         raise RecipeError(f"{recipe.name}: {error}") from error
+
+
+def check_training(recipe: Recipe, config: Any) -> None:
+    """Raises RecipeError unless a composed recipe is one for reinforcement learning, as a whole."""
+    if any(section not in config for section in _SECTIONS):
+        remedy = {
+            "sft": "take `rag-r1 sft`",
+            "retriever": "take `rag-r1 retriever train`",
+            "iterate": "take `rag-r1 iterate`",
+        }.get(kind_of(recipe.path) or "", "begin its defaults with - /ppo_trainer, or with a shipped recipe")
+        raise RecipeError(f"{recipe.name} is no recipe for `rag-r1 train`: {remedy}")
 
 
 def compose_what_fits(recipe: Recipe, overrides: Sequence[str]):
@@ -176,6 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         recipe = Recipe.find(given.recipe)
         config, faults = compose_what_fits(recipe, given.overrides)
+        check_training(recipe, config)
     except RecipeError as fault:
         print_error(fault)
         return 1
