@@ -96,7 +96,10 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
         if config.get("rag_r1") is not None:
             OmegaConf.to_container(config.rag_r1, resolve=True)
         return config
-    except (HydraException, OmegaConfBaseException, RecursionError) as error:  # the last for deep nesting
+    except RecursionError as error:
+        what = "its defaults list leads back to itself, or its values are nested too deep"
+        raise RecipeError(f"{recipe.path}: {what}: name what it builds on, e.g. rag_r1/grpo") from error
+    except (HydraException, OmegaConfBaseException) as error:
         raise RecipeError(f"{recipe.name}: {error}") from error
 
 

@@ -43,6 +43,20 @@ def test_a_recipe_is_shown_with_everything_that_it_builds_on_and_with_changes(ca
     assert config.actor_rollout_ref.actor.clip_ratio == 0.2 and config.trainer.device == "cuda"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show", "rag_r1/grpo", "data.train_batch_size=8"),
+        ("table", "data.train_batch_size=8"),
+        ("table", "--size", "7B"),
+    ],
+)
+def test_arguments_that_would_be_ignored_are_refused(capsys, words):
+    assert recipes(*words) == 1
+    told = capsys.readouterr()
+    assert told.out == "" and ("--composed" in told.err or "--recipe" in told.err)
+
+
 @pytest.mark.parametrize("command", ["show", "copy", "path"])
 def test_an_unknown_name_is_refused_with_the_nearest_one(capsys, tmp_path, command):
     more = [tmp_path / "mine"] if command == "copy" else []

@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 
 from rag_r1 import recipe_files
 from rag_r1.recipe_files import RECIPES, Recipe, RecipeError, find_file, kind_of, shipped_names
+from rag_r1.train import main as train
 
 README = RECIPES / "README.md"
 
@@ -186,3 +187,23 @@ def test_the_documented_line_composes_a_recipe_with_verls_command_alone(tmp_path
     assert done.returncode == 0, done.stderr
     config = OmegaConf.create(done.stdout)
     assert config.rag_r1.protocol == "rag_r1_mq" and config.algorithm.adv_estimator == "grpo"
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("rag_r1/sft/demo", "take `rag-r1 sft`"),
+        ("platform/cpu", "begin its defaults with - /ppo_trainer, or with a shipped recipe"),
+    ],
+)
+def test_what_is_no_recipe_for_a_training_is_refused_with_the_right_command(capsys, name, remedy):
+    assert train(["--recipe", name, "--check-only"]) == 1
+    assert f"{name} is no recipe for `rag-r1 train`: {remedy}" in capsys.readouterr().err
+
+
+def test_a_recipe_that_is_built_on_itself_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "nope.yaml").write_text("# @package _global_\ndefaults: [nope, _self_]\n")
+    monkeypatch.chdir(tmp_path)
+    assert train(["--recipe", "nope.yaml", "--check-only"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "nope.yaml: its defaults list leads back to itself" in line
