@@ -32,13 +32,13 @@ def main() -> None:
     )
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    args = parser.parse_args()
     limited = document_files.workers.start
     with tempfile.TemporaryDirectory() as folder:
-        print(f"{given.files:,} files: {_write(Path(folder) / 'docs', given.files)}")
+        print(f"{args.files:,} files: {_write(Path(folder) / 'docs', args.files)}")
         seconds: dict[str, list[float]] = {"in this process": [], "in workers": []}
         processor: dict[str, list[float]] = {name: [] for name in seconds}
-        for number in range(given.rounds + 1):
+        for number in range(args.rounds + 1):
             for name, start in (("in this process", _Here), ("in workers", limited)):
                 document_files.workers.start = start  # type: ignore[assignment, method-assign]
                 started, spent = time.perf_counter(), _processor_s()

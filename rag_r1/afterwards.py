@@ -43,10 +43,11 @@ def after_training(config: Any) -> list[str]:
 
 def after_sft(model: Path) -> list[str]:
     """The last lines of a supervised fine-tuning; `model`: the chosen one, a Hugging Face folder."""
-    asked = ["--data", "QUESTIONS", "--protocol", "PROTOCOL", "--retriever-url", _SEARCH]
+    options = ["--data", "QUESTIONS", "--protocol", "PROTOCOL", "--retriever-url", _SEARCH]
+    options += ["--out", str(model.parent / "evaluation")]
     return [
         "evaluate it, with questions of yours:",
-        command(["rag-r1", "eval", "--model", str(model), *asked, "--out", str(model.parent / "evaluation")]),
+        command(["rag-r1", "eval", "--model", str(model), *options]),
         "train it further, with reinforcement learning:",
         command(
             [
