@@ -14,7 +14,7 @@ import pytest
 TESTS = Path(__file__).parent
 #: What depends on the products of a processor, or on what a process inherits.
 SENSITIVE = (
-    "evaluation/test_serving.py::test_the_server_ends_with_the_command_whatever_ends_that",
+    "test_child_processes.py::test_the_server_ends_with_the_command_whatever_ends_that",
     "evaluation/test_traces.py::test_an_interrupted_run_waits_for_what_is_under_way_and_asks_nothing_twice",
     "pipeline/test_processes.py",
     "retrieval_server/encode/test_encoder.py",
@@ -94,6 +94,13 @@ def test_torch_takes_the_instructions_of_the_other_processor():
         pytest.skip("left out: this processor has no AVX2")
     code = "import torch; print(torch.backends.cpu.get_cpu_capability())"
     assert elsewhere("processor", sys.executable, "-c", code).stdout == "AVX2\n"
+
+
+@pytest.mark.parametrize("name", SENSITIVE)
+def test_what_is_chosen_for_another_machine_is_there(name):
+    file, _, function = name.partition("::")
+    text = (TESTS / file).read_text(encoding="utf-8")
+    assert f"def {function}(" in text if function else "def test_" in text
 
 
 @linux
