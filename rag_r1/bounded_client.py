@@ -58,8 +58,8 @@ class _Body(httpx.SyncByteStream):
             if left < 0:
                 raise httpx.ReadError(f"an answer of more than {self._most:,} bytes", request=self._request)
             if time.monotonic() > until:
-                told = f"an answer that takes more than {self._timeout_s:g} s"
-                raise httpx.ReadTimeout(told, request=self._request)
+                reason = f"an answer that takes more than {self._timeout_s:g} s"
+                raise httpx.ReadTimeout(reason, request=self._request)
             yield part
 
     def close(self) -> None:

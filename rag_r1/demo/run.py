@@ -176,10 +176,10 @@ def _show(bar: tqdm, entry: dict) -> None:
             print(f"  step {entry['step']:>3}  {progress}", flush=True)
 
 
-def _known_recipe(given: str) -> str:
-    name = given.removeprefix("recipes/").removeprefix("demo/").removesuffix(".yaml")
+def _known_recipe(text: str) -> str:
+    name = text.removeprefix("recipes/").removeprefix("demo/").removesuffix(".yaml")
     if name not in (known := recipe_names()):
-        raise ValueError(f"argument --recipe: must be one of {', '.join(known)}, not {given!r}")
+        raise ValueError(f"argument --recipe: must be one of {', '.join(known)}, not {text!r}")
     return name
 
 
