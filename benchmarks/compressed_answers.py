@@ -34,7 +34,7 @@ from typing import Any
 _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
-from rag_r1.demo.server import build_index, retrieval_server  # noqa: E402
+from rag_r1.retrieval_process import build_index, retrieval_server  # noqa: E402
 
 #: Name -> flags of build_index.py.
 INDEXES = {

@@ -162,7 +162,7 @@ def string_rows(setting: Setting, done: Check) -> list[tuple[str, int, float, fl
 
 def served(corpus: Path, work: Path, name: str, use: Callable[[str], Check]) -> Check:
     """Build a BM25 index of the corpus, serve it, and use the server."""
-    from rag_r1.demo.server import build_index, retrieval_server
+    from rag_r1.retrieval_process import build_index, retrieval_server
 
     index = work / "indexes" / name
     if not index.exists():

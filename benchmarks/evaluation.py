@@ -35,14 +35,15 @@ from pathlib import Path
 import httpx
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.demo.server import build_index, retrieval_server
 from rag_r1.demo.world import World, demo_protocol, make_questions, make_world, to_row
+from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
 from rag_r1.evaluation.conditions import agent_condition
-from rag_r1.evaluation.evaluate import EvalArguments, prepare_evaluation, run_condition
+from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.serving import vllm_server
 from rag_r1.evaluation.session import Prepared
 from rag_r1.protocols import Answer, Document, Search
 from rag_r1.records import read_records
+from rag_r1.retrieval_process import build_index, retrieval_server
 from rag_r1.rows import QuestionRow, write_rows
 
 PROTOCOL = "rag_r1_mq"

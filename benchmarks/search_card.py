@@ -32,12 +32,12 @@ import yaml
 from rag_r1.afterwards import newest_checkpoint
 from rag_r1.demo.evaluation import evaluation
 from rag_r1.demo.run import KEEP_POLICY, run_demo
-from rag_r1.demo.server import build_index, retrieval_server
 from rag_r1.demo.world import KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import evaluate
 from rag_r1.evaluation.search_figures import CALLED
 from rag_r1.probes import PROBES
 from rag_r1.recipe_files import RECIPES
+from rag_r1.retrieval_process import build_index, retrieval_server
 
 ROOT = Path(__file__).resolve().parents[1]
 

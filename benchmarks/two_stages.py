@@ -37,11 +37,11 @@ from rag_r1.demo import unsearched
 from rag_r1.demo.policy import POLICIES, load_policy
 from rag_r1.demo.run import DemoError, train
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.server import build_index, retrieval_server
 from rag_r1.demo.simulate import roll_out
 from rag_r1.demo.world import demo_data, demo_protocol, write_demo
 from rag_r1.recipe_files import Recipe
 from rag_r1.records import records_by_step, trajectory_of
+from rag_r1.retrieval_process import build_index, retrieval_server
 from rag_r1.rewards import RewardSum, token_f1
 from rag_r1.stages import exported_model, run_stages
 

@@ -23,11 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from data_process.bad_rows import BadRows
+from data_process.difficulty_class import EASY, HARD, MEDIUM, difficulty_class
 from data_process.questions import DataError, Question
 from data_process.row_files import decoded
 from data_process.same_question import DUPLICATE, Repeat, golds_key, question_key
 
-EASY, MEDIUM, HARD, ANY = "easy", "medium", "hard", "any"
+ANY = "any"
 CLASSES = (EASY, MEDIUM, HARD, ANY)
 SOURCES = ("hotpotqa", "2wiki")
 
@@ -73,13 +74,6 @@ class Selection:
     def shortfalls(self) -> list[str]:
         """A sentence for each count that could not be met, with what was available."""
         return [_shortfall(entry) for entry in self.told if entry["taken"] < entry["asked"]]
-
-
-def difficulty_class(rollouts: int, right: bool) -> str | None:
-    """The class after `rollouts` rollouts, of which only the last was right or, if not `right`, none."""
-    if right:
-        return EASY if rollouts < 10 else MEDIUM if rollouts <= 20 else HARD
-    return HARD if rollouts > 20 else None
 
 
 def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> Difficulties:

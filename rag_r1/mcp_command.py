@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = read_arguments(McpArguments, arguments, prog="rag-r1 mcp", description=_DESCRIPTION)
     if not has_mcp():
         return _error(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
-    from rag_r1.evaluation.run_folder import RunError
+    from rag_r1.evaluation.json_lines import RunError
 
     try:
         asyncio.run(serve(given))
@@ -111,7 +111,7 @@ async def made_server(given: McpArguments) -> AsyncIterator[Any]:
     """The MCP server of these arguments; its connections are closed with the block. Raises as `serve`."""
     from rag_r1.config import RagR1Config
     from rag_r1.evaluation.arguments import block_of
-    from rag_r1.evaluation.evaluate import validation_limits
+    from rag_r1.evaluation.validation_limits import validation_limits
     from rag_r1.mcp_server import make_server
     from rag_r1.serving.player import opened
     from rag_r1.tools import close_tools, shared_searcher, shared_tools
@@ -140,7 +140,7 @@ async def _serve_http(server: Any, port: int) -> None:
 
 def _as_evaluated(given: McpArguments) -> Any:
     """The arguments of `rag-r1 eval` with which the agent is made; no questions are read."""
-    from rag_r1.evaluation.evaluate import EvalArguments
+    from rag_r1.evaluation.eval_arguments import EvalArguments
     from rag_r1.evaluation.evaluated_model import resolved
 
     made = EvalArguments(

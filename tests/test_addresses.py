@@ -9,7 +9,7 @@ import pytest
 from rag_r1.addresses import AN_ADDRESS, is_server_address, server_address
 from rag_r1.doctor import check_retriever
 from rag_r1.evaluation.endpoint import base_address
-from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.options import OptionsError, options_from
 from rag_r1.rewards.judge_options import JudgeOptions
 from rag_r1.tools.elasticsearch import ElasticsearchOptions

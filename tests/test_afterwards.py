@@ -13,7 +13,7 @@ from rag_r1 import launch
 from rag_r1.afterwards import after_demo, after_sft, after_training, newest_checkpoint
 from rag_r1.command_line import read_arguments
 from rag_r1.demo.evaluation import evaluation
-from rag_r1.evaluation.evaluate import EvalArguments
+from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.report import ReportArguments
 from rag_r1.recipe_files import Recipe
 from rag_r1.train import compose_recipe

@@ -18,7 +18,7 @@ from rag_r1.child_processes import (
     environment_without_keys,
     running,
 )
-from rag_r1.demo.server import build_index
+from rag_r1.retrieval_process import build_index
 
 ROOT = Path(__file__).parents[1]
 #: A command with a server that sleeps, and a process of that server's own.
@@ -109,7 +109,7 @@ def test_a_server_whose_command_has_ended_before_it_began_does_not_start():
 SERVES = """
 import asyncio, os, sys, time
 from pathlib import Path
-from rag_r1.demo.server import retrieval_server
+from rag_r1.retrieval_process import retrieval_server
 from rag_r1.tools import make_tool
 
 async def main():

@@ -12,7 +12,7 @@ import pytest
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.evaluation.engines import Tokens
-from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.json_lines import RunError
 
 ROOT = Path(__file__).parents[1]
 #: Calls that load a model or a part of one, and by which keyword they say that they run nothing of it.

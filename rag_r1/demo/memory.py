@@ -46,10 +46,10 @@ from rag_r1.demo.memory_text import draw, markdown
 from rag_r1.demo.pages import pages_data, write_pages
 from rag_r1.demo.report import summarise
 from rag_r1.demo.run import OUTPUTS, DemoError, Ground, protocol_of, run_demo
-from rag_r1.demo.server import ServerError
 from rag_r1.evaluation.report import write_text
 from rag_r1.printable import print_error
 from rag_r1.records import records_by_step
+from rag_r1.retrieval_process import ServerError
 
 #: Arm -> its recipe in the folder `demo` of the recipes.
 RECIPES = {"memory": "memory_grpo", "plain": "memory_plain", "ppo": "memory_ppo"}

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rag_r1.demo.misleading import Misleading
-from rag_r1.demo.server import retrieval_server
 from rag_r1.demo.world import Question
+from rag_r1.retrieval_process import retrieval_server
 from rag_r1.retriever_query import Mode, build_retriever_query
 
 KS = (1, 3)

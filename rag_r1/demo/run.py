@@ -31,7 +31,6 @@ from rag_r1.command_line import Arguments, CheckedOverrides, argument, read_argu
 from rag_r1.demo.evaluation import evaluation
 from rag_r1.demo.policy import POLICIES, policy_path
 from rag_r1.demo.report import make_report, markdown
-from rag_r1.demo.server import build_index, retrieval_server
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.import_path import find_beside_the_caller
 from rag_r1.installation import require
@@ -40,6 +39,7 @@ from rag_r1.pipeline.processes import end_session
 from rag_r1.printable import print_error
 from rag_r1.protocols import Protocol
 from rag_r1.recipe_files import RECIPES, Recipe
+from rag_r1.retrieval_process import build_index, retrieval_server
 
 #: Where runs are written, a folder for each recipe; below the working directory.
 OUTPUTS = Path("outputs", "demo")

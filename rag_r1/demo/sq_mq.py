@@ -35,7 +35,6 @@ from rag_r1.demo.evaluation import NO_CACHE, evaluation
 from rag_r1.demo.loopback import DelayingProxy
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import KEEP_POLICY, OUTPUTS, DemoError, run_demo
-from rag_r1.demo.server import ServerError, build_index, retrieval_server
 from rag_r1.demo.sq_mq_text import markdown
 from rag_r1.demo.world import INDEPENDENT, KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import evaluate
@@ -43,6 +42,7 @@ from rag_r1.evaluation.report import write_text
 from rag_r1.evaluation.run_table import read_run
 from rag_r1.options import Must
 from rag_r1.printable import print_error
+from rag_r1.retrieval_process import ServerError, build_index, retrieval_server
 
 ARMS = ("sq", "mq")
 #: The questions of these kinds, together.

@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 
 from rag_r1.child_processes import ends_with_parent, environment_without_keys
-from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.json_lines import RunError
 
 #: Names the last complete checkpoint in veRL's folder of checkpoints.
 _TRACKER = "latest_checkpointed_iteration.txt"

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from rag_r1.agent_setup import AgentSetup
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.one_shot import PLACE
-from rag_r1.evaluation.run_folder import RunError
 from rag_r1.probes import probed
 from rag_r1.rows import QuestionRow
 

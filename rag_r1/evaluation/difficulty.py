@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_process.difficulty import difficulty_class
+from data_process.difficulty_class import difficulty_class
 from data_process.same_question import question_key
 from rag_r1.evaluation.asks import drawn
 from rag_r1.rows import QuestionRow

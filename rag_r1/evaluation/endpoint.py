@@ -28,8 +28,8 @@ from rag_r1.addresses import server_address
 from rag_r1.evaluation.answer_limits import MAX_ANSWER_VALUES, AnswerLimits
 from rag_r1.evaluation.characters import tokens_of
 from rag_r1.evaluation.endpoint_answers import refusal_text, retry_after, usage_of
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.pacing import Pace, Spending, Stop
-from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.streamed import OnText, whole_body
 from rag_r1.evaluation.tape import Usage
 from rag_r1.json_limits import JsonLimitError, read_json

@@ -24,7 +24,7 @@ from rag_r1.evaluation.chat_engine import ChatEngine
 from rag_r1.evaluation.completion_engine import CompletionEngine, probe
 from rag_r1.evaluation.endpoint import Endpoint, EngineFailure
 from rag_r1.evaluation.exchange import Exchanges
-from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.tape import Tape
 from rag_r1.evaluation.tokenizers import load_tokenizer
 from rag_r1.installation import pip_command

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.evaluation.card import Card, card_of, differences
@@ -13,15 +13,13 @@ from rag_r1.evaluation.card_facts import PASSING, CardError
 from rag_r1.evaluation.checkpoints import step_of
 from rag_r1.evaluation.conditions import Condition
 from rag_r1.evaluation.engines import IDS
+from rag_r1.evaluation.eval_arguments import PolicyArguments
 from rag_r1.evaluation.evaluated_model import version_of_server
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.judge import description
-from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.session import Prepared
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval import RetrieverConfig
-
-if TYPE_CHECKING:
-    from rag_r1.evaluation.evaluate import PolicyArguments
 
 #: What must not change within a run, beside its settings (run_folder.py).
 _FIXED = ("model.", "protocol.", "corpus_sha256", "retriever.ready.", "index.", "data.")

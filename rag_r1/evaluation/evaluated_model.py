@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import httpx
 
@@ -16,14 +16,12 @@ from rag_r1.bounded_client import bounded_client
 from rag_r1.evaluation.card_facts import TIMEOUT_S, get_json
 from rag_r1.evaluation.checkpoints import model_folder
 from rag_r1.evaluation.endpoint import base_address
+from rag_r1.evaluation.eval_arguments import PolicyArguments
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.markdown import plain
-from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.serving import vllm_server
 
-if TYPE_CHECKING:
-    from rag_r1.evaluation.evaluate import PolicyArguments
-
-Given = TypeVar("Given", bound="PolicyArguments")
+Given = TypeVar("Given", bound=PolicyArguments)
 
 #: In the run's folder: what the server prints, and a model that was merged from a checkpoint's shards.
 LOG, MODEL = "vllm.log", "model"

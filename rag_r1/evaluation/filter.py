@@ -26,10 +26,18 @@ from rag_r1.evaluation.arguments import AskingArguments, From0, Share
 from rag_r1.evaluation.asks import Ask, ask_of
 from rag_r1.evaluation.difficulty import Replayed, counts, is_kept, rollout_lines, split
 from rag_r1.evaluation.histogram import as_text, draw
-from rag_r1.evaluation.run_folder import RunError, write_lines, write_whole
+from rag_r1.evaluation.json_lines import RunError
+from rag_r1.evaluation.run_folder import write_lines, write_whole
 from rag_r1.evaluation.runner import Runner
-from rag_r1.evaluation.session import Prepared, Session, prepare, run_command, session, settings_of
-from rag_r1.evaluation.traces import usage_line
+from rag_r1.evaluation.session import (
+    Prepared,
+    Session,
+    prepare,
+    run_command,
+    session,
+    settings_of,
+    usage_line,
+)
 from rag_r1.rows import QuestionRow, write_rows
 
 _DESCRIPTION = """\

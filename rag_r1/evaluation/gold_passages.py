@@ -26,7 +26,8 @@ import httpx
 from data_process.bad_rows import BadRows
 from rag_r1.bounded_client import bounded_client
 from rag_r1.evaluation.corpus.files import BadRow, Corpus, CorpusError, Place
-from rag_r1.evaluation.run_folder import RunError, write_whole
+from rag_r1.evaluation.json_lines import RunError
+from rag_r1.evaluation.run_folder import write_whole
 from rag_r1.probe_passages import Drawn, Passages, PassagesFile, pool_of
 from rag_r1.protocols import Document
 from rag_r1.supporting import Evidence, title_key, title_of

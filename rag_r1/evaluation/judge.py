@@ -31,9 +31,9 @@ from rag_r1.evaluation.arguments import Above0, From0
 from rag_r1.evaluation.chat_engine import PATH, read_chat
 from rag_r1.evaluation.endpoint import Endpoint, EndpointOptions, EngineFailure
 from rag_r1.evaluation.exchange import Exchanges, merged
+from rag_r1.evaluation.json_lines import JsonLines
 from rag_r1.evaluation.pacing import Pace, Spending, Stop
 from rag_r1.evaluation.pool import Pool
-from rag_r1.evaluation.run_folder import JsonLines
 from rag_r1.evaluation.tape import Tape
 from rag_r1.rewards.judged import ACCURACY_PROMPT as PROMPT
 from rag_r1.rewards.judged import VERDICTS

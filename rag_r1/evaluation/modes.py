@@ -32,14 +32,15 @@ from rag_r1.command_line import argument, read_arguments
 from rag_r1.evaluation.bootstrap import Bootstrap
 from rag_r1.evaluation.card import Card
 from rag_r1.evaluation.compare import CompareError, compare, write_comparison
+from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
 from rag_r1.evaluation.conditions import Condition, agent_condition, baseline
 from rag_r1.evaluation.episode_numbers import TERM
-from rag_r1.evaluation.evaluate import EvalArguments, prepare_evaluation, run_condition
+from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.evaluated_model import resolved, served
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.markdown import cell, table, whole, with_interval
 from rag_r1.evaluation.measures import MEASURES, Measure, by_source, column
 from rag_r1.evaluation.report import WRONG_RUN, figure, write_text
-from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.run_table import RunTable, read_run
 from rag_r1.evaluation.session import run_command
 

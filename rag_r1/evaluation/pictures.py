@@ -16,7 +16,6 @@ import numpy as np
 
 from rag_r1.evaluation.markdown import plain
 from rag_r1.evaluation.run_table import RunTable
-from rag_r1.evaluation.search_figures import CALLED, REAL
 from rag_r1.evaluation.sources import labels
 from rag_r1.installation import pip_command
 from rag_r1.whole_files import whole_file
@@ -40,10 +39,10 @@ def draw_report(report: Mapping[str, Any], table: RunTable, out: Path) -> list[P
             series = []
             for i, figure in enumerate(figures):
                 points = [*(figure["sources"][source] for source in sources), figure["mean"]]
-                series.append(_dots(axes[0], points, i, len(figures)))
-            _rows(axes[0], rows)
+                series.append(dots(axes[0], points, i, len(figures)))
+            row_names(axes[0], rows)
             axes[0].set(xlim=(0, 1), xlabel="score")
-            _legend(axes[0].figure, series, [figure["label"] for figure in figures])
+            legend(axes[0].figure, series, [figure["label"] for figure in figures])
     with picture(out / "report_searches.png", drawn, width=7.0, height=3.2, panels=2) as axes:
         if axes is not None:
             _searches(axes[0], axes[1], table)
@@ -65,34 +64,16 @@ def draw_comparison(comparison: Mapping[str, Any], name: str, out: Path) -> list
         groups = [*(figure["sources"][source] for source in sources), figure["mean"]]
         series = []
         for i in range(len(runs)):
-            series.append(_dots(left, [group["values"][i] for group in groups], i, len(runs)))
+            series.append(dots(left, [group["values"][i] for group in groups], i, len(runs)))
             if i:
-                _dots(right, [group["differences"][i - 1] for group in groups], i, len(runs))
+                dots(right, [group["differences"][i - 1] for group in groups], i, len(runs))
         right.axvline(0, color=_GREY, linewidth=1)
-        _rows(left, rows)
-        _rows(right, [""] * len(rows))
+        row_names(left, rows)
+        row_names(right, [""] * len(rows))
         label = plain(figure["label"])
         left.set_xlabel(label, parse_math=False)
         right.set_xlabel(f"{label}: difference from the first run", parse_math=False)
-        _legend(left.figure, series, runs)
-    return drawn
-
-
-def draw_search_card(card: Mapping[str, Any], out: Path) -> list[Path]:
-    """`search_card.png`: the EM of each condition, over all questions and by group, with intervals."""
-    conditions = card["conditions"]
-    groups = list(conditions[REAL]["groups"])
-    drawn = []
-    height = 1.2 + 0.13 * (len(groups) + 1) * max(3, len(conditions))
-    with picture(out / "search_card.png", drawn, width=7.0, height=height) as axes:
-        if axes is not None:
-            series = []
-            for i, one in enumerate(conditions.values()):
-                points = [one["em"], *(one["groups"][group] for group in groups)]
-                series.append(_dots(axes[0], points, i, len(conditions)))
-            _rows(axes[0], ["all questions", *groups])
-            axes[0].set(xlim=(-0.02, 1.02), xlabel="EM")
-            _legend(axes[0].figure, series, [CALLED[name] for name in conditions])
+        legend(left.figure, series, runs)
     return drawn
 
 
@@ -121,7 +102,7 @@ def picture(
             plt.close(made)
 
 
-def _dots(axes: Any, points: Sequence[Mapping[str, Any]], i: int, of: int) -> Any:
+def dots(axes: Any, points: Sequence[Mapping[str, Any]], i: int, of: int) -> Any:
     """One series: a dot for each row, with its interval; the `of` series of a row stand below each other."""
     known = [(row, point) for row, point in enumerate(points) if point["value"] is not None]
     values = [point["value"] for _, point in known]
@@ -138,15 +119,15 @@ def _dots(axes: Any, points: Sequence[Mapping[str, Any]], i: int, of: int) -> An
     return axes.errorbar(values, heights, xerr=spread, fmt="o", markersize=4, capsize=2, color=color)
 
 
-def _legend(figure: Any, series: Sequence[Any], names: Sequence[str]) -> None:
-    """Above the panels. The names are given here, since matplotlib reads labels that begin with `_` as hidden
-    ones."""
-    legend = figure.legend(series, list(names), frameon=False, loc="outside upper center", ncols=3)
-    for text in legend.get_texts():
+def legend(figure: Any, series: Sequence[Any], names: Sequence[str]) -> None:
+    """A legend above the panels. Its names are set here: matplotlib hides labels that begin with `_`."""
+    made = figure.legend(series, list(names), frameon=False, loc="outside upper center", ncols=3)
+    for text in made.get_texts():
         text.set_parse_math(False)
 
 
-def _rows(axes: Any, names: Sequence[str]) -> None:
+def row_names(axes: Any, names: Sequence[str]) -> None:
+    """Name the rows of a panel, the first on top."""
     axes.set_yticks(range(len(names)), [plain(name) for name in names], parse_math=False)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="x", color="#e5e7eb", linewidth=0.6)

@@ -25,15 +25,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rag_r1.evaluation.card import Card
+from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.conditions import Condition
 from rag_r1.evaluation.corpus.files import Corpus, CorpusError
+from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.gold_passages import POOL, find_passages, served_passages
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.report import WRONG_RUN, write_text
-from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.run_table import read_run
+from rag_r1.evaluation.search_card_picture import draw_search_card
 from rag_r1.evaluation.search_card_text import markdown, table_lines
 from rag_r1.evaluation.search_figures import CALLED, Played, figures
 from rag_r1.evaluation.session import Prepared
@@ -55,9 +58,6 @@ from rag_r1.supporting import Evidence
 from rag_r1.tools import RetrieverConfig, shared_tools
 from rag_r1.tools.registry import DEFAULT_TOOL
 
-if TYPE_CHECKING:
-    from rag_r1.evaluation.evaluate import EvalArguments
-
 CARD_JSON, CARD_MD, PASSAGES = "search_card.json", "search_card.md", "passages.json"
 
 _NO_EVIDENCE = "questions that name no gold passages"
@@ -76,8 +76,6 @@ class Plan:
 async def make_search_card(given: EvalArguments, ready: Prepared, passages: Passages) -> int:
     """Play all conditions into folders of `given.out` and write the card; returns 0, or 3 if a run was
     stopped before its end. `given.base_url` is the server; `passages`: from `gather`. Raises RunError."""
-    from rag_r1.evaluation.evaluate import run_condition
-
     plan = plan_of(ready, passages)
     for number, (condition, of_condition) in enumerate(plan.conditions, 1):
         print(f"{number}/{len(plan.conditions)} {CALLED[condition.name]}")
@@ -192,8 +190,6 @@ def write_card(
     left_out: Mapping[str, Mapping[str, int | None]],
 ) -> dict[str, Any]:
     """Write the card from the finished runs of these conditions; returns what search_card.json has."""
-    from rag_r1.evaluation.pictures import draw_search_card
-
     runs = {}
     try:
         cards = {name: Card.read(out / name) for name in names}

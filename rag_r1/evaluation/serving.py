@@ -24,7 +24,7 @@ import httpx
 
 from rag_r1.bounded_client import bounded_client
 from rag_r1.child_processes import environment_without_keys, running
-from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.installation import setup_command
 
 _MODULE = "vllm.entrypoints.openai.api_server"

@@ -25,8 +25,9 @@ from rag_r1.evaluation.arguments import AskingArguments, block_of, keys_of
 from rag_r1.evaluation.asks import Questions, hash_of, read_questions
 from rag_r1.evaluation.endpoint import Endpoint, EndpointOptions, base_address
 from rag_r1.evaluation.engines import IDS, Tokens, agent_setup, engine_maker
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.pacing import Pace, Spending, Stop
-from rag_r1.evaluation.run_folder import RunError, RunFolder
+from rag_r1.evaluation.run_folder import RunFolder
 from rag_r1.evaluation.runner import Right, Runner
 from rag_r1.import_path import find_beside_the_caller
 from rag_r1.printable import print_error
@@ -272,3 +273,15 @@ async def try_search(setup: AgentSetup) -> None:
             f"the search does not work: {found.detail or found.reason}. Start the retrieval server, or "
             "correct --retriever-url"
         )
+
+
+def usage_line(run: Session) -> str:
+    """Requests, tokens and cost of a run, all its starts together."""
+    usage, spending = run.spending.usage, run.spending
+    line = (
+        f"endpoint: {usage.requests:,} answers, {usage.prompt_tokens:,} prompt tokens, "
+        f"{usage.completion_tokens:,} generated tokens"
+    )
+    if usage.estimated:
+        line += f" ({usage.estimated:,} answers named no tokens: estimated)"
+    return line + (f", cost {spending.cost:.4g}" if spending.has_prices else "")

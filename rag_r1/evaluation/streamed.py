@@ -2,24 +2,19 @@
 
 Who only wants to see a generation grow reads it in this way, and everything behind stays as it is: the same
 checks, the same token ids. `Folded` takes the bytes as they arrive, looks at each of them once, and ends a
-stream that is more than its request allowed (answer_limits.py); `Growing` is an endpoint that asks for a
-stream.
+stream that is more than its request allowed (answer_limits.py). streamed_endpoint.py asks for streams.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
 
 from rag_r1.evaluation.answer_limits import AnswerLimits
-from rag_r1.evaluation.tape import Usage
-
-if TYPE_CHECKING:
-    import aiohttp
-
-    from rag_r1.evaluation.endpoint import Answer, Endpoint
 
 #: Called with the next piece of a generation's text.
 OnPiece = Callable[[str], None]
@@ -128,22 +123,3 @@ async def whole_body(response: aiohttp.ClientResponse, limits: AnswerLimits, on_
                 await asyncio.sleep(0)
             folded.feed(part[start : start + _SLICE_BYTES])
     return folded.whole()
-
-
-class Growing:
-    """An endpoint whose completions are streamed, for one episode."""
-
-    def __init__(self, endpoint: Endpoint, on_text: OnText):
-        self.endpoint, self.on_text = endpoint, on_text
-
-    async def post(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        read: Callable[[Any], Answer],
-        useless: Callable[[Usage], None] = lambda usage: None,
-        most_tokens: int = 0,
-    ) -> tuple[Answer, Usage]:
-        """See Endpoint.post."""
-        streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        return await self.endpoint.post(path, streamed, read, useless, most_tokens, self.on_text)

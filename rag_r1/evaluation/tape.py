@@ -13,10 +13,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rag_r1.evaluation.run_folder import JsonLines
+from rag_r1.evaluation.json_lines import JsonLines
 
 
 @dataclass

@@ -26,7 +26,7 @@ from rag_r1.command_line import Positive, argument, read_arguments
 from rag_r1.evaluation.arguments import AskingArguments, From0
 from rag_r1.evaluation.asks import Ask, ask_of
 from rag_r1.evaluation.run_folder import write_lines, write_whole
-from rag_r1.evaluation.session import Session, prepare, run_command, session, settings_of
+from rag_r1.evaluation.session import Session, prepare, run_command, session, settings_of, usage_line
 
 _DESCRIPTION = """\
 Let a teacher answer questions with search, for supervised fine-tuning. The teacher is any OpenAI-compatible
@@ -150,18 +150,6 @@ def _tell(given: TracesArguments, run: Session, told: dict[str, Any]) -> None:
     if told["right"]:
         protocol = f"--protocol {given.protocol}" + (f" --prompt {given.prompt}" if given.prompt else "")
         print(f"SFT data: rag-r1 sft-data --traces {given.out} {protocol} --model MODEL --out DIR")
-
-
-def usage_line(run: Session) -> str:
-    """Requests, tokens and cost of a run, all its starts together."""
-    usage, spending = run.spending.usage, run.spending
-    line = (
-        f"endpoint: {usage.requests:,} answers, {usage.prompt_tokens:,} prompt tokens, "
-        f"{usage.completion_tokens:,} generated tokens"
-    )
-    if usage.estimated:
-        line += f" ({usage.estimated:,} answers named no tokens: estimated)"
-    return line + (f", cost {spending.cost:.4g}" if spending.has_prices else "")
 
 
 if __name__ == "__main__":

@@ -17,13 +17,14 @@ from typing import Any
 from rag_r1.command_line import Arguments, read_arguments
 from rag_r1.config import RagR1Config
 from rag_r1.evaluation.arguments import block_of
-from rag_r1.evaluation.evaluate import EvalArguments, validation_limits
+from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.iterate.commands import Commands
 from rag_r1.iterate.plan import Plan
 from rag_r1.iterate.server import facts_of
 from rag_r1.pipeline.lock import PipelineError
 from rag_r1.recipe_files import Recipe, RecipeError
-from rag_r1.retriever.data import DataArguments
+from rag_r1.retriever.data_arguments import DataArguments
 from rag_r1.retriever.train_options import TrainOptions, with_recipe
 
 #: In the place of the retrieval server's address, which is not known yet.

@@ -41,7 +41,6 @@ from rag_r1.demo.misleading import TRAIN, Misleading, misleading_data, write_mis
 from rag_r1.demo.misleading_policy import PROTOCOL, RECIPE, made_of, protocol, warm_start
 from rag_r1.demo.misleading_recall import recall_of
 from rag_r1.demo.run import OUTPUTS
-from rag_r1.demo.server import ServerError, build_index
 from rag_r1.demo.small_encoder import make_encoder
 from rag_r1.demo.world import PROMPT_FILE
 from rag_r1.evaluation.report import write_text
@@ -50,6 +49,7 @@ from rag_r1.iterate.miniature_text import draw, markdown
 from rag_r1.pipeline.lock import hold
 from rag_r1.printable import print_error
 from rag_r1.recipe_files import RECIPES
+from rag_r1.retrieval_process import ServerError, build_index
 
 ARMS = ("loop", "control")
 #: Until the first retriever both arms are the same run.

@@ -33,10 +33,9 @@ from typing import Any, NamedTuple
 from rag_r1.command_line import Arguments, argument, read_arguments
 from rag_r1.demo.misleading_policy import PROTOCOL
 from rag_r1.demo.misleading_recall import recall_of
-from rag_r1.demo.server import ServerError, build_index, retrieval_server
 from rag_r1.evaluation import evaluate
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.report import write_text
-from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.serving import vllm_server
 from rag_r1.iterate.commands import query_keys
 from rag_r1.iterate.miniature import (
@@ -55,6 +54,7 @@ from rag_r1.iterate.plan import Query
 from rag_r1.iterate.results import evaluation_facts
 from rag_r1.pipeline.lock import PipelineError
 from rag_r1.printable import print_error
+from rag_r1.retrieval_process import ServerError, build_index, retrieval_server
 from rag_r1.retriever import select_command, train
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.run_folder import JsonLines, RunError
+from rag_r1.evaluation.json_lines import JsonLines, RunError
 from rag_r1.evaluation.tape import Tape, Usage
 from rag_r1.pipeline.lock import PipelineError
 

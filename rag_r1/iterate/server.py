@@ -23,11 +23,11 @@ from typing import Any
 import httpx
 
 from rag_r1.bounded_client import bounded_client
-from rag_r1.demo.server import ServerError, retrieval_server
 from rag_r1.evaluation.card_facts import CardError, asked
 from rag_r1.evaluation.markdown import plain
 from rag_r1.iterate.plan import Server
 from rag_r1.pipeline.lock import PipelineError
+from rag_r1.retrieval_process import ServerError, retrieval_server
 from rag_r1.tools.query_format import ready_address
 from rag_r1.tools.retrieval import TOKEN_VARIABLE, token_header
 

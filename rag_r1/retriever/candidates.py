@@ -16,9 +16,9 @@ from typing import Any
 from rag_r1.agent.guard import ToolGuard
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.evaluation.card_facts import CardError, asked, identity
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.pacing import Stop
 from rag_r1.evaluation.pool import Pool
-from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.session import Prepared, search_settings
 from rag_r1.protocols import SEARCH, Document, Failure
 from rag_r1.retriever.records import CandidatesRound, PassageRecord, RoundsRecord, write_records

@@ -24,7 +24,8 @@ from functools import partial
 from typing import Any
 
 from rag_r1.evaluation.asks import Ask, drawn
-from rag_r1.evaluation.run_folder import Outcome, RunError, RunFolder
+from rag_r1.evaluation.json_lines import RunError
+from rag_r1.evaluation.run_folder import Outcome, RunFolder
 from rag_r1.evaluation.session import Session
 from rag_r1.protocols import Document
 from rag_r1.retriever.candidates import Candidates, rounds_with_candidates

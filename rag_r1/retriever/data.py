@@ -23,19 +23,15 @@ import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field
-
-from rag_r1.command_line import Positive, argument, read_arguments
-from rag_r1.evaluation.arguments import From0
-from rag_r1.evaluation.evaluate import PolicyArguments, validation_limits
+from rag_r1.command_line import read_arguments
 from rag_r1.evaluation.evaluated_model import resolved
-from rag_r1.evaluation.run_folder import RunError, write_whole
+from rag_r1.evaluation.json_lines import RunError
+from rag_r1.evaluation.run_folder import write_whole
 from rag_r1.evaluation.session import prepare, run_command
-from rag_r1.options import Must
+from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.retriever.candidates import Candidates, retriever_settings
+from rag_r1.retriever.data_arguments import DataArguments
 from rag_r1.retriever.data_steps import (
     Making,
     find_candidates,
@@ -45,7 +41,7 @@ from rag_r1.retriever.data_steps import (
 )
 from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, TRAIN, RecordsError
 from rag_r1.retriever.scores import ScoreFiles
-from rag_r1.retriever.select_command import SelectionArguments, write_rows
+from rag_r1.retriever.select_command import write_rows
 
 _DESCRIPTION = """\
 Make training data for a retriever: which passages help the agent? The agent plays questions; for each of its
@@ -60,27 +56,6 @@ example:
 With --estimate it ends when it is known what the scores will cost; without, it goes on to train.jsonl.
 """
 SUMMARY = "summary.json"
-From0Count = Annotated[int, Field(ge=0), Must("a whole number of at least 0")]
-
-
-class DataArguments(SelectionArguments, PolicyArguments):
-    """Whose searches are scored, and how."""
-
-    candidates: Positive = argument("passages of each search that are scored", "N", default=20)
-    samples: Positive = argument("continuations for each candidate", "N", default=1)
-    temperature: From0 = argument("of the continuations; 0: greedy, as the trajectories", "T", default=0.0)
-    beside: From0Count = argument(
-        "unrelated passages shown behind each candidate, for an agent that cannot read a single one",
-        "N",
-        default=0,
-    )
-    trajectories: Path | None = argument(
-        "a finished run of `rag-r1 eval` with this agent, whose searches are scored (default: it is played "
-        "here)",
-        "DIR",
-        default=None,
-    )
-    estimate: bool = argument("end when it is known what the scores will cost", default=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

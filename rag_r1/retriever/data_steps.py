@@ -13,20 +13,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.conditions import agent_condition
-from rag_r1.evaluation.evaluate import run_condition
 from rag_r1.evaluation.evaluated_model import served
 from rag_r1.evaluation.evaluation_text import stopped_line
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.judge import judge_endpoint
-from rag_r1.evaluation.run_folder import RunError, as_json, write_whole
-from rag_r1.evaluation.session import Prepared, session, settings_of
-from rag_r1.evaluation.traces import usage_line
+from rag_r1.evaluation.run_folder import as_json, write_whole
+from rag_r1.evaluation.session import Prepared, session, settings_of, usage_line
 from rag_r1.printable import printable
 from rag_r1.protocols import Document
 from rag_r1.retriever.candidates import Candidates
 from rag_r1.retriever.correctness import POOL, Correctness
+from rag_r1.retriever.data_arguments import DataArguments
 from rag_r1.retriever.estimate import estimate
 from rag_r1.retriever.judge import Judge
 from rag_r1.retriever.played_by import check_card
@@ -34,9 +35,6 @@ from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANC
 from rag_r1.retriever.relevance import Relevance, rule_records
 from rag_r1.retriever.trajectories import REASONS, Trajectories
 from rag_r1.rows import step_answers_of
-
-if TYPE_CHECKING:
-    from rag_r1.retriever.data import DataArguments
 
 #: In `steps/`: that nothing is left to play.
 PLAYED, SCORED = "trajectories.json", "correctness.json"

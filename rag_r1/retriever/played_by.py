@@ -13,7 +13,8 @@ from rag_r1.agent_setup import AgentSetup
 from rag_r1.evaluation import card_facts
 from rag_r1.evaluation.card import Card, protocol_part
 from rag_r1.evaluation.card_facts import CardError
-from rag_r1.evaluation.run_folder import RunError, as_json
+from rag_r1.evaluation.json_lines import RunError
+from rag_r1.evaluation.run_folder import as_json
 
 
 def check_card(run: Path, model: str, setup: AgentSetup) -> None:

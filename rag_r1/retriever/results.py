@@ -15,7 +15,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.run_folder import JsonLines, RunFolder
+from rag_r1.evaluation.json_lines import JsonLines
+from rag_r1.evaluation.run_folder import RunFolder
 
 Key = tuple[str, int]
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.options import Must
 from rag_r1.printable import print_error
 from rag_r1.retriever.records import RecordsError, write_records

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rag_r1.command_line import read_arguments
 from rag_r1.evaluation.corpus.files import CorpusError
-from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.printable import print_error
 from rag_r1.recipe_files import RecipeError
 from rag_r1.retriever.encoder_settings import SettingsError

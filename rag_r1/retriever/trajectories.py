@@ -27,8 +27,9 @@ from typing import Any
 from rag_r1.agent import PastTurn, Trajectory, Turn, UnknownToken
 from rag_r1.agent.trajectory import CallRecord, call_context
 from rag_r1.agent_setup import AgentSetup
-from rag_r1.evaluation.evaluate import TRAJECTORIES
-from rag_r1.evaluation.run_folder import Outcome, RunError
+from rag_r1.evaluation.condition_run import TRAJECTORIES
+from rag_r1.evaluation.json_lines import RunError
+from rag_r1.evaluation.run_folder import Outcome
 from rag_r1.evaluation.tape import Usage
 from rag_r1.protocols import Call, Document, Protocol
 from rag_r1.records import RecordError, trajectory_of

@@ -13,7 +13,7 @@ from rag_r1.addresses import Address
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.evaluation.agent_arguments import AskedAgent, handed_on
 from rag_r1.evaluation.arguments import Above0
-from rag_r1.evaluation.evaluate import EvalArguments
+from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.options import Must
 
 From0 = Annotated[int, Field(ge=0), Must("a whole number of at least 0")]

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 
 from rag_r1.command_line import read_arguments
-from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.installation import require
 from rag_r1.printable import print_error
 from rag_r1.serving.arguments import AgentArguments, ServeArguments

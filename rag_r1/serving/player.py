@@ -21,9 +21,9 @@ from rag_r1.agent_setup import AgentSetup
 from rag_r1.evaluation.asks import Ask
 from rag_r1.evaluation.endpoint import Endpoint, EndpointOptions
 from rag_r1.evaluation.engines import IDS, Tokens, engine_maker
-from rag_r1.evaluation.evaluate import EvalArguments, validation_limits
+from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.pacing import Stop
-from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.session import (
     needs_token_ids,
     prepare_agent,
@@ -31,8 +31,10 @@ from rag_r1.evaluation.session import (
     try_search,
     unless_stopped,
 )
-from rag_r1.evaluation.streamed import Growing, OnText
+from rag_r1.evaluation.streamed import OnText
+from rag_r1.evaluation.streamed_endpoint import Growing
 from rag_r1.evaluation.tape import Tape
+from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.import_path import find_beside_the_caller
 from rag_r1.tools import close_tools, shared_tools
 

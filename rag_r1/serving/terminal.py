@@ -22,7 +22,7 @@ from pydantic import model_validator
 
 from rag_r1.addresses import Address
 from rag_r1.command_line import argument, read_arguments
-from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.printable import print_error
 from rag_r1.serving.arguments import AgentArguments, check_agent, refuse_others
 from rag_r1.serving.client import ChatError, ask

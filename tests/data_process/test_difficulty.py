@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_process.difficulty import PUBLISHED, difficulty_class, read_difficulties, select
+from data_process.difficulty import PUBLISHED, read_difficulties, select
+from data_process.difficulty_class import difficulty_class
 from data_process.qa_parquet import question_key
 from data_process.questions import DataError, Question
 

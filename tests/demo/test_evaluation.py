@@ -8,7 +8,7 @@ import pytest
 
 from rag_r1.command_line import read_arguments
 from rag_r1.demo.evaluation import NO_CACHE, evaluation
-from rag_r1.evaluation.evaluate import EvalArguments
+from rag_r1.evaluation.eval_arguments import EvalArguments
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ import stage_checks
 from stage_checks import TwoStages
 
 from rag_r1.demo.policy import POLICIES, make_policy, save_policy
-from rag_r1.demo.server import build_index, retrieval_server
 from rag_r1.demo.unsearched import NAME, unsearched_tokenizer
 from rag_r1.demo.world import demo_protocol, write_demo
+from rag_r1.retrieval_process import build_index, retrieval_server
 
 ROOT = Path(__file__).resolve().parents[2]
 

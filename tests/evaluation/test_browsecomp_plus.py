@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from rag_r1.agent import Trajectory, Turn
-from rag_r1.demo.server import build_index, retrieval_server
 from rag_r1.evaluation.browsecomp_plus import (
     RetrievalServerSearcher,
     RetrieverError,
@@ -27,6 +26,7 @@ from rag_r1.evaluation.browsecomp_plus import (
 )
 from rag_r1.protocols import Document
 from rag_r1.records import RecordError
+from rag_r1.retrieval_process import build_index, retrieval_server
 
 CHECKOUT = os.environ.get("BROWSECOMP_PLUS")
 needs_checkout = pytest.mark.skipif(

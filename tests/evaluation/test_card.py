@@ -17,11 +17,11 @@ import pytest
 from finished_runs import card
 
 from rag_r1.agent import Budget, FailurePolicy
-from rag_r1.demo.server import build_index, retrieval_server
 from rag_r1.evaluation import card_facts
 from rag_r1.evaluation.card import Card, card_of, differences, protocol_part
 from rag_r1.evaluation.card_facts import MAX_ANSWER_BYTES, CardError, asked, without_secrets
 from rag_r1.protocols import load_protocol
+from rag_r1.retrieval_process import build_index, retrieval_server
 from rag_r1.tools.retrieval import RetrieverConfig
 
 PASSING = {"index_version": 2, "paged_in": 1}

@@ -17,9 +17,9 @@ from rag_r1.config import RagR1Config
 from rag_r1.evaluation.asks import ask_of
 from rag_r1.evaluation.conditions import baseline
 from rag_r1.evaluation.engines import Tokens, agent_setup
-from rag_r1.evaluation.evaluate import EvalArguments
+from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.one_shot import searched_first
-from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.session import prepare, session
 from rag_r1.evaluation.sft_data import SftDataArguments, SftDataError, _protocol
 from rag_r1.protocols import Document

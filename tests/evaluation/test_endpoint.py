@@ -25,9 +25,9 @@ from rag_r1.evaluation.endpoint import (
 )
 from rag_r1.evaluation.endpoint_answers import retry_after, usage_of
 from rag_r1.evaluation.exchange import Exchanges
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.pacing import Stop
-from rag_r1.evaluation.run_folder import RunError
-from rag_r1.evaluation.streamed import Growing
+from rag_r1.evaluation.streamed_endpoint import Growing
 from rag_r1.evaluation.tape import Tape, Usage
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Who?"}]}

@@ -23,6 +23,7 @@ from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import make_questions, make_world, to_row
 from rag_r1.evaluation import evaluate
 from rag_r1.evaluation.asks import drawn
+from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.protocols import load_protocol
 from rag_r1.records import read_records
 from rag_r1.rows import QuestionRow, write_rows
@@ -357,7 +358,7 @@ def test_the_limits_are_those_of_a_validation_with_the_recipes(protocol, name):
         keys = ("agent", "validation_agent", "retriever", "validation_retriever")
         return RagR1Config.from_config({"protocol": protocol, **{k: block[k] for k in keys if k in block}})
 
-    ours, theirs = settings(evaluate.validation_limits(protocol)), settings(recipe(name))
+    ours, theirs = settings(validation_limits(protocol)), settings(recipe(name))
     assert ours.validation_agent == theirs.validation_agent
     assert ours.validation_retriever.get("topk", 3) == theirs.validation_retriever.get("topk", 3)
 

@@ -10,11 +10,11 @@ import pytest
 from scripted_teacher import Teacher
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.demo.server import build_index, retrieval_server
 from rag_r1.demo.world import demo_protocol, to_row
 from rag_r1.evaluation import evaluate
 from rag_r1.evaluation.serving import vllm_server
 from rag_r1.records import read_records
+from rag_r1.retrieval_process import build_index, retrieval_server
 from rag_r1.rows import write_rows
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ import pytest
 from scripted_vllm import Policy
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.evaluation.evaluate import EvalArguments
+from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.evaluated_model import resolved, served, version_of_server
-from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.json_lines import RunError
 
 
 def arguments(**given) -> EvalArguments:

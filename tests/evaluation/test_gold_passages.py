@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rag_r1.evaluation.corpus.files import Corpus, CorpusError
 from rag_r1.evaluation.gold_passages import PAGE, find_passages, served_passages
-from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.probe_passages import Passages, PassagesError, read_passages
 from rag_r1.protocols import Document
 from rag_r1.supporting import Evidence

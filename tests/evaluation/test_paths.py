@@ -11,8 +11,8 @@ from scripted_runs import FAILS, RIGHT, SQ, WRONG, ScriptedEngine, folder_at, ro
 from rag_r1.config import RagR1Config
 from rag_r1.evaluation.arguments import AskingArguments
 from rag_r1.evaluation.asks import ask_of
-from rag_r1.evaluation.evaluate import EvalArguments
-from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.runner import Runner
 from rag_r1.evaluation.session import prepare
 from rag_r1.records import trajectory_of

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_runs import folder_at
 
-from rag_r1.evaluation.run_folder import JsonLines, RunError, RunFolder, write_lines
+from rag_r1.evaluation.json_lines import JsonLines, RunError
+from rag_r1.evaluation.run_folder import RunFolder, write_lines
 from rag_r1.evaluation.tape import Usage
 
 #: Anything that Python's text can hold: half characters, and what other readers take for the end of a line.

@@ -14,8 +14,8 @@ from scripted import Searcher
 from scripted_runs import FAILS, RIGHT, SQ, WRONG, folder_at, row_of, runner_of, setup_of, untimed
 
 from rag_r1.evaluation.asks import ask_of
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.pacing import Stop
-from rag_r1.evaluation.run_folder import RunError
 from rag_r1.evaluation.runner import Right, Runner
 from rag_r1.protocols import Failure
 from rag_r1.records import trajectory_of

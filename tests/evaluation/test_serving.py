@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.serving import vllm_server
 
 

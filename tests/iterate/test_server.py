@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rag_r1.demo.server import build_index
 from rag_r1.iterate.plan import Server
 from rag_r1.iterate.server import RetrievalService
 from rag_r1.pipeline.lock import PipelineError
+from rag_r1.retrieval_process import build_index
 
 
 def test_an_index_is_ordered_once_and_again_by_the_next_start(loop, server):

@@ -13,10 +13,10 @@ import pytest
 from smoke_recipe import cached_index, real_inputs, smoke_run
 
 from rag_r1.agent import Budget, Episode, Generation, Trajectory
-from rag_r1.demo.server import retrieval_server
 from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_verl
 from rag_r1.protocols import load_protocol
 from rag_r1.recipe_files import Recipe
+from rag_r1.retrieval_process import retrieval_server
 from rag_r1.tools import RetrievalClient, RetrieverConfig, searching
 from rag_r1.train import compose_recipe
 

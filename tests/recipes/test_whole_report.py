@@ -12,9 +12,9 @@ from omegaconf import OmegaConf
 
 from rag_r1.config import RagR1Config
 from rag_r1.demo.run import train
-from rag_r1.demo.server import build_index, retrieval_server
 from rag_r1.preflight import Report, check_retriever, preflight
 from rag_r1.recipe_files import Recipe, RecipeError
+from rag_r1.retrieval_process import build_index, retrieval_server
 from rag_r1.train import compose_recipe, compose_what_fits, main, whole_paths
 
 SECRET = "correct-horse-battery-staple"

@@ -9,8 +9,8 @@ from scored_world import lines, texts_of
 
 from rag_r1.demo.evaluation import evaluation
 from rag_r1.demo.policy import policy_path
-from rag_r1.demo.server import build_index, retrieval_server
 from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
+from rag_r1.retrieval_process import build_index, retrieval_server
 from rag_r1.retriever import data
 from rag_r1.retriever.records import read_training_rows
 from rag_r1.rows import write_rows

@@ -11,7 +11,7 @@ from scripted_runs import setup_of
 
 from rag_r1.agent import PastTurn, Trajectory, Turn
 from rag_r1.agent.trajectory import CallRecord
-from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.protocols import Document, load_protocol
 from rag_r1.retriever.trajectories import Trajectories
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from running_chat import arguments, chat_server, policy_of, question
 
+from rag_r1.demo.chat import last_demo_run
 from rag_r1.demo.world import demo_protocol, write_demo
-from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.serving.arguments import ServeArguments
-from rag_r1.serving.places import last_demo_run, started
+from rag_r1.serving.places import started
 
 
 def run_at(folder: Path, age_s: float, step: int = 18) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from running_chat import GOLD, QUESTION, arguments, policy_of
 
-from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.serving.arguments import evaluation_of
 from rag_r1.serving.player import opened
 

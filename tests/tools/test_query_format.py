@@ -10,7 +10,7 @@ from json_server import Asked, JsonStub
 from scripted import ANSWER, Characters, Engine
 
 from rag_r1.agent import Budget, Episode, FailurePolicy, Trajectory
-from rag_r1.evaluation.run_folder import RunError
+from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.session import try_search
 from rag_r1.options import OptionsError
 from rag_r1.probes import _Gold, _Withheld

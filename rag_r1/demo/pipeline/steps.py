@@ -45,12 +45,12 @@ from rag_r1.demo.pipeline.progress import SftBar
 from rag_r1.demo.pretraining import pretrain
 from rag_r1.demo.reading import pipeline_protocol
 from rag_r1.demo.run import train
-from rag_r1.demo.server import build_index, retrieval_server
 from rag_r1.demo.teacher import RuleTeacher, TeacherServer
 from rag_r1.demo.world import Question, demo_data, write_demo
 from rag_r1.pipeline.folder import PipelineError, Step, fingerprint
 from rag_r1.pipeline.processes import run_module
 from rag_r1.protocols import Protocol, load_protocol
+from rag_r1.retrieval_process import build_index, retrieval_server
 
 
 @dataclass(frozen=True)

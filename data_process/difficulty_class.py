@@ -1,0 +1,12 @@
+"""R1-Searcher's classes of difficulty (arXiv 2503.05592): easy, medium and hard questions."""
+
+from __future__ import annotations
+
+EASY, MEDIUM, HARD = "easy", "medium", "hard"
+
+
+def difficulty_class(rollouts: int, right: bool) -> str | None:
+    """The class after `rollouts` rollouts, of which only the last was right or, if not `right`, none."""
+    if right:
+        return EASY if rollouts < 10 else MEDIUM if rollouts <= 20 else HARD
+    return HARD if rollouts > 20 else None

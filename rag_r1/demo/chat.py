@@ -1,0 +1,90 @@
+"""Starts what `rag-r1 serve --demo` serves: the policy of the last demo run, else the embedded warm start."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import yaml
+
+from rag_r1.afterwards import newest_checkpoint
+from rag_r1.demo.evaluation import evaluation
+from rag_r1.demo.policy import policy_path
+from rag_r1.demo.run import OUTPUTS
+from rag_r1.demo.world import demo_protocol, write_demo
+from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.recipe_files import RECIPES
+from rag_r1.retrieval_process import retrieval_server
+from rag_r1.rows import QuestionRow, read_rows
+from rag_r1.serving.app import About
+from rag_r1.serving.arguments import AgentArguments, with_demo_limits
+from rag_r1.serving.places import say, start_search
+
+#: The embedded warm start that is served without a demo run, and its world's seed.
+_EMBEDDED, _SEED = "rag_r1_mq", 0
+#: The demo's world is written anew at each start, below --out.
+_WORLD = "chat-demo"
+#: Questions that the demo suggests.
+_EXAMPLES = 6
+#: Tokens of the demo's context, and its episodes at a time in vLLM. A batch has room for all of their
+#: prompts: vLLM on a CPU crashes if it splits the prefill of a seeded request.
+_CONTEXT, _AT_A_TIME = 512, 32
+_VLLM = (
+    *("--max-num-seqs", str(_AT_A_TIME)),
+    *("--max-num-batched-tokens", str(_CONTEXT * _AT_A_TIME)),
+)
+_UNTRAINED = (
+    "This is the embedded policy: it knows the format, but has not learned to search yet, so it is often "
+    'wrong. Train it with "rag-r1 demo", in a few minutes; "rag-r1 serve --demo" in the same folder '
+    "then serves the trained one."
+)
+
+
+def start(given: AgentArguments, stack: ExitStack) -> tuple[EvalArguments, About]:
+    """The demo's policy, with a retrieval server for its world that runs until `stack` is closed."""
+    run = last_demo_run(OUTPUTS)
+    if run is not None:
+        say(f"the policy of {run.folder}")
+        url = stack.enter_context(retrieval_server(run.folder / "index", given.out / "search.log"))
+        model, protocol, note, examples = run.model, run.protocol, "", run.examples()
+    else:
+        say(_UNTRAINED)
+        model, protocol, note = policy_path(_EMBEDDED), _EMBEDDED, _UNTRAINED
+        folder = given.out / _WORLD
+        shutil.rmtree(folder, ignore_errors=True)
+        data = write_demo(folder / "data", demo_protocol(protocol), _SEED, train=1)
+        url = start_search(folder / "data" / "corpus.jsonl", folder, stack)
+        examples = tuple(question.text for question in data.val[:_EXAMPLES])
+    words = evaluation(model, Path("-"), protocol, url, given.out)
+    return with_demo_limits(given, words, _VLLM), About("an invented world", note, examples)
+
+
+@dataclass(frozen=True)
+class DemoRun:
+    """A finished run of the demo."""
+
+    folder: Path
+    model: Path
+    protocol: str
+
+    def examples(self) -> tuple[str, ...]:
+        """Some of its held-out questions."""
+        rows = islice(read_rows(self.folder / "data" / "val.parquet"), _EXAMPLES)
+        return tuple(QuestionRow.from_row(row).question for row in rows)
+
+
+def last_demo_run(outputs: Path) -> DemoRun | None:
+    """The demo run in a folder of `outputs` whose policy is the newest; None if there is none with a policy,
+    an index and a recipe."""
+    found = []
+    for folder in outputs.glob("*"):
+        recipe = RECIPES / "demo" / f"{folder.name}.yaml"
+        checkpoint = newest_checkpoint(folder / "checkpoints")
+        weights = checkpoint and checkpoint / "actor" / "huggingface" / "model.safetensors"
+        if weights and weights.is_file() and recipe.is_file() and (folder / "index").is_dir():
+            protocol = yaml.safe_load(recipe.read_text(encoding="utf-8"))["rag_r1"]["protocol"]
+            found.append((weights.stat().st_mtime, DemoRun(folder, weights.parent, protocol)))
+    return max(found, key=lambda pair: pair[0])[1] if found else None

@@ -1,0 +1,192 @@
+"""Runs one condition of an evaluation: its episodes, its records, its report.
+
+`run_condition` plays one condition (conditions.py: the agent, or a baseline) into a folder, and can be killed
+and started again at any time; runner.py says how. The folder then has
+
+    trajectories/records.jsonl                    a record of each episode, in the order of the questions
+    card.json                                     what the result depends on
+    report.json, report.md, report_*.png          the figures
+    journal/, judge/                              what a resume needs
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from data_process.bad_rows import BadRows
+from rag_r1.agent_setup import AgentSetup
+from rag_r1.evaluation import report as reporting
+from rag_r1.evaluation.asks import ask_of
+from rag_r1.evaluation.card import protocol_part
+from rag_r1.evaluation.conditions import Condition
+from rag_r1.evaluation.eval_arguments import EvalArguments, PolicyArguments
+from rag_r1.evaluation.evaluated_card import write_card
+from rag_r1.evaluation.evaluation_text import headline, stopped_line
+from rag_r1.evaluation.json_lines import RunError
+from rag_r1.evaluation.judge import Verdicts, judge
+from rag_r1.evaluation.run_folder import Outcome, write_lines
+from rag_r1.evaluation.session import Prepared, Session, prepare, session, settings_of, usage_line
+from rag_r1.evaluation.side_files import (
+    SideFileError,
+    read_answerable,
+    read_supporting,
+    with_supporting,
+)
+from rag_r1.evaluation.validation_limits import validation_limits
+from rag_r1.rows import QuestionRow
+from rag_r1.whole_files import in_words
+
+TRAJECTORIES = "trajectories"
+
+
+def prepare_evaluation(given: EvalArguments) -> Prepared:
+    """Read and check everything that needs no server. Raises RunError."""
+    bad, supporting = BadRows(), None
+    try:
+        if given.answerable:
+            read_answerable(given.answerable, bad)
+        if given.supporting:
+            supporting = read_supporting(given.supporting, bad)
+        if bad.count and not given.skip_bad_rows:
+            raise RunError(bad.refusal())
+        ready = prepare(given, validation_limits(given.protocol), validation=True)
+        if given.card and supporting is not None:
+            rows = with_supporting(ready.questions.rows, supporting)
+            ready = replace(ready, questions=replace(ready.questions, rows=rows))
+    except SideFileError as error:
+        raise RunError(str(error)) from error
+    return ready
+
+
+async def run_condition(given: PolicyArguments, ready: Prepared, condition: Condition, out: Path) -> int:
+    """Play all questions of a condition into the folder `out`, and write its report; returns 0, or 3 if the
+    run was stopped before its end.
+
+    `given.base_url` is the server (evaluated_model.py). Raises RunError; a run that was interrupted goes on.
+    """
+    rows = [row for row in ready.questions.rows if condition.applies(row)]
+    if not rows:
+        raise RunError(f"no question can be asked under the condition {condition.name}")
+    first = _setup_of(condition, rows[0])
+    settings = settings_of(
+        given,
+        ready,
+        "eval",
+        condition=condition.name,
+        condition_options=dict(condition.options),
+        prompt_sha256=protocol_part(first.protocol).prompt_sha256,
+        samples=given.samples,
+        temperature=given.temperature,
+    )
+    settings["budget"] = vars(first.budget)
+    assert given.base_url is not None
+    async with session(
+        given, ready, given.base_url, given.model, settings, out=out, searches=condition.searches
+    ) as run:
+        write_card(given, ready, condition, first, run.answers, out)
+        jobs = (
+            partial(_play, run, condition, row, sample, given)
+            for row in rows
+            for sample in range(given.samples)
+        )
+        played = await run.runner.run(jobs, len(rows) * given.samples, "question")
+        if run.stop.reason is not None:
+            print(usage_line(run))
+            print(stopped_line(run.stop.reason, f"{played.count(None)} episodes are missing"))
+            return 3
+        outcomes = [outcome for outcome in played if outcome is not None]
+        verdicts = await _write_records(given, run, outcomes, out)
+    _report(given, run, condition, outcomes, verdicts, out)
+    return 0 if verdicts is None or verdicts.stopped is None else 3
+
+
+async def _play(
+    run: Session, condition: Condition, row: QuestionRow, sample: int, given: PolicyArguments
+) -> Outcome:
+    setup = _setup_of(condition, row)
+    ask = ask_of(
+        row,
+        setup.protocol,
+        sample=sample,
+        seed=given.seed,
+        temperature=given.temperature,
+        own_prompt=setup.own_prompt,
+        setup=setup,
+        search_first=condition.search_first,
+        metadata=row.metadata,
+    )
+    return await run.runner.play(ask)
+
+
+def _setup_of(condition: Condition, row: QuestionRow) -> AgentSetup:
+    try:
+        return condition.setup(row)
+    except ValueError as error:
+        raise RunError(f"{row.id} cannot be asked under the condition {condition.name}: {error}") from error
+
+
+async def _write_records(
+    given: PolicyArguments, run: Session, outcomes: Sequence[Outcome], out: Path
+) -> Verdicts | None:
+    """Write the records in the order of the questions, with the judge's term if there is a judge."""
+    ids = [outcome.id for outcome in outcomes]
+    verdicts = None
+    if given.judge_url is not None:
+        verdicts = await judge(
+            given,
+            run.folder.records(ids),
+            out / "judge",
+            retries=given.retries,
+            timeout_s=given.timeout_s,
+            backoff_s=given.backoff_s,
+            trust_env=given.trust_env,
+        )
+    folder = out / TRAJECTORIES
+    folder.mkdir(mode=0o700, exist_ok=True)
+    records = run.folder.records(ids)
+    if verdicts is not None:
+        records = map(verdicts.put_into, records)
+    write_lines(
+        folder / "records.jsonl", (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    )
+    return verdicts
+
+
+def _report(
+    given: PolicyArguments,
+    run: Session,
+    condition: Condition,
+    outcomes: Sequence[Outcome],
+    verdicts: Verdicts | None,
+    out: Path,
+) -> None:
+    """Write the report and print its main figures."""
+    options = reporting.ReportOptions(
+        answerable=given.answerable, supporting=given.supporting, skip_bad_rows=given.skip_bad_rows
+    )
+    try:
+        report: dict[str, Any] = reporting.make_report(out, options)
+    except reporting.WRONG_RUN as error:
+        raise RunError(f"the records are complete, but not the report: {in_words(error)}") from error
+    for line in headline(report, condition.name):
+        print(line)
+    if failed := sum(outcome.failed for outcome in outcomes):
+        again = sum(map(run.runner.is_open, outcomes))
+        print(
+            f"failed (the endpoint or a search), and not in the figures: {failed}"
+            + (f"; the same command, run again, asks {again} of them again" if again else "")
+        )
+    if verdicts is not None:
+        print(verdicts.told())
+        if verdicts.stopped is not None:
+            print(stopped_line(verdicts.stopped, "the judge has not seen all answers"))
+    print(usage_line(run))
+    for line in run.ready.questions.bad.left_out():
+        print(line, file=sys.stderr)
+    print(f"report: {out / reporting.REPORT_MD}")

@@ -1,0 +1,83 @@
+"""The arguments of `rag-r1 eval`, and of the commands that evaluate a policy on their way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import model_validator
+
+from rag_r1.addresses import Address
+from rag_r1.command_line import Positive, argument
+from rag_r1.evaluation.arguments import AskingArguments, From0
+from rag_r1.evaluation.conditions import BASELINES, BaselineName
+from rag_r1.evaluation.judge import JudgeArguments
+
+
+class PolicyArguments(JudgeArguments, AskingArguments):
+    """A policy, where it runs, and what it is asked."""
+
+    finds_tokenizer: ClassVar[bool] = True
+
+    questions: list[Path] = argument(
+        "questions: veRL parquet as `rag-r1 data` writes it, or question and answers as JSON, JSON lines, "
+        "CSV, TSV or parquet; may be repeated",
+        "FILE",
+        flag="data",
+    )
+    model: str = argument(
+        "a folder: Hugging Face's, or a checkpoint of veRL; with --base-url, the model's name there", "MODEL"
+    )
+    base_url: Address | None = argument(
+        "a server with the model, up to and with /v1 (default: vLLM is started here)", "URL", default=None
+    )
+    engine: Literal["chat", "completions"] = argument(
+        "which API of the server is used: completions with token ids (vLLM), as in training, or chat",
+        default="completions",
+    )
+    temperature: From0 = argument("0: greedy", "T", default=0.0)
+    samples: Positive = argument("episodes for each question", "N", default=1)
+    in_flight: Positive = argument("episodes at a time", "N", default=256)
+    answerable: Path | None = argument(
+        "ids of the questions that the corpus can answer (`rag-r1 corpus check`)", "FILE", default=None
+    )
+    supporting: Path | None = argument(
+        "the passages that each question needs: for their recall, and what --card shows and withholds",
+        "FILE",
+        default=None,
+    )
+    index: Path | None = argument("folder of the retrieval server's index, for the card", "DIR", default=None)
+    vllm_options: str = argument(
+        'further flags of the server that is started here, "--tensor-parallel-size 2"', "FLAGS", default=""
+    )
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> PolicyArguments:
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError("--samples above 1 needs a --temperature above 0: greedy samples are equal")
+        return self
+
+
+class EvalArguments(PolicyArguments):
+    """How else the policy is asked."""
+
+    baseline: BaselineName | None = argument(
+        "ask in another way than the agent: at once, with a chain of thought, with one search for the "
+        "question itself, or as the agent without search",
+        f"{{{','.join(BASELINES)}}}",
+        default=None,
+    )
+    card: bool = argument(
+        "does it search, or does it already know? Also play the questions with a closed book, with other "
+        "results of the search, and without the gold passages",
+        default=False,
+    )
+    corpus: list[Path] = argument("the corpus, for --card; may be repeated", "FILE", default=[])
+
+    @model_validator(mode="after")
+    def _card_is_the_agents(self) -> EvalArguments:
+        if self.card and self.baseline is not None:
+            raise ValueError("--card is about the agent: leave out --baseline")
+        if self.corpus and not self.card:
+            raise ValueError("--corpus is for --card")
+        return self

@@ -1,0 +1,77 @@
+"""Files of JSON lines that are only appended to, and survive a kill in the middle of a line."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+class RunError(RuntimeError):
+    """A run that cannot start or go on; the message names the key or the file and the remedy."""
+
+
+class JsonLines:
+    """A file of JSON objects, one a line, that is only appended to. `seen` is called with each object that
+    is there already, and its place. Raises RunError, which names file and line."""
+
+    def __init__(self, path: Path, seen: Callable[[dict[str, Any], tuple[int, int]], None]):
+        self.path = path
+        # For its owner only: questions and documents may be confidential.
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._end = 0
+        try:
+            self._read(seen)
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, value: Mapping[str, Any]) -> tuple[int, int]:
+        """Append an object; returns its place. On a full disk RunError is raised and no partial line left."""
+        # surrogatepass: a policy can emit lone surrogates
+        data = (json.dumps(value, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
+        try:
+            if os.write(self._file, data) != len(data):  # the first sign of a full disk
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            os.ftruncate(self._file, self._end)
+            raise RunError(
+                f"cannot write to {self.path}: {error.strerror}. What was written is kept; make room and run "
+                "the same command again"
+            ) from error
+        place = (self._end, len(data))
+        self._end += len(data)
+        return place
+
+    def at(self, place: tuple[int, int]) -> dict[str, Any]:
+        """The object at a place."""
+        offset, length = place
+        return json.loads(os.pread(self._file, length, offset).decode("utf-8", "surrogatepass"))
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def _read(self, seen: Callable[[dict[str, Any], tuple[int, int]], None]) -> None:
+        with open(os.dup(self._file), "rb") as file:
+            file.seek(0)
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    logger.warning("%s: line %d was cut off by a kill and is removed", self.path, number)
+                    break
+                try:
+                    value = json.loads(line.decode("utf-8", "surrogatepass"))
+                    seen(value, (self._end, len(line)))
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                    raise RunError(
+                        f"{self.path}, line {number} was not written by this command ({error!r}): remove the "
+                        "line, and what it was about is asked again"
+                    ) from error
+                self._end += len(line)
+        os.ftruncate(self._file, self._end)

@@ -1,0 +1,36 @@
+"""The arguments of `rag-r1 retriever data`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from rag_r1.command_line import Positive, argument
+from rag_r1.evaluation.arguments import From0
+from rag_r1.evaluation.eval_arguments import PolicyArguments
+from rag_r1.options import Must
+from rag_r1.retriever.select_command import SelectionArguments
+
+From0Count = Annotated[int, Field(ge=0), Must("a whole number of at least 0")]
+
+
+class DataArguments(SelectionArguments, PolicyArguments):
+    """Whose searches are scored, and how."""
+
+    candidates: Positive = argument("passages of each search that are scored", "N", default=20)
+    samples: Positive = argument("continuations for each candidate", "N", default=1)
+    temperature: From0 = argument("of the continuations; 0: greedy, as the trajectories", "T", default=0.0)
+    beside: From0Count = argument(
+        "unrelated passages shown behind each candidate, for an agent that cannot read a single one",
+        "N",
+        default=0,
+    )
+    trajectories: Path | None = argument(
+        "a finished run of `rag-r1 eval` with this agent, whose searches are scored (default: it is played "
+        "here)",
+        "DIR",
+        default=None,
+    )
+    estimate: bool = argument("end when it is known what the scores will cost", default=False)
