@@ -3,7 +3,8 @@
 veRL's trainers keep the rows of a rollout in TransferQueue and pass batches of keys around (`KVBatchMeta`). A
 row is a mapping of fields in a partition, `train` or `val`, under the key `<prompt>_<trajectory>_<row>`
 (sessions.py). Sampler, group filter and validation read, change and remove rows, and all of them do it here:
-no other module imports `transfer_queue`, so a veRL with another store changes this one.
+no other module imports `transfer_queue`, so a veRL with another store changes this one
+(docs/upgrading_verl.md).
 
 Each call is a request to Ray actors: callers collect keys and make one. An empty list of keys is an error.
 """
