@@ -1,10 +1,10 @@
 """Other trainings on this machine, which veRL 0.9.1 cannot tell from this one.
 
 A training hands its weights to vLLM through a socket in /tmp. veRL puts Ray's job id into its name, so that
-two trainings do not meet there (verl/workers/rollout/vllm_rollout/vllm_rollout.py, lines 133-141). But every
-Ray cluster counts its jobs from 1, and a training that is not given a cluster starts its own: all of them
-then have the same socket, whatever GPUs they use, and vLLM may load the weights of another training or wait
-forever.
+two trainings do not meet there (verl/workers/rollout/vllm_rollout/vllm_rollout.py, `ServerAdapter`). But
+every Ray cluster counts its jobs from 1, and a training that is not given a cluster starts its own: all of
+them then have the same socket, whatever GPUs they use, and vLLM may load the weights of another training or
+wait forever.
 """
 
 from __future__ import annotations

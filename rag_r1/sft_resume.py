@@ -49,7 +49,8 @@ def steps_of_epoch(data: Any) -> int:
 
 
 def _resumed_from(folder: Path, config: Any) -> Path | None:
-    """The folder of the checkpoint, as veRL finds it (utils/checkpoint/checkpoint_handler.py)."""
+    """The folder of the checkpoint, as veRL finds it (utils/checkpoint/checkpoint_handler.py,
+    `_determine_resume_path`, `_find_latest_checkpoint`)."""
     mode, named = config.trainer.get("resume_mode", "auto"), config.trainer.get("resume_from_path")
     if mode == "disable":
         return None

@@ -42,10 +42,10 @@ class VerlEngine:
     One request id for all turns keeps them on the replica that has the prefix cached. `extra_fields` holds
     the range of weight versions that generated the trajectory, which veRL's asynchronous trainers need.
 
-    Those trainers abort a generation for a weight update, and veRL's client (`FullyAsyncLLMServerClient`,
-    llm_server.py) resumes it. This is invisible except for one thing: the resumed request looks for stop
-    strings in its own text only. A closing tag that was split in two is then missed, and the policy continues
-    to write. `_until_stop` cuts the output there.
+    Those trainers abort a generation for a weight update, and veRL's client (llm_server.py,
+    `FullyAsyncLLMServerClient`) resumes it. This is invisible except for one thing: the resumed request looks
+    for stop strings in its own text only. A closing tag that was split in two is then missed, and the policy
+    continues to write. `_until_stop` cuts the output there.
     """
 
     def __init__(self, client: Any, sampling_params: dict[str, Any], codec: Codec):

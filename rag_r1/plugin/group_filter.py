@@ -33,11 +33,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-import transfer_queue as tq
-from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import FILTER_GROUPS_REWARD_METRIC
 
 from rag_r1.config import SamplerOptions
+from rag_r1.plugin.sample_store import KVBatchMeta, read_rows
 from rag_r1.plugin.sessions import last_rows, prompt_of
 
 logger = logging.getLogger(__name__)
@@ -169,7 +168,7 @@ class GroupFilter:
             return {}
         canonical = self.filter_groups_metric == FILTER_GROUPS_REWARD_METRIC
         fields = ["extra_fields", "rm_scores"] if canonical else ["extra_fields"]
-        data = tq.kv_batch_get(keys=rows, partition_id=partition_id, select_fields=fields)
+        data = read_rows(rows, partition_id, fields)
         infos = [reward_info(value) for value in data["extra_fields"]]
         if canonical:
             values = [float(scores.sum()) for scores in data["rm_scores"]]

@@ -37,14 +37,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import transfer_queue as tq
 from omegaconf import OmegaConf
-from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
-from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from rag_r1.config import SamplerOptions
 from rag_r1.plugin.group_filter import GroupFilter, reward_info
+from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, remove_rows, write_rows
 from rag_r1.plugin.sessions import by_session, last_rows, on_generated, session, trained_rows
 from rag_r1.plugin.validation_rows import without_masked
 
@@ -76,7 +74,7 @@ class _SearchSampling(GroupFilter):
             kept = rows_to_train(kept, partition_id)
             staying = set(kept)
             if gone := [key for key in batch.keys if key not in staying]:
-                tq.kv_clear(keys=gone, partition_id=partition_id)
+                remove_rows(gone, partition_id)
             infos = [*found.values(), *self.dropped_infos]
             if kept:
                 metrics = {**metrics, **search_metrics(infos), "search/left_out": float(left_out)}
@@ -103,7 +101,7 @@ def reward_infos(batch: KVBatchMeta) -> dict[str, dict[str, Any]]:
     rows = last_rows(batch.keys)
     if not rows:
         return {}
-    fields = tq.kv_batch_get(keys=rows, partition_id=batch.partition_id, select_fields=["extra_fields"])
+    fields = read_rows(rows, batch.partition_id, ["extra_fields"])
     infos = map(reward_info, fields["extra_fields"])
     return {session(key): info for key, info in zip(rows, infos, strict=True)}
 
@@ -115,9 +113,7 @@ def rows_to_train(keys: Sequence[str], partition_id: str) -> list[str]:
     several = [key for rows in by_session(keys).values() if len(rows) > 1 for key in rows]
     if not several:
         return list(keys)
-    data = tq.kv_batch_get(
-        keys=several, partition_id=partition_id, select_fields=["response_mask", "rm_scores"]
-    )
+    data = read_rows(several, partition_id, ["response_mask", "rm_scores"])
     masks = [mask.tolist() for mask in data["response_mask"].unbind()]
     moved = {}
     for key, mask, rewards in zip(several, masks, data["rm_scores"].unbind(), strict=True):
@@ -125,8 +121,7 @@ def rows_to_train(keys: Sequence[str], partition_id: str) -> list[str]:
         if put != rewards.tolist():
             moved[key] = {"rm_scores": torch.tensor(put, dtype=rewards.dtype)}
     if moved:
-        fields = list_of_dict_to_tensordict(list(moved.values()))
-        tq.kv_batch_put(keys=list(moved), partition_id=partition_id, fields=fields)
+        write_rows(moved, partition_id)
     generated = {key: any(mask) for key, mask in zip(several, masks, strict=True)}
     return trained_rows(keys, {key: generated.get(key, True) for key in keys})
 

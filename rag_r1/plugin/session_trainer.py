@@ -25,7 +25,6 @@ from math import lcm
 from typing import Any
 
 from omegaconf import DictConfig, open_dict
-from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1 import (
     PPOTrainerColocateAsync,
     PPOTrainerSeparateAsync,
@@ -33,6 +32,7 @@ from verl.trainer.ppo.v1 import (
     register_trainer,
 )
 
+from rag_r1.plugin.sample_store import KVBatchMeta
 from rag_r1.plugin.sessions import last_rows, mini_batches, rows_of_each, shares
 
 

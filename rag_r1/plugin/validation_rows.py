@@ -18,11 +18,8 @@ import logging
 from collections import defaultdict
 from typing import Any
 
-import transfer_queue as tq
-from transfer_queue import KVBatchMeta
-from verl.utils.tensordict_utils import list_of_dict_to_tensordict
-
 from rag_r1.plugin.group_filter import reward_info
+from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, remove_rows, write_rows
 from rag_r1.plugin.sessions import last_rows, session
 
 logger = logging.getLogger(__name__)
@@ -34,9 +31,7 @@ def without_masked(batch: KVBatchMeta) -> KVBatchMeta:
     rows = last_rows(batch.keys)  # veRL takes a trajectory's result from its last row
     if not rows:
         return batch
-    data = tq.kv_batch_get(
-        keys=rows, partition_id=batch.partition_id, select_fields=["extra_fields", "data_source"]
-    )
+    data = read_rows(rows, batch.partition_id, ["extra_fields", "data_source"])
     fields = [_plain(value) for value in data["extra_fields"]]
     sources = [str(_plain(value)) for value in data["data_source"]]
     infos = [reward_info(value) for value in fields]
@@ -54,18 +49,13 @@ def without_masked(batch: KVBatchMeta) -> KVBatchMeta:
     if all(masked):
         return batch
     kept = [i for i, lost in enumerate(masked) if not lost]
-    told = [
-        {"extra_fields": {**fields[i], "reward_extra_info": {**infos[i], **shares[sources[i]]}}} for i in kept
-    ]
-    tq.kv_batch_put(
-        keys=[rows[i] for i in kept],
-        partition_id=batch.partition_id,
-        fields=list_of_dict_to_tensordict(told),
-    )
+    told = {
+        rows[i]: {"extra_fields": {**fields[i], "reward_extra_info": {**infos[i], **shares[sources[i]]}}}
+        for i in kept
+    }
+    write_rows(told, batch.partition_id)
     judged = {session(rows[i]) for i in kept}
-    tq.kv_clear(
-        keys=[key for key in batch.keys if session(key) not in judged], partition_id=batch.partition_id
-    )
+    remove_rows([key for key in batch.keys if session(key) not in judged], batch.partition_id)
     return batch.select_keys([key for key in batch.keys if session(key) in judged])
 
 

@@ -160,7 +160,8 @@ def check_engines(config: DictConfig) -> list[Problem]:
 
 def _check_attention(config: DictConfig) -> list[Problem]:
     """On a machine with a GPU: flash-attn is there if the actor or the critic computes attention with it, as
-    they do by default (verl/workers/config/model.py). A login node without a GPU may lack it."""
+    they do by default (verl/workers/config/model.py, `HFModelConfig`). A login node without a GPU may lack
+    it."""
     fsdp = str(config.actor_rollout_ref.actor.strategy).startswith("fsdp")
     if config.trainer.device != "cuda" or not fsdp or importlib.util.find_spec("flash_attn") is not None:
         return []

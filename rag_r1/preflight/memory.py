@@ -37,7 +37,8 @@ from rag_r1.preflight.cluster import needs_critic, needs_reference
 CONTEXTS = 3e9
 #: Bytes of a logit: bf16, fp32, and its gradient.
 LOGIT_BYTES = 10
-#: Tokens whose logits veRL's fused layer has at a time (utils/experimental/torch_functional.py).
+#: Tokens whose logits veRL's fused layer has at a time (utils/experimental/torch_functional.py,
+#: `FusedLinearForPPO`).
 FUSED_TOKENS = 512
 
 

@@ -20,10 +20,10 @@ import torch
 from omegaconf import OmegaConf
 from store_in_memory import Store, make_buffer
 from tensordict import NonTensorStack, TensorDict
-from transfer_queue import KVBatchMeta
 from verl.trainer.ppo import padding_utils
 from verl.trainer.ppo.v1 import PPOTrainer, PPOTrainerSync, trainer_base
 
+from rag_r1.plugin.sample_store import KVBatchMeta
 from rag_r1.plugin.session_trainer import SessionTrainerSync
 
 VOCABULARY, EOS = 50, 1

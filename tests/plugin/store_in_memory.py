@@ -11,18 +11,18 @@ from collections.abc import Iterator
 import torch
 from omegaconf import OmegaConf
 from tensordict import TensorDict
-from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1 import replay_buffer
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from rag_r1.plugin import group_filter, sampler, validation_rows
+from rag_r1.plugin import sample_store
+from rag_r1.plugin.sample_store import KVBatchMeta
 from rag_r1.plugin.sampler import SearchReplayBuffer, SearchReplayBufferAsync
 
 FAILED = "failed_retriever"
 
 
 class Store:
-    """Rows and tags by partition and key, with the functions of `transfer_queue` that the sampler calls."""
+    """Rows and tags by partition and key, with the functions of `transfer_queue` that replay buffers call."""
 
     def __init__(self):
         self.tags: dict[str, dict[str, dict]] = {}
@@ -98,7 +98,7 @@ def make_buffer(monkeypatch, groups, *, asynchronous=False, rows_of_each=1, stor
     """One of our samplers over veRL's replay buffer, with its store and rollout as attributes. `options` are
     `sampler_kwargs`."""
     store = Store() if store is None else store
-    for module in (replay_buffer, sampler, group_filter, validation_rows):
+    for module in (replay_buffer, sample_store):
         monkeypatch.setattr(module, "tq", store)
     rollout = Rollout(store, groups, rows_of_each)
     kind = SearchReplayBufferAsync if asynchronous else SearchReplayBuffer

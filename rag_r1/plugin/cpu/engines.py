@@ -1,10 +1,11 @@
 """FSDP engines for the device "cpu".
 
-veRL registers its FSDP engines for "cuda" and "npu" (verl/workers/engine/fsdp/transformer_impl.py, lines 1143
-and 1594). The code runs on a CPU unchanged, except in two places that the classes below work around:
+veRL registers its FSDP engines for "cuda" and "npu" (verl/workers/engine/fsdp/transformer_impl.py,
+`FSDPEngineWithLMHead`, `FSDPEngineWithValueHead`). The code runs on a CPU unchanged, except in two places
+that the classes below work around:
 
 - a forward-only engine (the reference policy) is always given ``CPUOffloadPolicy(pin_memory=True)``
-  (transformer_impl.py, lines 463-468); pinning needs an accelerator, and there is no device to offload from;
+  (the same file, `_build_fsdp_module`); pinning needs an accelerator, and there is no device to offload from;
 - the value model is loaded with ``attn_implementation="flash_attention_2"`` (rag_r1/plugin/value_model.py).
 """
 

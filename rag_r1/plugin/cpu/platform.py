@@ -74,10 +74,10 @@ class PlatformCPU(PlatformBase):
     def communication_backend_name(self) -> str:
         """ "gloo"; in a training worker the default process group exists when this returns.
 
-        veRL asks for this name to build "cpu:gloo,<device>:<backend>" (verl/utils/distributed.py, lines 63
-        and 89), which here would contain the device "cpu" twice, and torch refuses that. veRL creates no
-        group if one exists, and checks right after this call: so the group is created here, from the
-        variables that veRL sets for Ray's workers.
+        veRL asks for this name to build "cpu:gloo,<device>:<backend>" (verl/utils/distributed.py,
+        `initialize_global_process_group`, `initialize_global_process_group_ray`), which here would contain
+        the device "cpu" twice, and torch refuses that. veRL creates no group if one exists, and checks right
+        after this call: so the group is created here, from the variables that veRL sets for Ray's workers.
         """
         in_worker = {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
         if in_worker and not torch.distributed.is_initialized():

@@ -1,7 +1,7 @@
 """veRL's SFT trainer on a CPU: its `SFTTrainer`, started with a process group that is there already.
 
-veRL's own start (verl/trainer/sft_trainer.py, `run_sft`) calls `initialize_global_process_group`, which
-builds the backend "cpu:gloo,<device>:<backend>" (verl/utils/distributed.py, line 63) and creates the
+veRL's own start (verl/trainer/sft_trainer.py, `run_sft`) begins with verl/utils/distributed.py,
+`initialize_global_process_group`, which builds the backend "cpu:gloo,<device>:<backend>" and creates the
 group without asking whether one exists. On our platform that names the device "cpu" twice, which torch
 refuses. So this module does what `run_sft` does in three lines, with its first line replaced; on GPUs
 veRL's own module is started, and nothing of veRL is patched on either.

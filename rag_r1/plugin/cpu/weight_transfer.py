@@ -1,10 +1,11 @@
 """Transfers weights from the trainer to separate engines on a CPU, for `trainer_mode=separate_async`.
 
-That mode requires a checkpoint engine other than `naive` (trainer_separate_async.py, line 62), and veRL's own
-use NCCL, RDMA or similar. This one sends the weights over TCP with ZeroMQ, which veRL's engines use for their
-metadata: each engine's worker listens, and the first trainer rank sends every tensor to all of them. A
-message is two frames, a JSON header (name, dtype, shape) and the tensor's bytes; a header without a name ends
-the transfer. It binds to the loopback address: a CPU run is one machine.
+That mode requires a checkpoint engine other than `naive` (trainer_separate_async.py,
+`PPOTrainerSeparateAsync`), and veRL's own use NCCL, RDMA or similar. This one sends the weights over TCP with
+ZeroMQ, which veRL's engines use for their metadata: each engine's worker listens, and the first trainer rank
+sends every tensor to all of them. A message is two frames, a JSON header (name, dtype, shape) and the
+tensor's bytes; a header without a name ends the transfer. It binds to the loopback address: a CPU run is one
+machine.
 
 Chosen by ``actor_rollout_ref.rollout.checkpoint_engine.backend=tcp``; the CPU platform names this module as
 ``custom_backend_module``.
