@@ -2,7 +2,7 @@
 a tokenizer before it is used.
 
 A template is a program that comes with the model, and could run for ever or fill memory: so a worker with
-limits of time and memory renders it (rag_r1/limited/chats.py), in half a millisecond, with the text that
+limits of time and memory renders it (rag_r1/limited/chats.py), in a fraction of a millisecond, with the text that
 transformers would give. What the limits have ended several times is not begun again. Tokenizers with a
 rendering of their own, which is no template, are asked themselves. Whoever loads a tokenizer tries it out
 first: `refuse_endless_files` before, `refuse_endless_template` after.
@@ -21,9 +21,9 @@ from rag_r1.limited.workers import JobError, LimitError, Limits, Workers
 
 Messages = Sequence[Mapping[str, Any]]
 
-#: Of one chat; an honest template takes milliseconds, a megabyte of messages a tenth of a second.
+#: Of one chat; an honest template takes milliseconds for a megabyte of messages.
 LIMITS = Limits(cpu_s=5.0, memory=1 << 30, answer=64 << 20)
-#: Of loading a tokenizer and encoding a line; one of 260,000 tokens, 33 MB, takes two seconds.
+#: Of loading a tokenizer and encoding a line; one of 300,000 tokens takes half a second.
 _TRIAL = Limits(cpu_s=20.0, memory=4 << 30)
 _MAX_FILE_BYTES = 256 << 20
 #: What a tokenizer is loaded from, besides `tokenizer.json`.
