@@ -14,6 +14,8 @@ from typing import Any, TextIO
 
 #: Characters that are read at a time, and the longest element.
 CHUNK, LONGEST = 1 << 20, 1 << 26
+#: Most characters of white space in a row.
+MOST_SPACE = 1 << 20
 #: An error this close to the end of the window may be due to the end.
 _NEAR_END = 16
 _SPACE = " \t\n\r"
@@ -60,10 +62,15 @@ class _Window:
         self.decode = json.JSONDecoder().raw_decode
 
     def next_sign(self) -> str:
-        """The next character that is not white space, without reading it; empty at the end of the text."""
+        """The next character that is not white space, without reading it; empty at the end of the text.
+        Raises ArrayError for white space without end: gzip packs gigabytes of it into a megabyte."""
+        spaces = 0
         while True:
             while self.at < len(self.seen) and self.seen[self.at] in _SPACE:
                 self.at += 1
+                spaces += 1
+            if spaces > MOST_SPACE:
+                raise ArrayError(f"more than {MOST_SPACE:,} characters of white space in a row")
             if self.at < len(self.seen):
                 return self.seen[self.at]
             if not self._more():

@@ -17,6 +17,7 @@ import re
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,6 +28,10 @@ ACCEPTED = (
     ".json (an array or one object per line), .jsonl, .csv and .tsv (with a header), each also with .gz "
     "appended, and .parquet"
 )
+#: Longest line, in bytes or characters: a few kilobytes of gzip can unpack to gigabytes without a line's end.
+MAX_LINE = 16 << 20
+#: Most white space before the first row.
+_MAX_SPACE = 1 << 20
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 #: (number from 1, row, or a ValueError that says why it could not be decoded).
@@ -95,7 +100,7 @@ def _json_rows(path: Path, file: BinaryIO, within: str | None) -> Rows:
     wrapped = re.match(rb'\{\s*"%s"\s*:\s*\[' % re.escape(within.encode()), first) if within else None
     if not wrapped and not first.startswith(b"["):
         file.seek(0)
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(_lines(path, file), 1):
             if line.strip():
                 yield number, decoded(line)
         return
@@ -109,10 +114,20 @@ def _json_rows(path: Path, file: BinaryIO, within: str | None) -> Rows:
         ) from error
 
 
+def _lines(path: Path, file: Any) -> Iterator[Any]:
+    """The lines of a file, of bytes or of text. Raises DataError for one that is too long."""
+    for number, line in enumerate(iter(partial(file.readline, MAX_LINE + 1), file.read(0)), 1):
+        if len(line) > MAX_LINE:
+            raise DataError(f"{path}, line {number}: longer than {MAX_LINE >> 20} MiB: remove or split it")
+        yield line
+
+
 def _start(file: BinaryIO) -> tuple[int, bytes]:
     """Where the text begins, after white space and a byte-order mark, and its first bytes."""
     byte = file.read(1)
-    while byte and (byte.isspace() or byte in b"\xef\xbb\xbf"):
+    for _ in range(_MAX_SPACE):
+        if not byte or not (byte.isspace() or byte in b"\xef\xbb\xbf"):
+            break
         byte = file.read(1)
     return max(file.tell() - 1, 0), byte + file.read(100)
 
@@ -131,7 +146,7 @@ def _table_rows(
     """CSV with a header, or with the columns `names`. Bytes that are not UTF-8 become lone surrogates, which
     the parser of rows refuses."""
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
-    reader: Iterator[list[str]] = csv.reader(text, delimiter=delimiter)
+    reader: Iterator[list[str]] = csv.reader(_lines(path, text), delimiter=delimiter)
     try:
         header = [name.strip() for name in next(reader, [])]
     except csv.Error as error:

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from rag_r1.agent import Budget, Codec, Engine, Episode, FailurePolicy, Observer, TokenizerCodec, Tool
+from rag_r1.chat_template import ChatTemplate
 from rag_r1.config import RagR1Config
 from rag_r1.protocols import Protocol, control_tokens
 from rag_r1.tools import schemas, shared_tools
@@ -150,20 +151,9 @@ def for_tokenizer(
     if protocol.turns == "text":
         return protocol.with_special_tokens(control)
 
-    def render(messages: Messages, tools: Messages) -> str:
-        return tokenizer.apply_chat_template(
-            list(messages), tools=list(tools), tokenize=False, add_generation_prompt=True, **(template or {})
-        )
-
-    return protocol.in_chat(render, tools, control)
+    return protocol.in_chat(ChatTemplate(tokenizer, **(template or {})).text, tools, control)
 
 
 def chat_template(tokenizer: Any, **arguments: Any) -> Chat:
-    """A Hugging Face tokenizer's own chat template; `arguments` are passed to apply_chat_template."""
-
-    def ids(messages: Messages, tools: Messages | None = None) -> Sequence[int]:
-        return tokenizer.apply_chat_template(
-            list(messages), tools=tools, add_generation_prompt=True, return_dict=False, **arguments
-        )
-
-    return ids
+    """A Hugging Face tokenizer's own chat template; `arguments` are passed to every chat."""
+    return ChatTemplate(tokenizer, **arguments).ids

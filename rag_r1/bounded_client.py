@@ -1,14 +1,19 @@
 """An HTTP client for what is asked once and read whole: a server's description, a test search, documents.
 
 It is httpx's client, which reads whatever a server sends: gigabytes, a byte now and then for ever, a few
-bytes that unpack to gigabytes. So a body has a limit of bytes and of time here, and is not decompressed. What
-exceeds them raises one of httpx's errors, as a server that is gone does.
+bytes that unpack to gigabytes. So a body has a limit of bytes and of time here, and is not decompressed. The
+head has a limit of time, too: httpx bounds each wait for a byte of it, and it can have a hundred thousand.
+What exceeds them raises one of httpx's errors, as a server that is gone does.
 """
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
 
 import httpx
 
@@ -19,8 +24,9 @@ MAX_BYTES = 16 << 20
 def bounded_client(
     timeout_s: float, headers: Mapping[str, str] | None = None, base_url: str = "", most: int = MAX_BYTES
 ) -> httpx.Client:
-    """A client whose bodies have at most `most` bytes. `timeout_s`: for each wait of a request and for all
-    of a body. It uses no proxy of the environment and follows no redirect."""
+    """A client whose bodies have at most `most` bytes. `timeout_s`: for each wait of a request, and for all
+    of a body; a head must be there after twice as long. It uses no proxy of the environment and follows no
+    redirect. Each request has a connection of its own."""
     return httpx.Client(
         base_url=base_url,
         headers={**(headers or {}), "Accept-Encoding": "identity"},
@@ -32,16 +38,46 @@ def bounded_client(
 
 class _Bounded(httpx.BaseTransport):
     def __init__(self, timeout_s: float, most: int):
-        self._inner, self._timeout_s, self._most = httpx.HTTPTransport(), timeout_s, most
+        # Connections are not used again: what is late is ended by the connection that was opened for it.
+        once = httpx.Limits(max_keepalive_connections=0)
+        self._inner, self._timeout_s, self._most = httpx.HTTPTransport(limits=once), timeout_s, most
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        response = self._inner.handle_request(request)
+        response = self._answer(request)
         if response.headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", ""):
             response.close()
             raise httpx.RemoteProtocolError("a compressed answer, which was not asked for", request=request)
         assert isinstance(response.stream, httpx.SyncByteStream)
         response.stream = _Body(response.stream, request, self._timeout_s, self._most)
         return response
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        """The response with its head. If that is not there in time, the connection is ended."""
+        opened: list[socket.socket] = []  # with TLS a second one, which replaces the first
+        late = threading.Event()
+
+        def trace(event: str, info: Mapping[str, Any]) -> None:
+            if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+                opened.append(info["return_value"].get_extra_info("socket"))
+
+        def end() -> None:
+            late.set()
+            with suppress(OSError, IndexError):  # it has ended, or was never there
+                opened[-1].shutdown(socket.SHUT_RDWR)
+
+        request.extensions = {**request.extensions, "trace": trace}
+        timer = threading.Timer(2 * self._timeout_s, end)  # as long again as the connection may take
+        timer.daemon = True
+        timer.start()
+        try:
+            return self._inner.handle_request(request)
+        except httpx.TransportError as error:
+            if late.is_set():
+                reason = f"no answer within {2 * self._timeout_s:g} s"
+                raise httpx.ReadTimeout(reason, request=request) from error
+            raise
+        finally:
+            timer.cancel()
 
     def close(self) -> None:
         self._inner.close()

@@ -35,7 +35,8 @@ def check_json(data: bytes, most_values: int, most_depth: int = MAX_DEPTH) -> No
     if marked.count(b'"') > 4 * most_values + 4:  # a text for each value, and one for its key
         raise too_many
     outside = b"".join(marked.split(b'"')[::2])
-    if outside.count(b",") + outside.count(b"[") + outside.count(b"{") > most_values:
+    ends = outside.count(b"]") + outside.count(b"}")
+    if max(ends, outside.count(b",") + outside.count(b"[") + outside.count(b"{")) > most_values:
         raise too_many
     depth = 0
     for bracket in outside.translate(None, _NO_BRACKETS):

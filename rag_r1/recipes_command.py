@@ -27,7 +27,7 @@ from rag_r1.recipe_files import (
     text_of,
 )
 from rag_r1.subcommands import run
-from rag_r1.whole_files import whole_file
+from rag_r1.whole_files import in_words, whole_file
 
 #: Subcommand -> its function, and what it does.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -183,7 +183,7 @@ def copy(arguments: Sequence[str]) -> int:
         with whole_file(target) as part:
             part.write_text("\n".join(lines), encoding="utf-8")
     except OSError as error:
-        raise RecipeError(f"{target} cannot be written: {error.strerror}") from error
+        raise RecipeError(in_words(error)) from error
     print(target)
     if kind := kind_of(source):
         print(f"use it with: {KINDS[kind]} --recipe {target}", file=sys.stderr)

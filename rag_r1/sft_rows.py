@@ -24,12 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rag_r1.agent import Budget, TokenizerCodec
-from rag_r1.agent_setup import AgentSetup, chat_template
+from rag_r1.agent_setup import AgentSetup
+from rag_r1.chat_template import ChatTemplate
 from rag_r1.protocols import Protocol, control_tokens, load_protocol
 from rag_r1.whole_files import whole_file
 
@@ -112,21 +112,20 @@ class SftTokens:
 
     def __init__(self, tokenizer: Any, protocol: Protocol, chat: Mapping[str, Any] | None = None):
         tokens, codec = control_tokens(tokenizer), TokenizerCodec(tokenizer)
+        template = ChatTemplate(tokenizer, **(chat or {}))
         self.protocol = protocol.with_special_tokens(tokens)
         self._setup = AgentSetup(
             protocol=self.protocol,
             codec=codec,
             budget=Budget(),
             tools=dict,
-            chat=chat_template(tokenizer, **(chat or {})),
+            chat=template.ids,
             start=tuple(codec.start),
         )
         self._begin = tokenizer.decode(codec.start) if codec.start else ""
         tags = {tag for block in protocol.blocks for tag in (block.open, block.close)}
         self._control = {tokenizer.convert_tokens_to_ids(token): token for token in tokens - tags}
-        self._render = partial(
-            tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True, **(chat or {})
-        )
+        self._render = template.text
 
     def __call__(self, row: SftRow) -> RowTokens:
         """The tokens of a row. Raises SftRowError if a piece contains a token that controls this model:
@@ -158,7 +157,7 @@ class SftTokens:
         if self.protocol.prompt_form == "text":
             text = self._begin + "".join(message["content"] for message in messages)
         else:
-            text = self._render(list(messages))
+            text = self._render(messages)
         return text + self.protocol.opening
 
 

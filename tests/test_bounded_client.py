@@ -71,6 +71,22 @@ def test_an_answer_that_comes_byte_by_byte_is_given_up():
             client.get(url)
 
 
+@pytest.mark.parametrize("line", [b"X: y\r\n", b"y"])
+def test_a_head_that_comes_bit_by_bit_is_given_up(line):
+    with answering(HEAD, *[line] * 400, pause_s=0.05) as url, bounded_client(0.5) as client:
+        with pytest.raises(httpx.ReadTimeout, match="no answer within 1 s"):
+            client.get(url)
+
+
+def test_an_answer_in_time_is_read_though_its_body_comes_later():
+    with answering(HEAD + b"Content-Length: 4\r\n\r\n", b"t", b"r", b"ue", pause_s=0.3) as url:
+        with bounded_client(0.7) as client:
+            with pytest.raises(httpx.ReadTimeout, match="takes more than"):
+                client.get(url)
+        with bounded_client(5.0) as client:
+            assert client.get(url).json() is True and client.get(url).json() is True
+
+
 def test_the_proxy_of_the_environment_is_not_asked(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     with answering(HEAD, b"Content-Length: 4\r\n\r\ntrue") as url, bounded_client(10.0) as client:

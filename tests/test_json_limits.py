@@ -35,6 +35,8 @@ def test_honest_values_are_read_as_json_reads_them(value):
         (b"[" + b'"\\\\",' * 2000 + b"0]", "more than 1,000 values"),
         (b'{"a":{}' + b',"b":{}' * 2000 + b"}", "more than 1,000 values"),
         (b'"ab' * 100_000, "more than 1,000 values"),
+        (b"[" + b"]" * 2000, "more than 1,000 values"),
+        (b'{"a":' + b"}" * 2000, "more than 1,000 values"),
         (b"[" * 65 + b"]" * 65, "nested more than 64 deep"),
     ],
 )

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from rag_r1.chat_template import refuse_endless_files, refuse_endless_template
+
 
 def load_tokenizer(name: str) -> Any:
     """The tokenizer. Raises ValueError if it is made by code of its own, which is not run: what transformers
-    would make of its files without that code may be other tokens. Raises whatever transformers raises."""
+    would make of its files without that code may be other tokens, or if its files or its chat template exceed
+    limits of time or memory. Raises whatever transformers raises."""
+    refuse_endless_files(name)
     from transformers import AutoTokenizer
 
     # If nothing were said about remote code, transformers would ask on the terminal.
@@ -17,4 +21,5 @@ def load_tokenizer(name: str) -> Any:
             "it is made by code of its own (auto_map in tokenizer_config.json), which is not run: give a "
             "folder whose tokenizer transformers has itself"
         )
+    refuse_endless_template(tokenizer)
     return tokenizer

@@ -5,6 +5,6 @@ to fill memory by a few hundred bytes, and Python cannot interrupt it. So such w
 by its import path, which takes and returns JSON values and runs in a worker (worker.py). The workers are
 reused, and one that exceeds a limit or crashes is replaced (workers.py). The jobs are here too, because a
 worker is to start at once and so imports nothing else of the package: pages.py reads HTML and PDF, schemas.py
-checks arguments against a JSON schema, graphs.py reads RDF, checkpoints.py the learning
-rates of a checkpoint.
+checks arguments against a JSON schema, graphs.py reads RDF, checkpoints.py the learning rates of a
+checkpoint, chats.py renders a model's chat template, and tokenizers.py tries out a tokenizer.
 """

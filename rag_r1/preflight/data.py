@@ -31,20 +31,11 @@ def check_data(
         return protocol.messages(row.question) if settings.own_prompt else row.prompt
 
     extra = plain(config.data.get("apply_chat_template_kwargs")) or {}
-
-    def chat_ids(chat: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None) -> list[int]:
-        from verl.utils.tokenizer import normalize_token_ids
-
-        ids = tokenizer.apply_chat_template(
-            list(chat), tools=tools, add_generation_prompt=True, tokenize=True, **extra
-        )
-        return normalize_token_ids(ids)
-
     limit, filtered = config.data.max_prompt_length, bool(config.data.filter_overlong_prompts)
     count_tokens = None
     if protocol is not None and tokenizer is not None:
         # No limit: the tokens of overlong prompts are counted too, for the report.
-        setup = AgentSetup.of(settings, tokenizer, RowLimits(_ANY_LENGTH, 1), chat=chat_ids, template=extra)
+        setup = AgentSetup.of(settings, tokenizer, RowLimits(_ANY_LENGTH, 1), template=extra)
         count_tokens = _counter(setup)
     train_rows: int | None = 0
     for key in ("train_files", "val_files"):

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.agent import TokenizerCodec
 from rag_r1.agent_setup import for_tokenizer, tool_schemas
+from rag_r1.chat_template import ChatLimitError, refuse_endless_files, refuse_endless_template
 from rag_r1.config import RagR1Config
 from rag_r1.preflight.problems import Problem, error, first_line, not_given, of_fault, plain
 from rag_r1.protocols import ChatTemplateError, Protocol
@@ -34,6 +35,7 @@ def check_model(
 
     try:
         source = node.get("tokenizer_path") or node.path
+        refuse_endless_files(Path(source).expanduser())
         tokenizer = hf_tokenizer(str(Path(source).expanduser()) if looks_local else source,
                                  trust_remote_code=bool(node.get("trust_remote_code")))  # fmt: skip
     except Exception as fault:  # the Hub, the cache and the tokenizer's own code may raise anything
@@ -46,6 +48,10 @@ def check_model(
     if not tokenizer.chat_template:
         what = f"the tokenizer of {node.path} has no chat template"
         return None, [error(key, what, f"set {where}.custom_chat_template")]
+    try:
+        refuse_endless_template(tokenizer)
+    except ChatLimitError as fault:
+        return None, [error(key, str(fault), f"set {where}.custom_chat_template, or use another model")]
     return tokenizer, []
 
 

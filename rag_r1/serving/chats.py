@@ -97,7 +97,9 @@ class Chats:
         await chat.ticket.seat()
         self.metrics.wait.observe(time.monotonic() - entered)
         wanted = chat.wanted
-        question, chat.history = fitted(wanted.asked, self.most_history, self.player.prompt_fits)
+        question, chat.history = await asyncio.to_thread(
+            fitted, wanted.asked, self.most_history, self.player.prompt_fits
+        )
         shower = Shower(self.player.setup.protocol, chat.shown.put_nowait)
         return await self.player.play(
             question,

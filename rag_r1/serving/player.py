@@ -9,6 +9,7 @@ fails the chats that are under way, and the next chat tries a new connection.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import uuid
@@ -148,4 +149,5 @@ async def opened(given: EvalArguments) -> AsyncIterator[Player]:
 
 async def _prompt_ids(setup: AgentSetup, question: str) -> list[int]:
     """Awaited within the episode, so that a prompt that cannot be made is the question's failure."""
-    return setup.prompt_ids(question)
+    # In a thread: the model's chat template decides how long it takes.
+    return await asyncio.to_thread(setup.prompt_ids, question)

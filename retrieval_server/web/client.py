@@ -15,19 +15,24 @@ import logging
 import math
 import random
 import time
+import unicodedata
+import zlib
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
 import aiohttp
 
+from retrieval_server.json_limits import read_json
 from retrieval_server.sources import SearchFailed
 from retrieval_server.web.breaker import Breaker
 from retrieval_server.web.engines import WebDocument, WebEngine
 from retrieval_server.web.options import WebOptions
 
 log = logging.getLogger(__name__)
-MAX_ANSWER_BYTES = 8 * 2**20
+MAX_ANSWER_BYTES = 8 * 2**20  # also of what a compressed answer unpacks to
+MAX_ANSWER_VALUES = 200_000  # a page of results has some hundreds
 _LONGEST_BACKOFF_S = 8.0
+_HIDDEN = ("Cc", "Cf", "Co", "Cs")  # control and formatting characters
 _now = time.monotonic
 
 
@@ -128,18 +133,23 @@ class WebClient:
         if status != 200:
             raise self._failed(502, "web_bad_answer", f"HTTP {status} instead of 200; is its address right?")
         try:
-            return self.engine.parse(json.loads(body))[:depth]
+            return self.engine.parse(read_json(body, MAX_ANSWER_VALUES))[:depth]
         except (ValueError, RecursionError) as error:
             what = "not JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else str(error)
             raise self._failed(502, "web_bad_answer", f"its answer is no search result: {what}") from None
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            headers = {"Accept": "application/json", "User-Agent": "rag-r1-retrieval-server"}
+            headers = {
+                "Accept": "application/json",
+                "Accept-Encoding": "gzip",
+                "User-Agent": "rag-r1-retrieval-server",
+            }
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=self.options.concurrency, ttl_dns_cache=300),
                 timeout=aiohttp.ClientTimeout(total=self.options.timeout_s),
                 headers=headers | (self.engine.headers(self._key) if self._key else {}),
+                auto_decompress=False,  # `_read` does it, within its limit
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=True,  # HTTPS_PROXY and NO_PROXY, which clusters need
             )
@@ -163,7 +173,24 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
         body += chunk
         if len(body) > MAX_ANSWER_BYTES:
             raise ValueError("too long")
-    return bytes(body)
+    return _unpacked(bytes(body), response.headers.get("Content-Encoding", ""))
+
+
+def _unpacked(body: bytes, encoding: str) -> bytes:
+    """The body without its compression. Raises ValueError for one that was not asked for or is too long."""
+    encoding = encoding.strip().lower()
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in ("gzip", "x-gzip"):
+        raise ValueError("compressed in a way that was not asked for")
+    unpacking = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    try:
+        unpacked = unpacking.decompress(body, MAX_ANSWER_BYTES + 1)
+    except zlib.error as error:
+        raise ValueError("broken compression") from error
+    if len(unpacked) > MAX_ANSWER_BYTES or not unpacking.eof:
+        raise ValueError("too long, or cut off")
+    return unpacked
 
 
 def _root(error: BaseException) -> str:
@@ -175,7 +202,7 @@ def _root(error: BaseException) -> str:
 def _said(body: bytes) -> str:
     """The engine's reason for a refusal, shortened: the first message in its JSON."""
     try:
-        at = json.loads(body)
+        at = read_json(body, MAX_ANSWER_VALUES)
     except (ValueError, RecursionError):
         return ""
     for name in ("error", "errors", "detail", "message"):
@@ -183,7 +210,13 @@ def _said(body: bytes) -> str:
             at = at[0]
         if isinstance(at, dict) and at.get(name):
             at = at[name]
-    return f" ({' '.join(at.split())[:200]})" if isinstance(at, str) and at.strip() else ""
+    return f" ({_shown(at)})" if isinstance(at, str) and at.strip() else ""
+
+
+def _shown(text: str) -> str:
+    """Words of a server for a log: on one line, without control and formatting characters."""
+    line = " ".join(text[:800].split())[:200]
+    return "".join("\ufffd" if unicodedata.category(one) in _HIDDEN else one for one in line)
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from finished_runs import record, write_run
+from scored_world import FEW, scored_world
 from scripted_vllm import Policy
 
 from rag_r1.cli import main as cli
@@ -139,3 +141,34 @@ def test_a_check_of_a_corpus(disk, capsys, tmp_path):
     words = ["corpus", "check", "--data", tmp_path / "q.jsonl", "--corpus", tmp_path / "c.jsonl"]
     words += ["--no-progress"]
     goes_on_with_more_room(disk, capsys, lambda out: cli([*map(str, words), "--out", str(out)]))
+
+
+def test_a_report_and_a_comparison_with_their_pictures(disk, capsys, tmp_path):
+    runs = [
+        write_run(tmp_path / name, [record(f"q{n}", answer, seconds=n) for n in range(20)])
+        for name, answer in (("a", "Paris"), ("b", "Rome"))
+    ]
+    words = [["eval", "report", runs[0]], ["eval", "compare", *runs, "--differs", "card"]]
+    for command in words:
+        goes_on_with_more_room(disk, capsys, lambda out, c=command: cli([*map(str, c), "--out", str(out)]))
+        (disk.path / "filler").unlink()
+    assert {"report.json", "compare.json"} <= {path.name for path in (disk.path / "out").iterdir()}
+
+
+def test_data_of_a_retriever(disk, capsys, tmp_path):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(policy_path("rag_r1_sq"))
+    with scored_world(tmp_path, tokenizer, count=4) as world:
+        goes_on_with_more_room(
+            disk, capsys, lambda out: cli(["retriever", "data", *map(str, world.words(out, *FEW))])
+        )
+
+
+def test_a_copied_recipe(disk, capsys):
+    goes_on_with_more_room(
+        disk,
+        capsys,
+        lambda out: cli(["recipes", "copy", "agentic_rag/grpo", f"{out}.yaml"]),
+        rooms=(0, 1, 2, 4, 8),
+    )

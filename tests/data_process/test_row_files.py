@@ -183,3 +183,26 @@ def test_what_csv_quotes_is_read_back_as_it_was(tmp_path_factory, rows):
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("question", "answer"), *rows])
     assert read_file(path).questions == [Question(" ".join(text.split()), (gold,)) for text, gold in rows]
+
+
+@pytest.mark.parametrize("name", ["q.jsonl.gz", "q.csv.gz", "q.tsv.gz"])
+@pytest.mark.parametrize("first", [b"question\tid\n", b""])
+def test_a_line_without_end_is_refused_before_it_is_unpacked_as_a_whole(tmp_path, name, first):
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(first + b"x" * (64 << 20), 1))
+    read = []
+    with pytest.raises(DataError, match=rf"{name}, line {1 + bool(first)}: longer than 16 MiB"):
+        with open_rows(path, ["question"], []) as (_, rows):
+            read += rows
+
+
+def test_white_space_without_end_is_no_array(tmp_path):
+    path = tmp_path / "q.json.gz"
+    path.write_bytes(gzip.compress(b" " * (64 << 20) + b"[1]", 1))
+    with pytest.raises(DataError, match="line 1: longer than 16 MiB"):
+        with open_rows(path, ["question"], []) as (_, rows):
+            list(rows)
+    path.write_bytes(gzip.compress(b"[1," + b" " * (64 << 20) + b"2]", 1))
+    with pytest.raises(DataError, match="more than 1,048,576 characters of white space in a row"):
+        with open_rows(path, ["question"], []) as (_, rows):
+            list(rows)

@@ -57,3 +57,69 @@ def test_sigterm_finishes_what_has_begun_and_the_token_is_never_shown(tmp_path):
     assert token not in line + rest + log and "answered, searches: 1" in log
     with pytest.raises(httpx.ConnectError):
         chat.health()
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """The processes that a process has started, by whichever thread, and those that they have: with what
+    tells one from a later one of the same number."""
+    found, parents = {}, {}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            rest = place.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        if rest[0] != "Z":
+            parents[int(place.parent.name)] = int(rest[1]), rest[19]
+    ends = {pid}
+    while ends:
+        more = {one: started for one, (parent, started) in parents.items() if parent in ends}
+        found |= more
+        ends = set(more)
+    return found
+
+
+def is_there(pid: int, started: str) -> bool:
+    try:
+        rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return rest[0] != "Z" and rest[19] == started
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="left out: reads /proc, which only Linux has")
+@pytest.mark.parametrize("moment", ["reading", "serving"])
+def test_nothing_that_serving_documents_has_started_survives_a_kill(tmp_path, moment):
+    folder, out = tmp_path / "documents", tmp_path / "out"
+    folder.mkdir()
+    (folder / "ulm.html").write_text("<h1>Ulm</h1><p>Ulm lies on the Danube.</p>")
+    if moment == "reading":  # a file that the reader's limits end after 20 s
+        (folder / "slow.html").write_text("<a " * (1 << 19))
+    left: dict[int, str] = {}
+    with policy_of() as policy:
+        words = ["--model", "policy", "--base-url", f"{policy.url}/v1", "--documents", str(folder)]
+        words += ["--tokenizer", str(policy_path("rag_r1_mq")), "--port", "0", "--out", str(out)]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rag_r1.cli", "serve", *words],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        try:
+            if moment == "serving":
+                assert process.stdout.readline().startswith("chat at http://127.0.0.1:")
+            wait_until(lambda: descendants(process.pid))
+            left = descendants(process.pid)
+            process.kill()
+            process.wait()
+            wait_until(lambda: not any(is_there(*one) for one in left.items()))
+        finally:
+            process.kill()
+            process.wait()
+            for pid, started in left.items():
+                if is_there(pid, started):
+                    os.kill(pid, signal.SIGKILL)
+    assert left

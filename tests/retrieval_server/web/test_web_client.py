@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import logging
 import socket
@@ -115,6 +116,51 @@ def test_an_answer_without_end_is_cut_off(stub, converse, monkeypatch):
     monkeypatch.setattr("retrieval_server.web.client.MAX_ANSWER_BYTES", 1000)
     failed = failure_of(converse)
     assert failed.error == "web_unavailable" and len(stub.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b'{"organic": [' + b"[]," * 1_000_000 + b"[]]}", "it has more than 200,000 values"),
+        (b'{"organic": [' + b"]" * 1_000_000, "it has more than 200,000 values"),
+        (b'{"organic": ' + b'"",' * 2_000_000, "it has more than 200,000 values"),
+        (b'{"organic": ' + b"[" * 100 + b"]" * 100 + b"}", "it is nested more than 64 deep"),
+    ],
+)
+def test_an_answer_of_a_million_values_becomes_no_objects(stub, converse, monkeypatch, body, why):
+    monkeypatch.setattr("retrieval_server.json_limits.json", None)  # whatever reads it fails
+    stub.script = [(200, {}, body)]
+    failed = failure_of(converse)
+    assert (failed.status, failed.error) == (502, "web_bad_answer") and why in str(failed)
+    stub.script = [(400, {}, body)]
+    assert "HTTP 400" in str(failure_of(converse))
+
+
+def test_a_compressed_answer_is_unpacked(stub, converse):
+    found = [{"title": "a", "link": f"https://e.org/{n}", "snippet": "b"} for n in range(10)]
+    whole = json.dumps({"organic": found}).encode()
+    stub.script = [(200, {"Content-Encoding": "gzip"}, gzip.compress(whole))]
+    assert len(converse(search)) == 10 and stub.asked[0].headers["accept-encoding"] == "gzip"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        ("gzip", gzip.compress(b" " * (64 << 20))),
+        ("gzip", gzip.compress(b"{}")[:-4]),
+        ("gzip", b"{}"),
+        ("br", b"\x00"),
+        ("gzip, gzip", gzip.compress(gzip.compress(b"{}"))),
+    ],
+)
+def test_a_bomb_or_another_compression_is_no_answer(stub, converse, encoding, body):
+    stub.script = [(200, {"Content-Encoding": encoding}, body)] * 3
+    assert failure_of(converse).error == "web_unavailable" and len(stub.asked) == 3
+
+
+def test_an_engines_words_cannot_control_a_terminal(stub, converse):
+    stub.script = [(400, {}, json.dumps({"message": "\x1b[2J bad\u202e query"}).encode())]
+    assert "bad" in (said := str(failure_of(converse))) and said.isprintable()
 
 
 def test_an_engine_that_does_not_answer_costs_the_time_out_and_the_retries(stub, converse):

@@ -1,0 +1,158 @@
+"""A model's own chat template, which turns messages into the text or the tokens of a prompt, and the trial of
+a tokenizer before it is used.
+
+A template is a program that comes with the model, and could run for ever or fill memory: so a worker with
+limits of time and memory renders it (rag_r1/limited/chats.py), in a fraction of a millisecond, with the text
+that transformers would give. What the limits have ended several times is not begun again. Tokenizers with a
+rendering of their own, which is no template, are asked themselves. Whoever loads a tokenizer tries it out
+first: `refuse_endless_files` before, `refuse_endless_template` after.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rag_r1.limited.workers import JobError, LimitError, Limits, Workers
+
+Messages = Sequence[Mapping[str, Any]]
+
+#: Of one chat; an honest template takes milliseconds for a megabyte of messages.
+LIMITS = Limits(cpu_s=5.0, memory=1 << 30, answer=64 << 20)
+#: Of loading a tokenizer and encoding a line; one of 300,000 tokens takes half a second.
+_TRIAL = Limits(cpu_s=20.0, memory=4 << 30)
+_MAX_FILE_BYTES = 256 << 20
+#: What a tokenizer is loaded from, besides `tokenizer.json`.
+_FILES = (
+    "config.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+#: Renderings of a template that the limits may end before it counts as broken. More than one: the system
+#: kills a worker now and then, too.
+MOST_ENDED = 3
+#: Arguments of `apply_chat_template` that do more than name a value for the template.
+_OF_TRANSFORMERS = {
+    "continue_final_message",
+    "max_length",
+    "padding",
+    "return_assistant_tokens_mask",
+    "return_tensors",
+    "tokenizer_kwargs",
+    "truncation",
+}
+
+_workers = Workers()
+_ended: Counter[str] = Counter()  # how often, by template
+
+
+class ChatRenderError(ValueError):
+    """The chat template refuses a chat; the message is its own."""
+
+
+class ChatLimitError(ChatRenderError):
+    """A chat exceeds the limits of time or memory; the message begins with `the chat template`."""
+
+
+class TokenizerFileError(ValueError):
+    """A tokenizer's file must not be loaded; the message names it and says why."""
+
+
+class ChatTemplate:
+    """The chat template of a Hugging Face tokenizer; `arguments` are passed to every chat, as
+    `apply_chat_template` takes them."""
+
+    def __init__(self, tokenizer: Any, **arguments: Any):
+        self._tokenizer, self._arguments = tokenizer, arguments
+        method = getattr(type(tokenizer), "apply_chat_template", None)
+        inherited = getattr(method, "__module__", "") == "transformers.tokenization_utils_base"
+        self._limited = inherited and not _OF_TRANSFORMERS & set(arguments)
+
+    def text(self, messages: Messages, tools: Messages | None = None) -> str:
+        """The text of a prompt, up to where the next turn begins. Raises ChatRenderError, and whatever a
+        tokenizer without a template raises."""
+        if not self._limited:
+            return self._tokenizer.apply_chat_template(
+                list(messages), tools=tools, tokenize=False, add_generation_prompt=True, **self._arguments
+            )
+        values = dict(self._arguments)
+        template = self._tokenizer.get_chat_template(values.pop("chat_template", None), tools)
+        values = {
+            **_plain(self._tokenizer.special_tokens_map),
+            "documents": None,
+            "tools": None if tools is None else [dict(tool) for tool in tools],
+            **values,
+            "messages": [dict(message) for message in messages],
+            "add_generation_prompt": True,
+        }
+        return _rendered(template, values)
+
+    def ids(self, messages: Messages, tools: Messages | None = None) -> list[int]:
+        """The token ids of a prompt; see `text`."""
+        if not self._limited:
+            return self._tokenizer.apply_chat_template(
+                list(messages), tools=tools, add_generation_prompt=True, return_dict=False, **self._arguments
+            )
+        return self._tokenizer(self.text(messages, tools), add_special_tokens=False)["input_ids"]
+
+
+def refuse_endless_template(tokenizer: Any) -> None:
+    """Render a question, so that a template without end is known at once. Raises ChatLimitError."""
+    if not getattr(tokenizer, "chat_template", None):
+        return
+    try:
+        ChatTemplate(tokenizer).text([{"role": "user", "content": "Who?"}])
+    except ChatLimitError:
+        raise
+    except ValueError:  # a template may refuse such a chat
+        pass
+
+
+def refuse_endless_files(folder: str | Path) -> None:
+    """Look at the files of a tokenizer in a folder, and try out its `tokenizer.json`, before this process
+    loads them; nothing is done for what is no folder. Raises TokenizerFileError."""
+    folder = Path(folder)
+    fast = folder / "tokenizer.json"
+    for path in (fast, *(folder / name for name in _FILES)):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if not path.is_file() and path.exists():
+                raise TokenizerFileError(f"{path} is no file")
+            if path.stat().st_size > _MAX_FILE_BYTES:
+                raise TokenizerFileError(f"{path} has more than {_MAX_FILE_BYTES >> 20} MiB")
+    if fast.is_file():
+        name = os.fsencode(fast.absolute()).decode("latin-1")
+        try:
+            _workers.call("rag_r1.limited.tokenizers:try_out", [name], _TRIAL)
+        except LimitError as error:
+            raise TokenizerFileError(f"{fast} cannot be loaded: {error}") from None
+        except JobError:
+            pass  # transformers says what is wrong, or loads it in another way
+
+
+def _rendered(template: str, values: dict[str, Any]) -> str:
+    if _ended[template] >= MOST_ENDED:
+        raise ChatLimitError("the chat template was ended by its limits before: use another model's")
+    try:
+        return _workers.call("rag_r1.limited.chats:render", [template, values], LIMITS)
+    except LimitError as error:
+        _ended[template] += 1
+        raise ChatLimitError(f"the chat template cannot be rendered: {error}") from None
+    except JobError as error:
+        raise ChatRenderError(str(error)) from None  # of Jinja2, or of the template itself
+
+
+def _plain(tokens: Mapping[str, Any]) -> dict[str, Any]:
+    """Special tokens as texts: some versions of transformers have objects for them."""
+    return {
+        name: [str(one) for one in value] if isinstance(value, list | tuple) else str(value)
+        for name, value in tokens.items()
+    }
