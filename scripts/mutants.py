@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import signal
 import sys
 import time
 from collections import Counter
@@ -32,8 +33,9 @@ from pathlib import Path
 from typing import Any
 
 from mutation.drawing import digest_of, draw
+from mutation.finding import Renames, file_of, find
 from mutation.runs import LONGEST, SessionError, copied, copied_again, pytest_in
-from mutation.sites import Renames, Site, file_of, find, sites
+from mutation.sites import Site, sites
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -230,7 +232,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     one["run"].add_argument(
         "--renames",
         type=Path,
-        help='JSON: {"modules": {old: new}, "names": {old: new}, "tests": {old: new}}; see mutation/sites.py',
+        help='{"modules": {old: new}, "names": {old: new}, "tests": {old: new}}, see mutation/finding.py',
     )
     one["run"].add_argument("--processes", type=int, default=1)
     one["compare"].add_argument("before", type=Path)
@@ -257,6 +259,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what runs in copies ends, and they are removed
     try:
         sys.exit(main())
     except (SessionError, ValueError) as error:

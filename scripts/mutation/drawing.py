@@ -1,7 +1,7 @@
 """Draws mutants, and the tests that decide about each, from what `scripts/mutants.py cover` wrote.
 
 All places have the same chance, so a file's share is that of its places. A mutant is stored with what it
-takes to find it in another state of the tree (sites.py), and with the fastest tests that execute its place.
+takes to find it in another state of the tree (finding.py), and with the fastest tests that execute its place.
 """
 
 from __future__ import annotations

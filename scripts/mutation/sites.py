@@ -1,14 +1,11 @@
-"""Places in Python source where one small change makes a mutant, and how such a place is found again.
+"""Places in Python source where one small change makes a mutant.
 
-`sites` reads a source with `ast` and lists its places, in order, for each function or class by its qualified
-name (module level: an empty name). Changed are comparisons, `and` and `or`, arithmetic, numbers, True and
-False, what is returned, `not`, conditions, defaults of arguments, and bounds of slices. Strings stay, and so
-do f-strings, annotations, decorators and what only a type checker or a script runs. A mutant is the source
-with one expression replaced, so that everything around it reads as before.
-
-A reorganisation moves files and renames, and what a place looks like survives: the statement's shape is its
-syntax tree without any identifier, text or annotation. `find` looks in the function that `Renames` names for
-the place with the same number and kind, and compares the shapes. So it depends on nothing but the source.
+`sites` reads a source with `ast` and lists its places, in order, by the qualified name of the function,
+class, constant or field that they are in (other statements of a module: an empty name). Changed are
+comparisons, `and` and `or`, arithmetic, numbers, True and False, what is returned, `not`, conditions,
+defaults of arguments, and bounds of slices. Strings stay, and so do f-strings, annotations, decorators and
+what only a type checker or a script runs. A mutant is the source with one expression replaced, so that
+everything around it reads as before.
 """
 
 from __future__ import annotations
@@ -17,9 +14,8 @@ import ast
 import copy
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 _COMPARISONS = {
     ast.Lt: ast.LtE,
@@ -69,7 +65,7 @@ class Site:
 
     @property
     def shape(self) -> str:
-        """A digest of the statement without identifiers, texts and annotations."""
+        """A digest of the statement's syntax without identifiers, texts and annotations."""
         return hashlib.sha256(repr(_shape(self.statement)).encode()).hexdigest()[:16]
 
     def mutated(self, source: str) -> str:
@@ -111,6 +107,8 @@ def _of_block(statements: list[ast.stmt], name: str, at_import: bool) -> Iterato
         if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
             inner = f"{name}.{statement.name}" if name else statement.name
             inner_at_import = at_import and isinstance(statement, ast.ClassDef)
+        elif at_import and (target := _target(statement)):
+            inner = f"{name}.{target}" if name else target
         if isinstance(statement, ast.If) and _for_others(statement.test):
             yield from _of_block(statement.orelse, name, at_import)
             continue
@@ -122,6 +120,12 @@ def _of_block(statements: list[ast.stmt], name: str, at_import: bool) -> Iterato
             yield Site(kind, inner, own, lines, statement, original, change, at_import)
         for block in bodies:
             yield from _of_block(block, inner, inner_at_import)
+
+
+def _target(statement: ast.stmt) -> str | None:
+    """The constant or field that a statement of a module or class defines."""
+    targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
+    return targets[0].id if isinstance(targets[0], ast.Name) and hasattr(statement, "value") else None
 
 
 def _for_others(test: ast.expr) -> bool:
@@ -229,64 +233,3 @@ def _span(source: str, node: ast.AST) -> tuple[int, int]:
     lines = source.encode().splitlines(keepends=True)
     start = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
     return start, sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset
-
-
-@dataclass(frozen=True)
-class Renames:
-    """What a reorganisation changed, old to new. `modules`: dotted modules or packages. `names`: identifiers,
-    or dotted names of functions and classes with their modules (a.b.Class.method), also where one moved to
-    another module. `tests`: folders, files, or whole ids of tests. The longest match counts."""
-
-    modules: Mapping[str, str] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
-    tests: Mapping[str, str] = field(default_factory=dict)
-
-    def place(self, tree: Path, module: str, name: str) -> tuple[str, str]:
-        """The module and the qualified name there."""
-        parts = name.split(".") if name else []
-        for end in range(len(parts), 0, -1):
-            dotted = ".".join([module, *parts[:end]])
-            if dotted in self.names:
-                new = [*self.names[dotted].split("."), *(self.names.get(part, part) for part in parts[end:])]
-                length = max((n for n in range(1, len(new)) if file_of(tree, ".".join(new[:n]))), default=1)
-                return ".".join(new[:length]), ".".join(new[length:])
-        return _prefix_replaced(module, self.modules, "."), ".".join(self.names.get(p, p) for p in parts)
-
-    def test(self, test: str) -> str:
-        """The id of a test: path::name[parameters]."""
-        if test in self.tests:
-            return self.tests[test]
-        base, bracket, parameters = test.partition("[")
-        path, *names = base.split("::")
-        for end in range(len(names), 0, -1):
-            if (known := "::".join([path, *names[:end]])) in self.tests:
-                return "::".join([self.tests[known], *names[end:]]) + bracket + parameters
-        return "::".join([_prefix_replaced(path, self.tests, "/"), *names]) + bracket + parameters
-
-
-def _prefix_replaced(path: str, replaced: Mapping[str, str], separator: str) -> str:
-    parts = path.split(separator)
-    for end in range(len(parts), 0, -1):
-        if (prefix := separator.join(parts[:end])) in replaced:
-            return separator.join([replaced[prefix], *parts[end:]])
-    return path
-
-
-def file_of(tree: Path, module: str) -> Path | None:
-    """The file of a module, or None if there is none."""
-    path = tree.joinpath(*module.split("."))
-    for file in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
-        if file.is_file():
-            return file
-    return None
-
-
-def find(places: list[Site], name: str, kind: str, ordinal: int, siblings: int, shape: str) -> Site | None:
-    """The place with this number in the function `name`, if its statement has the shape or the function as
-    many places as before; else the only one of that kind and shape there; else None."""
-    there = [site for site in places if site.name == name]
-    same = [site for site in there if site.kind == kind and site.shape == shape]
-    if ordinal < len(there) and (site := there[ordinal]).kind == kind:
-        if site.shape == shape or len(there) == siblings:
-            return site
-    return same[0] if len(same) == 1 else None

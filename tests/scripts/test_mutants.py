@@ -9,8 +9,9 @@ import subprocess
 import mutants
 import pytest
 from mutation.drawing import digest_of, draw
+from mutation.finding import Renames
 from mutation.runs import SessionError, copied, pytest_in
-from mutation.sites import Renames, sites
+from mutation.sites import sites
 
 CODE = '''\
 """Numbers: 7 of them."""
@@ -189,6 +190,7 @@ MOVED = '''\
 """Limits."""
 
 ONE = 1
+PACE = 3
 
 
 class Limits:
@@ -203,7 +205,7 @@ class Limits:
 '''
 RENAMES = {
     "modules": {"toy": "game"},
-    "names": {"toy.numbers.clamp": "game.limits.Limits.at_least"},
+    "names": {"toy.numbers.clamp": "game.limits.Limits.at_least", "toy.numbers.STEP": "game.limits.PACE"},
     "tests": {
         "tests/test_numbers.py": "tests/limits/test_limits.py",
         BELOW: "tests/limits/test_limits.py::test_low",
@@ -230,6 +232,8 @@ def moved(tmp_path_factory):
 
 def test_a_place_is_found_again_where_it_was_moved_and_renamed(moved, drawn):
     renames = Renames(**RENAMES)
+    (step,) = [mutant for mutant in drawn["mutants"] if mutant["before"] == "STEP = 3"]
+    assert "PACE = 4" in mutants.found_again(moved, step, renames).mutated
     found = [mutants.found_again(moved, mutant, renames) for mutant in of_clamp(drawn)["mutants"]]
     assert {mutant.path for mutant in found} == {"game/limits.py"}
     assert [(mutant.site.kind, mutant.site.ordinal) for mutant in found] == [
