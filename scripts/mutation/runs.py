@@ -46,9 +46,11 @@ class SessionError(RuntimeError):
 
 @dataclass(frozen=True)
 class Session:
-    """How pytest ended: its status, or None after the time limit, and what the plugin wrote, if anything."""
+    """How pytest ended: its status, or None after the time limit, the seconds of the tests without the
+    imports before them, and what the plugin wrote, if anything."""
 
     status: int | None
+    seconds: float
     result: dict[str, Any]
     output: str
 
@@ -121,12 +123,13 @@ def pytest_in(
             command, cwd=copy, env=environment, stdout=stream, stderr=stream, start_new_session=True
         )
         try:
-            status = _wait(process, scratch / "collected", limit)
+            status, seconds = _wait(process, scratch / "collected", limit)
         finally:
             _end(process)
     text = (scratch / "output").read_text(encoding="utf-8", errors="replace")
     result = scratch / "result.json"
-    session = Session(status, json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}, text)
+    written = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}
+    session = Session(status, seconds, written, text)
     if session.result.get("elsewhere"):
         raise SessionError(f"modules do not come from the copy: {', '.join(session.result['elsewhere'])}")
     if status == -signal.SIGKILL:
@@ -134,17 +137,19 @@ def pytest_in(
     return session
 
 
-def _wait(process: subprocess.Popen[bytes], collected: Path, limit: float | None) -> int | None:
-    """The exit status, or None when the time is over: that of the imports, then that of the tests."""
-    deadline = time.monotonic() + LONGEST if limit is not None else float("inf")
-    importing = limit is not None
+def _wait(process: subprocess.Popen[bytes], collected: Path, limit: float | None) -> tuple[int | None, float]:
+    """The exit status and the seconds of the tests; None when the time is over, that of the imports or that
+    of the tests."""
+    began, importing = time.monotonic(), True
+    most = float("inf") if limit is None else LONGEST
     while process.poll() is None:
         if importing and collected.exists():
-            importing, deadline = False, time.monotonic() + limit
-        if time.monotonic() > deadline:
-            return None
+            began, importing = time.monotonic(), False
+            most = float("inf") if limit is None else limit
+        if time.monotonic() - began > most:
+            return None, most
         time.sleep(0.05)
-    return process.returncode
+    return process.returncode, time.monotonic() - began
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

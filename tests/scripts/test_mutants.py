@@ -362,11 +362,28 @@ def test_a_killer_that_fails_without_a_mutant_is_named(project, drawn, tmp_path,
 def test_a_session_ends_after_its_limit_and_with_modules_of_another_tree_fails(project, monkeypatch):
     with copied(project, PACKAGES) as copy:
         (copy / "tests" / "test_long.py").write_text("import time\n\ndef test_f():\n    time.sleep(600)\n")
-        assert pytest_in(copy, PACKAGES, ["tests/test_long.py"], limit=0.2).status is None
+        session = pytest_in(copy, PACKAGES, ["tests/test_long.py"], limit=0.2)
+        assert session.status is None and session.seconds == 0.2
         elsewhere = f"import sys\n\nsys.path.insert(0, {str(project)!r})\n\n{TESTS}"
         (copy / "tests" / "test_elsewhere.py").write_text(elsewhere)
         with pytest.raises(SessionError, match="toy/numbers.py"):
             pytest_in(copy, PACKAGES, ["tests/test_elsewhere.py"])
+
+
+@pytest.mark.slow
+def test_tests_that_take_longer_by_themselves_are_no_time_out(project, drawn, tmp_path, monkeypatch, capsys):
+    mutant = next(mutant for mutant in drawn["mutants"] if "value <= low" in mutant["after"])
+    mutant = {**mutant, "seconds": 0.01, "tests": ["tests/test_later.py::test_f"]}
+    (tmp_path / "mutants.json").write_text(json.dumps({**drawn, "mutants": [mutant]}))
+    monkeypatch.setattr(mutants, "MARGIN", 0.5)
+    (project / "tests" / "test_later.py").write_text("import time\n\ndef test_f():\n    time.sleep(1.5)\n")
+    words = ["--mutants", str(tmp_path / "mutants.json"), "--out", str(tmp_path / "verdicts")]
+    try:
+        assert mutants.main(["run", "--tree", str(project), *words]) == 0
+    finally:
+        (project / "tests" / "test_later.py").unlink()
+    (verdict,) = mutants.read_verdicts(tmp_path / "verdicts").values()
+    assert verdict["verdict"] == "survived"
 
 
 @pytest.mark.slow
