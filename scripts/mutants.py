@@ -1,0 +1,278 @@
+"""Mutation testing with a drawn sample, whose verdicts can be compared across a reorganisation.
+
+    python scripts/mutants.py cover --out coverage.json                      needs `pip install coverage`
+    python scripts/mutants.py draw --seed 1 --coverage coverage.json --out mutants.json
+    python scripts/mutants.py run --mutants mutants.json --out before.jsonl
+    ... files move, names change ...
+    python scripts/mutants.py run --mutants mutants.json --out after.jsonl --renames renames.json
+    python scripts/mutants.py compare before.jsonl after.jsonl
+
+`cover` runs the unit tests once and notes which test executes which line. `draw` chooses places in the code,
+all with the same chance, and stores each with the fastest tests that execute it: before and after a change
+the same tests decide. `run` makes each mutant in a copy of the tree, runs its tests until one fails, and
+appends the verdict; the same command again goes on. In the end, the tests that killed must pass without a
+mutant. `compare` fails if a mutant that was killed is not killed any more.
+
+mutmut and cosmic-ray, which are good at testing a whole package, number their mutants by file or function,
+and so lose them where these are moved or renamed; neither draws a sample with tests of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mutation.drawing import digest_of, draw
+from mutation.finding import Renames, file_of, find
+from mutation.runs import LONGEST, Session, SessionError, copied, copied_again, pytest_in
+from mutation.sites import Site, sites
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("rag_r1", "data_process", "retrieval_server")
+#: The tests of `tests/run.sh unit`.
+UNIT = "not slow and not e2e and not full and not nightly"
+TESTS_AT_MOST = 40
+#: Seconds that tests may take beside ten times what is usual.
+MARGIN = 20.0
+#: Verdicts that count as killed.
+KILLED = ("killed", "timed out")
+VERDICTS = (*KILLED, "survived", "not covered")
+
+
+def cover(tree: Path, packages: Sequence[str], out: Path) -> None:
+    """Write which test executes which line, and how long it takes, for the unit tests that pass in a copy.
+    Raises SessionError."""
+    if importlib.util.find_spec("coverage") is None:
+        raise SessionError("coverage.py is not installed: pip install coverage")
+    with copied(tree, packages) as copy:
+        session = pytest_in(copy, packages, ["-q", "-m", UNIT], visible=True, cover=True)
+        found = {"digest": digest_of(copy, packages), **session.result}
+    if "tests" not in found:
+        raise SessionError(f"the tests ended with status {session.status}, before the lines were written")
+    out.write_text(json.dumps(found), encoding="utf-8")
+    print(f"{len(found['tests'])} tests pass, {len(found['failed'])} fail and are left out: {out}")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A mutant as `draw` wrote it, found in this tree."""
+
+    drawn: dict[str, Any]
+    path: str
+    site: Site
+    mutated: str
+    tests: list[str]
+
+    def verdict(self, base: Path, packages: Sequence[str]) -> dict[str, Any]:
+        """Run its tests in a copy of `base`. Raises SessionError."""
+        verdict = {key: self.drawn[key] for key in ("id", "kind", "before", "after")}
+        verdict["place"] = f"{self.path}:{self.site.lines.start}"
+        if not self.tests:
+            return {**verdict, "verdict": "not covered"}
+        began = time.monotonic()
+        session = self._session(base, packages, self.mutated, self.drawn["seconds"])
+        if session.status is None:
+            # By themselves the tests may pay for imports that others paid for when `cover` ran, and the
+            # machine may be busy: how long do they take without the mutant?
+            usual = self._session(base, packages, None, LONGEST).seconds
+            session = self._session(base, packages, self.mutated, usual)
+        verdict["seconds"] = round(time.monotonic() - began, 1)
+        if session.status is None:
+            return {**verdict, "verdict": "timed out"}
+        if session.status == 0:
+            return {**verdict, "verdict": "survived"}
+        failed = session.result.get("failed") or [f"exit status {session.status}"]
+        return {**verdict, "verdict": "killed", "by": failed[0]}
+
+    def _session(self, base: Path, packages: Sequence[str], mutated: str | None, usual: float) -> Session:
+        """Its tests in a copy, with a limit for what usually takes so many seconds."""
+        with copied_again(base) as copy:
+            if mutated is not None:
+                (copy / self.path).write_text(mutated, encoding="utf-8")
+            limit = min(LONGEST, 10 * usual + MARGIN)
+            return pytest_in(copy, packages, ["-x", "-q", *self.tests], limit=limit)
+
+
+def found_again(tree: Path, drawn: dict[str, Any], renames: Renames) -> Mutant | str:
+    """The mutant in this tree, or why it is not there."""
+    module = drawn["path"].removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    module, name = renames.place(tree, module, drawn["name"])
+    file = file_of(tree, module)
+    if file is None:
+        return f"there is no module {module}"
+    source = file.read_text(encoding="utf-8")
+    keys = ("kind", "ordinal", "siblings", "shape")
+    site = find(sites(source), name, *(drawn[key] for key in keys))
+    if site is None:
+        return f"{module} has no such place in {name or 'the module'}: {drawn['before']!r}"
+    path = file.relative_to(tree).as_posix()
+    return Mutant(drawn, path, site, site.mutated(source), [renames.test(test) for test in drawn["tests"]])
+
+
+def run(tree: Path, mutants: Path, out: Path, renames: Renames, processes: int) -> bool:
+    """Append a verdict for each mutant that has none. Returns whether all were found and can be relied on.
+    Raises SessionError."""
+    file = json.loads(mutants.read_text(encoding="utf-8"))
+    packages = sorted({*file["packages"], *(renames.modules.get(name, name) for name in file["packages"])})
+    verdicts = read_verdicts(out)
+    left = [drawn for drawn in file["mutants"] if drawn["id"] not in verdicts]
+    with copied(tree, packages) as base:
+        found, problems = _found(base, packages, left, renames)
+        with ThreadPoolExecutor(processes) as pool, open(out, "a", encoding="utf-8") as written:
+            jobs = [pool.submit(mutant.verdict, base, packages) for mutant in found]
+            try:
+                for job in tqdm(as_completed(jobs), total=len(jobs), unit="mutant"):
+                    verdicts[job.result()["id"]] = job.result()
+                    print(json.dumps(job.result()), file=written, flush=True)
+            finally:
+                pool.shutdown(cancel_futures=True)  # after Ctrl-C, only the mutants that are running
+        killers = sorted({verdict["by"] for verdict in verdicts.values() if "::" in verdict.get("by", "")})
+        for test in _result(base, packages, killers)["failed"] if killers else ():
+            problems.append(f"{test} fails without a mutant: what it killed does not count")
+    _print_table({"verdicts": verdicts})
+    for verdict in verdicts.values():
+        if verdict["verdict"] == "survived":
+            print(f"survived  {_line(verdict)}")
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return not problems
+
+
+def _found(
+    base: Path, packages: Sequence[str], left: Sequence[dict[str, Any]], renames: Renames
+) -> tuple[list[Mutant], list[str]]:
+    """The mutants whose place and whose tests are in this tree, and what is wrong with the others."""
+    places = {drawn["id"]: found_again(base, drawn, renames) for drawn in left}
+    tests = {test for mutant in places.values() if isinstance(mutant, Mutant) for test in mutant.tests}
+    files = sorted(file for file in {test.partition("::")[0] for test in tests} if (base / file).is_file())
+    known = set(_result(base, packages, ["--collect-only", *files])["tests"] if files else ())
+    found, problems = [], []
+    for drawn in left:
+        mutant = places[drawn["id"]]
+        if isinstance(mutant, Mutant) and known.issuperset(mutant.tests):
+            found.append(mutant)
+            continue
+        gone = mutant if isinstance(mutant, str) else f"no test {', '.join(sorted({*mutant.tests} - known))}"
+        problems.append(f"{drawn['id']} ({drawn['path']}:{drawn['line']}): {gone}")
+    return found, problems
+
+
+def _result(base: Path, packages: Sequence[str], arguments: Sequence[str]) -> dict[str, Any]:
+    """What pytest's plugin wrote of the tree without a mutant. Raises SessionError."""
+    session = pytest_in(base, packages, ["-q", *arguments])
+    if not session.result:
+        raise SessionError(f"pytest fails without a mutant:\n{session.output}")
+    return session.result
+
+
+def read_verdicts(path: Path) -> dict[str, dict[str, Any]]:
+    """The verdicts in a file by the mutants' ids; what a killed run left of a last line is cut off."""
+    if not path.exists():
+        return {}
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if whole != data:
+        path.write_bytes(whole)
+    return {verdict["id"]: verdict for verdict in map(json.loads, whole.decode().splitlines())}
+
+
+def compare(before: Mapping[str, dict[str, Any]], after: Mapping[str, dict[str, Any]]) -> bool:
+    """Print the counts and every mutant whose verdict differs. Returns whether all that were killed still
+    are."""
+    _print_table({"before": before, "after": after})
+    lost = 0
+    for number in sorted({*before, *after}):
+        old, new = ((verdicts.get(number) or {}).get("verdict", "no verdict") for verdicts in (before, after))
+        if old != new:
+            weaker = old in KILLED and new not in KILLED
+            lost += weaker
+            line = _line(after.get(number) or before[number])
+            print(f"{'error: ' if weaker else ''}{old} -> {new}  {line}")
+    return not lost
+
+
+def _print_table(columns: Mapping[str, Mapping[str, dict[str, Any]]]) -> None:
+    counts = {name: Counter(verdict["verdict"] for verdict in of.values()) for name, of in columns.items()}
+    print(f"{'':12}" + "".join(f"{name:>10}" for name in counts))
+    for kind in VERDICTS:
+        print(f"{kind:12}" + "".join(f"{count[kind]:>10}" for count in counts.values()))
+    print(f"{'together':12}" + "".join(f"{count.total():>10}" for count in counts.values()))
+
+
+def _line(verdict: Mapping[str, Any]) -> str:
+    change = f"{verdict['before']!r} -> {verdict['after']!r}"
+    return f"{verdict['id']}  {verdict['place']}  {verdict['kind']}: {change}"
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = {
+        name: commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        for name, text in {
+            "cover": "run the unit tests once and write their lines (needs `pip install coverage`)",
+            "draw": "draw mutants and their tests",
+            "run": "write a verdict for each mutant that has none yet",
+            "compare": "compare two files of verdicts; status 1 if a mutant is not killed any more",
+        }.items()
+    }
+    for name in ("cover", "draw", "run"):
+        one[name].add_argument("--tree", type=Path, default=ROOT, help="the repository (default: this one)")
+        one[name].add_argument("--out", type=Path, required=True, help="the file to write")
+    for name in ("cover", "draw"):
+        one[name].add_argument("--packages", nargs="+", default=PACKAGES, help="folders of the tree")
+    one["draw"].add_argument("--coverage", type=Path, required=True, help="what `cover` wrote")
+    one["draw"].add_argument("--seed", type=int, required=True)
+    one["draw"].add_argument("--count", type=int, default=100)
+    one["draw"].add_argument(
+        "--tests", type=int, default=TESTS_AT_MOST, help="at most for one mutant, the fastest"
+    )
+    one["run"].add_argument("--mutants", type=Path, required=True, help="what `draw` wrote")
+    one["run"].add_argument(
+        "--renames",
+        type=Path,
+        help='{"modules": {old: new}, "names": {old: new}, "tests": {old: new}}, see mutation/finding.py',
+    )
+    one["run"].add_argument("--processes", type=int, default=1)
+    one["compare"].add_argument("before", type=Path)
+    one["compare"].add_argument("after", type=Path)
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    args = _arguments(words)
+    match args.command:
+        case "cover":
+            cover(args.tree, args.packages, args.out)
+        case "draw":
+            options = {"seed": args.seed, "count": args.count, "tests": args.tests}
+            drawn = draw(args.tree, args.packages, args.coverage, **options)
+            args.out.write_text(json.dumps(drawn, indent=1) + "\n", encoding="utf-8")
+            print(f"{len(drawn['mutants'])} mutants of {drawn['places']} places: {args.out}")
+        case "run":
+            renames = json.loads(args.renames.read_text(encoding="utf-8")) if args.renames else {}
+            return 0 if run(args.tree, args.mutants, args.out, Renames(**renames), args.processes) else 1
+        case "compare":
+            return 0 if compare(read_verdicts(args.before), read_verdicts(args.after)) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what runs in copies ends, and they are removed
+    try:
+        sys.exit(main())
+    except (SessionError, ValueError) as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,114 @@
+"""Draws mutants, and the tests that decide about each, from what `scripts/mutants.py cover` wrote.
+
+All places have the same chance, so a file's share is that of its places. A mutant is stored with what it
+takes to find it in another state of the tree (finding.py), and with the fastest tests that execute its place.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mutation.sites import Site, sites
+
+
+def sources_of(tree: Path, packages: Sequence[str]) -> dict[str, str]:
+    """The text of each module by its path."""
+    files = sorted(file for package in packages for file in (tree / package).rglob("*.py"))
+    return {file.relative_to(tree).as_posix(): file.read_text(encoding="utf-8") for file in files}
+
+
+def digest_of(tree: Path, packages: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps(sources_of(tree, packages)).encode()).hexdigest()
+
+
+def draw(
+    tree: Path, packages: Sequence[str], coverage: Path, *, seed: int, count: int, tests: int
+) -> dict[str, Any]:
+    """A sample of mutants, each with the tests that decide about it, and the seed. Raises ValueError if the
+    lines were covered in another state of the sources."""
+    lines = Lines(json.loads(coverage.read_text(encoding="utf-8")), sources_of(tree, packages))
+    if lines.coverage["digest"] != digest_of(tree, packages):
+        raise ValueError(f"{coverage} is of another state of the sources: run `cover` again")
+    places = [(path, site) for path, source in lines.sources.items() for site in sites(source)]
+    drawn: list[dict[str, Any]] = []
+    for path, site in random.Random(seed).sample(places, len(places)):
+        if len(drawn) == count:
+            break
+        try:
+            ast.parse(site.mutated(lines.sources[path]))
+        except (SyntaxError, ValueError):  # what ast cannot write down, e.g. a nested quotation
+            continue
+        before, after = site.statements(lines.sources[path])
+        fastest, seconds = lines.fastest_tests(path, site, tests)
+        mutant = {
+            "path": path,
+            "name": site.name,
+            "line": site.lines.start,
+            "kind": site.kind,
+            "ordinal": site.ordinal,
+            "siblings": site.siblings,
+            "shape": site.shape,
+            "before": before,
+            "after": after,
+        }
+        number = hashlib.sha256(json.dumps(mutant).encode()).hexdigest()[:10]
+        drawn.append({"id": number, **mutant, "seconds": seconds, "tests": fastest})
+    return {"seed": seed, "count": count, "places": len(places), "packages": [*packages], "mutants": drawn}
+
+
+@dataclass
+class Lines:
+    """Which tests execute which lines (the output of `cover`), and the sources."""
+
+    coverage: dict[str, Any]
+    sources: Mapping[str, str]
+
+    def fastest_tests(self, path: str, site: Site, count: int) -> tuple[list[str], float]:
+        """The fastest tests that execute a place, and their seconds altogether."""
+        found: set[int] = set()
+        for lines in self._lines_that_show(path, site):
+            found = {test for file, line in lines for test in self._tests(file, line)}
+            if found:
+                break
+        seconds = self.coverage["seconds"]
+        fastest = sorted(found, key=lambda test: (seconds[test], self.coverage["tests"][test]))[:count]
+        return [self.coverage["tests"][test] for test in fastest], round(sum(seconds[t] for t in fastest), 3)
+
+    def _tests(self, path: str, line: int) -> Sequence[int]:
+        group = self.coverage["lines"].get(path, {}).get(str(line))
+        return [] if group is None else self.coverage["groups"][group]
+
+    def _lines_that_show(self, path: str, site: Site) -> Iterator[Iterable[tuple[str, int]]]:
+        """Lines whose tests would notice the mutant, the best first.
+
+        What runs at import runs in no test: then the function whose default it is, else the functions that
+        name what the statement defines, in its module or in others, else the whole module.
+        """
+        statement = site.statement
+        if not site.at_import:
+            yield [(path, line) for line in site.lines]
+            yield [(path, line) for line in site.statement_lines]
+            return
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield [(path, line) for line in range(statement.body[0].lineno, statement.end_lineno + 1)]
+        targets = [*getattr(statement, "targets", ()), *filter(None, [getattr(statement, "target", None)])]
+        names = {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+        yield [(path, line) for line in _lines_with(self.sources[path], names)]
+        yield [(file, line) for file, source in self.sources.items() for line in _lines_with(source, names)]
+        yield [(path, int(line)) for line in self.coverage["lines"].get(path, ())]
+
+
+def _lines_with(source: str, names: set[str]) -> Iterator[int]:
+    if not any(name in source for name in names):
+        return
+    for node in ast.walk(ast.parse(source)):
+        name = getattr(node, "id", None) or getattr(node, "attr", None)
+        if name in names and isinstance(node, (ast.Name, ast.Attribute)):
+            yield node.lineno

@@ -1,0 +1,77 @@
+"""Finds places again after a reorganisation has moved files and renamed what is in them.
+
+`Renames` says where a function, class or constant is now. What a place looks like survives: the shape of its
+statement, which is its syntax without any identifier, text or annotation. `find` looks under the new name for
+the place with the same number and kind, and compares the shapes. Formatting and comments do not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mutation.sites import Site
+
+
+@dataclass(frozen=True)
+class Renames:
+    """What a reorganisation changed, old to new. `modules`: dotted modules or packages. `names`: identifiers,
+    or dotted names of functions, classes and constants with their modules (a.b.Class.method), also where one
+    moved to another module. `tests`: folders, files, or whole ids of tests. The longest match counts."""
+
+    modules: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    tests: Mapping[str, str] = field(default_factory=dict)
+
+    def place(self, tree: Path, module: str, name: str) -> tuple[str, str]:
+        """The module and the qualified name there."""
+        parts = name.split(".") if name else []
+        for end in range(len(parts), 0, -1):
+            dotted = ".".join([module, *parts[:end]])
+            if dotted in self.names:
+                new = [*self.names[dotted].split("."), *(self.names.get(part, part) for part in parts[end:])]
+                length = max((n for n in range(1, len(new)) if file_of(tree, ".".join(new[:n]))), default=1)
+                return ".".join(new[:length]), ".".join(new[length:])
+        return _prefix_replaced(module, self.modules, "."), ".".join(self.names.get(p, p) for p in parts)
+
+    def test(self, test: str) -> str:
+        """The id of a test: path::name[parameters]."""
+        if test in self.tests:
+            return self.tests[test]
+        base, bracket, parameters = test.partition("[")
+        path, *names = base.split("::")
+        for end in range(len(names), 0, -1):
+            if (known := "::".join([path, *names[:end]])) in self.tests:
+                return "::".join([self.tests[known], *names[end:]]) + bracket + parameters
+        return "::".join([_prefix_replaced(path, self.tests, "/"), *names]) + bracket + parameters
+
+
+def _prefix_replaced(path: str, replaced: Mapping[str, str], separator: str) -> str:
+    parts = path.split(separator)
+    for end in range(len(parts), 0, -1):
+        if (prefix := separator.join(parts[:end])) in replaced:
+            return separator.join([replaced[prefix], *parts[end:]])
+    return path
+
+
+def file_of(tree: Path, module: str) -> Path | None:
+    """The file of a module, or None if there is none."""
+    path = tree.joinpath(*module.split("."))
+    for file in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
+        if file.is_file():
+            return file
+    return None
+
+
+def find(
+    places: Sequence[Site], name: str, kind: str, ordinal: int, siblings: int, shape: str
+) -> Site | None:
+    """The place with this number under `name`, if its statement has the shape or `name` as many places as
+    before; else the only one of that kind and shape there; else None."""
+    there = [site for site in places if site.name == name]
+    same = [site for site in there if site.kind == kind and site.shape == shape]
+    if ordinal < len(there) and (site := there[ordinal]).kind == kind:
+        if site.shape == shape or len(there) == siblings:
+            return site
+    return same[0] if len(same) == 1 else None

@@ -1,0 +1,113 @@
+"""What scripts/mutants.py has pytest do in its copies of the tree: a plugin, for processes that it starts.
+
+$MUTANTS is a JSON object: `result` is the file to write, `tree` the copy, `packages` its top-level packages.
+
+    "cover": true      write the lines that each test executes, for the tests that pass, and their seconds
+    otherwise          write which tests were collected and which failed; the file `collected` appears when
+                       the imports are over and the tests begin
+
+An editable installation leads to the checkout, so in the end every module of the packages must have come from
+the copy; those that did not are named in the result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+_SESSION = json.loads(os.environ["MUTANTS"])
+_TREE = Path(_SESSION["tree"])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Cover() if _SESSION.get("cover") else Verdict())
+
+
+def _write(**result: object) -> None:
+    Path(_SESSION["result"]).write_text(json.dumps({"elsewhere": _elsewhere(), **result}), encoding="utf-8")
+
+
+def _elsewhere() -> list[str]:
+    """Files of the packages' modules that are not in the copy."""
+    files = (
+        getattr(module, "__file__", None)
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] in _SESSION["packages"]
+    )
+    return sorted(file for file in files if file and _TREE not in Path(file).resolve().parents)
+
+
+class Verdict:
+    """Notes which tests there are, and what fails: tests, or files in their import."""
+
+    def __init__(self) -> None:
+        self.tests: list[str] = []
+        self.failed: list[str] = []
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self.tests = [item.nodeid for item in items]
+
+    def pytest_collection_finish(self) -> None:
+        Path(_SESSION["collected"]).touch()
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        _write(tests=self.tests, failed=self.failed)
+
+
+class Cover:
+    """Has coverage.py note the lines of each test, from its fixtures' setup to their teardown."""
+
+    def __init__(self) -> None:
+        from coverage import Coverage
+
+        include = [str(_TREE / package / "*") for package in _SESSION["packages"]]
+        self.coverage = Coverage(data_file=None, config_file=False, include=include)
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.passed: set[str] = set()
+        self.failed: set[str] = set()
+        self.coverage.start()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item):
+        self.coverage.switch_context(item.nodeid)
+        try:
+            return (yield)
+        finally:
+            self.coverage.switch_context("")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration
+        if report.failed:
+            self.failed.add(report.nodeid)
+        elif report.passed and report.when == "call":
+            self.passed.add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        self.coverage.stop()
+        data = self.coverage.get_data()
+        tests = sorted(self.passed - self.failed)
+        numbers = {test: number for number, test in enumerate(tests)}
+        # Many lines are executed by the same tests: each set of tests is written once.
+        groups: dict[tuple[int, ...], int] = {}
+        lines = {}
+        for file in sorted(data.measured_files()):
+            found = {}
+            for line, contexts in sorted(data.contexts_by_lineno(file).items()):
+                if group := tuple(sorted(numbers[test] for test in contexts if test in numbers)):
+                    found[line] = groups.setdefault(group, len(groups))
+            lines[Path(file).relative_to(_TREE).as_posix()] = found
+        seconds = [round(self.seconds[test], 3) for test in tests]
+        _write(tests=tests, seconds=seconds, groups=list(groups), lines=lines, failed=sorted(self.failed))
