@@ -51,6 +51,8 @@ def record(out: Path, only: Sequence[str]) -> int:
         str(ROOT): "<root>",
     }
     summary: dict[str, Any] = {"places": places, "runs": {}}
+    if (out / SUMMARY).exists():  # further runs of a recording
+        summary["runs"] = json.loads((out / SUMMARY).read_text("utf-8"))["runs"]
     for name in only or RUNS:
         folder = out / name
         folder.mkdir(parents=True)

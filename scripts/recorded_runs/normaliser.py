@@ -57,7 +57,9 @@ FIELDS = (
     Field(
         "progress",
         "bars are drawn again as time goes by",
-        pattern=re.compile(r"\r?[^\r\n%|\]]*\d+%\|[^|\r\n]*\|[^\]\r\n]*\]"),
+        pattern=re.compile(
+            r"\r?[^\r\n%|\]]*(?:\d+%\|[^|\r\n]*\| [^\[\r\n]*|\d\S* [\w-]+ )\[\d+:\d\d[^\]\r\n]*\]|\r *"
+        ),
         word="",
     ),
     Field(

@@ -28,6 +28,11 @@ EXAMPLES = {
         "\ra: 0%| | 0/2 [00:00<?, ?q/s]\ra: 100%|##| 2/2 [00:01<00:00, 9q/s, right=0.5]a fault",
         "\ra: 100%|##| 2/2 [00:01<00:00, 2q/s, right=0.5]another",
     ),
+    "progress without an end": (
+        "a.jsonl: 0 rows [00:00, ? rows/s]\ra.jsonl: 15 rows [00:00, 9.5 rows/s]",
+        "a.jsonl: 15 rows [00:01, 8 rows/s]\r        \r",
+        "a.jsonl: 15 rows",
+    ),
     "port": ("http://127.0.0.1:3801/v1", "http://127.0.0.1:41000/v1", "http://127.0.0.1:41000/v2"),
     "id": ('"id": "chatcmpl-0af3"', '"id": "chatcmpl-99ff"', '"id": "cmpl-99ff"'),
 }
@@ -63,14 +68,16 @@ def test_a_field_takes_away_what_it_names_and_nothing_else(name):
     first, second, other = EXAMPLES[name]
     normaliser = Normaliser()
     one, two = normaliser.texts(first, second)
-    assert one == two and normaliser.applied[name] == normaliser.differing[name] == 1
-    assert sum(normaliser.applied.values()) == 1
+    assert one == two and normaliser.differing[name.partition(" without")[0]] == 1
+    assert sum(normaliser.differing.values()) == 1
     one, two = normaliser.texts(first, other)
     assert one != two
 
 
 def test_every_field_that_has_a_pattern_has_an_example():
-    assert set(EXAMPLES) == {one.name for one in FIELDS if one.pattern is not None}
+    assert {name.partition(" without")[0] for name in EXAMPLES} == {
+        one.name for one in FIELDS if one.pattern is not None
+    }
 
 
 def test_times_commits_ports_and_places_are_no_difference(tmp_path, capsys):
