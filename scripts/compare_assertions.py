@@ -1,0 +1,300 @@
+"""Shows that tests assert after a renaming what they asserted before it.
+
+    python scripts/compare_assertions.py OLD_REV NEW_REV --renames renames.json
+
+For each function of the tests, by file, class and name, the assertions of both revisions are compared as
+multisets: `assert` statements, `pytest.raises` and its like with their `match=`, `assert_*` calls of mocks,
+and the cases of `pytest.mark.parametrize`. A function's nested functions belong to it. Functions that are
+no test count as well, since checks that tests share are written as such.
+
+Assertions are equal up to the renames: a name and its new name count as the same name, on both sides, and
+so do the dotted and slashed paths of modules, also within strings. What a name or a path within a string
+is, is decided by its form alone. renames.json has three maps, of which each may be missing:
+
+    {"modules": {"rag_r1.evaluation.tape": "rag_r1.inference.response_cache"},
+     "names": {"Tape": "ResponseCache"},
+     "tests": {"tests/evaluation/test_tape.py": "tests/inference/test_response_cache.py"}}
+
+`names` may also be a list of {"module", "old", "new"}, as the modules define them. A test that is not in
+the file where it should be is looked for in the others by its class and name, and then in its file by its
+assertions: those are moved and renamed tests. The exit status is 1 if a test was lost, or asserts something
+else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import json
+import re
+import subprocess
+import sys
+import tarfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+#: File, class (dotted, empty for a function of the module), name.
+Key = tuple[str, str, str]
+_RAISES = {"raises", "warns", "deprecated_call", "fail"}
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True)
+class Assertion:
+    """Equal if the normalised syntax trees are; `text` is for readers."""
+
+    dump: str
+    text: str = field(compare=False)
+
+
+Assertions = Counter[Assertion]
+
+
+@dataclass
+class Renames:
+    """Equal names: `canonical` gives each name and each dotted module path the same word as its new one."""
+
+    modules: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    tests: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._names = _classes(self.names)
+        self._modules = _classes(self.modules)
+        longest = sorted(self._modules, key=len, reverse=True)
+        self._paths = [
+            _any_of([path.replace(".", sign) for path in longest], sign) for sign in "./" if longest
+        ]
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Renames:
+        """From the content of renames.json."""
+        names = values.get("names", {})
+        if isinstance(names, list):
+            names = {one["old"]: one["new"] for one in names}
+        return cls(values.get("modules", {}), names, values.get("tests", {}))
+
+    def name(self, name: str) -> str:
+        """The word for a name."""
+        return self._names.get(name, name)
+
+    def text(self, text: str) -> str:
+        """A string, with the words for the module paths in it and for the names right behind one."""
+        for sign, path in zip("./", self._paths, strict=False):
+            text = path.sub(
+                lambda found, s=sign: self._modules[found[0].replace(s, ".")].replace(".", s), text
+            )
+        return re.sub(r"(?<=[\w])([.:])(\w+)", lambda found: found[1] + self.name(found[2]), text)
+
+    def file(self, path: str) -> str:
+        """Where the tests of a file are now."""
+        return self.tests.get(path, path)
+
+
+def _any_of(words: Sequence[str], sign: str) -> re.Pattern[str]:
+    """Finds each of these paths as a whole, or followed by a further part."""
+    return re.compile(rf"(?<![\w{re.escape(sign)}])(?:{'|'.join(map(re.escape, words))})(?!\w)")
+
+
+def _classes(pairs: Mapping[str, str]) -> dict[str, str]:
+    """Old and new names -> one of all that are connected, so that A -> B and B -> C are one."""
+    found: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while found.setdefault(name, name) != name:
+            name = found[name]
+        return name
+
+    for old, new in pairs.items():
+        first, second = sorted((root(old), root(new)))
+        found[second] = first
+    return {name: root(name) for name in found}
+
+
+class _Canonical(ast.NodeTransformer):
+    """Gives names, attributes, keywords and strings their canonical words."""
+
+    def __init__(self, renames: Renames):
+        self.renames = renames
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        for name in ("id", "attr", "arg", "name"):
+            if isinstance(value := getattr(node, name, None), str):
+                setattr(node, name, self.renames.name(value))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = self.renames.text(node.value)
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if (dotted := _dotted(node)) is not None and (known := self.renames.text(dotted)) != dotted:
+            return ast.Constant(known)
+        return self.generic_visit(node)
+
+
+def _dotted(node: ast.AST) -> str | None:
+    """`a.b.c` as written, of three parts or more: a module path, perhaps."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name) or len(parts) < 2:
+        return None
+    return ".".join([node.id, *reversed(parts)])
+
+
+def assertions_of(source: str, path: str, renames: Renames) -> dict[Key, Assertions]:
+    """The canonical assertions of each function of a file; those of the module itself are in `<module>`."""
+    tree = ast.parse(source, path)
+    found: dict[Key, Assertions] = {}
+
+    def visit(body: Sequence[ast.stmt], inside: str) -> None:
+        for node in body:
+            if isinstance(node, ast.ClassDef):
+                visit(node.body, f"{inside}.{node.name}".lstrip("."))
+            elif isinstance(node, _FUNCTIONS):
+                found.setdefault((path, inside, node.name), Counter()).update(_in(node, renames))
+            else:
+                found.setdefault((path, inside, "<module>"), Counter()).update(_in(node, renames))
+
+    visit(tree.body, "")
+    return {key: several for key, several in found.items() if several or _is_test(key)}
+
+
+def _is_test(key: Key) -> bool:
+    return key[2].startswith("test")
+
+
+def _in(node: ast.AST, renames: Renames) -> Iterator[Assertion]:
+    for one in ast.walk(node):
+        if isinstance(one, ast.Assert):
+            yield _normalised(one, renames)
+        elif isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute | ast.Name):
+            name = one.func.attr if isinstance(one.func, ast.Attribute) else one.func.id
+            if name in _RAISES or name.startswith("assert_") or name == "parametrize":
+                yield _normalised(one, renames)
+
+
+def _normalised(node: ast.AST, renames: Renames) -> Assertion:
+    canonical = _Canonical(renames).visit(deepcopy(node))
+    return Assertion(ast.dump(canonical), ast.unparse(canonical))
+
+
+def sources_at(revision: str, folder: str = "tests") -> dict[str, str]:
+    """Path -> text of the Python files below a folder, at a revision of the repository here."""
+    done = subprocess.run(
+        ["git", "archive", "--format=tar", revision, folder], capture_output=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{revision}: {done.stderr.decode(errors='replace').strip()}")
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        members = [one for one in archive.getmembers() if one.isfile() and one.name.endswith(".py")]
+        return {one.name: archive.extractfile(one).read().decode("utf-8") for one in members}  # type: ignore[union-attr]
+
+
+@dataclass
+class Comparison:
+    """What became of the functions of the old revision; `changed` with what was removed and added."""
+
+    equal: int = 0
+    assertions: int = 0
+    moved: list[tuple[Key, Key]] = field(default_factory=list)
+    renamed: list[tuple[Key, Key]] = field(default_factory=list)
+    changed: list[tuple[Key, Assertions, Assertions]] = field(default_factory=list)
+    lost: list[Key] = field(default_factory=list)
+    added: list[Key] = field(default_factory=list)
+
+    @property
+    def same(self) -> bool:
+        """Is nothing lost or changed?"""
+        return not self.changed and not self.lost
+
+
+def compare(old: Mapping[str, str], new: Mapping[str, str], renames: Renames) -> Comparison:
+    """Compare the tests of two revisions, path -> text."""
+    before = {
+        key: value for path, text in old.items() for key, value in assertions_of(text, path, renames).items()
+    }
+    after = {
+        key: value for path, text in new.items() for key, value in assertions_of(text, path, renames).items()
+    }
+    result = Comparison()
+    missing = []
+    here = Renames(names=renames.names)
+    places = {_place(key, here): key for key in after}
+    for key, asserted in before.items():
+        place = _place(key, renames)
+        if place in places:
+            _matched(result, key, asserted, after.pop(places[place]))
+        else:
+            missing.append((key, place, asserted))
+    for key, place, asserted in missing:
+        elsewhere = [one for one in after if _place(one, here)[1:] == place[1:] and place[2] != "<module>"]
+        alike = [one for one in after if one[0] == place[0] and asserted and after[one] == asserted]
+        if len(elsewhere) == 1:
+            result.moved.append((key, elsewhere[0]))
+            _matched(result, key, asserted, after.pop(elsewhere[0]))
+        elif len(alike) == 1:
+            result.renamed.append((key, alike[0]))
+            _matched(result, key, asserted, after.pop(alike[0]))
+        else:
+            result.lost.append(key)
+    result.added = sorted(after)
+    return result
+
+
+def _place(key: Key, renames: Renames) -> Key:
+    path, inside, name = key
+    return renames.file(path), ".".join(map(renames.name, inside.split("."))), renames.name(name)
+
+
+def _matched(result: Comparison, key: Key, before: Assertions, after: Assertions) -> None:
+    result.assertions += before.total()
+    if before == after:
+        result.equal += 1
+    else:
+        result.changed.append((key, before - after, after - before))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare two revisions; returns 1 if something was lost or changed."""
+    parser = argparse.ArgumentParser(
+        description="Do the tests of two revisions assert the same, up to renames?"
+    )
+    parser.add_argument("old", metavar="OLD_REV")
+    parser.add_argument("new", metavar="NEW_REV")
+    parser.add_argument("--renames", type=Path, metavar="FILE")
+    args = parser.parse_args(arguments)
+    values = json.loads(args.renames.read_text("utf-8")) if args.renames else {}
+    result = compare(sources_at(args.old), sources_at(args.new), Renames.read(values))
+    for title, pairs in (("moved", result.moved), ("renamed", result.renamed)):
+        for first, second in pairs:
+            print(f"{title}: {_shown(first)} -> {_shown(second)}")
+    for key in result.added:
+        print(f"added: {_shown(key)}")
+    for key, removed, added in result.changed:
+        print(f"CHANGED: {_shown(key)}")
+        for sign, several in (("-", removed), ("+", added)):
+            for one, count in several.items():
+                print(f"    {sign} {count} x {' '.join(one.text.split())}")
+    for key in result.lost:
+        print(f"LOST: {_shown(key)}")
+    print(
+        f"{result.equal} functions with equal assertions ({result.assertions} assertions compared), "
+        f"{len(result.moved)} moved, {len(result.renamed)} renamed, {len(result.added)} added, "
+        f"{len(result.changed)} CHANGED, {len(result.lost)} LOST"
+    )
+    return 0 if result.same else 1
+
+
+def _shown(key: Key) -> str:
+    return "::".join(filter(None, key))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""The command line of the recorded runs; `__init__.py` describes them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .comparison import SUMMARY, compared
+from .workplace import ROOT, Workplace, environment
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0, or 1 if a run failed to be recorded or two recordings differ."""
+    parser = argparse.ArgumentParser(
+        prog="recorded_runs", description="Record runs of every command; compare two."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    recording = commands.add_parser("record", help="record all runs")
+    recording.add_argument("out", type=Path)
+    recording.add_argument("--only", nargs="+", default=[], metavar="RUN", help="these runs only")
+    comparing = commands.add_parser("compare", help="are two recordings equal?")
+    comparing.add_argument("old", type=Path)
+    comparing.add_argument("new", type=Path)
+    comparing.add_argument("--renames", type=Path, help='JSON with {"modules": {old: new}}')
+    comparing.add_argument("--differences", type=int, default=40, help="how many are printed")
+    args = parser.parse_args(arguments)
+    if args.command == "record":
+        return record(args.out.resolve(), args.only)
+    renames = json.loads(args.renames.read_text("utf-8")) if args.renames else {}
+    return compared(args.old, args.new, renames.get("modules", {}), args.differences)
+
+
+def record(out: Path, only: Sequence[str]) -> int:
+    """Record the runs into a new folder; those named by `only`, or all."""
+    os.environ.update(environment())  # this process has servers and rollouts of its own
+    from .runs import RUNS  # the project's own code
+
+    if unknown := [name for name in only if name not in RUNS]:
+        raise SystemExit(f"there are no runs {', '.join(unknown)}; there are {', '.join(RUNS)}")
+    places = {
+        str(out): "<recording>",
+        sys.executable: "<python>",
+        sys.prefix: "<environment>",
+        str(ROOT): "<root>",
+    }
+    summary: dict[str, Any] = {"places": places, "runs": {}}
+    if (out / SUMMARY).exists():  # further runs of a recording
+        summary["runs"] = json.loads((out / SUMMARY).read_text("utf-8"))["runs"]
+    for name in only or RUNS:
+        folder = out / name
+        folder.mkdir(parents=True)
+        os.chdir(folder)
+        place, began, before, fault = Workplace(folder), time.monotonic(), _cpu_s(), None
+        try:
+            RUNS[name](place)
+        except Exception as error:
+            traceback.print_exc()
+            fault = f"{type(error).__name__}: {error}"
+        seconds, cpu_s = round(time.monotonic() - began, 1), round(_cpu_s() - before, 1)
+        of_run = {"seconds": seconds, "cpu_s": cpu_s, "statuses": place.statuses, "fault": fault}
+        summary["runs"][name] = of_run
+        (out / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        words = f"{name}: {seconds} s, {cpu_s} s of a processor, statuses {place.statuses}"
+        print(f"{words}, FAILED: {fault}" if fault else words, flush=True)
+    of_all = summary["runs"].values()
+    sums = (sum(one[key] for one in of_all) for key in ("seconds", "cpu_s"))
+    print("all: {:.0f} s, {:.0f} s of a processor".format(*sums))
+    return int(any(one["fault"] for one in of_all))
+
+
+def _cpu_s() -> float:
+    """Seconds of a processor, of this process and of the commands that have ended."""
+    return sum(os.times()[:4])

@@ -1,0 +1,133 @@
+"""Are two recordings equal? Files are compared by their content: JSON and parquet value by value, texts
+line by line.
+
+Anything else, such as a picture or the arrays of an index, must have the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from .normaliser import Normaliser
+
+#: How the recording went and where it was made: seconds and statuses of each run. Not compared.
+SUMMARY = "recorded.json"
+_MISSING = "<missing>"
+
+
+@dataclass
+class Comparison:
+    """`fields`: values that were compared, by run; `files`: how many by run; `differences`: what differs."""
+
+    normaliser: Normaliser
+    files: Counter[str] = field(default_factory=Counter)
+    fields: Counter[str] = field(default_factory=Counter)
+    differences: list[str] = field(default_factory=list)
+
+    def folders(self, old: Path, new: Path) -> None:
+        """Compare all files of two recordings."""
+        names = [_files(folder, side, self.normaliser) for side, folder in enumerate((old, new))]
+        for name in sorted(names[0].keys() | names[1].keys()):
+            run = name.partition("/")[0]
+            self.files[run] += 1
+            if name not in names[0] or name not in names[1]:
+                self.differences.append(f"{name}: only in {'NEW' if name in names[1] else 'OLD'}")
+                continue
+            first, second = (content(side[name]) for side in names)
+            self._values(name, first, second, run)
+
+    def _values(self, where: str, old: Any, new: Any, run: str) -> None:
+        if isinstance(old, dict) and isinstance(new, dict):
+            self._objects(where, old, new, run)
+        elif isinstance(old, list) and isinstance(new, list):
+            if len(old) != len(new):
+                self.differences.append(f"{where}: {len(old)} entries, now {len(new)}")
+            for number, (first, second) in enumerate(zip_longest(old, new, fillvalue=_MISSING)):
+                self._values(f"{where}[{number}]", first, second, run)
+        else:
+            self.fields[run] += 1
+            if isinstance(old, str) and isinstance(new, str):
+                old, new = self.normaliser.texts(old, new)
+            if type(old) is not type(new) or (old != new and not (old != old and new != new)):
+                self.differences.append(f"{where}: {_short(old, new)}")
+
+    def _objects(self, where: str, old: Mapping[str, Any], new: Mapping[str, Any], run: str) -> None:
+        if list(old) != list(new) and old.keys() == new.keys():
+            self.differences.append(f"{where}: keys in another order")
+        sides = ({self.normaliser.texts(key, key)[side]: value for key, value in values.items()}
+                 for side, values in enumerate((old, new)))  # fmt: skip
+        first, second = sides
+        for key in first | second:
+            hides = self.normaliser.of_key(key)
+            if key not in first or key not in second:
+                self.differences.append(f"{where}.{key}: only in {'NEW' if key in second else 'OLD'}")
+            elif hides is not None:
+                self.fields[run] += 1
+                self.normaliser.hide(hides, first[key] != second[key])
+            else:
+                self._values(f"{where}.{key}", first[key], second[key], run)
+
+
+def _short(old: Any, new: Any, width: int = 160) -> str:
+    """Both values, from a little before their first difference."""
+    first, second = repr(old), repr(new)
+    same = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), 0)
+    begin = max(0, same - width // 3)
+    return f"{first[begin : begin + width]}  ->  {second[begin : begin + width]}"
+
+
+def _files(folder: Path, side: int, normaliser: Normaliser) -> dict[str, Path]:
+    """Normalised name -> file."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if (path.is_symlink() or path.is_file()) and name != SUMMARY:
+            found[normaliser.texts(name, name)[side]] = path
+    return found
+
+
+def content(path: Path) -> Any:
+    """What is compared of a file."""
+    if path.is_symlink():
+        return {"link": str(path.readlink())}
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(path)
+        return {"schema": str(table.schema), "rows": table.to_pylist()}
+    raw = path.read_bytes()
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"sha256": hashlib.sha256(raw).hexdigest(), "bytes": len(raw)}
+    try:
+        if path.suffix == ".json":
+            return json.loads(text)
+        if path.suffix in (".jsonl", ".ndjson"):
+            return [json.loads(line) for line in text.splitlines()]
+    except ValueError:
+        pass
+    return text.split("\n")  # and not at \r, where a bar of progress is drawn again
+
+
+def compared(old: Path, new: Path, modules: Mapping[str, str], most: int) -> int:
+    """Print what two recordings have in common and what not; returns 1 if they differ."""
+    places = tuple(json.loads((folder / SUMMARY).read_text("utf-8"))["places"] for folder in (old, new))
+    result = Comparison(Normaliser((places[0], places[1]), modules))
+    result.folders(old, new)
+    for run, count in result.files.items():
+        print(f"{run:12} {count:5,} files, {result.fields[run]:9,} values")
+    print(f"{'all':12} {result.files.total():5,} files, {result.fields.total():9,} values")
+    print("fields of the normaliser:")
+    print("\n".join(result.normaliser.table()))
+    for line in result.differences[:most]:
+        print(f"DIFFERS {line}")
+    print(f"{len(result.differences)} differences" if result.differences else "equal")
+    return int(bool(result.differences))

@@ -1,0 +1,209 @@
+"""The recorded runs that ask no model: help, rollouts, data, corpora, indexes, tools, recipes, preflight."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import sys
+import time
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+from . import inside
+from .workplace import ROOT, Workplace, flags
+
+#: Files of raw samples with their sources; `shared_data` says where they are.
+SAMPLES = {
+    "2wikimultihopqa_raw_20.json": "2wikimultihopqa",
+    "asearcher_frames_20.jsonl": "asearcher",
+    "bamboogle_flashrag_20.jsonl": "bamboogle",
+    "bamboogle_raw_20.csv": "bamboogle",
+    "gsm8k_20.jsonl": "gsm8k",
+    "hotpotqa_raw_distractor_20.json": "hotpotqa",
+    "medmcqa_20.jsonl": "medmcqa",
+    "medqa_us_4options_20.jsonl": "medqa",
+    "medqa_zh_4options_20.jsonl": "medqa_zh",
+    "musique_ans_raw_20.jsonl": "musique",
+    "nq_flashrag_20.jsonl": "nq",
+    "popqa_flashrag_20.jsonl": "popqa",
+    "popqa_raw_with_paragraphs_20.jsonl": "popqa",
+    "triviaqa_flashrag_20.jsonl": "triviaqa",
+}
+#: Subcommands that no text of `--help` lists in a table.
+HIDDEN = (("eval", "report"), ("eval", "compare"), ("eval", "modes"), ("eval", "sigma"))
+_LISTED = re.compile(r"^  ([a-z][a-z-]+) {2,}\S", re.MULTILINE)
+
+
+def shared_data() -> Path | None:
+    """The folder of the published data, if it is there ($RAG_R1_DATA, or shared/data beside the checkout)."""
+    folder = Path(os.environ.get("RAG_R1_DATA") or ROOT.parent / "shared" / "data")
+    return folder.resolve() if (folder / "raw_samples").is_dir() else None
+
+
+def help_texts(place: Workplace) -> None:
+    """`--help` of every command and subcommand, and two wrong calls."""
+
+    def ask(*words: str) -> None:
+        text = place.rag_r1(*words, "--help")
+        if re.match(r"usage: .* COMMAND", text):
+            for command in _LISTED.findall(text):
+                ask(*words, command)
+
+    ask()
+    for words in HIDDEN:
+        ask(*words)
+    place.rag_r1("evaluate")
+    place.rag_r1("eval", "--no-such-flag")
+
+
+def rollouts(place: Workplace) -> None:
+    """Each shipped protocol in the world of the demo: records and training rows, scripted and greedy."""
+    for name in inside.protocols():
+        place.write_lines(f"{name}-scripted.jsonl", inside.scripted_rollouts(name))
+        if greedy := inside.greedy_rollouts(name):
+            place.write_lines(f"{name}-greedy.jsonl", greedy)
+
+
+def data(place: Workplace) -> None:
+    """`data`: made files, and if they are there samples of every source and a published training set."""
+    made = [
+        {"id": f"t{i}", "question": f"Question {i}?", "golden_answers": [f"a{i}", "x"]} for i in (1, 2, 2, 3)
+    ]
+    place.write_lines("train.jsonl", [*made, {"question": "Who is it?", "answer": "y"}, {"question": ""}])
+    place.write_lines(
+        "validation.jsonl", [{"id": "v", "question": "who is it", "golden_answers": ["y", "z"]}]
+    )
+    files = ("--train", "questions:made=train.jsonl", "--validation", "questions:made=validation.jsonl")
+    place.rag_r1("data", *files, "--out", "refused")
+    place.rag_r1("data", *files, "--out", "overlap", "--skip-bad-rows")
+    more = ("--skip-bad-rows", "--overlap", "drop")
+    for protocol in inside.protocols():
+        place.rag_r1("data", *files, *more, "--out", f"made-{protocol}", "--protocol", protocol)
+    if (shared := shared_data()) is None:
+        return
+    (place.folder / "shared").symlink_to(shared)
+    train, validation = [], []
+    for number, (name, source) in enumerate(SAMPLES.items()):
+        words = train if number % 2 else validation
+        words += [
+            "--train" if number % 2 else "--validation",
+            f"{source}:s{number}=shared/raw_samples/{name}@15",
+        ]
+    place.rag_r1(
+        "data", *train, *validation, *more, "--out", "samples", "--protocol", "rag_r1_sq", "--seed", 3
+    )
+    published = "shared/rag_r1/hotpotqa_train_filter_mq"
+    both = ("--train", f"questions:h={published}/train_data.json@400")
+    both += ("--validation", f"questions:h={published}/test_data.json")
+    place.rag_r1("data", *both, *more, "--out", "published")
+    (place.folder / "shared").unlink()
+
+
+def corpus(place: Workplace) -> None:
+    """`corpus check`, `probe-passages` and `documents`."""
+    inside.write_demo_files(place.folder)
+    made = [
+        {"id": "lost", "question": "Which town?", "answer": "Berlin"},
+        {"id": "is", "question": "Is it?", "answer": "yes"},
+        {"id": "ids", "question": "x?", "answer": "x", "supporting_ids": ["1", "no-such-id"]},
+        {"id": "titles", "question": "y?", "answer": "y", "supporting_titles": ["Rome"]},
+    ]
+    place.write_lines("made.jsonl", made)
+    files = ("--corpus", "corpus.jsonl", "--no-progress")
+    with inside.readers() as (reading, _):
+        words = ("--data", "questions.parquet", "made.jsonl", *files, "--out", "checked")
+        place.rag_r1("corpus", "check", *words, "--retriever-url", reading.url)
+    place.rag_r1(
+        "probe-passages", "--data", "questions.parquet", *files, "--out", "passages.json", "--random", 5
+    )
+    folder = place.folder / "documents"
+    folder.mkdir()
+    (folder / "a.txt").write_text("Ulm is a town on the Danube.\n\n" * 40, encoding="utf-8")
+    (folder / "b.md").write_text("# Heat\n\nHeat was directed by Michael Mann.\n", encoding="utf-8")
+    (folder / "c.html").write_text(
+        "<title>T</title><script>x</script><p>The <b>river</b></p>", encoding="utf-8"
+    )
+    (folder / "d.pdf").write_bytes(b"no PDF")
+    words = ("documents", "--folder", "documents", "--no-progress")
+    place.rag_r1(*words, "--out", "refused")
+    place.rag_r1(*words, "--out", "read", "--skip-bad-files")
+
+
+def index(place: Workplace) -> None:
+    """`index build` and `split`, and what the server of the index answers."""
+    inside.write_demo_files(place.folder)
+    place.rag_r1("index", "build", *flags({"corpus": "corpus.jsonl", "out": "bm25", "backend": "bm25"}))
+    place.rag_r1("index", "build", *flags({"corpus": "corpus.jsonl", "out": "bm25", "backend": "bm25"}))
+    place.rag_r1("index", "split", *flags({"index": "bm25", "out": "shards", "shards": 2}))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with place.running("index", "serve", *flags({"index": "bm25", "port": port})):
+        url = f"http://127.0.0.1:{port}"
+        _wait(f"{url}/ready")
+        names = [fact.entity for question in inside.QUESTIONS[:3] for fact in question.lookups]
+        asked = {
+            "/retrieve": {"queries": [*names, "", "zzz"], "topk": 3, "return_scores": True},
+            "/retrieve?plain": {"queries": names[:1]},
+            "/queries": {"queries": names[:2], "k": 2},
+            "/retrieve?bad": {"queries": 3},
+        }
+        answers = {path: _posted(f"{url}{path.partition('?')[0]}", body) for path, body in asked.items()}
+        place.write_json("answers.json", answers | {"/ready": _posted(f"{url}/ready", None)})
+
+
+def mcp(place: Workplace) -> None:
+    """`mcp --tools`: what a server over stdio offers, and one that lists nothing."""
+    server = inside.MCP_SERVER.relative_to(ROOT)
+    (place.folder / "server.py").write_bytes((ROOT / server).read_bytes())
+    place.rag_r1("mcp", "--tools", sys.executable, "-S", "server.py")
+    place.rag_r1("mcp", "--tools", sys.executable, "-S", "server.py", "no-list")
+    place.rag_r1("mcp", "--tools", "no-such-command")
+
+
+def recipes(place: Workplace) -> None:
+    """`recipes`: the list, some as they are and composed, and the table."""
+    place.rag_r1("recipes", "list")
+    for name in ("rag_r1/grpo", "demo/ppo_mq", "r1_searcher/stage1_qwen", "agentic_r/iterate"):
+        place.rag_r1("recipes", "show", name)
+    for name in ("rag_r1/ppo_mq", "agentic_rag/dapo_lora", "demo/memory_grpo"):
+        place.rag_r1("recipes", "show", name, "--composed")
+    place.rag_r1("recipes", "show", "rag_r1/gpro")
+    place.rag_r1("recipes", "copy", "rag_r1/grpo", "mine.yaml")
+    place.rag_r1("recipes", "table")
+
+
+def training_checks(place: Workplace) -> None:
+    """`train --check-only`: of a recipe that is right but for its server, and of one with many faults."""
+    inside.write_demo_files(place.folder)
+    here = ("data.train_files=questions.parquet", "data.val_files=questions.parquet")
+    model = f"actor_rollout_ref.model.path={inside.copy_policy(place.folder)}"
+    words = ("train", "--check-only", "--recipe", "demo/grpo", *here, model)
+    place.rag_r1(*words, "rag_r1.protocol=rag_r1_sq", "rag_r1.retriever.url=http://127.0.0.1:9")
+    place.rag_r1(
+        *words, "rag_r1.protocol=no_such", "rag_r1.agent.max_turns=-1", "rag_r1.reward=[{term: nothing}]"
+    )
+
+
+def _wait(url: str, seconds: float = 120) -> None:
+    """Until the address answers."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            with urlopen(url, timeout=5):
+                return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def _posted(url: str, body: object) -> object:
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urlopen(Request(url, data, {"Content-Type": "application/json"}), timeout=60) as answer:
+            return json.load(answer)
+    except OSError as error:
+        return [getattr(error, "code", str(error)), error.read().decode() if hasattr(error, "read") else ""]
