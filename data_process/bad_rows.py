@@ -1,4 +1,4 @@
-"""One rule for rows that cannot be used, for every script here (as in retrieval_server/folder/bad_rows.py).
+"""Counts the rows of a source that cannot be used (as in retrieval_server/folder/bad_rows.py).
 
 Bad rows are counted, and the first five are named with their place and the reason. By default nothing is then
 written, and the script ends with a status other than 0; with `--skip-bad-rows` these rows are left out, also

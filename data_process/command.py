@@ -1,4 +1,4 @@
-"""The command line that the scripts here share; most of them differ only in their defaults."""
+"""The command line that the scripts of this package share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws training sets with given numbers of questions per source and difficulty (as R1-Searcher's).
+"""Draws training sets by source and difficulty, such as R1-Searcher's.
 
 The difficulty of a question is the number of rollouts that a model with search needs until one is right:
 `easy` < 10, `medium` 10 to 20, `hard` > 20. These counts come from a file, JSON lines of

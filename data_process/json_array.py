@@ -1,4 +1,4 @@
-"""Reads the elements of a JSON array one by one, so that a file of any size needs little memory.
+"""Reads a JSON array element by element, in bounded memory.
 
 Python's own decoder reads a value at a given place of a text; here the text is a window of the file, which is
 moved on from element to element, and made larger as long as an element does not end in it. The values are

@@ -1,4 +1,4 @@
-"""Which sources a set is built from, and how many questions of each: from flags or from a YAML file.
+"""The mixture of a set: its sources and the number of questions of each.
 
 A flag is `SOURCE[:NAME][=FILE][@N]`:
 

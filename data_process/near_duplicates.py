@@ -1,4 +1,4 @@
-"""Finds questions that are nearly the same: the same words in another order, a word more, a typing error.
+"""Finds near-duplicate questions: reordered words, one word more, a typing error.
 
 The similarity of two questions is the Jaccard index of their character 3-grams (of `question_key`, so case,
 white space and the final question mark do not count). MinHash (Broder, 1997) with locality-sensitive hashing

@@ -1,5 +1,4 @@
-"""All questions of a set while it is built: in a database file, so that memory does not depend on their
-number.
+"""The question pool of a set that is being built, in a database file.
 
 The rows of all sources are put in, in the order of the sources (validation first); then they are marked, one
 step after the other, and what is not marked is written:

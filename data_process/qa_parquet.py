@@ -1,4 +1,4 @@
-"""Converts questions to veRL's parquet: removes duplicates, makes prompts, writes rows and counts.
+"""Converts questions to veRL's parquet, without duplicates.
 
 same_question.py defines which rows are duplicates. A question in both splits is removed from train, never
 from test: test keeps its published rows and has nothing that is trained on. Every row that was removed, or

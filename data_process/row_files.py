@@ -1,4 +1,4 @@
-"""Reads the rows of a file, one after the other, whatever its format.
+"""Reads the rows of a file one by one, whatever its format.
 
 Formats are JSON (an array, or one object on each line), CSV and TSV with a header, each also gzipped, and
 parquet. Only `.csv`, `.tsv` and `.parquet` are recognised by the file's name; JSON arrays, JSON lines and

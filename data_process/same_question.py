@@ -1,4 +1,4 @@
-"""Finds rows with the same question, and decides which are kept.
+"""Finds rows with the same question and decides which are kept.
 
 Two questions are the same if they differ only in case, white space, punctuation at the end, and in how
 Unicode encodes the same characters (composed or not, full or half width, curly or straight quotes, kinds of

@@ -1,4 +1,4 @@
-"""What is written of a pool: parquet files, counts, and the reports of repeated and of similar questions.
+"""Writes the files of a set: parquet, counts, and reports of repeated and similar questions.
 
 A report is JSON lines; a line has a row and the one that it repeats or resembles, each with its split,
 source, file and number, its question and its answers. Without a line there is no file, not even one of an

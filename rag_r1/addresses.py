@@ -1,4 +1,4 @@
-"""Addresses of servers, as configurations and command lines give them.
+"""Validates server addresses that come from configurations and command lines.
 
 An address is logged, stored with a run and shown in messages. So it must not hold a password or a key: one
 with a user, a query or a fragment is refused, wherever it is given, and no message repeats what was given.

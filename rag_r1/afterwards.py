@@ -1,5 +1,4 @@
-"""What to do with what was trained: the last lines of a training, with its newest checkpoint and the commands
-that evaluate, inspect and export it.
+"""Prints the next steps after a training: its newest checkpoint and the commands that use it.
 
 They are made from the composed configuration and from what is in the folder of the checkpoints, so they can
 be pasted as they are. Commands stand on lines of their own.

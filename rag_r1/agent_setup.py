@@ -1,4 +1,4 @@
-"""Everything that an episode needs except its engine and its question, created in one place.
+"""Builds everything that an episode needs except its engine and its question.
 
 Training, evaluation, serving, the demo and the preflight create episodes from an `AgentSetup` and from
 nothing else, so what is measured is what was trained. `AgentSetup.of` creates one from the block `rag_r1:`;

@@ -1,4 +1,4 @@
-"""An HTTP client for what is asked once and read whole: a server's description, a test search, documents.
+"""An HTTP client that limits the size and the time of a response.
 
 It is httpx's client, which reads whatever a server sends: gigabytes, a byte now and then for ever, a few
 bytes that unpack to gigabytes. So a body has a limit of bytes and of time here, and is not decompressed. The

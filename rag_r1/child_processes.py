@@ -1,4 +1,4 @@
-"""Servers that a command starts for itself: they end with it, whatever ends it, and do not get its keys.
+"""Starts child processes that end with their parent and do not get its secrets.
 
 `running` keeps a child for as long as a block runs: it ends with the block, also through an error, Ctrl-C or
 SIGTERM of this process. If this process is killed (SIGKILL), Linux ends the child (PR_SET_PDEATHSIG), so a

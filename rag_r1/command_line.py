@@ -1,4 +1,4 @@
-"""The arguments of a command, declared once as a typed class, from which flags, help and checks are made.
+"""Builds a command line from a typed class: flags, help and validation.
 
     class Greet(Arguments):
         name: str = argument("who is greeted", "NAME")

@@ -1,4 +1,4 @@
-"""The configuration under the key `rag_r1:`, next to veRL's own keys, and the keys of our sampler.
+"""The configuration block `rag_r1:`, beside veRL's own keys, and the options of our sampler.
 
 Every key is declared once, with its type, limits and default: those of a section where it is used (the limits
 of an episode in agent/budget.py, the failure policy in agent/failures.py, the retrieval client's in

@@ -1,4 +1,4 @@
-"""`rag-r1 documents`: a folder of documents as a corpus for the retrieval server (tools/documents.py)."""
+"""`rag-r1 documents`: converts a folder of documents into a corpus for the retrieval server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions of this machine's NVIDIA driver and CUDA toolkit, found without torch, before any installation.
+"""Detects the versions of the NVIDIA driver and the CUDA toolkit, without torch.
 
 scripts/gpu_env.sh finds the same in the shell, before the first download.
 """

@@ -1,4 +1,4 @@
-"""Resolves import paths in the configuration: `package.module:function`, for custom rewards and tools.
+"""Resolves import paths in the configuration, such as `package.module:function`.
 
 The module is searched for where Python searches: in what is installed, on PYTHONPATH, and in the folder from
 which the command was started (`find_beside_the_caller`). Importing runs the module's code, so name only

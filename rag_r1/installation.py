@@ -1,4 +1,4 @@
-"""How this project is installed: as a clone of the repository, or from a wheel without one.
+"""Detects how this project is installed: as a clone or from a wheel.
 
 Messages name what can be done about a missing part, and that differs: a clone has scripts that make an
 environment, an installation from a wheel has pip and the extras of the distribution `rag-r1`.

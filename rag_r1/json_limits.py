@@ -1,4 +1,4 @@
-"""Reads the JSON of somebody else's server only if it has few values.
+"""Parses foreign JSON within limits of values and nesting.
 
 A body within its limit of bytes can hold millions of empty lists: 64 MB of them take gigabytes and many
 seconds, in which an event loop does nothing else. So a text is looked at as bytes first: its values and its

@@ -1,4 +1,4 @@
-"""Runs veRL's trainer for `rag-r1 train`, and says at its end what to do with what was trained.
+"""Launches veRL's trainer for `rag-r1 train` and prints the next steps at its end.
 
 `rag-r1 train` becomes this process after its checks. It is small: what the checks have imported is gone, and
 for the length of the training there is nothing in it but a wait. Interrupted, it ends the training.

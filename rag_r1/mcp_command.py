@@ -1,4 +1,4 @@
-"""`rag-r1 mcp`: the search and the agent for MCP clients; and what an MCP server offers, for our agent.
+"""`rag-r1 mcp`: serves the search and the agent to MCP clients, and shows what an MCP server offers.
 
 mcp_server.py is the server. Its protocol over stdio has stdout to itself, so everything for people goes to
 stderr.

@@ -1,4 +1,4 @@
-"""The MCP server of `rag-r1 mcp`: our search, and the agent, as tools of any MCP client.
+"""The MCP server of `rag-r1 mcp`: the search and the agent as tools for MCP clients.
 
     search(query)    passages of the retrieval server
     ask(question)    the agent's answer, what it searched for, and the passages that it was shown

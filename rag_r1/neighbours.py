@@ -1,4 +1,4 @@
-"""Other trainings on this machine, which veRL 0.9.1 cannot tell from this one.
+"""Detects concurrent trainings on this machine whose sockets would collide with ours.
 
 A training hands its weights to vLLM through a socket in /tmp. veRL puts Ray's job id into its name, so that
 two trainings do not meet there (verl/workers/rollout/vllm_rollout/vllm_rollout.py, `ServerAdapter`). But

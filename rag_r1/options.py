@@ -1,4 +1,4 @@
-"""Declares options: each once, with its type, limits and default, in a frozen class.
+"""Declares typed options with limits and defaults, as frozen classes.
 
     @options("rag_r1.agent")
     class Limits:

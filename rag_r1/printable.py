@@ -1,4 +1,4 @@
-"""Texts from outside on a terminal: names of files, titles, words of servers, messages that quote them."""
+"""Makes foreign text safe to print on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The passages that the probes `random` and `gold` show (probes.py), and the file in which they are stored.
+"""The passages file of the probes `random` and `gold`.
 
 `rag-r1 probe-passages` and `rag-r1 eval --card --corpus` read a corpus once and write what they have found
 (evaluation/gold_passages.py) as JSON:

@@ -1,4 +1,4 @@
-"""Probes: the same agent with another search engine, to see whether it searches or already knows.
+"""Probes: run the agent with another search, to see whether it searches or already knows.
 
 A score alone does not show that a policy reads what it finds: agents answer many questions from memory, and
 some do worse with a search that finds nothing than without one (arXiv 2605.28721). Each probe changes one

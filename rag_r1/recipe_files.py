@@ -1,4 +1,4 @@
-"""Where the recipes are, and how Hydra finds one of them with everything that it builds on.
+"""Finds the shipped recipes and the user's own, and reads them.
 
 In the repository they lie in `recipes/`, beside the packages; a wheel has that folder inside the package
 `rag_r1`. `recipes_folder` tells the two apart, and nothing else does.

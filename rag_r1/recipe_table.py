@@ -1,5 +1,4 @@
-"""`rag-r1 recipes table`: every shipped recipe as it is composed, with its dtype, whether adapters are
-merged, its learning rates, and the memory that is calculated for it (preflight/memory.py).
+"""`rag-r1 recipes table`: the table of shipped recipes, with dtype, learning rates and memory.
 
 The tables in the recipes' READMEs are printed by this command, one for each folder, and a test composes the
 recipes again and compares.

@@ -1,4 +1,4 @@
-"""`rag-r1 recipes`: lists the shipped recipes, shows one, and copies one for changes of your own.
+"""`rag-r1 recipes`: lists, shows and copies the shipped recipes.
 
 A recipe holds what its method changes and names what it builds on from the root of the recipes, so that a
 copy of it can be trained from any folder: `rag-r1 train` adds that root to Hydra's search path.

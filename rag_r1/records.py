@@ -1,4 +1,4 @@
-"""Trajectory records on disk: writing, reading and summarising them.
+"""Writes, reads and summarises trajectory records.
 
 A record is one JSON object on a line: the trajectory (`Trajectory.to_dict`), and `step`, `split`,
 `data_source` and `golds` from the run. One trajectory is one record, however many rows it was trained in. A

@@ -1,4 +1,4 @@
-"""Runs a retrieval server for a training: builds an index, starts the server on a free port, waits, stops it.
+"""Builds an index and runs a retrieval server for it as a child process.
 
 It is the real server, in its own process, used over HTTP: `rag_r1` and `retrieval_server` share no code. It
 ends with what started it, and of the secrets in the environment it gets the token of its own clients only

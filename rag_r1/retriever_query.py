@@ -1,4 +1,4 @@
-"""What the retriever is sent for a query of the agent: the query alone, or with what it depends on.
+"""Builds the text that a retriever receives for a query of the agent.
 
 A sub-query such as "its director" is clear only beside the question that it serves. A retriever trained for
 an agent therefore reads both (Agentic-R, arXiv 2601.11888). `build_retriever_query` is the one place that

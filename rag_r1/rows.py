@@ -1,4 +1,4 @@
-"""`QuestionRow`: a row of the data sets, as it is written to parquet and as it comes back.
+"""`QuestionRow`: a row of a question data set, written to parquet and read back.
 
 veRL reads some columns by name and passes the others on: to the agent loop as keyword arguments, to the
 reward manager as its non-tensor batch. The layout of a row is defined only here:

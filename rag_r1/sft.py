@@ -1,4 +1,4 @@
-"""`rag-r1 sft`: compose a recipe for supervised fine-tuning, check it, and run veRL's own SFT trainer.
+"""`rag-r1 sft`: composes a fine-tuning recipe, checks it and runs veRL's SFT trainer.
 
 As with `rag-r1 train` there is no trainer here. On GPUs the command starts `verl.trainer.sft_trainer` with
 torchrun; on a CPU the same trainer through a small start of ours (rag_r1/plugin/cpu/sft_trainer.py). The same

@@ -1,4 +1,4 @@
-"""What `rag-r1 sft` does before veRL resumes a training from a checkpoint at the end of an epoch.
+"""Repairs a checkpoint at the end of an epoch before veRL resumes from it.
 
 veRL saves the state of its data loader within the loop over an epoch's batches (verl 0.9.1,
 trainer/sft_trainer.py, `fit`: the checkpoint of a step is written before the loop asks for the next batch).

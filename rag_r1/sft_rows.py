@@ -1,4 +1,4 @@
-"""`SftRow`: a sample for supervised fine-tuning, as it is written to parquet and as it becomes tokens.
+"""`SftRow`: a sample for supervised fine-tuning, stored as parquet and encoded as tokens.
 
 A row is a prompt and the pieces that follow it: turns that a policy generated and observations that the
 environment inserted. Every piece says where it comes from, and which pieces are trained follows from that

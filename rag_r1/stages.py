@@ -1,4 +1,4 @@
-"""`rag-r1 stages`: trains in stages, each from the last checkpoint of the previous one.
+"""`rag-r1 stages`: trains in stages, each from the last checkpoint of the one before.
 
 A stage is a recipe, trained by `rag-r1 train` into a folder of its own, `OUT/stage1`, `OUT/stage2`, ... All
 progress is recorded in these folders, so the same command may be killed at any time and run again:

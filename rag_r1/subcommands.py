@@ -1,4 +1,4 @@
-"""Commands that only have subcommands: `rag-r1` and `rag-r1 retriever`.
+"""Runs commands that have only subcommands, such as `rag-r1` and `rag-r1 retriever`.
 
 Each subcommand is a module with ``main(arguments) -> exit status``, or another such function of a module, and
 has its own `--help`; it is imported when it is called, so that `--help` is fast and a subcommand imports only

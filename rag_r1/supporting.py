@@ -1,4 +1,4 @@
-"""A question's gold passages: what a row names of them, and which documents they are.
+"""A question's gold passages, by id, title or text.
 
 Data sets name the passages that hold the answer by their ids in the corpus, or the pages by title. Probes
 (probes.py) show or withhold them, and a report has their recall.

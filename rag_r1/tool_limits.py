@@ -1,4 +1,4 @@
-"""The limits of one tool, which the guard around all tools applies (agent/guard.py).
+"""The limits of one tool, which the tool executor applies.
 
 They are declared where tools are made (tools/registry.py) and applied where they are called; so this module
 stands below both.

@@ -1,4 +1,4 @@
-"""`rag-r1 train`: compose a recipe, run the preflight, then start veRL's own trainer.
+"""`rag-r1 train`: composes a recipe, runs the preflight and starts veRL's trainer.
 
 There is no trainer here. The recipe and the `key=value` overrides are Hydra's and are passed unchanged to
 `python -m verl.trainer.main_ppo`; this command only checks them first, and says at the end what to do with

@@ -1,4 +1,4 @@
-"""Files that are written as a whole, and what is said when they cannot be.
+"""Writes files atomically, and reports disk errors with the file's name.
 
 `whole_file` gives the name of a part beside the file. When its block ends, the part takes the file's name, so
 whenever this process is killed there is the old file or the new one. If the block fails, the part is removed

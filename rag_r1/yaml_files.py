@@ -1,4 +1,4 @@
-"""The one place where a user's YAML is read: protocols, plans, settings.
+"""Parses a user's YAML within limits of length, nesting and values.
 
 A file of a few kilobytes can end the process (libyaml's own reader overflows the stack where brackets are
 nested too deep) or fill memory (aliases of aliases of aliases). So the events of a text are counted before

@@ -1,4 +1,4 @@
-"""`python -m retrieval_server COMMAND`: the commands of `rag-r1 index`."""
+"""Runs the commands of `rag-r1 index` as `python -m retrieval_server COMMAND`."""
 
 import sys
 

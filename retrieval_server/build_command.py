@@ -1,4 +1,4 @@
-"""The options of `rag-r1 index build`: which step of a build, and what it works on.
+"""The options of `rag-r1 index build`.
 
 Validators refuse options that contradict each other, or that are missing for a step. ``command_line.py``
 makes the flags, the help and the error messages from this declaration.

@@ -1,4 +1,4 @@
-"""Command lines from typed declarations: an option is a field of a pydantic model, and declared only there.
+"""Builds command lines from pydantic models: each field is a flag.
 
     class EngineOptions(Options):
         group = Group("batching")

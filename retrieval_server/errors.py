@@ -1,4 +1,4 @@
-"""The ways in which building or opening an index can fail; every message ends with the remedy.
+"""The errors of building or opening an index; every message ends with the remedy.
 
 The scripts print the message without a traceback and exit with status 2. Any other exception is a bug.
 """

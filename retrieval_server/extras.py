@@ -1,4 +1,4 @@
-"""What pip brings only with an extra of rag-r1, and the pip line for what is missing.
+"""The packages of optional extras, and the pip command for missing ones.
 
 A server for BM25 runs without torch and FAISS, so what a command needs depends on what it is asked to do. It
 is looked for (not imported) before any work is done.

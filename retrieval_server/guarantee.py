@@ -1,4 +1,4 @@
-"""What an index guarantees about its answers under any load, and the probe that finds it out.
+"""Determinism: what an index guarantees about its answers under load, and the probe that measures it.
 
 A query is encoded in one batch with whichever other queries are waiting. Whether that changes its vector
 depends on the library that multiplies matrices: Intel MKL in its strict mode (encode/cpu.py) gives a row the

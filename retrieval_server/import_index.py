@@ -1,4 +1,4 @@
-"""Makes an index folder of what was built elsewhere: a FAISS file, or the vectors of the passages.
+"""Imports an index that was built elsewhere: a FAISS file, or the vectors of the passages.
 
     rag-r1 index import --faiss e5_Flat.index --corpus wiki-18.jsonl \\
         --encoder intfloat/e5-base-v2 --out indexes/wiki-18

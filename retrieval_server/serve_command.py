@@ -1,4 +1,4 @@
-"""The options of `rag-r1 index serve`: what each package declares, and what concerns the server as a whole.
+"""The options of `rag-r1 index serve`.
 
 Validators refuse options that contradict each other. ``command_line.py`` makes the flags, the help and the
 error messages from this declaration.

@@ -1,4 +1,4 @@
-"""What the engine can search: the contract between it and everything that finds documents.
+"""The interface of a source: what the engine searches.
 
 There are two kinds. A ``StagedSource`` computes, on CPU or GPU: the engine forms batches and runs its two
 stages in threads (``IndexSource``, an index folder, is one). A ``RemoteSource`` waits for the answer of

@@ -1,4 +1,4 @@
-"""The sources of questions by name: how a row of each is read, and where the Hub has it.
+"""The sources of questions, by name.
 
 A source is an entry of the table SOURCES: a function that turns a row of its file, or of its Hub data set,
 into a `Question`, and what must be known to read the file. Adding one is adding an entry.

@@ -1,4 +1,4 @@
-"""Exam questions: multiple choice (MedQA, MedMCQA) and GSM8K's word problems.
+"""Exam sources: multiple choice (MedQA, MedMCQA) and word problems (GSM8K).
 
 A question of multiple choice is asked with its options, one on a line, `A. text`. Right answers are the text
 of the right option, its letter, and both as they stand in the question. Score such rows by the reward term

@@ -1,4 +1,4 @@
-"""Questions that need several passages: HotpotQA, 2WikiMultihopQA, MuSiQue.
+"""Multi-hop sources: HotpotQA, 2WikiMultihopQA and MuSiQue.
 
 Beside the answers they tell which passages support them, of what type the question is, and in how many hops
 it is answered; MuSiQue also tells the answer of each hop. The paragraphs themselves are not kept: the policy

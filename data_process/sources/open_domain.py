@@ -1,4 +1,4 @@
-"""Questions with short answers and their aliases: NQ, TriviaQA, PopQA, Bamboogle, ASearcher.
+"""Open-domain sources: NQ, TriviaQA, PopQA, Bamboogle and ASearcher.
 
 FlashRAG publishes most of them as `{"id", "question", "golden_answers"}`; the other layouts are those of the
 sets' own files. Each function reads a row that has the columns of one of its source's layouts, which

@@ -1,4 +1,4 @@
-"""N questions in one row: published sets of such rows, and rows joined from single questions.
+"""Rows of N questions: published ones, and rows joined from single questions.
 
 MEM1's sets, `nq_hotpotqa_train_multi_N` (arXiv 2506.15841; also in Agentic RAG-R1), join N questions by `; `
 in one prompt; the gold answers are a list of aliases for each, and the answer is `a1; a2; ...`. Our own

@@ -1,4 +1,4 @@
-"""What is known of a source: how a row of it is read, what its rows have, and where the Hub has it.
+"""The description of a source: its columns, its reader and its place on the Hub.
 
 `SourceKind.read_row` checks a row against the source before it is read: it must have the columns of one of
 the layouts in which the source is published. FlashRAG puts further columns under `metadata`; they count as

@@ -1,4 +1,4 @@
-"""The boundary between an episode and its parts (parts.py): calls have a time limit, results are checked.
+"""Validates what engines, tools and codecs return to an episode, and limits the time of their calls.
 
 Engine, tools and codec are foreign code. Nothing that they return is used before it is checked here: token
 ids are whole numbers from 0, log-probs are finite and there is one for each id, there is a result for each

@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer's ids, by tiktoken: the same ids in a fifth of the time or less.
+"""A faster byte-level BPE encoder: tiktoken with the same ids, in a fifth of the time or less.
 
 Hugging Face's tokenizers and tiktoken both split a text into pre-tokens by a regular expression and merge the
 bytes of each, the pair with the lowest rank first. tiktoken keeps no offsets and has the faster regular

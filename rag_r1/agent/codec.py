@@ -1,4 +1,4 @@
-"""A Hugging Face tokenizer as the agent core's Codec, with a cache of encoded texts.
+"""A codec for Hugging Face tokenizers, with a cache of encoded texts.
 
 Encoding observations takes a large part of the CPU time that the agent core spends on a trajectory. tiktoken
 does it wherever it gives the same ids (bpe.py). The trajectories of one question send similar queries and see

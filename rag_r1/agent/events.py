@@ -1,4 +1,4 @@
-"""The events of a running episode.
+"""The events that an episode emits while it runs.
 
 An observer is a plain function that is called with one Event after the other, in order, while the episode
 runs:

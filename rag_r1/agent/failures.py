@@ -1,4 +1,4 @@
-"""Failures of the infrastructure, and what an episode does about them.
+"""Infrastructure failures, and the policy that says how an episode handles them.
 
 A failure is not an action of the policy. It gets its type where the episode calls an engine or a tool
 (loop.py, guard.py), is retried there as often as the FailurePolicy allows, and, if it persists, is recorded

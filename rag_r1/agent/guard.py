@@ -1,4 +1,4 @@
-"""The guard around every tool: whatever a tool does, each call of a turn gets one valid result.
+"""Executes the tool calls of a turn and gives each one valid result, whatever the tool does.
 
 All calls of a turn to one tool are made together, or side by side if the tool wants them one by one
 (`together`, see parts.py), and those to several tools concurrently. A call to a tool that does not exist,

@@ -1,4 +1,4 @@
-"""The token ledger: one trajectory's tokens as spans, in the order the engine saw them, each with its origin.
+"""The token ledger: a trajectory's tokens as spans with provenance, in the order the engine saw them.
 
 Token in, token out. Generated ids are kept exactly as the engine returned them; nothing is decoded and
 encoded again. An observation is encoded once, on its own. The mask of a training row comes from who put a

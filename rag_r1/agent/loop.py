@@ -1,4 +1,4 @@
-"""The turn loop: one question, from prompt to answer, as one coroutine.
+"""The episode: runs one question from prompt to answer as one coroutine.
 
     generate -> parse -> call -> observe -> generate -> ... -> answer
 

@@ -1,4 +1,4 @@
-"""The memory stack: the turns that are in the context, each with what the environment added to it.
+"""The memory stack: the turns in the context, each with what the environment added to it.
 
 The context is the prompt and the turns on the stack, in the very tokens in which they were generated and
 observed. A new turn is pushed; an observation belongs to the turn that called for it, so it is removed

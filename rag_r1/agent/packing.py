@@ -1,4 +1,4 @@
-"""Fits search results into an observation's token budget before it is encoded: nothing is cut afterwards.
+"""Truncates search results to an observation's token budget before they are encoded.
 
 Two limits hold, one for each query's documents and one for the whole observation; tags always stay whole.
 Within a query, whole documents are kept in rank order; the first that does not fit is shortened at a word

@@ -1,4 +1,4 @@
-"""The interfaces of an episode's parts: engine, tools and codec.
+"""The interfaces of engines, tools and codecs.
 
 They are a contract that the implementations, which are foreign code, may break: boundary.py checks what they
 return, and loop.py and guard.py turn whatever goes wrong into typed failures.

@@ -1,4 +1,4 @@
-"""Several paths of one question: independent episodes, of which the answer that most of them give counts.
+"""Self-consistency: plays a question several times and takes the majority answer.
 
     rag_r1.agent.paths: 3      at most rag_r1.agent.max_turns turns each, and the last turn
 

@@ -1,4 +1,4 @@
-"""Goes on from the middle of an earlier episode: its first turns are played back, then the policy continues.
+"""Replays the first turns of an earlier episode, then lets the policy continue.
 
 A past turn is what the policy generated, as token ids, and what its calls found. The turn loop runs over past
 turns as over any others: it parses them, counts them against the limits, fits their observations and rewrites

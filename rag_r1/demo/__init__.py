@@ -1,1 +1,1 @@
-"""The embedded demo: an invented world and a tiny policy that learns to search it, on a laptop."""
+"""The embedded demo: a tiny policy learns to search an invented world, on a laptop."""

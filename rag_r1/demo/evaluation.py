@@ -1,4 +1,4 @@
-"""`rag-r1 eval` for a policy of the demo: the command's words, with the limits of the demo's validation."""
+"""The command line of `rag-r1 eval` for a demo policy, with the limits of the demo's validation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP servers of the demo on a free port of 127.0.0.1, each in a thread, for the length of a block.
+"""HTTP servers on a free port of 127.0.0.1, each in a thread, as context managers.
 
 `Proxy` passes requests on to another server; a subclass changes what comes back, or when.
 """

@@ -1,4 +1,4 @@
-"""The memory in miniature: questions whose pages do not fit into the context together.
+"""The memory experiment in miniature: questions whose pages do not fit into the context together.
 
     python -m rag_r1.demo.memory --seeds 0 1 2
 

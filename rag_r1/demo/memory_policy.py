@@ -1,4 +1,4 @@
-"""The warm starts of the memory in miniature: the demo's policy, taught a dialect by scripted episodes.
+"""Makes the warm starts of the memory experiment from scripted episodes.
 
 The embedded policy of `rag_r1_sq` can read, copy and search already. Its tokenizer gets the tags of Agentic
 RAG-R1's dialect and the few new words of the pages as further tokens; the tags that mean the same start with

@@ -1,4 +1,4 @@
-"""The page of the memory in miniature: what each training changed, the curves, and what held of the claim."""
+"""Writes the result page of the memory experiment: tables, curves and the verdict on the claim."""
 
 from __future__ import annotations
 

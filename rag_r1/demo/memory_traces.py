@@ -1,4 +1,4 @@
-"""Scripted episodes for the warm start of the memory in miniature: what to do is drawn, often wrongly.
+"""Scripted episodes for the warm starts of the memory experiment, with randomly drawn behaviour.
 
 `Script` plays the policy's part in a real episode (`rag_r1.agent.Episode`) about a world in pages
 (pages.py). It knows the facts, and where they are, and draws what it does at the two places where a memory

@@ -1,4 +1,4 @@
-"""The demo's world in passages by which similarity misleads, for a retriever that is trained with the agent.
+"""A demo world whose near-duplicate passages mislead similarity search.
 
 Each fact has a passage of its own, and beside it a near-duplicate that lacks the fact and whose wording is
 closer to what an agent asks for, as stubs, lists and disambiguation pages are in a real corpus:

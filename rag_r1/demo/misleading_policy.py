@@ -1,4 +1,4 @@
-"""The agent's warm start in the misleading world: the demo's policy, taught to read it by scripted episodes.
+"""Makes the agent's warm start in the misleading world from scripted episodes.
 
 The embedded policy of `rag_r1_sq` reads, copies and searches already, with two passages a search. Here it
 gets one, so the retriever has to rank the right one first. It is trained on scripted episodes

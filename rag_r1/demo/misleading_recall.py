@@ -1,4 +1,4 @@
-"""Recall of an index in the misleading world: is the passage of each held-out fact among the first k?
+"""Measures the recall of an index in the misleading world, over its held-out facts.
 
 Each fact is asked for once, as the agent does first: with the name, in the mode that the index's encoder was
 trained for. The server is the real one.

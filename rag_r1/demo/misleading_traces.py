@@ -1,4 +1,4 @@
-"""Scripted episodes for the agent's warm start in the misleading world: what to do is drawn, often wrongly.
+"""Scripted episodes for the warm start in the misleading world, with randomly drawn behaviour.
 
 `Script` plays the policy's part in a real episode (`rag_r1.agent.Episode`). It searches for a name; if the
 passage that comes back lacks the fact, it asks again, with a word for what it wants to know beside the name,

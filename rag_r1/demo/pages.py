@@ -1,4 +1,4 @@
-"""The demo's world in long pages that may refer to another page, for which a small context needs a memory.
+"""A demo world of long pages that refer to each other, so that a small context needs a memory.
 
 Of every person, town and company there is a page. One in two ends with the fact; the others end with a
 reference to another name, on whose page the fact is. Each begins with a list of trades and years about nobody

@@ -1,4 +1,4 @@
-"""Pretrains the pipeline's base from random weights, on a CPU; a training that was killed goes on.
+"""Pretrains the pipeline's base model from random weights on a CPU, and resumes after a kill.
 
 Two parts, as for the demo's own policies (sft.py): first one-hop questions only, then all kinds, then more of
 those with two facts. The rows are those of reading.py. The loss is on what the policy writes and, with a

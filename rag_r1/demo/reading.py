@@ -1,4 +1,4 @@
-"""Pretraining data for the pipeline's base: reading, copying and following a named form, never a search.
+"""Pretraining data for the pipeline's base model: reading, copying and following a named form.
 
 The pipeline begins before RAG-R1's supervised fine-tuning, so its base may know what a pretrained language
 model knows and no more: to read documents that are in front of it, to copy from them, to think and answer

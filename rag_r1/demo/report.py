@@ -1,4 +1,4 @@
-"""The report of a demo run: what changed, as a table, a picture and a JSON file.
+"""Writes the report of a demo run: a table, a plot and a JSON file of what changed.
 
 Everything is computed from the trajectory records that the run wrote (`<dir>/val/step_*.jsonl` and
 `<dir>/train/step_*.jsonl`), so `python -m rag_r1.demo.report --run DIR` can make the same report again at any

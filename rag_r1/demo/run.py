@@ -1,4 +1,4 @@
-"""The embedded demo end to end: a world, an index, a retrieval server and a real veRL training.
+"""Runs the embedded demo end to end: a world, an index, a retrieval server and a veRL training.
 
     rag-r1 demo --recipe grpo
 

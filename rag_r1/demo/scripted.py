@@ -1,4 +1,4 @@
-"""Supervised training of a demo policy on scripted episodes, made anew for each step.
+"""Trains a demo policy on scripted episodes, generated anew for each step.
 
 The rows are those of a real episode's ledger, so supervised training and reinforcement learning have the same
 contexts, token by token. A training that was killed goes on after the last progress that was saved.

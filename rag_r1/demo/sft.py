@@ -1,4 +1,4 @@
-"""Format-learning SFT of the demo policy, from random weights to a warm start for reinforcement learning.
+"""Format-learning SFT of the demo policy, from random weights to a warm start for RL.
 
 Every batch asks about a new random world, so no fact can be memorised; what can be learned is reading,
 copying and the format. Two parts:

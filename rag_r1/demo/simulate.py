@@ -1,4 +1,4 @@
-"""Rollouts of a policy in plain torch, without server, Ray or vLLM: the agent core over a batching engine.
+"""Rolls out a policy in plain torch, without server, Ray or vLLM.
 
 Used in tests and to measure a warm start while it is made. The turn loop is the real one
 (`rag_r1.agent.Episode`); only the engine is simple: it waits until all running episodes of a batch have asked

@@ -1,4 +1,4 @@
-"""An encoder for the demo's world: a BERT of two layers, with a word of the world as one token.
+"""Makes a small encoder for the demo world: a two-layer BERT with one token for each word.
 
 Untrained it is a measure of shared words: its random embeddings are nearly orthogonal, its layers change them
 little, and the mean over the tokens compares how often each word occurs. That is the retriever from which

@@ -1,4 +1,4 @@
-"""RAG-R1's claim in miniature: several queries in a turn against one, in the demo's world.
+"""Compares single-query with multi-query search in the demo world: RAG-R1's claim in miniature.
 
     python -m rag_r1.demo.sq_mq --seeds 0 1 2
 

@@ -1,4 +1,4 @@
-"""The page of a comparison of sq and mq: tables, the paper's figures, and what held of the claim."""
+"""Writes the result page of the single-query and multi-query comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A teacher for the demo world: answers by rule, behind an OpenAI-compatible chat endpoint on loopback.
+"""A rule-based teacher for the demo world, behind an OpenAI-compatible endpoint on loopback.
 
 It stands in for the large model of RAG-R1's first step (arXiv 2507.02962). `RuleTeacher` knows what a
 question asks for, searches for each of these facts, and answers. A known share of its answers is wrong: it

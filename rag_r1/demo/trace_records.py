@@ -1,4 +1,4 @@
-"""Rule-based traces of the demo world, as the warm start learns from them, also as trajectory records.
+"""Writes rule-based traces of the demo world as trajectory records.
 
 A record of such a trace is like that of a trajectory that a policy played: turns with their calls, the
 documents that were shown, the answer, and the golds. `rag-r1 sft-data` reads them, so that the way from

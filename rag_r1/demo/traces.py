@@ -1,4 +1,4 @@
-"""Rule-based traces for RAG-R1's format-learning SFT, written from the known facts of a world.
+"""Writes rule-based traces for format-learning SFT from the known facts of a world.
 
 RAG-R1 splits every trace at its searches and its answer into four kinds of samples: question -> answer,
 question -> search, question + information -> search, question + information -> answer. A causal model gets

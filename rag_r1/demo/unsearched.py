@@ -1,4 +1,4 @@
-"""SFT data for a policy that has never seen a search, for R1-Searcher's two stages in miniature.
+"""SFT data without searches, for R1-Searcher's two stages in miniature.
 
 Rewards can only teach a policy to search if it already searches now and then. A large model does so because
 its prompt says how, and because it can follow a form that it reads for the first time. This data gives the

@@ -1,4 +1,4 @@
-"""`rag-r1 doctor`: checks that everything that a training needs is installed.
+"""`rag-r1 doctor`: checks that everything a training needs is installed.
 
 Every check is a small function that yields `Finding`s (findings.py): what was checked, its state and, if that
 is not ok, the remedy. packages.py checks what is installed, machine.py the machine. A run can start with

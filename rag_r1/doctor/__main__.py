@@ -1,4 +1,4 @@
-"""`python -m rag_r1.doctor`: as `rag-r1 doctor`."""
+"""Runs `rag-r1 doctor` as a module."""
 
 import sys
 

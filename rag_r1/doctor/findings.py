@@ -1,4 +1,4 @@
-"""What the doctor says about one thing that it has checked."""
+"""A finding of the doctor: one checked thing, its state and the remedy."""
 
 from __future__ import annotations
 

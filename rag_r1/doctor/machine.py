@@ -1,4 +1,4 @@
-"""The doctor's checks of the machine: its GPUs and their driver, memory, and a Ray cluster that is named."""
+"""The doctor's hardware checks: GPUs, driver, memory, and the named Ray cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor's checks of what is installed: versions, and what veRL registers of ours.
+"""The doctor's package checks: installed versions, and our registrations in veRL.
 
 What is registered is looked up in veRL's own registries after a plain ``import verl``, as in a Ray worker:
 veRL skips a plugin that fails to load, with a message at debug level only.

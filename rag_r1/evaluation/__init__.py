@@ -1,1 +1,1 @@
-"""Many questions answered outside training: traces, filters, evaluation."""
+"""Rollouts outside training: evaluation, traces and filters."""

@@ -1,5 +1,4 @@
-"""The arguments with which a command says which agent is asked: those that `rag-r1 eval`, `serve`, `chat`,
-`mcp` and the others that ask a model have in common, by the same names.
+"""Command-line options that select the agent, shared by all commands that run one.
 
 A command inherits them and adds where its model runs. Of several base classes, the flags of the last stand
 first in the help. A command that plays as `rag-r1 eval` does makes the arguments of that from its own

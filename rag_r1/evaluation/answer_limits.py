@@ -1,4 +1,4 @@
-"""How large an honest answer to a request can be.
+"""Limits on the size of an endpoint's response, derived from the request.
 
 A server may ignore `max_tokens`, or send an answer that has no end. What an answer may cost here therefore
 follows from the request: so many bytes, characters and events for each token that it allows. The limits are

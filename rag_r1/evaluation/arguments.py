@@ -1,4 +1,4 @@
-"""The arguments that the commands share which ask many questions, and the block `rag_r1:` made from them.
+"""Command-line options shared by the commands that run many episodes.
 
 The agent is configured as for training: `key=value` arguments are keys of the block `rag_r1:`, checked by the
 same declarations (rag_r1/config.py).

@@ -1,4 +1,4 @@
-"""What is asked: the questions of a run, read from files, and an `Ask` for each time that one is played.
+"""The requests of a run: its questions, read from files, and one request for each episode.
 
 A file is a data set's parquet (rag_r1/rows.py), or anything that data_process reads (questions and answers as
 JSON, JSON lines, CSV, TSV or parquet), which becomes the same rows with the prompt of the run's protocol. A

@@ -1,4 +1,4 @@
-"""BrowseComp-Plus in both directions: our retrieval server for its agents, our agent's runs for its judge.
+"""An adapter for BrowseComp-Plus: our retrieval server for its agents, our runs for its judge.
 
 BrowseComp-Plus (arXiv 2508.06600, repository texttron/BrowseComp-Plus) evaluates search agents on 830 hard
 questions over a fixed corpus of about 100,000 documents. It has two interfaces, and this module serves both:

@@ -1,4 +1,4 @@
-"""The card of a result: everything that it depends on, in one file, `card.json`.
+"""The provenance of a run: everything that its result depends on, in `card.json`.
 
 A result without the corpus, the retriever, the prompt and the budgets behind it cannot be compared with
 another: a repaired corpus changes EM by more than one algorithm differs from the next (arXiv 2605.27881).

@@ -1,5 +1,4 @@
-"""What a card can find out by itself: the retrieval server's description of itself, hashes of model, index
-and questions, versions, the commit, the machine.
+"""Collects provenance facts: versions, hashes, the commit, the machine and the retrieval server.
 
 Answers and files are data: a description is limited in size, only its plain fields are kept, and whatever
 looks like a credential is removed. None of these functions fails because something cannot be found out;

@@ -1,4 +1,4 @@
-"""A codec for endpoints that speak text only: its tokens are characters (Unicode code points).
+"""A character codec for endpoints that accept only text: its tokens are Unicode code points.
 
 The agent core counts and cuts in tokens. Without the tokenizer of the model behind an endpoint, an episode is
 played in characters, and its limits, which are given in tokens, are multiplied by `PER_TOKEN`, the usual

@@ -1,4 +1,4 @@
-"""An engine for any OpenAI-compatible chat endpoint, `/v1/chat/completions`.
+"""An engine for OpenAI-compatible chat endpoints, `/v1/chat/completions`.
 
 Such an endpoint cannot continue a context; it answers a conversation. So the engine, one for each episode,
 tells the context as one: the prompt's messages, then in turn what the policy wrote, as the assistant, and

@@ -1,4 +1,4 @@
-"""The Hugging Face folder of what a user calls the model: such a folder itself, or a checkpoint of veRL.
+"""Resolves a model path, such as a veRL checkpoint, to a Hugging Face model folder.
 
     outputs/sft/model              config.json and weights: taken as it is
     run/checkpoints                veRL's folder of checkpoints: the last complete one

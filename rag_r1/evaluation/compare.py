@@ -1,4 +1,4 @@
-"""Compares finished runs: side by side, with differences and tests, on the questions that all of them have.
+"""Compares finished runs on the questions that all of them share, with differences and tests.
 
 Runs are compared only if their cards (card.py) are equal but for what `--differs` names: a difference in a
 corpus, a prompt or a budget would otherwise look like one of the method.

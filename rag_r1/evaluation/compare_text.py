@@ -1,4 +1,4 @@
-"""compare.md from the content of compare.json."""
+"""Renders compare.json as compare.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison of runs on the questions that all of them have.
+"""Computes the comparison of several runs on their shared questions.
 
 A question counts if every run has at least one episode of it that has not failed; the others are counted
 and left out of everything, also of the runs' own values, so all columns are about the same questions.

@@ -1,4 +1,4 @@
-"""An engine for a completions endpoint, `/v1/completions`, such as vLLM's: token ids in, token ids out.
+"""An engine for completions endpoints, `/v1/completions`, such as vLLM's: token ids in and out.
 
 This is what a policy is asked with: the context goes out as the ids of the ledger, unchanged. vLLM returns
 the sampled ids if it is asked for them (`return_token_ids`); other servers ignore that key. `probe` finds out

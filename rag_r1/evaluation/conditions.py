@@ -1,4 +1,4 @@
-"""Under which conditions a question is asked: the agent as it was trained, or a baseline.
+"""The conditions of a run: the agent as it was trained, or a baseline.
 
     agent       the run itself: it may search
     direct      the model answers at once, without search and without reasoning

@@ -1,4 +1,4 @@
-"""Cuts trajectories into samples for supervised fine-tuning (RAG-R1, section 3.1.2).
+"""Segments trajectories into samples for supervised fine-tuning (RAG-R1, section 3.1.2).
 
 RAG-R1 lets a teacher answer questions with search, keeps the traces with right answers and cuts them at every
 search and at the answer. Each turn is then a sample, of one of four kinds:

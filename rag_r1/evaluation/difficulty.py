@@ -1,4 +1,4 @@
-"""Which questions are worth training on, by how often a policy has to try until it is right.
+"""Selects questions by difficulty: how often a policy must try until it is right.
 
 RAG-R1 (arXiv 2507.02962): a question that is answered wrong is replayed up to ten times and kept if one of
 these is right; of those that are right at the first try, a quarter is kept. So what is kept can be learned

@@ -1,4 +1,4 @@
-"""A client of an OpenAI-compatible endpoint that loses nothing and repeats nothing without need.
+"""A client of an OpenAI-compatible endpoint, with retries, a rate limit and a cost limit.
 
 A request is sent when its turn has come (pacing.py) and a slot is free. What may pass is repeated with
 exponential back-off and jitter: refused and broken connections, time-outs, 5xx, 429 (whose Retry-After holds

@@ -1,4 +1,4 @@
-"""What an endpoint says beside its answers: how many tokens they had, why it refuses, when to come back.
+"""Reads the metadata of a response: token usage, error message and Retry-After.
 
 All of it comes from outside and may be missing, wrong or hostile: these functions raise nothing.
 """

@@ -1,4 +1,4 @@
-"""Which engine plays a run, and in what tokens.
+"""Creates the engine and the tokenizer of a run.
 
     answers     engine             the endpoint
     chat        ChatEngine         any OpenAI-compatible chat endpoint

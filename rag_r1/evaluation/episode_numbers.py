@@ -1,4 +1,4 @@
-"""What is counted about one episode: plain numbers, from its trajectory record.
+"""The metrics of one episode, computed from its trajectory record.
 
 Answers are compared by the same functions that reward them in training (rag_r1/rewards), here with both
 normalisers. What a record cannot tell (whether a question can be answered from the corpus, which passages

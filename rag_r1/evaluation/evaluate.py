@@ -1,4 +1,4 @@
-"""`rag-r1 eval`: asks a policy all questions of a data set, as in a validation, and reports how it did.
+"""`rag-r1 eval`: evaluates a policy on all questions of a data set and writes a report.
 
     rag-r1 eval --model CHECKPOINT --data test.parquet --retriever-url URL --out DIR
     rag-r1 eval report DIR

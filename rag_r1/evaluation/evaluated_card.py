@@ -1,4 +1,4 @@
-"""The card of an evaluation (card.py), written when it starts and checked when it goes on."""
+"""Writes the provenance of an evaluation when it starts, and checks it when the run resumes."""
 
 from __future__ import annotations
 

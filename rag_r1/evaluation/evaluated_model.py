@@ -1,4 +1,4 @@
-"""The model that is evaluated: a folder that is served here with vLLM, or a name at the user's own server."""
+"""The target of an evaluation: a model folder served here with vLLM, or a model on the user's server."""
 
 from __future__ import annotations
 

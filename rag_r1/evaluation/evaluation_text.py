@@ -1,4 +1,4 @@
-"""What `rag-r1 eval` prints: the main figures of a report, in a few lines."""
+"""The summary that `rag-r1 eval` prints: the main figures in a few lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One answer of a language model's endpoint, and the exchanges of one episode, which are taped.
+"""The exchanges of one episode with an endpoint: requests and responses, through the response cache.
 
 An engine (chat_engine.py, completion_engine.py) is made for each episode and asks through its `Exchanges`:
 first the tape, then the endpoint; what comes back is on the tape before the engine sees it.

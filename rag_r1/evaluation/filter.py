@@ -1,4 +1,4 @@
-"""`rag-r1 filter`: replays questions and keeps those of the right difficulty (RAG-R1's step before RL).
+"""`rag-r1 filter`: replays questions and keeps those of suitable difficulty for RL.
 
 A question is asked once (sample 0), and if the answer is wrong, again, up to `--replays` times, until one is
 right. difficulty.py says what is then kept. If a rollout fails with the infrastructure, its question waits

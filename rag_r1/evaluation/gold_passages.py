@@ -1,4 +1,4 @@
-"""Finds the passages that probes need: the text of the questions' gold passages, and some drawn at random.
+"""Collects the passages that probes need: gold passages and random ones.
 
 The corpus is read once, whatever its size: in memory are the passages that are kept and the current row. A
 gold passage is found by its id, or by the title of its page, and of a page at most `PAGE` passages are kept.

@@ -1,4 +1,4 @@
-"""How many rollouts questions took until the first right one, as a histogram: in text, and as a picture."""
+"""A histogram of rollouts until the first right one, as text and as a plot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A language model as a judge of answers, beside EM and F1: `--judge-url`, `--judge-model`.
+"""A language model as a judge of answers, beside EM and F1.
 
 Exact match misses paraphrases. The judge gets the question, the accepted answers and the given answer, and
 replies with one word, `correct` or `incorrect`. Each distinct triple is asked about once: replies are kept in

@@ -1,5 +1,5 @@
-"""Tables and numbers in Markdown. Names come from files and are data: whatever they contain, a cell stays
-one cell and none of it is markup."""
+"""Renders tables and numbers as Markdown. Names come from files and are data: whatever they contain, a cell
+stays one cell and none of it is markup."""
 
 from __future__ import annotations
 

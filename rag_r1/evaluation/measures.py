@@ -1,4 +1,4 @@
-"""The figures of a report: what each is called, and how it is computed from the columns of a RunTable.
+"""The measures of a report: their names, and how they are computed from a run table.
 
 A figure is a ratio of two sums over questions: of `value`, and of `weight`, which is 1 for a plain mean.
 Both are first averaged over the samples of a question, so a question counts once, however many samples it

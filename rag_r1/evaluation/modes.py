@@ -1,4 +1,4 @@
-"""`rag-r1 eval modes`: a model before and after its training, without and with search, in one table.
+"""`rag-r1 eval modes`: compares a model before and after training, without and with search.
 
 These are the three modes of Agentic RAG-R1's evaluation:
 

@@ -1,4 +1,4 @@
-"""One-shot RAG: the question itself is searched for once, and its passages stand in the prompt.
+"""One-shot RAG: searches for the question once and puts the passages into the prompt.
 
 The search goes through the same guard, failure policy and token limit as a search of the agent, and it
 becomes the record's first turn, so retrievals and recall are counted as everywhere. It is a turn without a

@@ -1,4 +1,4 @@
-"""How fast an endpoint is asked, and how much it may cost.
+"""A rate limiter, a cost tracker and a cancel token for the requests of a run.
 
 `Pace` spaces requests: a request waits for its turn under the limits of requests and of tokens per minute,
 and all of them wait if the endpoint has said when it wants to be asked again. The tokens of a request are

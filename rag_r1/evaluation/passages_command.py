@@ -1,4 +1,4 @@
-"""`rag-r1 probe-passages`: the passages that the probes `random` and `gold` of a training show.
+"""`rag-r1 probe-passages`: collects the passages that the probes `random` and `gold` show.
 
 The questions say which gold passages are wanted; gold_passages.py finds them in the corpus, and draws the
 random ones. A search card of the same questions and corpus finds the same. The file

@@ -1,4 +1,4 @@
-"""Pictures of a report and of a comparison, with matplotlib (the extra `report`).
+"""Plots for reports and comparisons, with matplotlib (the extra `report`).
 
 Without matplotlib there are no pictures, and nothing else is missing. Names are drawn as they are: a dollar
 sign in them starts no formula.

@@ -1,4 +1,4 @@
-"""Works on many jobs, a fixed number of them at a time, until they are done or the run is stopped.
+"""Runs jobs with a fixed concurrency until they are done or the run is cancelled.
 
 If `stop` is called, nothing more begins, what is under way at the endpoint is waited for (`idle`), so that
 its answers are taped, and the jobs that are left are given up.

@@ -1,4 +1,4 @@
-"""RAG-R1's published SFT data, and other samples in LLaMA-Factory's formats, as SFT rows.
+"""Reads LLaMA-Factory samples, such as RAG-R1's published SFT data, as SFT rows.
 
 inclusionAI/AgenticLearning publishes its samples, already cut, as JSON for LLaMA-Factory
 (RAG-R1/data/SFT). Both of LLaMA-Factory's formats are read, as a JSON array or as JSON lines:

@@ -1,4 +1,4 @@
-"""Whether a target contains the text of a document.
+"""Detects targets that copy the text of a document.
 
 A policy that is trained to write document text learns to invent documents. By provenance no target is a
 document (`rag_r1/sft_rows.py`), but a teacher may have copied one into its turn. So a target quotes a

@@ -1,4 +1,4 @@
-"""The report of a run: `report.json`, `report.md` and two pictures, from its records and its card.
+"""Writes the report of a run: `report.json`, `report.md` and two plots.
 
 Everything is computed from the records, so the report can be made again at any time, and the order of the
 records does not change a byte of it. Every figure stands for each data source, as the mean over the sources

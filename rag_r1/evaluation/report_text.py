@@ -1,5 +1,4 @@
-"""report.md from the content of report.json: tables with a column for each data source, in the papers'
-order."""
+"""Renders report.json as report.md, with a column for each data source."""
 
 from __future__ import annotations
 

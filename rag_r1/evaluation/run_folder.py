@@ -1,4 +1,4 @@
-"""The folder of a run: what was done in it survives a kill, and only one process works in it.
+"""The folder of a run: it survives kills, and only one process works in it.
 
     OUT/journal/settings.json       the settings of the run; a start with others is refused
     OUT/journal/records.ndjson      a trajectory record for each episode that has ended

@@ -1,4 +1,4 @@
-"""The records of a finished run as a table of numbers, one line for each episode.
+"""Reads the records of a finished run into a table of numbers, one row for each episode.
 
     keys       (data source, question id, sample), sorted: nothing depends on the order of the records
     columns    one array for each number (episode_numbers.py), nan where it is not known

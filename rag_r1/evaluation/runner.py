@@ -1,4 +1,4 @@
-"""Plays many episodes at once, each question once, whenever the process is killed.
+"""Runs many episodes concurrently, each question exactly once, across kills and restarts.
 
 A `Runner` has everything that episodes share: the setup (an ask may have one of its own), a function that
 makes the engine of an ask, the reward, and the run's folder. `play(ask)` plays one episode, scores it, writes

@@ -1,4 +1,4 @@
-"""`rag-r1 eval --card`: does the policy search, or does it already know?
+"""`rag-r1 eval --card`: runs the suite of probes, to see whether a policy searches or knows.
 
 The questions of an evaluation are played once more under each probe (rag_r1/probes.py), with everything else
 as in the real run:

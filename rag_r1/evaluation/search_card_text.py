@@ -1,4 +1,4 @@
-"""search_card.md from the content of search_card.json."""
+"""Renders search_card.json as search_card.md."""
 
 from __future__ import annotations
 

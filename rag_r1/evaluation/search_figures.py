@@ -1,4 +1,4 @@
-"""The figures of a search card and its verdict, from the run of each condition.
+"""Computes the figures and the verdict of the probe suite from its runs.
 
 Each question is one number per condition: its EM. The figures of a group of questions (all, a data source, a
 kind of question) are means with a bootstrap interval (bootstrap.py). A condition is compared with the real

@@ -1,4 +1,4 @@
-"""vLLM's own OpenAI-compatible server for a model in a folder, for as long as a block runs.
+"""Runs vLLM's OpenAI-compatible server for a model folder, as a context manager.
 
 The server is a process group of its own on a free loopback port. It ends with the block and with this process
 (child_processes.py), and gets the environment without keys and tokens, except the Hub's.

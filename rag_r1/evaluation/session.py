@@ -1,4 +1,4 @@
-"""A run under way: what it needs, made from the arguments of a command and closed again at its end.
+"""A run session: opens what a command's run needs and closes it at the end.
 
 The settings of a run are all that decides which episodes are played and how; what only decides how fast
 (requests at a time, retries, addresses, the cost limit) may differ when the run is resumed. A failure of the

@@ -1,4 +1,4 @@
-"""`rag-r1 sft-data`: SFT samples from traces, or from RAG-R1's published ones.
+"""`rag-r1 sft-data`: makes SFT samples from traces or from RAG-R1's published data.
 
 Which samples there are is decided in sft_samples.py, how a trace is cut in cutting.py, and what the files
 look like in sft_files.py. This module reads the arguments, writes the summary and prints the counts.

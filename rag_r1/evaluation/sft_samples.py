@@ -1,4 +1,4 @@
-"""Selects SFT samples from traces and from published samples, and remembers what was left out and why.
+"""Selects SFT samples from traces and published data, and counts what is left out and why.
 
 The order of the steps: traces that are not right or not usable are left out; those that answer without a
 search are thinned to a share of all, drawn by a seed; the rest are cut (cutting.py); samples that quote a

@@ -1,4 +1,4 @@
-"""Side files of a report: which questions the corpus can answer, and which passages a question needs.
+"""Reads annotations of questions: which are answerable, and which passages each needs.
 
     answerable   the ids of questions: a JSON object with a list for each data source, a JSON list, one id a
                  line, or JSON rows with `id`; rows that also have `answerable` count if it is true

@@ -1,4 +1,4 @@
-"""`rag-r1 eval sigma`: proposes `rag_r1.agent.max_state` from played episodes.
+"""`rag-r1 eval sigma`: proposes the state threshold `rag_r1.agent.max_state` from finished episodes.
 
 An answer is accepted while the state of the memory, the sum of -log p of the policy's tokens that are still
 in the context (rag_r1/agent/memory.py), is below `max_state`. That is TC-RAG's controller, whose sigma of 1.2

@@ -1,4 +1,4 @@
-"""Tests of whether two runs differ on the same questions.
+"""Significance tests for two runs on the same questions.
 
     mcnemar      exact, for answers that are right or wrong, one for each question (McNemar, Psychometrika
                  1947; the exact form is a binomial test of the questions on which the runs differ)

@@ -1,4 +1,4 @@
-"""The data sets of the papers: their order in tables, their labels, and the figures that were published.
+"""The papers' data sets: their order, their labels and their published results.
 
 RAG-R1's tables have NQ, TriviaQA, PopQA | HotpotQA, 2Wiki, MuSiQue, Bamboogle | Avg.: three sets of
 single-hop questions, four of multi-hop ones, and the mean over the sets, in which each set counts once.

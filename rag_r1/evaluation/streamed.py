@@ -1,4 +1,4 @@
-"""A streamed completion (server-sent events) as the answer that would have come in one piece.
+"""Assembles a streamed completion (server-sent events) into a complete response.
 
 Who only wants to see a generation grow reads it in this way, and everything behind stays as it is: the same
 checks, the same token ids. `Folded` takes the bytes as they arrive, looks at each of them once, and ends a

@@ -1,5 +1,4 @@
-"""The tape of a run: every answer of the endpoint, so that an episode that was killed half-way asks again
-for nothing that it had.
+"""The response cache of a run: an interrupted episode resumes without repeating a request.
 
 A line is `{"ask", "turn", "sha256", "answer", "usage"}`. It is appended as soon as the answer has arrived and
 before it is used. An episode that is played again asks the tape first: an answer counts if it is of the same

@@ -1,4 +1,4 @@
-"""Loads the tokenizer of a folder, or of a name on the Hub, as data."""
+"""Loads a tokenizer from a folder or from the Hub, without running its code."""
 
 from __future__ import annotations
 

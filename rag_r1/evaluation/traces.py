@@ -1,5 +1,4 @@
-"""`rag-r1 traces`: a teacher answers questions with search, and every trajectory is kept (RAG-R1's first
-step, arXiv 2507.02962).
+"""`rag-r1 traces`: records a teacher's trajectories (RAG-R1's first step, arXiv 2507.02962).
 
 The teacher is a language model behind any OpenAI-compatible endpoint. It plays the same episodes as a policy
 in training: protocol, search, limits. The run can be killed and started again at any time; runner.py says

@@ -1,4 +1,4 @@
-"""`rag-r1 iterate`: trains agent and retriever in turn, each with what the other has become (Agentic-R).
+"""`rag-r1 iterate`: trains the agent and its retriever in turn (Agentic-R).
 
 plan.py reads the YAML that describes a loop, checks.py finds what is wrong with it before anything is
 started, commands.py says which command a step is, steps.py puts the steps of all rounds in order, server.py

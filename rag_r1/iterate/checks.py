@@ -1,4 +1,4 @@
-"""What is wrong with a plan, found before anything is started, and told all at once.
+"""Validates a plan and reports all problems together.
 
 The options of each command are read by that command's own declaration, so what it would refuse after a day of
 training is refused now. The recipe of the agent is checked in full by the preflight of its training; here it

@@ -1,4 +1,4 @@
-"""`rag-r1 iterate`: takes the steps of a loop that are not done.
+"""`rag-r1 iterate`: runs the unfinished steps of a loop.
 
     OUT/<step>/      the step's files, its markers (rag_r1/pipeline/folder.py), and the output of its command
                      in log.txt

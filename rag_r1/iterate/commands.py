@@ -1,4 +1,4 @@
-"""Which command a step is: those of this project, as a user would type them.
+"""Builds the command line of each step of a loop.
 
 A command runs on the machine of the agent or of the retriever. Its `launcher` is a list of words. If one of
 them contains `{command}`, the command stands there, quoted for a shell; otherwise its words follow:

@@ -1,4 +1,4 @@
-"""Agentic-R in miniature: a retriever that is trained with the agent, where similarity misleads.
+"""Agentic-R in miniature: trains a retriever with the agent where similarity misleads.
 
     python -m rag_r1.iterate.miniature --seeds 0 1 2
 

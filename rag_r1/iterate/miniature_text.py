@@ -1,4 +1,4 @@
-"""The page of Agentic-R in miniature: EM, searches and recall after each step, and what held of the claim."""
+"""Writes the result page of Agentic-R in miniature: tables, plots and the verdict on the claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retrievers of the miniature in one harness: baselines, and what makes the one that Agentic-R trains.
+"""Compares retriever variants of the miniature: baselines and ablations of Agentic-R's.
 
     python -m rag_r1.iterate.miniature_variants --seeds 0 1 2
 

@@ -1,4 +1,4 @@
-"""The YAML that describes a loop: which agent, which retriever, on which questions, and on which machines.
+"""The plan of a loop, read from YAML: agent, retriever, questions and machines.
 
     agent:       {model: models/Qwen2.5-7B, recipe: rag_r1/ppo_sq, protocol: rag_r1_sq}
     data:        {questions: [data/train.parquet], options: {judge_url: ..., judge_model: ...}}

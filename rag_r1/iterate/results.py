@@ -1,5 +1,4 @@
-"""What a step has found out, read from the files of its command: figures of an evaluation, and what was asked
-of models meanwhile (requests and tokens)."""
+"""Reads the metrics and the usage of a finished step from its files."""
 
 from __future__ import annotations
 

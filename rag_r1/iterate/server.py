@@ -1,4 +1,4 @@
-"""The retrieval server of a loop: before a step that searches, it serves the index of that step.
+"""The retrieval server of a loop: serves the index of the current step.
 
 What a server serves is in its memory, and not among the files of the loop. So nothing is taken for granted:
 the first step of a start that needs the server, and each one that needs another index, sends `POST /reload`

@@ -1,4 +1,4 @@
-"""The steps of a loop, in order; each is a folder in OUT.
+"""Defines the steps of a loop, each with a folder in OUT.
 
     start/evaluation           the first agent with the first index
     round1/agent               the agent, trained with the index of the round before    rag-r1 stages

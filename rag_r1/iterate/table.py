@@ -1,4 +1,4 @@
-"""What came of the rounds: `rounds.json`, `rounds.md` and `rounds.png` in OUT, written anew after each step.
+"""Writes the table of rounds as `rounds.json`, `rounds.md` and `rounds.png`.
 
 A row is an evaluation on the held-out questions: of the first agent, and then after each training of the
 agent and after each new retriever. The figures are those of `rag-r1 eval`, as the mean over the data sources

@@ -1,4 +1,4 @@
-"""Work on hostile data in child processes with limits of processor time, memory and answer.
+"""A sandbox for work on hostile data: worker processes with limits of time, memory and output.
 
 A parser of somebody else's format, or a check against somebody else's schema, can be made to run for ever or
 to fill memory by a few hundred bytes, and Python cannot interrupt it. So such work is a job: a function named

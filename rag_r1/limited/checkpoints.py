@@ -1,4 +1,4 @@
-"""The learning rates in a file of `torch.save`, read in a worker (rag_r1/limited) without torch.
+"""Reads the learning rates of a `torch.save` file in a sandbox worker, without torch.
 
 Such a file is a zip archive with a pickle. Everything in it that is not a plain value is replaced by a
 placeholder: nothing that it names is imported or called, and no tensor is read. A worker, because a pickle of

@@ -1,4 +1,4 @@
-"""The triples of an RDF file, read in a worker (rag_r1/limited) with rdflib.
+"""Reads the triples of an RDF file in a sandbox worker, with rdflib.
 
 XML that declares a document type is refused: its entities can unpack a few hundred bytes to gigabytes, or
 name other files. Whether it does is seen by the parser that rdflib itself uses, whatever the encoding.

@@ -1,5 +1,4 @@
-"""The text of HTML and PDF files, read in a worker (rag_r1/limited): what parses them can be made to run for
-ever.
+"""Extracts the text of HTML and PDF files in a sandbox worker.
 
 HTML is read with the standard library's parser, PDF with pypdf, which is imported only if there is a PDF.
 What a file holds is data: scripts, styles and comments are left out, nothing is fetched, and no markup

@@ -1,4 +1,4 @@
-"""What is wrong with a call's arguments, by a JSON schema; run in a worker (rag_r1/limited).
+"""Validates a call's arguments against a JSON schema in a sandbox worker.
 
 Both can be hostile: a schema of a few hundred bytes may refer to itself so often, or hold such a regular
 expression, that checking anything against it takes for ever; and an honest regular expression may take for

@@ -1,4 +1,4 @@
-"""The worker's side of workers.py: does one job after the other, each within its limits.
+"""The worker process of the sandbox: runs one job after another, each within its limits.
 
 It is run as a program, by its path and without the environment's settings for Python, so it imports only the
 standard library until a job names more. Messages are JSON, with their length in 8 bytes before them. A job

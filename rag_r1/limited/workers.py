@@ -1,4 +1,4 @@
-"""A pool of worker processes that do jobs on hostile data within limits; see the top of the package.
+"""A pool of sandbox workers that run jobs on hostile data within limits.
 
     workers = Workers()
     workers.call("rag_r1.limited.pages:read", [path], Limits(cpu_s=10, memory=1 << 30))

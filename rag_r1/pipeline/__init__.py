@@ -1,4 +1,4 @@
-"""Work in steps, each a command or a training, that can be killed at any time and goes on.
+"""Resumable work in steps, each a command or a training.
 
 lock.py keeps two processes out of one folder, processes.py starts commands and ends what a killed start has
 left behind, folder.py skips, resumes and refuses steps by their markers. `rag-r1 pipeline` and

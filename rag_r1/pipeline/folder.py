@@ -1,4 +1,4 @@
-"""The folder of a pipeline: what is finished is not made again, what was begun goes on, nothing is mixed up.
+"""The folder of a pipeline: records finished steps, and resumes unfinished ones.
 
 Each step works in a folder of its own, OUT/<step> (a name may be a path, `round1/agent`), with two markers:
 

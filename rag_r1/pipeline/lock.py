@@ -1,4 +1,4 @@
-"""The lock of a folder: one process at a time works in it.
+"""A folder lock: one process at a time works in a folder.
 
 It is an flock on a file, which the system releases when the last process ends that has it open, however it
 ends. `inherited` decides who that is: with it, the children of the holder have it too, so that a training

@@ -1,4 +1,4 @@
-"""Processes that a pipeline starts, and their end: also of those that a killed pipeline has left behind.
+"""Starts and stops the processes of a pipeline, including leftovers of a killed one.
 
 A command may share the terminal and the lock of the process that starts it (`run_here`), or run in a session
 of its own (`run_to_end`), which is ended whole when the pipeline is interrupted (Ctrl-C, SIGTERM) or fails.

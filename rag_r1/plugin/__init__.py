@@ -1,4 +1,4 @@
-"""What veRL loads: the registration of RAG-R1's parts.
+"""The veRL plugin: registers RAG-R1's parts in every process of a run.
 
 veRL loads this module through the entry point group ``verl.plugins`` at the end of ``import verl``, in every
 process of a run (driver, trainer, agent-loop and reward workers, training workers, vLLM's engine). Nothing

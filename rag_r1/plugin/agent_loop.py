@@ -1,4 +1,4 @@
-"""veRL's agent loop `search_agent`: the agent core behind veRL's interface.
+"""veRL's agent loop `search_agent`: runs the agent core behind veRL's interface.
 
 veRL creates one SearchAgentLoop for each trajectory and awaits `run`. The loop turns the row into prompt
 tokens, runs an `Episode` with veRL's own generation client, and returns the ledger's rows. The trajectories

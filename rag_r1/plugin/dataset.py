@@ -1,4 +1,4 @@
-"""veRL's data set of parquet rows, without the rows that have no prompt.
+"""veRL's data set of parquet rows, without rows that lack a prompt.
 
 veRL's own data set ends a run in the middle of an epoch at a row whose `prompt` is null (rl_dataset.py,
 `__getitem__`); one such row among ninety thousand should not cost a whole run. `data.custom_cls` is veRL's

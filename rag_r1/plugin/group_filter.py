@@ -1,4 +1,4 @@
-"""DAPO's dynamic sampling in veRL's replay buffers: groups without a learning signal are replaced (arXiv
+"""DAPO's dynamic sampling in veRL's replay buffers: replaces groups without a learning signal (arXiv
 2503.14476).
 
 If all trajectories of a group have the same reward, the group has no advantage. With

@@ -1,4 +1,4 @@
-"""The rows of a validation under probes: each question once more, with the probe's name in a column.
+"""Adds the rows of probes to a validation: each question once more, with the probe in a column.
 
 veRL reports a validation by data source and passes all columns of a row to the agent loop. So the data set
 (dataset.py) appends a copy of its rows for each probe of `rag_r1.probes`, with

@@ -1,4 +1,4 @@
-"""veRL's replay buffers, without masked trajectories and with the search metrics of every training batch.
+"""veRL's replay buffers, with masked trajectories removed and search metrics added.
 
 The sampler is named in veRL's configuration (`trainer.v1.sampler.custom_sampler`). veRL gets each training
 batch from it and adds the metrics that it returns to those of the step. The sampler does four things.

@@ -1,4 +1,4 @@
-"""veRL's trainers with mini-batches of whole trajectories: `trainer.v1.trainer_mode=sessions_<veRL's mode>`.
+"""veRL's trainers with mini-batches of whole sessions: `trainer.v1.trainer_mode=sessions_<veRL's mode>`.
 
 They are for protocols that rewrite their context, whose trajectories have several rows (sessions.py describes
 how veRL treats these, and where). The trainers are veRL's own; overridden are only the layout of a batch

@@ -1,4 +1,4 @@
-"""Sessions: keep the rows of a trajectory together on their way to the optimiser. Functions of keys only.
+"""Groups the rows of a trajectory into a session on their way to the optimiser. Functions of keys only.
 
 A trajectory whose context is rewritten (memory, summary, folding) is trained as several rows. veRL names them
 `<prompt>_<session>_<row>` (agent_loop_tq.py, `_agent_loop_postprocess`) and mostly counts rows. A

@@ -1,4 +1,4 @@
-"""The data set of veRL's SFT trainer for rows with provenance; `data.custom_cls` names it.
+"""A data set of SFT rows with provenance for veRL's SFT trainer; `data.custom_cls` names it.
 
 veRL's own data set renders each message with the chat template and trains whole assistant messages. Here an
 episode is one assistant message in which turns and observations alternate, so that mask would train document

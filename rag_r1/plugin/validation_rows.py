@@ -1,4 +1,4 @@
-"""Leaves masked trajectories out of a validation's means, and reports how many there were.
+"""Excludes masked trajectories from validation means, and reports how many there were.
 
 veRL averages the scores of all trajectories of a validation. The score of a masked trajectory
 (rag_r1.failures.mask) is unknown and recorded as 0, so an outage of the search engine would look like a worse

@@ -1,4 +1,4 @@
-"""The critic's model with the attention that its configuration asks for.
+"""The critic's model, loaded with the attention implementation that its configuration names.
 
 veRL loads a value model with ``attn_implementation="flash_attention_2"``, whatever ``override_config`` says
 (verl/utils/model.py, `load_valuehead_model`), so PPO cannot run where flash-attn is not installed: on a CPU,

@@ -1,4 +1,4 @@
-"""Preflight of LoRA adapters: they reach the engine, and are not rounded away on the way.
+"""Checks LoRA adapters: they reach the engine, and are not rounded away.
 
 veRL sends adapters to vLLM in one of two ways (`actor_rollout_ref.model.lora.merge`;
 workers/engine/fsdp/transformer_impl.py, `get_per_tensor_param`). Unmerged, vLLM gets the adapters themselves,

@@ -1,5 +1,4 @@
-"""Preflight of the machines: batches that divide over the GPUs, engines that work, a retriever that all nodes
-reach.
+"""Checks the machines: batch sizes, engines, and a retriever that all nodes can reach.
 
 Without these checks most of this shows only after a whole rollout, or never: veRL asserts that an update
 divides by the data-parallel size when it makes the update (engine_workers.py, `train_mini_batch`), and if

@@ -1,4 +1,4 @@
-"""Preflight of the data: rows and prompts of every file, and the number of steps that they give."""
+"""Checks the data: the rows and prompts of every file, and the number of steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory a training takes, calculated from its configuration and the shape of its model.
+"""Estimates the memory of a training from its configuration and the shape of its model.
 
 Everything is an estimate. GB are 10^9 bytes, P the number of parameters, b the bytes of `model_dtype` (4 for
 veRL's default fp32, 2 for bf16), g the GPUs that share a model. A GPU alternates between training and

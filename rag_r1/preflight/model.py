@@ -1,5 +1,4 @@
-"""Preflight of the model: it is there and not quantised; its tokenizer loads and keeps every tag visible; its
-chat template can be used for turns, if the protocol wants that."""
+"""Checks the model: weights, tokenizer, tags and chat template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preflight of parquet rows: finds faults in them before a run.
+"""Checks the rows of a parquet file.
 
 Each row is checked once; rag_r1/rows.py reads rows in batches, so the size of a file does not matter.
 `column_problems` reads the schema only; `scan` counts rows, names the faulty ones, and keeps the longest

@@ -1,4 +1,4 @@
-"""Preflight of the probes of a validation (`rag_r1.probes`): that they are played, and that they can be.
+"""Checks the probes of a validation (`rag_r1.probes`).
 
 Which probes there are, and that those which show passages have a file of them, is checked with the other keys
 of the block (rag_r1/config.py); here the file and the rows of the validation are read.

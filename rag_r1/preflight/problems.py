@@ -1,4 +1,4 @@
-"""What checks return: problems (place, fault, remedy) and notes; and helpers that read a configuration."""
+"""The problems and notes that checks report, and helpers that read a configuration."""
 
 from __future__ import annotations
 

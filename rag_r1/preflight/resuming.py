@@ -1,4 +1,4 @@
-"""Preflight of a training that will resume: its learning rates are those of the checkpoint.
+"""Checks a resumed training: its learning rates must be those of the checkpoint.
 
 When veRL 0.9.1 resumes it restores optimizers and schedulers (utils/checkpoint/fsdp_checkpoint_manager.py,
 `load_checkpoint`). The rates with which a scheduler was created, `base_lrs`, are part of its state, so a rate

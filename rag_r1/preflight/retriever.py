@@ -1,5 +1,4 @@
-"""Preflight of the retrieval server: it answers, it finds something, and it has the separator of
-`agentic_input`.
+"""Checks the retrieval server: it answers, finds passages, and has the separator of `agentic_input`.
 
 The request is the same as the retrieval client's, with the token from the environment variable
 `RETRIEVAL_TOKEN` if it is set. The token must not appear elsewhere, so no message contains the request.

@@ -1,4 +1,4 @@
-"""Preflight of the retrieval server's limits: what the agent loops may ask at once, and for how long, fits.
+"""Checks that the agent loops stay within the retrieval server's limits.
 
 Our server tells its limits in `GET /health` (`limits`: max_queue, deadline_s, max_queries, max_topk). Beyond
 them it refuses, and the client tries again; if that happens often enough a search fails, and its trajectory

@@ -1,4 +1,4 @@
-"""Preflight of the sampler: that it fits veRL's trainer mode, and that group filtering (DAPO) works."""
+"""Checks the sampler: it fits veRL's trainer mode, and group filtering (DAPO) works."""
 
 from __future__ import annotations
 

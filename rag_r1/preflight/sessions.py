@@ -1,4 +1,4 @@
-"""Preflight of protocols that rewrite their context: refuses settings that count a trajectory twice or more.
+"""Checks protocols that rewrite their context: no setting may count a trajectory twice.
 
 A trajectory whose context is rewritten is trained as several rows. Its vote in the group, the weight of its
 tokens in the losses and the number of updates must be those of one row (rag_r1/plugin/sessions.py describes

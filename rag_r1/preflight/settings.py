@@ -1,4 +1,4 @@
-"""Preflight of the settings: missing keys, our own block, veRL's validation, and lengths."""
+"""Checks the settings: missing keys, our own block, veRL's validation, and lengths."""
 
 from __future__ import annotations
 

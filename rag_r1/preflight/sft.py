@@ -1,4 +1,4 @@
-"""Preflight of supervised fine-tuning with veRL's SFT trainer: what can be checked before it starts.
+"""Checks a supervised fine-tuning with veRL's SFT trainer before it starts.
 
 veRL's SFT trainer checks little itself: a row that is too long ends the run when it is drawn, a validation
 set smaller than a batch gives the loss NaN, and more steps than the epochs have end without a checkpoint.

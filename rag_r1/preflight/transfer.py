@@ -1,4 +1,4 @@
-"""Preflight of the weights' way to the engine: the largest tensor fits into a bucket.
+"""Checks the weight transfer to the engine: the largest tensor must fit into a bucket.
 
 veRL 0.9.1 sends weights to vLLM in buckets of a fixed size, in the dtype in which they are trained
 (workers/rollout/vllm_rollout/bucketed_weight_transfer.py, `async_send_weights`). A tensor that is larger than

@@ -1,4 +1,4 @@
-"""Actions: the typed results of parsing one generated turn, and the results of its calls.
+"""The actions that a generated turn is parsed into, and the results of its calls.
 
 A turn is one action. `Search` and `Calls` call tools: `calls` lists the calls, each with a tool's name and
 its arguments. `Search` is the built-in one, for the tool `search`; a turn that calls nothing else is a

@@ -1,4 +1,4 @@
-"""The blocks of a protocol: who writes what between which tags, and what it means.
+"""The blocks of a protocol: their tags, their roles and who writes them.
 
 A block has a role, which determines what happens when the block is closed:
 

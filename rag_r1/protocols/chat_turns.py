@@ -1,4 +1,4 @@
-"""What a model's own chat template writes between two turns of the policy, derived from the template itself.
+"""The text that a model's chat template writes between turns, derived from the template itself.
 
 In a protocol with `turns: chat` every turn of the policy is a message of the role `assistant`, and every
 result of a call a message of the role `tool`. Between two turns the template writes the end of the policy's

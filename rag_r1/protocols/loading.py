@@ -1,4 +1,4 @@
-"""Loads a protocol from its YAML file and checks it: every message names the file and the key.
+"""Loads a protocol from its YAML file and validates it.
 
 A file with `extends: NAME` (a shipped protocol, or the path of a YAML file, relative to its own folder) is
 that protocol with its own keys on top; mappings are merged key by key, and a key set to null counts as

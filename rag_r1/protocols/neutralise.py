@@ -1,4 +1,4 @@
-"""Neutralises text that is data: nothing in it can act as a tag or as a token that controls a model.
+"""Neutralises text that is data, so that it cannot act as a tag or as a control token.
 
 Documents and questions come from anywhere. A string in a tokenizer's added vocabulary becomes one token
 wherever it occurs, even in the middle of a document: the end of a turn, the beginning of a tool's answer. So

@@ -1,4 +1,4 @@
-"""Agentic-R: a retriever that is trained on what helps the agent.
+"""Agentic-R: trains a retriever on what helps the agent.
 
 `rag-r1 retriever data` makes the training data (data.py tells how, step by step), `rag-r1 retriever select`
 selects again from recorded scores, and `rag-r1 retriever train` trains on them (training.py). Source:

@@ -1,4 +1,4 @@
-"""The candidates of each search: the best passages of the current retriever (Agentic-R's step 2).
+"""Collects the candidates of each search: the current retriever's best passages (Agentic-R's step 2).
 
 Each query is sent as the agent sends it (rag_r1/retriever_query.py), through the same guard, but with more
 passages asked for. A passage is named by the corpus's own id; a search that returns passages without one

@@ -1,4 +1,4 @@
-"""`rag-r1 retriever`: what makes a retriever for the agent, as subcommands of their own."""
+"""`rag-r1 retriever`: the subcommands that make a retriever for the agent."""
 
 from __future__ import annotations
 

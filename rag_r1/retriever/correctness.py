@@ -1,4 +1,4 @@
-"""Global answer correctness (GAC): is the agent's final answer right if a search finds one passage alone?
+"""Scores global answer correctness (GAC): is the final answer right if a search finds one passage alone?
 
 For each candidate of each round the episode is played up to the search, which then finds this candidate and
 nothing else; the other searches of its turn keep what they found. The agent goes on from there with its own

@@ -1,4 +1,4 @@
-"""`rag-r1 retriever data`: training data for a retriever, from what helps the agent (Agentic-R).
+"""`rag-r1 retriever data`: makes training data for a retriever from the agent's searches (Agentic-R).
 
     trajectories   the agent plays the questions, greedily: an evaluation             trajectories/
     candidates     the best passages of the current retriever for each search         candidates.jsonl

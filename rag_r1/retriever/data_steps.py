@@ -1,4 +1,4 @@
-"""The steps of `rag-r1 retriever data` (data.py), each of which goes on where it was interrupted.
+"""The steps of `rag-r1 retriever data`, each resumable.
 
 A step that has an end is marked when nothing of it is left to do: the trajectories by
 `steps/trajectories.json`, the continuations by `steps/correctness.json`, with the settings and the input that

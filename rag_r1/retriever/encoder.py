@@ -1,4 +1,4 @@
-"""The model of a retriever: opened for training with its settings, and saved for an index to be built."""
+"""Opens an encoder for training, and saves it with its settings."""
 
 from __future__ import annotations
 

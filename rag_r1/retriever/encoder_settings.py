@@ -1,4 +1,4 @@
-"""How a retriever is used: pooling, prefixes, separator, length. One file says so for training and service.
+"""The settings of an encoder, in one file for training and service: pooling, prefixes, separator, length.
 
 The file `retriever.json` lies in the folder of a trained model. The retrieval server's build reads it
 (retrieval_server/encode/model_folder.py), so that an index gets the settings of the training without flags,

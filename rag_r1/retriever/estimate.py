@@ -1,4 +1,4 @@
-"""What the scoring of candidates will cost, before it begins.
+"""Estimates the cost of scoring candidates before it begins.
 
 The numbers of continuations and of the judge's requests are exact, except for what is played or asked again
 after a failure. Tokens are estimated: a continuation is taken to go on as the agent itself went on from that

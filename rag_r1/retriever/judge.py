@@ -1,4 +1,4 @@
-"""A judge that replies with a JSON list: strictly read, and asked again if the list is not what it should be.
+"""A judge that replies with a JSON list, which is validated and requested again if it is wrong.
 
 The judge is any OpenAI-compatible chat endpoint (evaluation/judge.py has its arguments). The texts that it
 judges are data: they are sent as JSON, apart from the instructions. Its reply must be the list alone, with or

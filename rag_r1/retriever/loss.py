@@ -1,4 +1,4 @@
-"""The loss of a retriever: InfoNCE over hard and in-batch negatives, without known positives among them.
+"""The retriever's loss: InfoNCE over hard and in-batch negatives, without known positives.
 
 For a query q with its positive passage p, and D the passages of all rows of the batch on all devices,
 

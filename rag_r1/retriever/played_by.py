@@ -1,4 +1,4 @@
-"""Was a finished run played by the agent whose searches are to be scored? Its card says so.
+"""Checks that a run was produced by the configured agent.
 
 The prefix of a trajectory is played back and the agent goes on from there, so another model, another budget
 or another protocol would score continuations that this agent never has.

@@ -1,4 +1,4 @@
-"""The files that the steps write, one JSON object a line, and how they are read.
+"""The JSONL records of the steps, and how they are read.
 
     candidates.jsonl    RoundsRecord        a trajectory: its searches, each with the retriever's candidates
     passages.jsonl      PassageRecord       the text of all candidates, as in a corpus

@@ -1,4 +1,4 @@
-"""Local relevance (LR): how well does a candidate serve the query, from 0 to 100?
+"""Scores local relevance (LR): how well a candidate serves the query, from 0 to 100.
 
 A judge (judge.py) scores ten passages at a time. What serves a query of a longer search is not always plain,
 so first the judge says for each query of a trajectory what it should have found, given the accepted answers

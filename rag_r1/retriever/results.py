@@ -1,4 +1,4 @@
-"""What a step has found out, kept so that a kill loses nothing: `STEP/journal/results.ndjson`.
+"""An append-only journal of a step's results, which survives kills: `STEP/journal/results.ndjson`.
 
 A step works in a run's folder of its own (evaluation/run_folder.py: settings, lock, taped answers) and
 appends the result of each piece of work as soon as it is there. A result belongs to a key, such as a round,

@@ -1,4 +1,4 @@
-"""Recorded scores as rounds, ready for the selection.
+"""Reads recorded scores as rounds of scored candidates.
 
 The files are those of `rag-r1 retriever data`, or of the published pipeline (records.py). With a file of
 candidates its order holds, of rounds and of candidates; without one, that of the correctness records, which

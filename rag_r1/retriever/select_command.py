@@ -1,4 +1,4 @@
-"""`rag-r1 retriever select`: training rows from recorded scores, by another rule or of another pipeline."""
+"""`rag-r1 retriever select`: selects training rows from recorded scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rag-r1 retriever train`: trains a retriever on the rows of `rag-r1 retriever data` (training.py)."""
+"""`rag-r1 retriever train`: trains a retriever on the rows of `rag-r1 retriever data`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of `rag-r1 retriever train`, and the recipes that give them: YAML with their names as keys.
+"""The options of `rag-r1 retriever train`, from flags and from recipes.
 
     # the recipe agentic_r/retriever_gpu
     model: intfloat/e5-base-v2

@@ -1,4 +1,4 @@
-"""Trains a retriever with sentence-transformers, so that it can be killed at any time and goes on.
+"""Trains a retriever with sentence-transformers, and resumes after a kill.
 
     OUT/journal/        the settings, and the lock: a start with other settings or other data is refused
     OUT/checkpoints/    the trainer's; the newest one that is whole is where a new start goes on

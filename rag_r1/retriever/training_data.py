@@ -1,4 +1,4 @@
-"""The training rows with their texts: what the encoder reads, and what the loss knows of it.
+"""The data set of a retriever's training: rows with the texts of their queries and passages.
 
 Rows name passages by the corpus's ids. The corpus is read once, and of it only the passages that rows name
 are kept, each once; a row holds their numbers. The collator puts the texts in when a batch is made.

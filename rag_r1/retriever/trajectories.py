@@ -1,4 +1,4 @@
-"""The agent's trajectories, as `rag-r1 eval` leaves them, cut into rounds.
+"""Reads the agent's trajectories from a finished run and splits them into rounds.
 
 A round is one search: the query, and the turns before it, with which the episode can go on from here
 (rag_r1/agent/replay.py). A turn may hold several searches; each is a round, and the others of its turn keep

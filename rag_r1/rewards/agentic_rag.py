@@ -1,4 +1,4 @@
-"""Agentic RAG-R1's rewards for the format.
+"""Agentic RAG-R1's format rewards.
 
 `agentic_rag_format` is that of its released code (src/models/reward.py, `format_reward`): 0.2 for each of the
 tags that open and close a thought, a backtrack and a summary, if it occurs; 0.2 for each search up to three,

@@ -1,4 +1,4 @@
-"""The term `choice`: is the answer to a question of multiple choice the right option?
+"""The term `choice`: scores the answer to a multiple-choice question.
 
 Gold answers are the text of the right option, its letter, and both, as data_process/sources/exams.py writes
 them. Exact match alone is wrong about letters: it is too strict (`option B`), and its normaliser removes an

@@ -1,4 +1,4 @@
-"""The value that a term gives to a trajectory, and each turn's part of it.
+"""Credit: the value that a term gives to a trajectory, and each turn's share of it.
 
 A term returns one number, or one number for each turn. Both are read here into a `Credit`, the value of the
 trajectory and the values of its turns, with one invariant: **the turns sum to the value**, exactly

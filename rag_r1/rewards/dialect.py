@@ -1,4 +1,4 @@
-"""The protocol whose tags a term uses: the run's own, or the shipped one that a trajectory names."""
+"""Finds the protocol whose tags a term uses: the run's own, or the one that a trajectory names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a judge has replied, by request: in memory and, if a path is given, in a file that outlives the run.
+"""A cache of a judge's replies, in memory or in a file that outlives the run.
 
 The file has one JSON object a line, `{"request": sha256 of the request, "reply": "correct"}`, and is only
 appended to: each line in one write with O_APPEND, so that several processes can share the file. Whoever does

@@ -1,4 +1,4 @@
-"""The options of a judged term: where the judge is, and what it may cost.
+"""The options of a judged term: the judge's endpoint, limits and cache.
 
 They are checked when the run starts. The key is read from the environment when the judge is first asked;
 messages show neither it nor an option in which it may have been written by mistake.

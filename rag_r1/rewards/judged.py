@@ -1,4 +1,4 @@
-"""Terms for which a language model is the judge: `judged_accuracy`, `context_relevance`, `query_relevance`.
+"""Reward terms with a language model as judge: accuracy, context relevance and query relevance.
 
 The first two are rewards of Agentic RAG-R1 (github.com/jiangxinke/Agentic-RAG-R1), where an answer that the
 judge accepts counts 3.0 and the relevance of what was found 2.0; the third is that of its branch `verl_dev`

@@ -1,4 +1,4 @@
-"""Calls one term: a plain function is called, an async one is awaited with a time limit.
+"""Calls one reward term, with a time limit if it is async.
 
 The result is read into a Credit (credit.py). There is no Credit, and the term is left out of the sample, if
 the term could not judge:

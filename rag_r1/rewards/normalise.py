@@ -1,4 +1,4 @@
-"""Normalisers, for rewards and for evaluation (`rag_r1.rows.as_golds` reads gold answers).
+"""Answer normalisers, for rewards and for evaluation.
 
 `squad`, the default, is SQuAD's, as Search-R1 and RAG-R1 use it: lower case, ASCII punctuation removed, the
 articles a / an / the removed, white space folded. `r1_searcher` is that of R1-Searcher's reward servers and

@@ -1,5 +1,4 @@
-"""Where something stands in the policy's text: spans of `trajectory.generated_text`, and the parts of a value
-that are about them (token_credit.py)."""
+"""Character spans of the policy's text, and the values that belong to them."""
 
 from __future__ import annotations
 

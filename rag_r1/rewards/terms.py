@@ -1,5 +1,4 @@
-"""The shipped terms on the final answer: `em`, `f1`, `cover_em`, `each_answer`; and on how it was found:
-`searched`, `turn_cost`, `repeat_cost`.
+"""The shipped terms on the final answer, and on how it was found.
 
 They read `trajectory.answer`, which the agent core takes from an answer turn of the policy itself, so neither
 a prompt's example nor an `<answer>` inside a document can earn anything. `normaliser` sets how answers are

@@ -1,4 +1,4 @@
-"""Each token's part of a reward: what the terms gave, spread over the tokens that it is about.
+"""Distributes the credit of a reward over the tokens that it is about.
 
 `token_scores` returns a number for every token that the policy wrote. **They sum to the score** (up to the
 rounding of floats), whatever the terms and however the text is cut into tokens, as the scores of the turns do

@@ -1,4 +1,4 @@
-"""The HTTP app: OpenAI's chat API, the seed's `/chat/`, the page, health and metrics.
+"""The HTTP app of the chat: OpenAI's API, `/chat/`, the page, health and metrics.
 
     POST /v1/chat/completions   a question with its conversation; an answer, or a stream of events (wire.py)
     GET  /v1/models             the one model

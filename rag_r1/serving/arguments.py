@@ -1,4 +1,4 @@
-"""The arguments of `rag-r1 serve` and `rag-r1 chat`, and those of `rag-r1 eval` that they stand for."""
+"""The command-line options of `rag-r1 serve` and `rag-r1 chat`."""
 
 from __future__ import annotations
 

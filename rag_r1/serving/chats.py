@@ -1,4 +1,4 @@
-"""Chats under way: each is a task that waits for its seat, plays its episode and passes on what is shown.
+"""Chat sessions: each is a task that waits for admission, runs its episode and streams its events.
 
 The task belongs to its request: it is cancelled when the client has gone, which cancels the episode and with
 it the requests to the model, and when it ends, however it ends, its seat is free.

@@ -1,4 +1,4 @@
-"""A client of the chat API that passes on what a stream shows, as it arrives.
+"""A client of the chat API that yields a stream's events as they arrive.
 
 The server's texts come from documents and models, so nothing here trusts them: lines and their number are
 limited while they arrive, nothing is decompressed, and what is not of the API's shape is an error.

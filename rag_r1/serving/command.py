@@ -1,4 +1,4 @@
-"""`rag-r1 serve`: starts what a chat needs (places.py), then the HTTP server (http_server.py) until a signal.
+"""`rag-r1 serve`: launches the agent and the HTTP server, until a signal.
 
     rag-r1 serve --demo
     rag-r1 serve --model outputs/rag-r1/ppo-mq --retriever-url http://127.0.0.1:8000

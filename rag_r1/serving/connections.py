@@ -1,4 +1,4 @@
-"""How the servers of this package listen, and what a connection costs that never becomes a request.
+"""Closes idle connections that never send a request.
 
 uvicorn waits for a request's headers as long as the client likes. So each connection is looked at every
 `CHECK_S` seconds, and closed if no request of it is being answered and none has been since the last look:

@@ -1,4 +1,4 @@
-"""What is asked: the question of a chat request, and the conversation before it.
+"""Reads a chat request: its question and the conversation before it.
 
 A policy was trained on one question in its protocol's prompt, so a follow-up question is asked in the same
 form: the earlier questions and answers stand before the question, in its place of the prompt. The first

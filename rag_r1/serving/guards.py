@@ -1,4 +1,4 @@
-"""What every request passes before it is read, and the headers that every answer gets.
+"""Request checks (Host, Origin, token, size) and the security headers of every response.
 
 Every page that is open in the user's browser can reach a server on 127.0.0.1. A page is kept out in three
 ways: `Host` must be a name of this server, since a page's own name may be made to resolve to this machine

@@ -1,4 +1,4 @@
-"""The HTTP server of a chat: uvicorn around app.py, from a bound socket until a signal."""
+"""Runs the chat's HTTP server, uvicorn, from a bound socket until a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What GET /metrics shows to Prometheus. Each app has a registry of its own."""
+"""The chat server's Prometheus metrics, `GET /metrics`. Each app has a registry of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a chat needs, started for it: a search, a model, and what the page tells about both.
+"""Starts the search and model servers that a chat needs.
 
     --demo          the demo's policy and world (rag_r1/demo/chat.py)
     --documents     an index of a folder of the user's own, and a retrieval server for it

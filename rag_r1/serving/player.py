@@ -1,4 +1,4 @@
-"""The agent behind the server: plays each question as `rag-r1 eval` does, over one endpoint.
+"""The chat agent: runs an episode for each question, over one endpoint.
 
 Everything comes from the arguments of `rag-r1 eval` (EvalArguments): the agent with the limits and the search
 of a validation, the engine, the sampling. Greedy, an episode has the tokens that it has in an evaluation.

@@ -1,4 +1,4 @@
-"""How many chats run at a time, how many wait, and when the next one is refused.
+"""Admission control: how many chats run, how many wait, and when the next one is refused.
 
 A chat enters, waits for its seat in the order of entering, and leaves: when it has ended, when its client has
 gone, or when it fails. At most `running` chats have a seat and at most `waiting` wait for one; the next is

@@ -1,5 +1,4 @@
-"""What a client sees of an episode: its events (rag_r1/agent/events.py) as reasoning, searches, passages and
-citations.
+"""Turns the events of an episode into stream events: reasoning, searches, passages and citations.
 
     reasoning   what the policy writes in a turn, without tags, calls and the answer, in pieces as it grows
     searching   {turn, calls: [{tool, arguments}]}

@@ -1,4 +1,4 @@
-"""`rag-r1 chat`: the chat in a terminal, with a running server or one of its own.
+"""`rag-r1 chat`: a chat in the terminal, with a running server or its own.
 
     rag-r1 chat --demo
     rag-r1 chat --url http://127.0.0.1:8080

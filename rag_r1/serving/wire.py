@@ -1,4 +1,4 @@
-"""The chat API's messages: OpenAI's, and in the key `rag_r1` what they have no place for.
+"""The wire format of the chat API: OpenAI's messages, with our additions under `rag_r1`.
 
 A request is read as OpenAI's. `temperature` (0 unless it is given: greedy, as in an evaluation) and `seed`
 are used. What cannot be done (several choices, tools of the client) is refused; other keys that a client may

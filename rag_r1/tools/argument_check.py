@@ -1,4 +1,4 @@
-"""Checks a call's arguments against a tool's JSON schema, in bounded time.
+"""Validates a call's arguments against a tool's JSON schema, in bounded time.
 
 A schema that is copied from a server, and arguments that a policy writes, are both foreign. Where a schema is
 a small tree of plain keywords and the arguments are small, checking takes milliseconds and is done here.

@@ -1,4 +1,4 @@
-"""The tool `calculator`: arithmetic, without running what the policy wrote.
+"""The tool `calculator`: evaluates arithmetic without running code.
 
 An expression is parsed into Python's syntax tree, and the tree is walked; only numbers, the operators and the
 functions below are known. Numbers and powers are bounded, so that no expression takes long: a result is a

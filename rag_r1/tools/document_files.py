@@ -1,4 +1,4 @@
-"""The text of a document's file, in sections: plain text, Markdown, HTML and PDF.
+"""Reads documents as sections of text: plain text, Markdown, HTML and PDF.
 
 The name's ending gives the format. A section is what a passage should not cross: a page of a PDF, the text
 under a heading of a Markdown or HTML file, or a whole plain text. What a file holds is data: of a page,

@@ -1,4 +1,4 @@
-"""A folder of documents as a corpus of passages that can be indexed.
+"""Converts a folder of documents into a corpus of passages.
 
 `index_folder` reads every text, Markdown, HTML and PDF file of a folder and its subfolders
 (document_files.py) and writes `corpus.jsonl`, a passage of about 100 words a line:

@@ -1,4 +1,4 @@
-"""The entries under `rag_r1.tools`: one tool each, by the name with which the policy calls it.
+"""Reads the entries of `rag_r1.tools`, each of which configures one tool.
 
     rag_r1:
       tools:

@@ -1,4 +1,4 @@
-"""The tool `graph`: what a knowledge graph says about a thing, from an RDF file.
+"""The tool `graph`: looks things up in a knowledge graph, read from an RDF file.
 
     rag_r1:
       tools:

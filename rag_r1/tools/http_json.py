@@ -1,4 +1,4 @@
-"""Requests with JSON answers, for tools that ask a server of another kind than ours.
+"""A JSON client for tools that call foreign servers.
 
 What comes back is hostile data: it is limited in size, not decompressed, and redirects are errors. A tool
 asks once; the guard around all tools repeats what failed (agent/guard.py). Tokens are read from the

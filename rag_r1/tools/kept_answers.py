@@ -1,4 +1,4 @@
-"""The answers that a client has kept, all of one version of the server's index.
+"""A cache of search results that belongs to one version of the server's index.
 
 A server that reloads its index says so in its next answer (`X-Index-Version`). What was kept until then is of
 another index, and is forgotten. Requests that were under way at that moment may bring answers of either; so

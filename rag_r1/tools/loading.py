@@ -1,4 +1,4 @@
-"""Loads what a tool needs once, in a thread, when it is first called.
+"""A lazy value: loaded once, in a thread, when a tool first needs it.
 
 Tools are made at the start of a run and in its preflight, and must not block there. All calls wait for the
 same loading; if it fails, these calls fail, and the next one tries again. A caller that is cancelled does not

@@ -1,4 +1,4 @@
-"""How much an MCP server may send, looked at as bytes before the package mcp makes objects of it.
+"""Limits on what an MCP server may send, checked as bytes before they are parsed.
 
 A message of a few megabytes can hold a million values, for each of which the package makes several objects on
 the event loop. So a message's length, values and nesting are counted first, and so are messages and bytes in

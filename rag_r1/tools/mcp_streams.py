@@ -1,4 +1,4 @@
-"""The streams to an MCP server: its stdin and stdout, or streamable HTTP.
+"""The byte streams to an MCP server, over stdio or streamable HTTP.
 
 They take the place of the package mcp's own, in order that bytes are counted where they arrive, on a server's
 stdout and in its HTTP responses, and that a message is checked before the package makes objects of it

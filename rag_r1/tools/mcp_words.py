@@ -1,4 +1,4 @@
-"""What an MCP server says besides its answers, made fit for a terminal and bounded.
+"""Bounds the stderr and the log messages of MCP servers, and makes them safe to print.
 
 A server writes to stderr what it likes, often text from elsewhere; and of messages that are wrong, the
 package mcp logs parts, with a traceback each. Both reach the terminal, or the log of a training, so both lose

@@ -1,4 +1,4 @@
-"""The tool `page`: opens a page that a search has shown, by its address.
+"""The tool `page`: opens a page by its address.
 
     rag_r1:
       tools:

@@ -1,4 +1,4 @@
-"""How the encoder behind a retrieval server wants its queries, asked once at the server's `/ready`.
+"""Reads the query format of a retrieval server from its `/ready`.
 
 The separator stands in the manifest of the index and nowhere in the configuration of an agent, so that the
 two cannot disagree; and so does what the encoder was trained to read (`query_mode`), which a configuration

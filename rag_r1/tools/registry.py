@@ -1,4 +1,4 @@
-"""The tools that a policy can call, made from the configuration.
+"""Creates the tools and the searcher of a configuration.
 
 **The search engine** is the tool `search`; its options are under `rag_r1.retriever`. It is made by a factory
 that takes these options (all but `tool`) and returns an object with one coroutine, `search(queries) ->

@@ -1,4 +1,4 @@
-"""The keys under `rag_r1.retriever`: where the retrieval server is, how it is asked, and what it is sent."""
+"""The options under `rag_r1.retriever`: the retrieval server's address, limits and query format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tool `sparql`: asks a SPARQL endpoint, such as Wikidata's or a store of your own.
+"""The tool `sparql`: queries a SPARQL endpoint, such as Wikidata's.
 
     rag_r1:
       tools:

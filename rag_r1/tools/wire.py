@@ -1,4 +1,4 @@
-"""The two wire formats of the retrieval client: what a request contains, and how an answer is read.
+"""The two wire formats of the retrieval client: how requests are written and responses are read.
 
     retrieve   POST /retrieve {"queries", "topk", "return_scores"} -> {"result": [[{"document", "score"}]]},
                Search-R1's, RAG-R1's and our own server's

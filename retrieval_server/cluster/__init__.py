@@ -1,1 +1,1 @@
-"""An index on several machines: encoders and shards as Ray Serve deployments."""
+"""Indexes on several machines: encoders and shards as Ray Serve deployments."""

@@ -1,4 +1,4 @@
-"""The hits of all shards, merged into those of the whole index."""
+"""Merges the hits of all shards into those of the whole index."""
 
 from __future__ import annotations
 

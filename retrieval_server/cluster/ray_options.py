@@ -1,4 +1,4 @@
-"""How an index is laid out on a Ray cluster. Imports nothing of Ray's."""
+"""The options of an index on a Ray cluster, without importing Ray. Imports nothing of Ray's."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Texts to vectors: the encoder, its settings and its model folder."""
+"""Encoders: from texts to vectors."""

@@ -1,4 +1,4 @@
-"""Encoders in another form, kept on disk so that each is converted once.
+"""A cache of converted encoders on disk, so that each is converted once.
 
 A conversion is a folder of files with a ``manifest.json`` of their hashes. It is written beside its place and
 renamed, so of two processes that convert at once the first one wins. Before it is used its files are compared

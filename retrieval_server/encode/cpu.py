@@ -1,4 +1,4 @@
-"""How a process that encodes and searches uses the CPU."""
+"""CPU settings of a process that encodes and searches."""
 
 from __future__ import annotations
 

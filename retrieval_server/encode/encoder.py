@@ -1,4 +1,4 @@
-"""A loaded encoder: texts to vectors with a sentence-transformers model, under the manifest's settings.
+"""The encoder: a sentence-transformers model under the manifest's settings, from texts to vectors.
 
 Queries are padded by their own length, in buckets, so that a query's vector does not depend on the other
 queries of its batch, as far as the CPU's products allow: see guarantee.py.

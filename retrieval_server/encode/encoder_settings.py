@@ -1,4 +1,4 @@
-"""How an encoder is to be used: pooling, prefixes, normalisation, separator, length.
+"""Resolves the settings of an encoder: pooling, prefixes, normalisation, separator and length.
 
 Pooling decides whether a model works at all, so it is never guessed. It comes from the folder's
 sentence-transformers configuration, from a known family (``FAMILIES``, which also gives prefixes), or from a

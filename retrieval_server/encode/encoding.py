@@ -1,4 +1,4 @@
-"""Passages to vectors on disk, and back from disk, block by block.
+"""Encodes passages into vector files, block by block, and reads them back.
 
 Passages are encoded in blocks and appended to a file of rows (folder/vector_rows.py), so memory does not grow
 with the corpus and a run that was killed resumes after its last whole block. Blocks have fixed borders: a

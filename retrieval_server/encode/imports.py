@@ -1,4 +1,4 @@
-"""Loading models: one at a time, and the import of their library without Python's garbage collector."""
+"""Imports model libraries: one at a time, and without Python's garbage collector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a process that encodes takes memory from the C library, and gives it back.
+"""Settings of the C library's allocator for a process that encodes.
 
 The encoder allocates and frees other sizes for every batch. By default glibc serves each thread from heaps of
 64 MB, and large blocks from mappings of their own until one of their size has been freed; from then on they

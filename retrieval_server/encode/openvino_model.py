@@ -1,4 +1,4 @@
-"""An encoder's transformer as OpenVINO computes it on a CPU: in float32, bfloat16, or with 8-bit products.
+"""Runs an encoder's transformer with OpenVINO on a CPU, in float32, bfloat16 or 8 bits.
 
 The loaded torch module is traced into OpenVINO's form and compared with the original, and then takes its
 place inside the sentence-transformers model: tokenizer, padding, pooling and prefixes stay what they were.

@@ -1,4 +1,4 @@
-"""What a user can choose about an encoder."""
+"""The options of an encoder."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The queue: requests to batches, batches to a source, answers to requests."""
+"""The engine: queues queries, batches them, and searches them in a source."""

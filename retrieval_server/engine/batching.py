@@ -1,4 +1,4 @@
-"""When to start which batch: the decisions of dynamic batching, without threads, clocks or futures.
+"""Decides when to start which batch, without threads, clocks or futures.
 
 Queries of all connections wait in one queue. A free encoder takes a batch when one is *due*:
 

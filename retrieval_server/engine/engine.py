@@ -1,4 +1,4 @@
-"""Batching across requests: the queries of all requests wait in one queue and are searched together.
+"""The engine: batches the queries of all requests and searches them together.
 
     search() --> cached? --> same query under way? --> JobQueue --> runner: threads, or the event loop
        ^                                            (job_queue.py)  (runners.py)     |

@@ -1,4 +1,4 @@
-"""What goes through the engine: a job for each query, and the batches that jobs form."""
+"""The jobs of the engine, one for each query, and the batches that they form."""
 
 from __future__ import annotations
 

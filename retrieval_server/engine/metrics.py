@@ -1,4 +1,5 @@
-"""What ``GET /metrics`` shows to Prometheus. One registry for each app, so that two apps can share a process.
+"""The Prometheus metrics of the server, `GET /metrics`. One registry for each app, so that two apps can share
+a process.
 
 ``queries`` counts what clients sent, ``batch_size`` what the source was given. Cached, joined and searched
 queries add up to ``queries``, less those that were dropped. Instruments of an index have its name as the

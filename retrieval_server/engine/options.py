@@ -1,4 +1,4 @@
-"""How queries are batched and bounded."""
+"""The options of batching and of the queue's limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long work takes, told from the latest batches.
+"""Predicts latency from recent batches.
 
 ``Retry-After`` is computed from the expected time; whether a request would be answered too late, and so is
 refused, from the time with its usual scatter. The difference matters when the server is overloaded: work that

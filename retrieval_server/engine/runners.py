@@ -1,4 +1,4 @@
-"""Runners take batches from a queue, have a source search them, and deliver them with answers or an error.
+"""Runners take batches from the queue, search them in a source, and deliver the results.
 
 A runner is given two callables, ``next_batch`` and ``deliver``, and knows nothing else of who feeds it. Its
 coroutines, from ``work``, run in the event loop until they are cancelled; every batch that is taken is

@@ -1,1 +1,1 @@
-"""An index on disk: its manifest, its text, the corpus that it is made from, and how it is published."""
+"""The index folder on disk: its manifest, its passages and its publication."""

@@ -1,4 +1,4 @@
-"""Reads a corpus row by row: one file, several, or a folder of them. No file is in memory as a whole.
+"""Reads a corpus row by row from one file, several, or a folder. No file is in memory as a whole.
 
 The file's name gives the format: ``.jsonl`` and ``.tsv`` (each also with ``.gz``) and ``.parquet``; what a
 row is, see corpus_rows.py. The files are read in the order given, those of a folder in the order of their

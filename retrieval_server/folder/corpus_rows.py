@@ -1,4 +1,4 @@
-"""One row of a corpus to a Passage, or the fault in words.
+"""Parses one row of a corpus into a Passage, or names its fault.
 
 A row is ``{"id": ..., "contents": "\\"Title\\"\\ntext"}`` as FlashRAG and Search-R1 write it, or
 ``{"id": ..., "title": ..., "text": ...}``, which becomes the same contents; a ``"url"`` is kept and sent with

@@ -1,4 +1,4 @@
-"""One process at a time: a lock on a file or folder itself, or on a file that is made for it and removed.
+"""Exclusive locks on files and folders, or on a lock file made for them.
 
 The lock belongs to the open descriptor and falls with its process, however that ends. Two machines that share
 a folder over a network exclude each other as far as its file system passes ``flock`` on.

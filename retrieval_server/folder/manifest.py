@@ -1,4 +1,4 @@
-"""``manifest.json``: what an index folder holds, and the checks that refuse a folder whose parts do not fit.
+"""``manifest.json``: the contents of an index folder, and the checks of its parts.
 
 The manifest is written last, and only then does the folder get its final name: a folder without one is not an
 index. The manifest holds everything that changes an embedding (pooling, prefixes, normalisation, length, the

@@ -1,4 +1,4 @@
-"""The text of an index: an uncompressed Arrow file that is memory-mapped, so that 29 M passages cost no heap.
+"""The passages of an index, in a memory-mapped Arrow file that needs no heap.
 
 Row ``i`` of the file is row ``i`` of the search index. The file is a sequence of record batches of a few
 thousand rows; opening it reads the batches' metadata only, and one passage touches one or two pages. Ids are

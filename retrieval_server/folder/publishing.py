@@ -1,4 +1,4 @@
-"""How a folder becomes an index, in one step.
+"""Publishes a finished work folder as an index, in one step.
 
 All work is done in ``OUT.building`` beside the target; the manifest is written last and the folder renamed
 then, so that ``OUT`` is either a finished index or does not exist.

@@ -1,4 +1,4 @@
-"""Vectors on disk, one row after another: in 32 or 16 bits, or in 8 bits with a scale for each row.
+"""The layout of vectors on disk: rows of 32 or 16 bits, or of 8 bits with a scale each.
 
 Row ``i`` belongs to passage ``i``. All rows of a file have the same number of bytes, so that a row is found
 by multiplication, a file can be mapped, and a writer that was killed continues after its last whole row:

@@ -1,4 +1,4 @@
-"""Builds an index folder from a corpus in one process (parts.py: in several, or on several machines).
+"""Builds an index folder from a corpus in one process.
 
 All work is done in ``OUT.building`` beside the target; the manifest is written last and the folder renamed
 then, so that ``OUT`` is either a finished index or does not exist. A build that was killed leaves

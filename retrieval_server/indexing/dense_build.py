@@ -1,4 +1,4 @@
-"""From encoded passages to the dense section of an index: the FAISS file, and its entry in the manifest.
+"""Builds the dense section of an index from encoded passages.
 
 A compressed index (presets.py) has a second file, the rows that its candidates are scored from. The vectors
 are read from these rows from then on, so that what is trained, added and measured is what a server scores

@@ -1,4 +1,4 @@
-"""Ready-made embeddings: vectors that were encoded elsewhere, read from disk a slice at a time.
+"""Reads embeddings that were encoded elsewhere, a slice at a time.
 
 The file's name gives its format:
 

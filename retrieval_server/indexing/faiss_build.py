@@ -1,4 +1,4 @@
-"""Makes a FAISS index of raw vectors, for any factory string that works with inner products.
+"""Builds a FAISS index of raw vectors, for any factory string with inner products.
 
 Quantisers and cell centres are learned from a random sample of bounded size, drawn with a fixed seed, so that
 training takes as long for one million passages as for thirty million. The vectors are then added in blocks.

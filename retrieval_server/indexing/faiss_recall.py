@@ -1,4 +1,4 @@
-"""How much an approximate index loses: recall@k against exact search, at several search settings.
+"""Measures the recall@k of an approximate index against exact search, at several settings.
 
 The queries are the user's, or first sentences of passages drawn at random. Each setting is timed as one
 client sees it: queries one after the other, search only. The fastest setting that finds a share of ``GOOD``

@@ -1,4 +1,4 @@
-"""Makes an index folder from a FAISS file or embeddings that were built elsewhere, and from their corpus.
+"""Imports a FAISS file or embeddings that were built elsewhere, with their corpus, as an index folder.
 
 Search-R1 and FlashRAG publish indexes that are as large as a machine's memory and took days to encode. So a
 FAISS file is linked into the folder, or copied where the file system cannot link, and is only mapped here;

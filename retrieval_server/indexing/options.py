@@ -1,4 +1,4 @@
-"""What to build: the options that every step of a build reads."""
+"""The options of an index build."""
 
 from __future__ import annotations
 

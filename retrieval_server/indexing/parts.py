@@ -1,4 +1,4 @@
-"""A dense index whose passages are encoded in parts, by several processes or on several machines.
+"""Encodes the passages of a dense index in parts, by several processes or machines.
 
 A *part* is a range of rows that is encoded at a time, and can be resumed. (A *shard* is another thing: a
 slice of a finished index, served on a machine of its own.) Three steps share a folder, or copies of it that

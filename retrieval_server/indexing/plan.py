@@ -1,5 +1,4 @@
-"""What a preset will need for this corpus on this machine: memory, disk and time, told before the build
-starts.
+"""Estimates the memory, disk and time that a preset needs, before the build starts.
 
 Bytes are computed: codes, ids and centres as FAISS stores them, rows as folder/vector_rows.py does. Times are
 extrapolated from a few seconds of the same work on this machine: passages of this corpus encoded, a product

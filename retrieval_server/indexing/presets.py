@@ -1,4 +1,4 @@
-"""Indexes by name: what each preset keeps in memory and on disk, for a corpus of a given size.
+"""The presets of an index: what each keeps in memory and on disk.
 
 - ``exact``: every vector in 32 bits in memory, every one compared with the query;
 - ``balanced``: 2 bits a dimension in memory (RaBitQ in cells), 400 candidates, scored from 16-bit rows on

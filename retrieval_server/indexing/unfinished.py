@@ -1,4 +1,4 @@
-"""What an interrupted build leaves for the next one: files of the work folder, each with what it is made of.
+"""The work files of an interrupted build, each with a record of its origin.
 
 ``progress.json`` says of each such file from which corpus, encoder and settings it comes. A build keeps a
 file only if it would make the same, and removes it otherwise.

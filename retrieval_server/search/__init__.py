@@ -1,1 +1,1 @@
-"""The ways to search an index in this process (back ends), and the source that an index folder becomes."""
+"""Search in this process: the back ends, and an index folder as a source."""

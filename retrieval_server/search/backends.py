@@ -1,4 +1,4 @@
-"""The interface of a back end, that is, of one kind of search index.
+"""The interface of a search back end.
 
 A search has two stages, so that a server can run them at the same time for two batches: ``prepare`` turns
 queries into what the index searches for (vectors, word ids), ``find`` searches. A back end answers with row

@@ -1,4 +1,4 @@
-"""BM25 over words, with bm25s: scores are computed when the index is built, and a search adds them up.
+"""BM25 with bm25s: scores are computed when the index is built, and added up by a search.
 
 A text is analysed the same way at build and at search: lower case, runs of letters and digits, English stop
 words dropped, then stemmed (Snowball English) if the manifest says so. A passage that shares no word with the

@@ -1,4 +1,4 @@
-"""Imports bm25s so that it leaves the GPUs alone.
+"""Imports bm25s without letting it use the GPUs.
 
 If JAX is installed, bm25s tries JAX's top-k when it is imported. JAX then reserves three quarters of the
 memory of every GPU that it sees, beside a training or an encoder that needs it, and nothing here uses it:

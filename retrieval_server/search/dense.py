@@ -1,4 +1,4 @@
-"""Dense search: an encoder makes vectors (encode/), FAISS finds the largest inner products.
+"""Dense search: encodes queries and finds the largest inner products with FAISS.
 
 How the index is made: indexing/faiss_build.py. How it is searched: faiss_search.py. A compressed index, which
 has rows to score its candidates from, is mapped unless the options say otherwise, stays on the CPU, and is

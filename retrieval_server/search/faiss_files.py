@@ -1,4 +1,4 @@
-"""FAISS index files: reading their header, opening them in memory or mapped, and writing an exact one.
+"""Reads, opens and writes FAISS index files.
 
 A file's first 37 bytes give its kind, rows, dimension and metric. They are checked before FAISS reads the
 file, since FAISS believes every length in it: so a truncated download, or a file that is no index, is

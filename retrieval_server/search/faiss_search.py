@@ -1,4 +1,4 @@
-"""Searches a FAISS index so that a query's hits depend on the query alone, not on its batch or on topk.
+"""Searches a FAISS index, with hits that depend on the query alone, not on its batch or on topk.
 
 FAISS by itself does not give that. A matrix product rounds differently for each batch size, HNSW searches
 further for a larger topk, and some quantisers treat a batch differently from one query. So FAISS only chooses

@@ -1,4 +1,4 @@
-"""Exact search: every stored vector is compared with every query, the index divided among threads.
+"""Exact search: compares every stored vector with every query, in several threads.
 
 FAISS itself hardly divides a small batch: it compares a single query with all vectors in one thread, and a
 few queries in a matrix product that gains little from a second. So each thread searches a part of the rows,

@@ -1,4 +1,4 @@
-"""Copies a FAISS index to the GPUs, if faiss-gpu is installed and sees any.
+"""Copies a FAISS index to the GPUs, if faiss-gpu finds any.
 
 The GPUs choose candidates; the index in main memory gives their exact scores, so that answers do not depend
 on how a GPU rounds. With several GPUs each holds a part of the rows. FAISS has no HNSW for GPUs.

@@ -1,4 +1,4 @@
-"""Several indexes of one corpus, searched together and merged by reciprocal rank fusion.
+"""Hybrid search: several indexes of one corpus, merged by reciprocal rank fusion.
 
 Each index gives its ``depth`` best passages; a passage's score is the sum of 1 / (k + rank) over the lists
 that contain it (Cormack, Clarke and Büttcher, SIGIR 2009, with their k of 60). Only ranks count, so word

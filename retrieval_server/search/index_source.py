@@ -1,4 +1,4 @@
-"""An opened index folder: queries in, documents out."""
+"""An index folder as a source: queries in, documents out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BM25 with Lucene, for corpora whose bm25s scores would not fit: a compressed index on disk, pruned search.
+"""BM25 with Lucene: a compressed index on disk, for corpora too large for bm25s.
 
 The text is analysed as for bm25s (bm25.py) and passed to Lucene as words separated by spaces, so both find
 the same words; scores differ in that Lucene keeps a passage's length in one byte. Passages are added in row

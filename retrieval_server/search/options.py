@@ -1,4 +1,4 @@
-"""How an index is opened and searched."""
+"""The options of opening and searching an index."""
 
 from __future__ import annotations
 

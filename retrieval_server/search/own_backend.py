@@ -1,4 +1,4 @@
-"""A search of one's own: `--backend my_module:open`.
+"""Loads a custom back end: `--backend my_module:open`.
 
 The function is called with the index folder and its manifest, and returns a ``Backend``; rows that it finds
 become documents of that index. It is named by whoever starts the server, and never by a manifest, so an index

@@ -1,4 +1,4 @@
-"""Reads a mapped index file from end to end in the background, so that searches soon find it in memory.
+"""Prefetches a mapped index file into memory in the background.
 
 A server that maps its index starts in seconds, but its first searches wait for the disk, page by page.
 Reading the file once, in order and in large blocks, brings it into the system's page cache, which all

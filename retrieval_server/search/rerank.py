@@ -1,4 +1,4 @@
-"""Cross-encoder reranking: a model that reads query and passage together reorders the best hits of a search.
+"""Reranks the best hits of a search with a cross-encoder.
 
 A cross-encoder is far slower than an index and far better at the first few ranks, so it scores only the first
 ``depth`` passages of a search; a request gets at most that many. Scores are computed in groups of equal token

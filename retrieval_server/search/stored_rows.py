@@ -1,4 +1,4 @@
-"""The rows that candidates of a compressed index are scored from: a file of vectors that is mapped from disk.
+"""The mapped file of vectors from which candidates of a compressed index are scored.
 
 A search reads some hundreds of rows that lie anywhere in the file. They are announced to the system before
 the first is read, so that on a cold file the disk works on all of them at once instead of on one after

@@ -1,4 +1,4 @@
-"""Threads by the size of a batch, and the OpenMP runtimes that a process has loaded.
+"""The number of threads for each batch size, and the OpenMP runtimes of a process.
 
 A single query may be too little work to divide among many threads; a batch is not. So the encoder can be
 given one number of threads for a query alone and another for a batch, as the search can (flat_search.py).

@@ -1,4 +1,4 @@
-"""The HTTP app around one or several sources of documents: indexes, web search engines.
+"""The HTTP app over one or more sources: indexes or web search engines.
 
 They are loaded in the background after the port is open: ``/health`` answers from the first moment,
 ``/ready`` when all are loaded and warmed up, ``/retrieve`` gives 503 until then. Searches run in the engines'

@@ -1,4 +1,4 @@
-"""Limits on connections, for clients that are not known yet: uvicorn's HTTP protocol, with limits.
+"""uvicorn's HTTP protocol with limits on connections and request heads.
 
 uvicorn passes a request to the app when its headers are complete, and waits for the headers, and for the
 body, as long as the client likes. So it is here, below every middleware and the token check, that

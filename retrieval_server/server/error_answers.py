@@ -1,4 +1,4 @@
-"""Every answer that is not 200: ``{"error": word, "reason": sentence}``, without internal details."""
+"""Error responses: ``{"error": word, "reason": sentence}``, without internal details."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The indexes of one server, each under its name, and how one is replaced while it is served.
+"""The indexes of a server, by name, and their replacement while they are served.
 
 A new index is loaded and warmed up in threads of its own, while the old one answers. Then one assignment in
 the event loop switches: every search that began before ends with the old index, every later one uses the new

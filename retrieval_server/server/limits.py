@@ -1,4 +1,4 @@
-"""What one request and all connections may cost, at most."""
+"""The limits of one request and of all connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The socket on which the server listens, opened before anything is loaded."""
+"""Opens the socket on which the server listens, before anything is loaded."""
 
 from __future__ import annotations
 

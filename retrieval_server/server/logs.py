@@ -1,4 +1,4 @@
-"""The server's log: text for people, or JSON for machines, one object a line.
+"""The formats of the server's log: text, or one JSON object a line.
 
 Each request is one record of the logger ``retrieval_server.requests``: id, route, status, milliseconds,
 number of queries, index. The text of queries is private and left out, unless the operator asks for it.

@@ -1,4 +1,4 @@
-"""ASGI layers around the app, outermost first: metrics and log, the bearer token, the size of a body.
+"""ASGI layers around the app: metrics and log, the bearer token, and the size of a body.
 
 Those of origins.py and shedding.py come between them; app.py has the order.
 """

@@ -1,4 +1,4 @@
-"""Keeps web pages out: every page that is open in the user's browser can reach a server on 127.0.0.1.
+"""Refuses requests of web pages: checks Host, Origin and content type.
 
 There are three ways for a page to send commands; each is refused before a body is read:
 

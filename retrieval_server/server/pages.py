@@ -1,4 +1,4 @@
-"""Whole pages by their address, for clients that open what a search has shown (ASearcher's ``/access``).
+"""Serves whole pages by their address (ASearcher's ``/access``).
 
 The file is JSONL, ``{"url": ..., "contents": ...}`` a line, read once at start: for every line 16 bytes stay
 in memory (hash of the address, offset), so that six million pages take 100 MB. The text stays on disk. If an

@@ -1,4 +1,4 @@
-"""Requests that get an error answer instead of what they ask for."""
+"""The errors that a request can end with, each with a status and a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replacing an index while it is served, by ``POST /reload``.
+"""Reloads an index while it is served, by ``POST /reload``.
 
 That is an order that comes over the network, so ``Reloader`` bounds what it may open: the folder that it
 names, and the folders of a hybrid, must lie under one folder, the root, after all links are followed. An

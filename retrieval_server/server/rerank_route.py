@@ -1,4 +1,4 @@
-"""``POST /rerank``: documents that the client sends, ordered by the server's cross-encoder.
+"""The route ``POST /rerank``: reranks the client's documents with the server's cross-encoder.
 
 There are two forms. Search-R1's takes a list of queries with a list of documents each, as ``/retrieve`` gives
 them, and answers in the form of ``/retrieve``. The other takes one ``query`` and answers as the rerank

@@ -1,4 +1,4 @@
-"""The routes: what a request's body asks for, who answers it, and the shape of the answer.
+"""The routes of the server: from request bodies to response bodies.
 
 Of each wire format there are two routes, with and without the index's name in the path.
 """

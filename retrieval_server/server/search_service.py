@@ -1,4 +1,4 @@
-"""Between a search request and the engine: limits, the deadline, and clients that disconnect."""
+"""The search service between routes and engine: limits, deadlines and disconnected clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that the routes of one server call, made together, loaded together and stopped together."""
+"""The services that the routes of one server call, created, loaded and stopped together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Load shedding: refusing requests without reading them, when there is no time even for that.
+"""Load shedding: refuses requests unread when there is no time to read them.
 
 Outside of the engine a refused request costs about as much as an accepted one: its body is read, parsed and
 checked before the full queue is noticed. At many times a server's capacity, that work alone takes the CPU

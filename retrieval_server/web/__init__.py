@@ -1,4 +1,4 @@
-"""Web search engines behind the same wire format as an index.
+"""Web search engines as sources, behind the same wire format as an index.
 
     WebSource (source.py) --> Tape (tape.py): is the answer recorded?
                           --> WebClient (client.py): send; retry, wait, or give up at once (breaker.py)

@@ -1,4 +1,4 @@
-"""A circuit breaker: when to send no requests to a web engine. It has no clock: time is an argument.
+"""A circuit breaker: decides when to send no requests to a web engine. It has no clock: time is an argument.
 
 Requests are held back for two reasons. *Limited*: the engine said how long to wait (``Retry-After``); all
 requests wait that long, not only the one that was answered so. *Down*: so many requests failed in a row that

@@ -1,4 +1,4 @@
-"""Sends queries to one web engine, with pooled connections, a time-out, retries and a circuit breaker.
+"""A client of one web engine, with pooled connections, time-outs, retries and a circuit breaker.
 
 An attempt ends in one of three ways: with an answer; with a failure that another attempt may overcome (no
 connection, time-out, 429, 5xx), which is retried after a doubling back-off with jitter, or after the time in

@@ -1,4 +1,4 @@
-"""The requests and answers of each web search engine. To add one: a ``WebEngine`` in ``ENGINES``.
+"""The request and response formats of each web search engine. To add one: a ``WebEngine`` in ``ENGINES``.
 
 They follow the documentation at:
 

@@ -1,4 +1,4 @@
-"""What a user can choose about a web search engine."""
+"""The options of web search engines."""
 
 from __future__ import annotations
 

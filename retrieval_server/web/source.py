@@ -1,4 +1,4 @@
-"""A web search engine as a source of documents: from the recording, if there is one, or from the engine."""
+"""A web search engine as a source, live or from a recording."""
 
 from __future__ import annotations
 

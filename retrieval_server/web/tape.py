@@ -1,4 +1,4 @@
-"""Recorded answers of web engines: a recorded run can be replayed free of charge and byte for byte.
+"""Recordings of web engines' answers, which can be replayed byte for byte, free of charge.
 
 A recording is JSONL, one answer per line, appended in one write as soon as it arrives:
 

@@ -1,4 +1,4 @@
-"""Titles and snippets of search engines to plain text: no markup, no entities, one line.
+"""Converts titles and snippets of search engines to plain text on one line.
 
 Only names that are HTML elements count as tags, so that ``List<String>`` and ``a < b`` survive. One pass
 from left to right, so a hostile page can make a snippet ugly but not slow.

@@ -1,4 +1,4 @@
-"""`rag-r1 pipeline`: all of RAG-R1's steps in miniature, from an untrained model to a report.
+"""`rag-r1 pipeline`: every step of RAG-R1 in miniature, from an untrained model to a report.
 
 steps.py says what the steps do, pipeline/folder.py how they are skipped, resumed and refused,
 pipeline/processes.py how everything that was started is ended, evaluation.py and report.py what is measured

@@ -1,4 +1,4 @@
-"""`rag-r1 pipeline`: runs the steps that are not done, and makes the report."""
+"""`rag-r1 pipeline`: runs the unfinished steps and writes the report."""
 
 from __future__ import annotations
 

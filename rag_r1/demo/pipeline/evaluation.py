@@ -1,4 +1,4 @@
-"""All models of a pipeline on the same held-out questions, by the same means.
+"""Evaluates all models of a pipeline on the same held-out questions.
 
 Each plays every question once with greedy decoding, in plain torch (simulate.py): the turn loop of training,
 over an index of the whole corpus in this process, which ranks as the retrieval server does. So the four

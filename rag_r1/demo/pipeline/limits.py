@@ -1,4 +1,4 @@
-"""The limits of an episode, the same in every step of a pipeline, as its commands and trainings take them."""
+"""The episode limits of a pipeline, shared by its commands and trainings."""
 
 from __future__ import annotations
 

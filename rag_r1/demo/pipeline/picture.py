@@ -1,4 +1,4 @@
-"""The picture of a pipeline's report: exact match, both trainings' curves, searches and format."""
+"""Plots a pipeline's report: exact match, training curves, searches and format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The progress bar of the fine-tuning, from the trainer's own log."""
+"""A progress bar for the fine-tuning, read from the trainer's log."""
 
 from __future__ import annotations
 

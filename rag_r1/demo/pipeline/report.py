@@ -1,4 +1,4 @@
-"""The report of a pipeline: what each step added, and which of the paper's claims held in this run.
+"""Writes a pipeline's report: the gain of each step, and which claims of the paper held.
 
     report.json    all figures
     report.md      a table of the models, the claims, and what each step has left

@@ -1,4 +1,4 @@
-"""The steps of the pipeline. Each is a `Step`: its settings, what it builds on, and how it is made.
+"""Defines the steps of the pipeline. Each is a `Step`: its settings, what it builds on, and how it is made.
 
     world              an invented world: its corpus as a BM25 index, training and held-out questions
     base               a policy from random weights, pretrained without a search (pretraining.py)

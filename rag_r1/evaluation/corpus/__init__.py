@@ -1,1 +1,1 @@
-"""The corpus doctor: which questions can be answered from a corpus, and what is missing in it."""
+"""The corpus doctor: finds the questions that a corpus can answer, and what it lacks."""

@@ -1,4 +1,4 @@
-"""Finds the gold answers in texts, all at once.
+"""Matches all gold answers against passages in one pass.
 
 Texts become tokens: lower case, one Unicode form, runs of letters and digits; characters of scripts without
 blanks (Chinese, Japanese, Thai) are tokens of their own; "1,000" is one token, and so are initials ("J. K.",

@@ -1,4 +1,4 @@
-"""`rag-r1 corpus check`: can the answer of each question be found in this corpus?
+"""`rag-r1 corpus check`: checks which questions a corpus can answer.
 
 The steps: read the questions; ask the retrieval server (retrieved.py); scan the corpus once for all ids,
 titles and answers (scan.py); judge (verdict.py); write the report (report.py) and, with --supply, a repaired

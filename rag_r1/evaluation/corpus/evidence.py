@@ -1,4 +1,4 @@
-"""The evidence that a data set names for a question: what it is, and its text where the data set has it.
+"""Reads the evidence that a data set names for a question, and its text where there is one.
 
 It stands in the row or in the row's `metadata`:
 

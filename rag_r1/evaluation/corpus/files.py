@@ -1,4 +1,4 @@
-"""Reads a corpus passage by passage, in the formats that the retrieval server's build reads.
+"""Reads a corpus passage by passage, in the formats that an index build accepts.
 
 `.jsonl` with {"id", "contents"} or {"id", "title", "text"}, `.tsv` with `id<TAB>title   text` (each plain or
 .gz), `.parquet` with the same columns, a folder of such files, or an index folder, whose `passages.arrow`

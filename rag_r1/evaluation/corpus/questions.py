@@ -1,4 +1,4 @@
-"""Reads the questions whose answers are looked for, and the evidence that their data set names (evidence.py).
+"""Reads the questions of a corpus check and their evidence.
 
 The files are veRL's parquet as data_process/ writes it, or a data set's own: JSON, JSON lines, CSV, TSV, or
 parquet with `question` and its answers (data_process/row_files.py, data_process/questions.py). A row that

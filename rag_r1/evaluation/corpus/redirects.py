@@ -1,4 +1,4 @@
-"""Reads a file of redirects: pairs of titles, of which the first leads to the second.
+"""Reads a redirects file: pairs of titles, the first of which leads to the second.
 
 A line is `from<TAB>to` (.tsv) or {"from": ..., "to": ...} (.jsonl), each plain or .gz. A whole Wikipedia has
 more redirects than pages, so they are read one by one, and those of other titles are not kept.

@@ -1,4 +1,4 @@
-"""Writes a repaired corpus: all of its passages, and behind them the missing ones that were supplied.
+"""Writes a repaired corpus: its own passages, followed by the supplied missing ones.
 
 A supplied passage is taken, once, if its id or its title is missing in the corpus. It keeps its id, unless it
 has none or another passage has it: then it becomes `supplied-N`, with an N that the corpus does not have.

@@ -1,4 +1,4 @@
-"""The report of a check: verdicts.jsonl, summary.json, summary.md, shares.png and the lists of ids.
+"""Writes the report of a corpus check: verdicts.jsonl, summaries, a plot and lists of ids.
 
     verdicts.jsonl        a line a question: verdict, reason, every signal
     answerable_ids.json   {source: [id, ...]}: an evaluation reports EM over all and over these questions

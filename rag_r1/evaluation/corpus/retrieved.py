@@ -1,4 +1,4 @@
-"""Asks a retrieval server every question, and notes whether a gold answer stands in its first k passages.
+"""Checks whether a retrieval server finds a gold answer in its top k passages.
 
 One line a question is appended to a file at once, so a run that was killed asks only the others. A question
 whose search failed is not in the file: the next run asks it again.

@@ -1,4 +1,4 @@
-"""One pass over a corpus, in which everything is looked for at once: ids, titles and answers.
+"""Scans a corpus once for all ids, titles and answers.
 
 What is kept grows with what is looked for, not with the corpus: for each id whether it is there, for each
 title how it matched, for each answer in how many passages it stands and in which first. After every

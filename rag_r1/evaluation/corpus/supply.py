@@ -1,6 +1,5 @@
-"""Collects the text of missing pages from the data files themselves: HotpotQA, 2WikiMultihopQA and MuSiQue
-bring the paragraphs of their evidence along. What is written can be given to --supply.
-"""
+"""Collects the text of missing pages from HotpotQA, 2WikiMultihopQA and MuSiQue, whose files carry it. What
+is written can be given to --supply."""
 
 from __future__ import annotations
 

