@@ -39,7 +39,7 @@ from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import demo_protocol, make_world
 from rag_r1.protocols import Document, Protocol, control_tokens
 from rag_r1.records import records_by_step
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 PROTOCOL = "rag_r1_mq"
 TOPK = 3
@@ -131,7 +131,7 @@ async def core(material: Material, turns: int, repeated: float) -> tuple[int, fl
     searches = range(1, turns)
     new = random.Random(0).sample(searches, round(len(searches) * (1 - repeated)))
     prompt = codec.encode("Where?")
-    material.codec.forget()
+    material.codec.clear_cache()
     if repeated:  # first an episode that sees the observations that are to be repeated
         await play(material, turns, codec, prompt, Ready(material.turns(turns), material.documents))
     ready = Ready(material.turns(turns), material.documents, new)
@@ -144,7 +144,7 @@ async def core(material: Material, turns: int, repeated: float) -> tuple[int, fl
 
 async def play(material: Material, turns: int, codec: TimedCodec, prompt: list[int], ready: Ready) -> int:
     """Play one episode and make its row and record; the number of tokens."""
-    episode = Episode(material.protocol, material.budget(turns), ready, searching(ready), codec)
+    episode = Episode(material.protocol, material.budget(turns), ready, search_tools(ready), codec)
     record = await episode.run("id", "Where?", prompt)
     row = episode.ledger.row()
     record.to_dict()

@@ -34,7 +34,7 @@ from typing import Any
 _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
-from rag_r1.retrieval_process import build_index, retrieval_server  # noqa: E402
+from rag_r1.retrieval_process import build_index, retrieval_process  # noqa: E402
 
 #: Name -> flags of build_index.py.
 INDEXES = {
@@ -75,7 +75,7 @@ def played(loop: Loop, name: str, folder: Path, policy_url: str) -> None:
     index, flags = folder / "index", INDEXES[name]
     dense = ("--backend", "dense", "--encoder", str(loop.encoder), "--device", "cpu")
     build_index(loop.data / "corpus.jsonl", index, *dense, *flags)
-    with retrieval_server(index, folder / "server.log", "--device", "cpu") as url:
+    with retrieval_process(index, folder / "server.log", "--device", "cpu") as url:
         evaluate(loop, folder / "run", url, policy_url)
         exact = folder.parent / "exact" / "run"
         queries = queries_of(exact)
@@ -95,11 +95,11 @@ def evaluate(loop: Loop, out: Path, url: str, policy_url: str) -> None:
     from rag_r1.demo.misleading_policy import PROTOCOL
     from rag_r1.evaluation import evaluate as command
     from rag_r1.iterate.commands import query_keys
-    from rag_r1.iterate.miniature import playing
+    from rag_r1.iterate.miniature import eval_words
 
     words = ["--model", "policy", "--base-url", policy_url, "--tokenizer", loop.agent]
     words += ["--retriever-url", url, "--protocol", PROTOCOL, "--data", loop.data / "val.parquet"]
-    words += ["--out", out, *playing(), *query_keys("agentic")]
+    words += ["--out", out, *eval_words(), *query_keys("agentic")]
     if status := command.main([str(word) for word in words]):
         raise SystemExit(f"error: rag-r1 eval ended with status {status}; see above")
 

@@ -31,11 +31,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rag_r1.evaluation.corpus.answers import AnswerTable  # noqa: E402
-from rag_r1.evaluation.corpus.command import Check, CheckArguments, check  # noqa: E402
+from rag_r1.evaluation.corpus.answers import AnswerMatcher  # noqa: E402
+from rag_r1.evaluation.corpus.command import CheckArguments, CheckResult, check_corpus  # noqa: E402
 from rag_r1.evaluation.corpus.files import Corpus, Passage  # noqa: E402
-from rag_r1.evaluation.corpus.scan import Wanted, scan  # noqa: E402
-from rag_r1.evaluation.corpus.titles import WantedTitles  # noqa: E402
+from rag_r1.evaluation.corpus.scan import ScanTargets, scan_corpus  # noqa: E402
+from rag_r1.evaluation.corpus.titles import TitleIndex  # noqa: E402
 
 #: Rules (verdict.py) by which evidence flags a question.
 FLAGS = ("ids_missing", "titles_missing", "titles_similar")
@@ -100,12 +100,14 @@ def write(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
     return path
 
 
-def run_check(work: Path, name: str, corpus: Path, rows: Iterable[dict[str, Any]], **more: Any) -> Check:
+def run_check(
+    work: Path, name: str, corpus: Path, rows: Iterable[dict[str, Any]], **more: Any
+) -> CheckResult:
     """One check; its files are in `work`/`name`."""
     out = work / name.replace(" ", "_").replace(",", "")
     out.mkdir(parents=True, exist_ok=True)
     data = write(out / "questions.jsonl", rows)
-    return check(CheckArguments(data=[data], corpus=[corpus], out=out, no_progress=True, **more))
+    return check_corpus(CheckArguments(data=[data], corpus=[corpus], out=out, no_progress=True, **more))
 
 
 def without_evidence(row: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +144,7 @@ def evidence_rows(setting: Setting, work: Path) -> list[tuple[str, int, int, int
     return told
 
 
-def string_rows(setting: Setting, done: Check) -> list[tuple[str, int, float, float]]:
+def string_rows(setting: Setting, done: CheckResult) -> list[tuple[str, int, float, float]]:
     """(signal, questions that it flags, precision, recall), of a check of data without evidence."""
     judged = done.judged
     signals = {
@@ -160,26 +162,30 @@ def string_rows(setting: Setting, done: Check) -> list[tuple[str, int, float, fl
     return told
 
 
-def served(corpus: Path, work: Path, name: str, use: Callable[[str], Check]) -> Check:
+def served(corpus: Path, work: Path, name: str, use: Callable[[str], CheckResult]) -> CheckResult:
     """Build a BM25 index of the corpus, serve it, and use the server."""
-    from rag_r1.retrieval_process import build_index, retrieval_server
+    from rag_r1.retrieval_process import build_index, retrieval_process
 
     index = work / "indexes" / name
     if not index.exists():
         build_index(corpus, index, "--backend", "bm25")
-    with retrieval_server(index, work / f"{name}.log") as url:
+    with retrieval_process(index, work / f"{name}.log") as url:
         return use(url)
 
 
-def recall_table(setting: Setting, work: Path, k: int) -> tuple[list[tuple[str, int, float, float]], Check]:
+def recall_table(
+    setting: Setting, work: Path, k: int
+) -> tuple[list[tuple[str, int, float, float]], CheckResult]:
     """(corpus, passages, recall of the supporting passages, share of answerable questions), and the check of
     the cut corpus without evidence."""
     told = []
 
-    def asks(corpus: Path, name: str, rows: Iterable[dict[str, Any]], **more: Any) -> Callable[[str], Check]:
+    def asks(
+        corpus: Path, name: str, rows: Iterable[dict[str, Any]], **more: Any
+    ) -> Callable[[str], CheckResult]:
         return lambda url: run_check(work, name, corpus, rows, bm25_url=url, topk=k, **more)
 
-    def note(name: str, done: Check) -> None:
+    def note(name: str, done: CheckResult) -> None:
         counts = done.summary["all"]
         share = counts["answerable"] / counts["questions"]
         told.append((name, done.summary["passages"], counts["bm25_recall"], share))
@@ -187,7 +193,7 @@ def recall_table(setting: Setting, work: Path, k: int) -> tuple[list[tuple[str, 
     note("whole", served(setting.whole, work, "whole", asks(setting.whole, "of whole", setting.questions)))
     cut = asks(setting.cut, "of cut", setting.questions, supply=[setting.deleted])
     blind = asks(setting.cut, "blind", map(without_evidence, setting.questions))
-    both: list[Check] = []
+    both: list[CheckResult] = []
     strings = served(setting.cut, work, "cut", lambda url: both.append(cut(url)) or blind(url))
     note("cut", both[0])
     made = both[0].repaired
@@ -199,15 +205,15 @@ def recall_table(setting: Setting, work: Path, k: int) -> tuple[list[tuple[str, 
 
 def passages_a_second(setting: Setting, work: Path) -> float:
     """Passages that a scan reads in a second of processor time, with all ids, titles and answers."""
-    wanted = Wanted(
+    wanted = ScanTargets(
         ids=frozenset(own_id for row in setting.questions for own_id in row["supporting_ids"]),
-        titles=WantedTitles(setting.titles.values()),
-        answers=AnswerTable(gold for row in setting.questions for gold in row["golden_answers"]),
+        titles=TitleIndex(setting.titles.values()),
+        answers=AnswerMatcher(gold for row in setting.questions for gold in row["golden_answers"]),
     )
     state = work / "timed.json"
     state.unlink(missing_ok=True)
     started = time.process_time()
-    found = scan(Corpus([setting.whole]), wanted, state, progress=False)
+    found = scan_corpus(Corpus([setting.whole]), wanted, state, progress=False)
     return found.passages / (time.process_time() - started)
 
 

@@ -33,7 +33,7 @@ _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
 from retrieval_server.command_line import AtLeastOne, Flag, Options, parse  # noqa: E402
-from retrieval_server.encode.cpu import prefer_reproducible_products  # noqa: E402
+from retrieval_server.encode.cpu import set_mkl_reproducible  # noqa: E402
 
 Features = dict[str, Any]  # of a batch: token ids and masks, (texts, tokens)
 Way = Callable[[Features], Any]  # the states of the last layer, (texts, tokens, width), a tensor
@@ -92,7 +92,7 @@ def openvino_ways(command: Command, folder: Path) -> dict[str, Way]:
     import torch
 
     from retrieval_server.encode.openvino_model import openvino_core, openvino_dtypes, use_openvino
-    from retrieval_server.encode.options import OpenVino
+    from retrieval_server.encode.options import OpenVinoOptions
 
     core = openvino_core()
     ways: dict[str, Way] = {}
@@ -100,7 +100,7 @@ def openvino_ways(command: Command, folder: Path) -> dict[str, Way]:
         if dtype not in openvino_dtypes():
             print(f"without OpenVINO {dtype}: this processor has no such products")
             continue
-        settings = OpenVino(folder / dtype, command.threads)
+        settings = OpenVinoOptions(folder / dtype, command.threads)
         computed = use_openvino(load(command.encoder), dtype, dtype, settings)
         ways[f"OpenVINO {dtype}"] = lambda features, computed=computed: computed(**features).last_hidden_state
     (graph,) = (folder / "int8").glob("*/model.xml")
@@ -237,7 +237,7 @@ def moved_by_others(way: Way, features: Features) -> float:
 
 def main(argv: list[str] | None = None) -> int:
     command = parse(Command, __doc__, argv)
-    prefer_reproducible_products()
+    set_mkl_reproducible()
     import torch
 
     torch.set_num_threads(command.threads)

@@ -33,7 +33,7 @@ sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).
 import numpy as np  # noqa: E402
 
 from retrieval_server.command_line import AtLeastOne, Flag, Options, parse  # noqa: E402
-from retrieval_server.encode.cpu import prefer_reproducible_products  # noqa: E402
+from retrieval_server.encode.cpu import set_mkl_reproducible  # noqa: E402
 
 _KINDS = {
     "torch float32": ("float32", None),
@@ -164,7 +164,7 @@ def recall(encoders: dict[str, object], rows: list[dict], corpus: dict[str, str]
 
 def main(argv: list[str] | None = None) -> int:
     command = parse(Command, __doc__, argv)
-    prefer_reproducible_products()
+    set_mkl_reproducible()
     rows = [json.loads(line) for line in command.questions.open(encoding="utf-8")]
     rows = [row for row in rows if row["supporting_ids"]]
     with gzip.open(command.corpus, "rt", encoding="utf-8") as stream:

@@ -40,10 +40,10 @@ from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
 from rag_r1.evaluation.conditions import agent_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.serving import vllm_server
-from rag_r1.evaluation.session import Prepared
+from rag_r1.evaluation.session import RunSetup
 from rag_r1.protocols import Answer, Document, Search
 from rag_r1.records import read_records
-from rag_r1.retrieval_process import build_index, retrieval_server
+from rag_r1.retrieval_process import build_index, retrieval_process
 from rag_r1.rows import QuestionRow, write_rows
 
 PROTOCOL = "rag_r1_mq"
@@ -54,7 +54,7 @@ LIMITS = ("rag_r1.agent.max_turns=3", "rag_r1.agent.max_turn_tokens=48", f"rag_r
 PROMPT = Path(__file__).resolve().parents[1] / "rag_r1" / "demo" / "prompt.txt"
 
 
-def serial(rows: Sequence[QuestionRow], ready: Prepared, engine: str, retriever: str) -> list[str | None]:
+def serial(rows: Sequence[QuestionRow], ready: RunSetup, engine: str, retriever: str) -> list[str | None]:
     """The answers, one question after the other."""
     setup = ready.setup
     answers = []
@@ -91,7 +91,7 @@ def serial(rows: Sequence[QuestionRow], ready: Prepared, engine: str, retriever:
     return answers
 
 
-def evaluated(given: EvalArguments, ready: Prepared, out: Path) -> list[str | None]:
+def evaluated(given: EvalArguments, ready: RunSetup, out: Path) -> list[str | None]:
     """The answers of one run of the command, in the order of the questions."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         status = asyncio.run(run_condition(given, ready, agent_condition(ready.setup), out))
@@ -132,7 +132,7 @@ def measure(args: argparse.Namespace, folder: Path) -> list[float]:
     os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # for POST /reset_prefix_cache
     ratios = []
     with (
-        retrieval_server(index, folder / "retrieval.log", "--cache-size", "0") as retriever,
+        retrieval_process(index, folder / "retrieval.log", "--cache-size", "0") as retriever,
         vllm_server(policy, folder / "vllm.log", options=options) as engine,
     ):
         given = EvalArguments(

@@ -90,13 +90,13 @@ class Opened:
         from retrieval_server.folder.vector_rows import RowLayout
         from retrieval_server.indexing.presets import PRESETS
         from retrieval_server.search.faiss_files import open_index
-        from retrieval_server.search.faiss_search import cells
+        from retrieval_server.search.faiss_search import cell_count
         from retrieval_server.search.stored_rows import StoredRows
 
         rescoring = PRESETS[name].rescoring
         self.index = open_index(folder / FAISS_INDEX, mapped=mapped)
         self.stored = StoredRows(folder / ROWS, RowLayout(dimension, rescoring.rows), self.index.ntotal)
-        self.cells = cells(self.index)
+        self.cells = cell_count(self.index)
 
     def find(self, queries: np.ndarray, k: int, nprobe: int, candidates: int) -> list[list[int]]:
         """The rows of the ``k`` best of each query."""
@@ -113,12 +113,12 @@ def measure_recall(args: argparse.Namespace) -> None:
     """Print the table of every preset."""
     import faiss
 
-    from retrieval_server.encode.cpu import prefer_reproducible_products
+    from retrieval_server.encode.cpu import set_mkl_reproducible
 
-    prefer_reproducible_products()
+    set_mkl_reproducible()
 
     from retrieval_server.encode.encoder import Encoder
-    from retrieval_server.encode.encoding import Vectors
+    from retrieval_server.encode.encoding import VectorFiles
     from retrieval_server.folder.manifest import FAISS_INDEX, PASSAGES, ROWS, read_manifest
     from retrieval_server.folder.passages import PassageStore
     from retrieval_server.indexing import faiss_recall
@@ -139,7 +139,7 @@ def measure_recall(args: argparse.Namespace) -> None:
     raw = folder_for(args.work, "exact", manifest) / "vectors.f32"
     raw.parent.mkdir(parents=True, exist_ok=True)
     faiss.rev_swig_ptr(whole.get_xb(), whole.ntotal * whole.d).tofile(raw)
-    vectors = Vectors([raw], whole.d)
+    vectors = VectorFiles([raw], whole.d)
     print(f"{whole.ntotal} passages of {whole.d} dimensions, {len(questions)} questions")
     print("| preset | nprobe | candidates | recall@10 | the same first three |")
     print("|---|---:|---:|---:|---:|")
@@ -150,11 +150,11 @@ def measure_recall(args: argparse.Namespace) -> None:
         many, usual = cells_for(whole.ntotal), preset.rescoring.candidates
         table = faiss_recall.measure_recall(
             folder / FAISS_INDEX,
-            Vectors([folder / ROWS], whole.d, preset.rescoring.rows),
+            VectorFiles([folder / ROWS], whole.d, preset.rescoring.rows),
             sentences,
             "sentences",
             SearchParameters(),
-            faiss_recall.Rescoring(opened.stored, usual),
+            faiss_recall.RescoringRows(opened.stored, usual),
         )
         built = faiss_recall.choose_default(table.rows, preset.good).nprobe
         probes = sorted({many, *(n for n in args.nprobe if n < many)})
@@ -209,13 +209,13 @@ def resident(of: str = "") -> int:
 
 def measured_process(args: argparse.Namespace) -> None:
     """The body of a measured process: use a tiny index, then the one to measure; print bytes as JSON."""
-    from retrieval_server.encode.malloc import give_back_freed
+    from retrieval_server.encode.malloc import trim_heap
 
     use_index(args, _HARDLY_ANY)
-    give_back_freed()  # as a server does every minute
+    trim_heap()  # as a server does every minute
     before = resident()
     opened, rows = use_index(args, args.passages)
-    give_back_freed()
+    trim_heap()
     print(json.dumps({"index": resident() - before, "rows": rows}))
     del opened
 

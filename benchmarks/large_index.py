@@ -148,10 +148,10 @@ def write_vectors(parts: Path, encoder: Path) -> None:
     """The step between ``passages`` and ``merge``, with random vectors instead of the model's."""
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.encode.options import EncoderOptions
-    from retrieval_server.indexing.parts import Part, encode_part
+    from retrieval_server.indexing.parts import EncodingPart, encode_part
 
     section = Encoder.create(str(encoder), EncoderOptions(pooling="mean"), "cpu").section
-    encode_part(parts, Part(1, 1), RandomVectors(section))
+    encode_part(parts, EncodingPart(1, 1), RandomVectors(section))
 
 
 def resident(pid: int, mapping: str) -> tuple[float, float]:

@@ -149,13 +149,13 @@ def encode(args: argparse.Namespace, work: Work) -> None:
     """One part."""
     from retrieval_server.folder.manifest import read_manifest
     from retrieval_server.indexing.options import BuildOptions
-    from retrieval_server.indexing.parts import Part, encode_part
+    from retrieval_server.indexing.parts import EncodingPart, encode_part
     from retrieval_server.indexing.presets import row_type
 
     section = read_manifest(args.real).dense.encoder
     options = BuildOptions(corpus=(), out=work.index, backend="dense", preset=args.preset)
     encoder = SyntheticEncoder(section, synthetic(args))
-    encode_part(work.parts, Part(args.part, work.of), encoder, rows=row_type(options))
+    encode_part(work.parts, EncodingPart(args.part, work.of), encoder, rows=row_type(options))
 
 
 def synthetic(args: argparse.Namespace):

@@ -110,7 +110,7 @@ def _estimate(steps: dict, run: dict, dimension: int, passages: int) -> list[str
     graph over the cells; training with cells times sample. How the two share its time is not measured, so
     there are two bounds."""
     from retrieval_server.indexing.faiss_build import sample_size
-    from retrieval_server.indexing.plan import duration, needs_of, size
+    from retrieval_server.indexing.plan import duration_text, estimate_bytes, size_text
     from retrieval_server.indexing.presets import PRESETS, cells_for
 
     ratio = passages / run["passages"]
@@ -121,12 +121,12 @@ def _estimate(steps: dict, run: dict, dimension: int, passages: int) -> list[str
 
     def total(clock: str, merging: float) -> str:
         scaled = ((merging if name == "merge" else ratio) * found[clock] for name, found in steps.items())
-        return duration(sum(scaled))
+        return duration_text(sum(scaled))
 
-    needs = needs_of(PRESETS[run["preset"]], passages, dimension, encodes=False, with_encoder=False)
+    needs = estimate_bytes(PRESETS[run["preset"]], passages, dimension, encodes=False, with_encoder=False)
     return [
         f"{passages:,} passages, these steps at these rates: {total('wall', bounds[0])} to "
         f"{total('wall', bounds[1])} by the clock, {total('cpu', bounds[0])} to {total('cpu', bounds[1])} of "
-        f"processor time; {size(needs.memory)} of memory for the index, {size(needs.build_memory)} for the "
-        f"build, {size(3 * needs.disk)} of disk with parts and shards."
+        f"processor time; {size_text(needs.memory)} of memory for the index, {size_text(needs.build_memory)} for the "
+        f"build, {size_text(3 * needs.disk)} of disk with parts and shards."
     ]

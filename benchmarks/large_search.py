@@ -72,7 +72,7 @@ def one_by_one(
 def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
     """Search for the questions in ``exact`` one by one, without an encoder and without texts."""
     from benchmarks.index_presets import Opened, RandomVectors, make_files, resident
-    from retrieval_server.encode.malloc import give_back_freed
+    from retrieval_server.encode.malloc import trim_heap
     from retrieval_server.folder.manifest import FAISS_INDEX, ROWS, read_manifest
 
     with np.load(exact) as kept:
@@ -90,7 +90,7 @@ def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
             warm.find(question[None], K, 1, section.rescoring.candidates)
         warm.find(asked[:1], K, warm.cells, section.rescoring.candidates)
         warm.stored.release()
-    give_back_freed()
+    trim_heap()
     before = resident()
     began = time.perf_counter()
     opened = Opened(index, section.preset, section.encoder.dimension, mapped=True)
@@ -132,7 +132,7 @@ def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
     _, again = one_by_one(as_built, asked)
     opened.find(asked[:1], K, opened.cells, usual)  # so that every page of the index is resident
     opened.stored.release()
-    give_back_freed()
+    trim_heap()
     return told | {"again": percentiles(again), "resident": resident() - before}
 
 

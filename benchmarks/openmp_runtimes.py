@@ -46,10 +46,10 @@ class Command(Options):
 
 def use(command: Command) -> dict[str, int]:
     """Open the index and use it once alone and once in a batch; the threads seen after each stage."""
-    from retrieval_server.encode.cpu import let_idle_threads_sleep, prefer_reproducible_products
+    from retrieval_server.encode.cpu import set_mkl_reproducible, set_passive_wait
 
-    let_idle_threads_sleep()
-    prefer_reproducible_products()
+    set_passive_wait()
+    set_mkl_reproducible()
 
     from retrieval_server.search.index_source import IndexSource
 
@@ -86,11 +86,11 @@ def report(seen: dict[str, int]) -> None:
 def main(argv: list[str] | None = None) -> int:
     command = parse(Command, __doc__, argv)
     from retrieval_server.errors import RetrievalServerError
-    from retrieval_server.search.threads import loaded_runtimes
+    from retrieval_server.search.threads import openmp_runtimes
 
     try:
         seen = use(command) if command.index is not None else {}
-        runtimes = loaded_runtimes("self" if command.pid is None else command.pid)
+        runtimes = openmp_runtimes("self" if command.pid is None else command.pid)
     except (RetrievalServerError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

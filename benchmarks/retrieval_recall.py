@@ -43,9 +43,9 @@ def main() -> int:
     parser.add_argument("--lucene", action="store_true", help='also measure Lucene; needs the extra "lucene"')
     args = parser.parse_args()
 
-    from retrieval_server.encode.cpu import prefer_reproducible_products
+    from retrieval_server.encode.cpu import set_mkl_reproducible
 
-    prefer_reproducible_products()
+    set_mkl_reproducible()
 
     from retrieval_server.errors import RetrievalServerError
     from retrieval_server.folder.manifest import read_manifest, require_equal

@@ -31,9 +31,9 @@ sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).
 
 def encoder(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any]]:
     """The stage's work on a batch, and the batches."""
-    from retrieval_server.encode.cpu import prefer_reproducible_products
+    from retrieval_server.encode.cpu import set_mkl_reproducible
 
-    prefer_reproducible_products()
+    set_mkl_reproducible()
 
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.folder.manifest import read_manifest

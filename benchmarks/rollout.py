@@ -38,7 +38,7 @@ from rag_r1.agent import Budget
 from rag_r1.demo.simulate import BUDGET
 from rag_r1.demo.world import World, make_questions, make_world
 from rag_r1.protocols import Document
-from rag_r1.retrieval_process import build_index, retrieval_server
+from rag_r1.retrieval_process import build_index, retrieval_process
 from rag_r1.tools import RetrievalClient, RetrieverConfig
 
 PARTS = ("simulated", "scale", "vllm")
@@ -187,7 +187,7 @@ def server_over(world: World, url: str | None, encoder: str | None = None) -> It
         backend = ("dense", "--encoder", encoder) if encoder else ("bm25",)
         index = build_index(out / "corpus.jsonl", out / "index", "--backend", *backend)
         options = ("--cache-size", "0", "--max-queries", str(BATCH))
-        with retrieval_server(index, out / "server.log", *options) as own:
+        with retrieval_process(index, out / "server.log", *options) as own:
             yield own
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from rag_r1.agent import Budget, Codec, Engine, Episode, Generation, Trajectory
 from rag_r1.protocols import Document, Failure, Protocol
-from rag_r1.tools import Searcher, searching
+from rag_r1.tools import Searcher, search_tools
 
 NAMES = ("async", "lockstep", "serial")
 #: Queries in one request of the lock-step schedule.
@@ -213,7 +213,7 @@ async def play(
     async def one(job: Job, own_searcher: PacedSearcher) -> Trajectory:
         engine = MeteredEngine(job.engine, meter, barrier)
         try:
-            episode = Episode(protocol, budget, engine, searching(own_searcher), codec)
+            episode = Episode(protocol, budget, engine, search_tools(own_searcher), codec)
             return await episode.run(job.id, job.question, job.prompt_ids)
         finally:
             if barrier:

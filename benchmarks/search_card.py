@@ -30,14 +30,14 @@ from typing import Any
 import yaml
 
 from rag_r1.afterwards import newest_checkpoint
-from rag_r1.demo.evaluation import evaluation
+from rag_r1.demo.evaluation import eval_words
 from rag_r1.demo.run import KEEP_POLICY, run_demo
 from rag_r1.demo.world import KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import evaluate
-from rag_r1.evaluation.search_figures import CALLED
+from rag_r1.evaluation.search_figures import CONDITION_NAMES
 from rag_r1.probes import PROBES
 from rag_r1.recipe_files import RECIPES
-from rag_r1.retrieval_process import build_index, retrieval_server
+from rag_r1.retrieval_process import build_index, retrieval_process
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -74,9 +74,9 @@ def card_of(given: argparse.Namespace, seed: int) -> dict[str, Any]:
         corpus = folder / "data" / "corpus.jsonl"
         if not (folder / "index" / "manifest.json").exists():
             build_index(corpus, folder / "index", "--backend", "bm25")
-        with retrieval_server(folder / "index", folder / "server.log") as url:
+        with retrieval_process(folder / "index", folder / "server.log") as url:
             more = ("--card", "--corpus", str(corpus), "--in-flight", "16")
-            words = evaluation(model, folder / "data" / "val.parquet", protocol, url, folder / "card", *more)
+            words = eval_words(model, folder / "data" / "val.parquet", protocol, url, folder / "card", *more)
             if evaluate.main(words):
                 sys.exit(f"the card of seed {seed} is not finished; start again")
     return json.loads(made.read_text(encoding="utf-8"))
@@ -106,7 +106,7 @@ def table(cards: Mapping[int, Mapping[str, Any]]) -> str:
     for name in PROBES:
         cells = [em(card, name) for card in cards.values()]
         cells += [fmean(em(card, name, kind) for card in cards.values()) for kind in KINDS]
-        lines.append("| " + " | ".join([CALLED[name], *(f"{value:.2f}" for value in cells)]) + " |")
+        lines.append("| " + " | ".join([CONDITION_NAMES[name], *(f"{value:.2f}" for value in cells)]) + " |")
     return "\n".join(lines)
 
 
@@ -126,7 +126,7 @@ def draw(cards: Mapping[int, Mapping[str, Any]], path: Path) -> None:
         axes.bar(places, [fmean(of) for of in values], 0.18, color=colors[kind], label=kind.replace("_", "-"))
         for place, of in zip(places, values, strict=True):
             axes.plot([place] * len(of), of, "o", color="#111827", markersize=2.5)
-    axes.set_xticks(range(len(PROBES)), [fill(CALLED[name], 12) for name in PROBES], fontsize=8)
+    axes.set_xticks(range(len(PROBES)), [fill(CONDITION_NAMES[name], 12) for name in PROBES], fontsize=8)
     axes.set(ylim=(0, 1.05), ylabel="held-out EM")
     axes.legend(frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.15))
     figure.savefig(path, dpi=150)

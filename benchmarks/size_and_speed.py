@@ -85,7 +85,7 @@ def make_index(preset: str, passages: int, block: int, folder: Path, many: int) 
     from retrieval_server.folder.vector_rows import RowLayout
     from retrieval_server.indexing.faiss_build import make_index as empty
     from retrieval_server.indexing.presets import PRESETS
-    from retrieval_server.search.faiss_search import choose_cells_well
+    from retrieval_server.search.faiss_search import widen_cell_search
 
     chosen = PRESETS[preset]
     vectors = RandomVectors(block, DIMENSION)
@@ -94,7 +94,7 @@ def make_index(preset: str, passages: int, block: int, folder: Path, many: int) 
     ivf = faiss.extract_index_ivf(index)
     ivf.quantizer.add(RandomVectors(block + many, DIMENSION)[block:])
     index.train(vectors[:1000])  # the rotation alone, since the cells have their centres
-    choose_cells_well(index)
+    widen_cell_search(index)
     took, step = 0.0, 65_536
     with (folder / ROWS).open("wb") as stream:
         for first in range(0, block, step):

@@ -37,11 +37,11 @@ from rag_r1.demo import unsearched
 from rag_r1.demo.policy import POLICIES, load_policy
 from rag_r1.demo.run import DemoError, train
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.simulate import roll_out
+from rag_r1.demo.simulate import run_rollouts
 from rag_r1.demo.world import demo_data, demo_protocol, write_demo
 from rag_r1.recipe_files import Recipe
 from rag_r1.records import records_by_step, trajectory_of
-from rag_r1.retrieval_process import build_index, retrieval_server
+from rag_r1.retrieval_process import build_index, retrieval_process
 from rag_r1.rewards import RewardSum, token_f1
 from rag_r1.stages import exported_model, run_stages
 
@@ -84,7 +84,9 @@ def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     terms = {"F1": "f1", "EM": "em", "cover-EM": "cover_em"}
     scores = {name: [r["rewards"][term] for r in records] for name, term in terms.items()}
     known = {name: [value for value in values if value is not None] for name, values in scores.items()}
-    first = [unsearched.noted(record["turns"][0]["text"]) if record["turns"] else None for record in records]
+    first = [
+        unsearched.with_note(record["turns"][0]["text"]) if record["turns"] else None for record in records
+    ]
     named = [what in ("a name", "every name") for what in first]
     return {
         "searched": _mean(searched),
@@ -127,7 +129,7 @@ def prepared(out: Path, seed: int, policy: Path) -> Iterator[list[str]]:
     if not (out / "index" / "manifest.json").exists():
         write_demo(out / "data", demo_protocol(PROTOCOL), seed)
         build_index(out / "data" / "corpus.jsonl", out / "index", "--backend", "bm25")
-    with retrieval_server(out / "index", out / "server.log") as url:
+    with retrieval_process(out / "index", out / "server.log") as url:
         yield [
             f"data.train_files={out / 'data' / 'train.parquet'}",
             f"data.val_files={out / 'data' / 'val.parquet'}",
@@ -157,7 +159,9 @@ def sampled_f1(model: Path, seed: int, samples: int = 4) -> float:
     rollouts = [
         rollout
         for _ in range(samples)
-        for rollout in roll_out(policy, tokenizer, demo_protocol(PROTOCOL), data.val, search, temperature=1.0)
+        for rollout in run_rollouts(
+            policy, tokenizer, demo_protocol(PROTOCOL), data.val, search, temperature=1.0
+        )
     ]
     return _mean([token_f1(rollout.trajectory.answer, rollout.question.gold) for rollout in rollouts])
 

@@ -26,22 +26,22 @@ from tqdm import tqdm
 
 from data_process.bad_rows import HELP, BadRows
 from data_process.command import read_protocol
-from data_process.mix import Entry, read_entries
+from data_process.mix import MixEntry, read_entries
 from data_process.near_duplicates import require_library
-from data_process.pool import Pool
+from data_process.pool import QuestionPool
 from data_process.qa_parquet import REPEATED, refuse_leftovers
 from data_process.questions import DataError, Question
-from data_process.set_files import counts, repeats, similar, write_report, write_splits
+from data_process.set_files import entry_counts, repeated_lines, similar_lines, write_report, write_splits
 from data_process.source_rows import read_source
 from data_process.sources import SOURCES
 from rag_r1.command_line import Arguments, argument, read_arguments
-from rag_r1.options import Must
+from rag_r1.options import Constraint
 from rag_r1.printable import print_error
 from rag_r1.protocols import protocol_names
-from rag_r1.whole_files import whole_file
+from rag_r1.whole_files import atomic_file
 
 NEARLY = "near_duplicates.jsonl"
-Similarity = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Must("a number from 0 to 1")]
+Similarity = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Constraint("a number from 0 to 1")]
 
 EPILOG = (
     "sources:\n"
@@ -106,16 +106,16 @@ def build(given: BuildArguments) -> dict[str, Any]:
     splits = list(dict.fromkeys(entry.split for entry in entries))
     refuse_leftovers(splits, given.out)
     given.out.mkdir(parents=True, exist_ok=True)
-    with Pool(given.out / _POOL, entries, given.seed) as pool:
+    with QuestionPool(given.out / _POOL, entries, given.seed) as pool:
         read, bad = _read(pool, entries)
         total = sum(bad, BadRows())
         if total.count and not given.skip_bad_rows:
             raise DataError(f"nothing was written, because of {total.refusal()}")
         _mark(pool, given.overlap)
-        write_report(given.out / REPEATED, repeats(pool))
+        write_report(given.out / REPEATED, repeated_lines(pool))
         leaks = _check_splits(pool, given)
         across: list[bool] = []
-        write_report(given.out / NEARLY, _noting(across, similar(pool, given.near_duplicates)))
+        write_report(given.out / NEARLY, _noting(across, similar_lines(pool, given.near_duplicates)))
         written = write_splits(pool, splits, protocol, given.out)
         summary = {
             "protocol": protocol.name,
@@ -126,16 +126,16 @@ def build(given: BuildArguments) -> dict[str, Any]:
                 "pairs": len(across),
                 "across_splits": sum(across),
             },
-            "sources": [counts(pool, i, read[i], bad[i], written[i]) for i in range(len(entries))],
+            "sources": [entry_counts(pool, i, read[i], bad[i], written[i]) for i in range(len(entries))],
             "left_out": total.left_out(),
         }
     text = json.dumps(summary, indent=2, ensure_ascii=False)
-    with whole_file(given.out / "data_summary.json") as part:
+    with atomic_file(given.out / "data_summary.json") as part:
         part.write_text(text + "\n", encoding="utf-8")
     return summary
 
 
-def _read(pool: Pool, entries: list[Entry]) -> tuple[list[int], list[BadRows]]:
+def _read(pool: QuestionPool, entries: list[MixEntry]) -> tuple[list[int], list[BadRows]]:
     """Put all sources into the pool; returns the rows read of each, and its bad rows."""
     read, bad = [0] * len(entries), [BadRows() for _ in entries]
 
@@ -153,7 +153,7 @@ def _read(pool: Pool, entries: list[Entry]) -> tuple[list[int], list[BadRows]]:
     return read, bad
 
 
-def _mark(pool: Pool, overlap: str) -> None:
+def _mark(pool: QuestionPool, overlap: str) -> None:
     """Mark what is not written: first in the validation set, because train must not have what is in it."""
     pool.deduplicate()
     for split in ("test", "train"):
@@ -164,7 +164,7 @@ def _mark(pool: Pool, overlap: str) -> None:
                 pool.draw(number)
 
 
-def _check_splits(pool: Pool, given: BuildArguments) -> int:
+def _check_splits(pool: QuestionPool, given: BuildArguments) -> int:
     """The number of questions of train that are in the validation set too. Raises DataError if there are any
     and they are not to be kept, or if nothing is left of a source."""
     report = given.out / REPEATED

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from data_process.bad_rows import HELP, BadRows
 from data_process.qa_parquet import REPEATED, Split, make_splits, write_splits
-from data_process.questions import DataError, Source, read_file, read_hub
+from data_process.questions import DataError, QuestionFile, read_file, read_hub
 from rag_r1.command_line import Arguments, argument, read_arguments, with_defaults
 from rag_r1.printable import print_error
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol, protocol_names
@@ -105,7 +105,7 @@ def run(given: Given, read: Callable[[Given], tuple[list[Split], dict[str, Any]]
     return 0
 
 
-def _sources(given: HubArguments) -> tuple[Source | None, Source | None]:
+def _sources(given: HubArguments) -> tuple[QuestionFile | None, QuestionFile | None]:
     if given.train or given.validation:
         return (
             read_file(given.train) if given.train else None,

@@ -25,8 +25,8 @@ from typing import Any
 from data_process.bad_rows import BadRows
 from data_process.difficulty_class import EASY, HARD, MEDIUM, difficulty_class
 from data_process.questions import DataError, Question
-from data_process.row_files import decoded
-from data_process.same_question import DUPLICATE, Repeat, golds_key, question_key
+from data_process.row_files import parse_json_line
+from data_process.same_question import DUPLICATE, RepeatedRow, golds_key, question_key
 
 ANY = "any"
 CLASSES = (EASY, MEDIUM, HARD, ANY)
@@ -48,7 +48,7 @@ PUBLISHED: dict[int, MakeUp] = {
 
 
 @dataclass(frozen=True)
-class Difficulties:
+class DifficultyTable:
     """Classes by source id and by question; `of` looks up both. `bad`: lines left out."""
 
     by_id: Mapping[str, str]
@@ -62,13 +62,13 @@ class Difficulties:
 
 
 @dataclass(frozen=True)
-class Selection:
+class QuestionSelection:
     """The questions that were drawn; for each entry of the composition the counts requested, taken and
     available; and the rows that were left out because an earlier one has the same question and answers."""
 
     questions: list[Question]
     told: list[dict[str, Any]]
-    repeats: list[Repeat] = field(default_factory=list)
+    repeats: list[RepeatedRow] = field(default_factory=list)
 
     @property
     def shortfalls(self) -> list[str]:
@@ -76,7 +76,7 @@ class Selection:
         return [_shortfall(entry) for entry in self.told if entry["taken"] < entry["asked"]]
 
 
-def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> Difficulties:
+def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> DifficultyTable:
     """From a file as described at the top of the module.
 
     Raises DataError, naming the file and the first bad lines, if a line gives no difficulty (with
@@ -92,7 +92,7 @@ def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> Difficul
             for number, line in enumerate(file, 1):
                 if not line.strip():
                     continue
-                row = decoded(line)
+                row = parse_json_line(line)
                 n_json += not isinstance(row, ValueError)
                 try:
                     _read_line(row, by_id, by_question, played)
@@ -110,7 +110,7 @@ def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> Difficul
         raise DataError(bad.refusal())
     if not by_id and not by_question:
         raise DataError(f"{path} gives no question a difficulty: a line is {{id or question, rollouts}}")
-    return Difficulties(by_id, by_question, bad)
+    return DifficultyTable(by_id, by_question, bad)
 
 
 def _read_line(
@@ -147,7 +147,7 @@ def select(
     class_of: Callable[[Question], str | None] | None,
     taken_elsewhere: set[str],
     seed: int,
-) -> Selection:
+) -> QuestionSelection:
     """Draw `make_up` from `questions` (by source), each row once (see same_question.py).
 
     `class_of` is None if difficulties are unknown: the counts of a source are then added up, as class `any`.
@@ -168,7 +168,7 @@ def select(
             if key in taken_elsewhere:
                 continue
             if same := first.get((key, golds_key(question))):
-                repeats.append(Repeat(question, same, DUPLICATE))
+                repeats.append(RepeatedRow(question, same, DUPLICATE))
                 continue
             first[key, golds_key(question)] = question
             pools[class_of(question) if class_of else ANY].append(question)
@@ -184,7 +184,7 @@ def select(
             told.append(
                 {"source": source, "class": name, "asked": count, "taken": len(chosen), "there": there}
             )
-    return Selection(drawn, told, repeats)
+    return QuestionSelection(drawn, told, repeats)
 
 
 def _shortfall(entry: Mapping[str, Any]) -> str:

@@ -31,29 +31,29 @@ def elements(text: TextIO, begin: int = 1, whole: bool = True) -> Iterator[Any]:
     `whole`: nothing but the array may be in the text. Raises ArrayError, after the elements that can be read,
     and RecursionError for an element that is nested too deeply.
     """
-    window, number = _Window(text, begin), 0
+    window, number = _TextWindow(text, begin), 0
     try:
-        if window.next_sign() == "]":
+        if window.next_character() == "]":
             window.at += 1
         else:
             while True:
                 value = window.value()
                 number += 1
                 yield value
-                sign = window.next_sign()
+                sign = window.next_character()
                 window.at += 1
                 if sign == "]":
                     break
                 if sign != ",":
                     raise ArrayError(f"expecting a comma or the end, not {sign!r}" if sign else "it ends")
-        if whole and window.next_sign():
+        if whole and window.next_character():
             raise ArrayError("there is more text after its end")
     except ValueError as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         raise ArrayError(f"{reason} {f'after element {number}' if number else 'at its beginning'}") from error
 
 
-class _Window:
+class _TextWindow:
     """A part of the text, and the place in it up to which it has been read."""
 
     def __init__(self, text: TextIO, at: int):
@@ -61,7 +61,7 @@ class _Window:
         self.seen = text.read(CHUNK)
         self.decode = json.JSONDecoder().raw_decode
 
-    def next_sign(self) -> str:
+    def next_character(self) -> str:
         """The next character that is not white space, without reading it; empty at the end of the text.
         Raises ArrayError for white space without end: gzip packs gigabytes of it into a megabyte."""
         spaces = 0
@@ -78,7 +78,7 @@ class _Window:
 
     def value(self) -> Any:
         """Read a value."""
-        self.next_sign()
+        self.next_character()
         while True:
             try:
                 value, end = self.decode(self.seen, self.at)

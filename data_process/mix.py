@@ -36,7 +36,7 @@ _HUB = "hub:"
 
 
 @dataclass(frozen=True)
-class Entry:
+class MixEntry:
     """Questions of one source in one split of the set."""
 
     split: str
@@ -65,8 +65,8 @@ class Entry:
 
 
 @options("entry")
-class EntryOptions:
-    """The keys of an entry in the YAML file; `Entry` explains them."""
+class MixEntryOptions:
+    """The keys of an entry in the YAML file; `MixEntry` explains them."""
 
     source: Text = ""
     name: Text | None = None
@@ -76,7 +76,7 @@ class EntryOptions:
     join: PositiveCount = 1
 
 
-def read_entries(flags: dict[str, Sequence[str]], mix: Path | None) -> list[Entry]:
+def read_entries(flags: dict[str, Sequence[str]], mix: Path | None) -> list[MixEntry]:
     """The entries of the YAML file and of the flags (`flags`: split -> values), those of test first. Raises
     DataError naming the entry and what is wrong with it."""
     entries = _from_yaml(mix) if mix else []
@@ -89,7 +89,7 @@ def read_entries(flags: dict[str, Sequence[str]], mix: Path | None) -> list[Entr
                 )
             file, take = match["file"], match["take"]
             hub_split = file.removeprefix(_HUB) if file and file.startswith(_HUB) else None
-            given = EntryOptions(
+            given = MixEntryOptions(
                 match["source"],
                 match["name"],
                 None if hub_split else file,
@@ -102,7 +102,7 @@ def read_entries(flags: dict[str, Sequence[str]], mix: Path | None) -> list[Entr
     return sorted(entries, key=lambda entry: list(FLAGS).index(entry.split), reverse=True)
 
 
-def _from_yaml(path: Path) -> list[Entry]:
+def _from_yaml(path: Path) -> list[MixEntry]:
     try:
         content = read_yaml(path)
     except (OSError, YamlError) as error:
@@ -119,13 +119,13 @@ def _from_yaml(path: Path) -> list[Entry]:
             if not isinstance(given, dict):
                 raise DataError(f"{where}: must be keys and values, for example {{source: nq, take: 500}}")
             try:
-                entries.append(_entry(where, splits[flag], options_from(EntryOptions, given)))
+                entries.append(_entry(where, splits[flag], options_from(MixEntryOptions, given)))
             except OptionsError as error:
                 raise DataError(f"{where}: {error}") from error
     return entries
 
 
-def _entry(where: str, split: str, given: EntryOptions) -> Entry:
+def _entry(where: str, split: str, given: MixEntryOptions) -> MixEntry:
     """The entry, checked against the table of sources."""
     kind = SOURCES.get(given.source)
     if kind is None:
@@ -140,4 +140,4 @@ def _entry(where: str, split: str, given: EntryOptions) -> Entry:
             f"{where}: {kind.name} has no {FLAGS[split]} split on the Hub that is known here: give a file"
         )
     file = Path(given.file) if given.file else None
-    return Entry(split, kind, name, file, given.hub_split, given.take, given.join)
+    return MixEntry(split, kind, name, file, given.hub_split, given.take, given.join)

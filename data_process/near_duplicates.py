@@ -25,7 +25,7 @@ import numpy as np
 
 from data_process.row_files import DataError
 from data_process.same_question import question_key
-from rag_r1.whole_files import naming
+from rag_r1.whole_files import name_in_errors
 
 GRAM = 3
 #: Values of a signature, and the share of pairs of the wanted similarity that must become candidates.
@@ -40,7 +40,7 @@ MISSING = (
 
 
 @dataclass(frozen=True)
-class Near:
+class SimilarPair:
     """Two questions, by their numbers in the order in which they were given, and their similarity."""
 
     one: int
@@ -67,7 +67,7 @@ def bands(similarity: float) -> tuple[int, int]:
 
 def near_duplicates(
     questions: Iterable[str], question_at: Callable[[int], str], similarity: float
-) -> Iterator[Near]:
+) -> Iterator[SimilarPair]:
     """Every question that resembles an earlier one, with the first such found; not those that are the same.
 
     `question_at` gives a question again by its number, from 0. `similarity`: above 0, at most 1. Raises
@@ -86,10 +86,10 @@ def near_duplicates(
                 found = jaccard(question_at(one), question_at(first))
                 if similarity <= found < 1:
                     reported[one] = True
-                    yield Near(one, first, found)
+                    yield SimilarPair(one, first, found)
 
 
-def grams(question: str) -> list[str]:
+def trigrams(question: str) -> list[str]:
     """The 3-grams of a question; a shorter one is a single gram."""
     text = question_key(question)
     return [text[i : i + GRAM] for i in range(len(text) - GRAM + 1)] or [text]
@@ -97,7 +97,7 @@ def grams(question: str) -> list[str]:
 
 def jaccard(one: str, other: str) -> float:
     """The similarity of two questions, from 0 to 1."""
-    ours, theirs = set(grams(one)), set(grams(other))
+    ours, theirs = set(trigrams(one)), set(trigrams(other))
     return len(ours & theirs) / len(ours | theirs)
 
 
@@ -110,10 +110,10 @@ def _write_bands(questions: Iterable[str], files: list[Path], values: int) -> in
     try:
         while batch := list(islice(given, _BATCH)):
             n += len(batch)
-            matrix = RMinHash.digest_matrix_from_token_sets(list(map(grams, batch)), VALUES, _SEED)
+            matrix = RMinHash.digest_matrix_from_token_sets(list(map(trigrams, batch)), VALUES, _SEED)
             signatures = np.array(matrix.to_rows(), dtype=np.uint64)
             for band, file in enumerate(opened):
-                with naming(files[band]):
+                with name_in_errors(files[band]):
                     _hash(signatures[:, band * values : (band + 1) * values]).tofile(file)
     finally:
         for file in opened:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_process.mix import Entry
+from data_process.mix import MixEntry
 from data_process.questions import Question
 from data_process.same_question import (
     DUPLICATE,
@@ -46,7 +46,7 @@ _COLUMNS = "seq, split, entry, row, own_id, question, golds, metadata"
 
 
 @dataclass(frozen=True)
-class Pooled:
+class PooledQuestion:
     """A question in the pool, and its place in it."""
 
     seq: int
@@ -55,13 +55,13 @@ class Pooled:
     question: Question
 
 
-class Pool:
+class QuestionPool:
     """The database; a context manager, which deletes the file when it ends. `entries` are numbered from 0."""
 
-    def __init__(self, path: Path, entries: list[Entry], seed: int):
+    def __init__(self, path: Path, entries: list[MixEntry], seed: int):
         self.path, self.entries, self.seed = path, entries, seed
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> QuestionPool:
         self.path.unlink(missing_ok=True)
         self._base = sqlite3.connect(self.path, isolation_level=None)
         # Nothing has to survive a crash; 32 MB of the file are kept in memory.
@@ -153,7 +153,7 @@ class Pool:
         """How many rows of train that are written have the question of a row of test."""
         return self._base.execute(f"SELECT COUNT(*) FROM rows, {_TESTED} AND {_LEFT}").fetchone()[0]
 
-    def kept(self, entry: int | None = None, drawn: bool = False) -> Iterator[Pooled]:
+    def kept(self, entry: int | None = None, drawn: bool = False) -> Iterator[PooledQuestion]:
         """The rows that are written (of one entry), in the order of their sources, or in that of the draw."""
         where = "outcome IS NULL" + (f" AND entry = {entry}" if entry is not None else "")
         order = "draw, seq" if drawn else "seq"
@@ -161,7 +161,7 @@ class Pool:
             _pooled, self._base.execute(f"SELECT {_COLUMNS} FROM rows WHERE {where} ORDER BY {order}")
         )
 
-    def at(self, seq: int) -> Pooled:
+    def at(self, seq: int) -> PooledQuestion:
         """The row at a place."""
         return _pooled(self._base.execute(f"SELECT {_COLUMNS} FROM rows WHERE seq = ?", (seq,)).fetchone())
 
@@ -183,7 +183,7 @@ class Pool:
         )
         return found.fetchone()[0] > 1
 
-    def repeats(self) -> Iterator[tuple[Pooled, Pooled, str]]:
+    def repeats(self) -> Iterator[tuple[PooledQuestion, PooledQuestion, str]]:
         """Every row whose question an earlier row, or one of test, has; that row; and what became of it."""
         marked = "SELECT seq, first, outcome FROM rows WHERE first IS NOT NULL"
         others = (
@@ -207,9 +207,9 @@ _TESTED = (
 _LEFT = "rows.outcome IS NULL"
 
 
-def _pooled(columns: tuple) -> Pooled:
+def _pooled(columns: tuple) -> PooledQuestion:
     seq, split, entry, row, own_id, question, golds, metadata = columns
-    return Pooled(
+    return PooledQuestion(
         seq, split, entry, Question(question, tuple(json.loads(golds)), own_id, row, json.loads(metadata))
     )
 

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_process.questions import DataError, Question, Source
-from data_process.same_question import IN_TEST, Repeat, fold, golds_key, question_key
+from data_process.questions import DataError, Question, QuestionFile
+from data_process.same_question import IN_TEST, RepeatedRow, fold_repeats, golds_key, question_key
 from rag_r1.protocols import Protocol
 from rag_r1.rows import QuestionRow, write_rows
-from rag_r1.whole_files import whole_file
+from rag_r1.whole_files import atomic_file
 
 REPEATED = "repeated_questions.jsonl"
 
@@ -34,9 +34,9 @@ class Split:
     """The questions of one split that are kept, and the rows whose question another one has too."""
 
     name: str
-    source: Source
+    source: QuestionFile
     questions: list[Question]
-    repeats: list[Repeat] = field(default_factory=list)
+    repeats: list[RepeatedRow] = field(default_factory=list)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -56,17 +56,17 @@ class Split:
         return sum(not repeat.removed for repeat in self.repeats)
 
 
-def make_splits(train: Source | None, test: Source | None) -> list[Split]:
+def make_splits(train: QuestionFile | None, test: QuestionFile | None) -> list[Split]:
     """The splits that were given, without duplicates and without overlap."""
     splits: list[Split] = []
     in_test: dict[str, Question] = {}
     if test:
-        questions, repeats = fold(test.questions)
+        questions, repeats = fold_repeats(test.questions)
         for question in questions:
             in_test.setdefault(question_key(question.question), question)
         splits.append(Split("test", test, questions, repeats))
     if train:
-        questions, repeats = fold(train.questions)
+        questions, repeats = fold_repeats(train.questions)
         tested = [in_test.get(question_key(question.question)) for question in questions]
         kept = [question for question, first in zip(questions, tested, strict=True) if first is None]
         if not kept:
@@ -74,7 +74,7 @@ def make_splits(train: Source | None, test: Source | None) -> list[Split]:
                 f"every question of {train.name} is also in the validation set: nothing to train on"
             )
         pairs = zip(questions, tested, strict=True)
-        overlap = [Repeat(question, first, IN_TEST) for question, first in pairs if first is not None]
+        overlap = [RepeatedRow(question, first, IN_TEST) for question, first in pairs if first is not None]
         gone = {id(repeat.row) for repeat in overlap}
         repeats = [repeat for repeat in repeats if id(repeat.row) not in gone]
         splits.insert(0, Split("train", train, kept, repeats + overlap))
@@ -169,10 +169,10 @@ def write_splits(
         repeated += [json.dumps(repeat.to_dict(split.name), ensure_ascii=False) for repeat in split.repeats]
     (folder / REPEATED).unlink(missing_ok=True)
     if repeated:
-        with whole_file(folder / REPEATED) as part:
+        with atomic_file(folder / REPEATED) as part:
             part.write_text("".join(f"{line}\n" for line in repeated), encoding="utf-8")
     text = json.dumps(summary, indent=2, ensure_ascii=False)
-    with whole_file(folder / "data_summary.json") as part:
+    with atomic_file(folder / "data_summary.json") as part:
         part.write_text(text + "\n", encoding="utf-8")
     return summary
 

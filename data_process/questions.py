@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from data_process.bad_rows import BadRows
-from data_process.row_files import ACCEPTED, DataError, open_rows, short
+from data_process.row_files import ACCEPTED, DataError, open_rows, short_text
 
 _ANSWER_KEYS = ("golden_answers", "answers", "answer")
 _ID_KEYS = ("id", "_id", "idx")
@@ -40,7 +40,7 @@ class Question:
 
 
 @dataclass
-class Source:
+class QuestionFile:
     """The usable rows of one file or split, and those that are not."""
 
     name: str
@@ -59,14 +59,14 @@ class Source:
         return [row.removeprefix(f"{self.name}, ") for row in self.bad.first]
 
 
-def read_file(path: str | Path) -> Source:
+def read_file(path: str | Path) -> QuestionFile:
     """All questions of a file (see row_files.py). Raises DataError if none is usable."""
     path = Path(path)
     with open_rows(path, _KEYS, _ANSWER_KEYS) as (columns, rows):
         return collect(str(path), rows, columns, f". Accepted are {ACCEPTED}")
 
 
-def read_hub(dataset: str, config: str | None, split: str) -> Source:
+def read_hub(dataset: str, config: str | None, split: str) -> QuestionFile:
     """One split of a Hub data set, through the package `datasets`. Raises DataError with the remedy."""
     name = f"{dataset} ({config or 'default'}, {split})"
     remedy = "give local files instead: --train FILE --validation FILE"
@@ -105,13 +105,13 @@ def hub_rows(
 
 def collect(
     name: str, rows: Iterable[tuple[int, Any]], columns: Collection[str] | None = None, hint: str = ""
-) -> Source:
+) -> QuestionFile:
     """Numbered rows as a Source; an entry that is a ValueError stands for a row that could not be decoded.
 
     `columns`: those of a table, whose rows have no others. Raises DataError if no row is usable, or if a
     required column is missing.
     """
-    source = Source(name)
+    source = QuestionFile(name)
     if columns:
         _check_columns(name, columns)
     for number, row in rows:
@@ -147,14 +147,14 @@ def parse_row(row: Any) -> Question:
     key = next((key for key in _ANSWER_KEYS if row.get(key) is not None), None)
     if key is None:
         raise ValueError(f"no answer: needs one of {', '.join(_ANSWER_KEYS)}; the row has {keys_of(row)}")
-    return checked(question, texts_of(row, key), id_of(row), empty=f"`{key}` is empty")
+    return clean_question(question, texts_of(row, key), id_of(row), empty=f"`{key}` is empty")
 
 
 def text_of(row: Mapping[str, Any], key: str) -> str:
     """The text under a key of the row. Raises ValueError if there is none."""
     value = row.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"`{key}` must be a text, not {short(value)}")
+        raise ValueError(f"`{key}` must be a text, not {short_text(value)}")
     return value
 
 
@@ -162,7 +162,7 @@ def texts_of(row: Mapping[str, Any], key: str) -> list[Any]:
     """The texts (or numbers) under a key, in a list or alone. Raises ValueError if it holds anything else."""
     values = row[key] if isinstance(row[key], list) else [row[key]]
     if not all(_is_plain(value) for value in values):
-        raise ValueError(f"`{key}` must be a text or a list of texts, not {short(row[key])}")
+        raise ValueError(f"`{key}` must be a text or a list of texts, not {short_text(row[key])}")
     return values
 
 
@@ -171,7 +171,7 @@ def id_of(row: Mapping[str, Any], keys: Collection[str] = _ID_KEYS) -> str | Non
     return next((str(row[key]) for key in keys if _is_plain(row.get(key)) and row[key] != ""), None)
 
 
-def checked(
+def clean_question(
     question: str,
     golds: Iterable[Any],
     own_id: str | None,

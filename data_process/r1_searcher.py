@@ -29,7 +29,7 @@ from data_process.bad_rows import BadRows  # noqa: E402
 from data_process.command import BAD_ROWS, ROWS, QuestionArguments, run  # noqa: E402
 from data_process.difficulty import CLASSES, PUBLISHED, SOURCES, MakeUp, read_difficulties, select  # noqa: E402
 from data_process.qa_parquet import Split, make_splits  # noqa: E402
-from data_process.questions import DataError, Source, read_file  # noqa: E402
+from data_process.questions import DataError, QuestionFile, read_file  # noqa: E402
 from data_process.same_question import question_key  # noqa: E402
 from rag_r1.command_line import argument, read_arguments, with_defaults  # noqa: E402
 
@@ -81,7 +81,7 @@ def _read(given: StageArguments) -> tuple[list[Split], dict[str, Any]]:
     for note in notes + drawn.shortfalls:
         print(f"note: {note}", file=sys.stderr)
     bad = sum((source.bad for source in raw.values()), BadRows())
-    train = Source(
+    train = QuestionFile(
         " + ".join(source.name for source in raw.values()),
         drawn.questions,
         n_read=len(drawn.questions) + len(drawn.repeats) + bad.count,

@@ -75,7 +75,7 @@ def open_rows(
         raise DataError(f"cannot read {path}: {error}") from error
 
 
-def short(value: Any) -> str:
+def short_text(value: Any) -> str:
     """A value for a message of one line."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
@@ -102,7 +102,7 @@ def _json_rows(path: Path, file: BinaryIO, within: str | None) -> Rows:
         file.seek(0)
         for number, line in enumerate(_lines(path, file), 1):
             if line.strip():
-                yield number, decoded(line)
+                yield number, parse_json_line(line)
         return
     file.seek(start)
     begin = wrapped.end() if wrapped else 1
@@ -132,12 +132,12 @@ def _start(file: BinaryIO) -> tuple[int, bytes]:
     return max(file.tell() - 1, 0), byte + file.read(100)
 
 
-def decoded(line: bytes) -> Any:
+def parse_json_line(line: bytes) -> Any:
     """The JSON value of a line, or a ValueError that says why there is none."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
-        return ValueError(f"not JSON: {short(str(error))}")
+        return ValueError(f"not JSON: {short_text(str(error))}")
 
 
 def _table_rows(
@@ -188,7 +188,9 @@ def _listed(cell: str, name: str) -> Any:
     try:
         return json.loads(cell)
     except (ValueError, RecursionError):
-        raise ValueError(f'`{name}` begins as a list but is not JSON, ["a", "b"]: {short(cell)}') from None
+        raise ValueError(
+            f'`{name}` begins as a list but is not JSON, ["a", "b"]: {short_text(cell)}'
+        ) from None
 
 
 def _parquet_rows(path: Path, columns: Collection[str]) -> tuple[list[str], Rows]:

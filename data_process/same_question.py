@@ -63,7 +63,7 @@ def golds_key(question: Question) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class Repeat:
+class RepeatedRow:
     """A row whose question is also in an earlier row or in the test set; `outcome`: whether it is kept."""
 
     row: Question
@@ -80,8 +80,8 @@ class Repeat:
         return {
             "split": split,
             "outcome": self.outcome,
-            "row": shown(self.row),
-            "first": {"split": "test" if self.outcome == IN_TEST else split, **shown(self.first)},
+            "row": row_label(self.row),
+            "first": {"split": "test" if self.outcome == IN_TEST else split, **row_label(self.first)},
         }
 
 
@@ -91,7 +91,7 @@ OTHER_ANSWERS = "kept: same question, other answers"
 OVERLAP_KEPT = "not removed: stands in the test set"
 
 
-def shown(question: Question) -> dict[str, Any]:
+def row_label(question: Question) -> dict[str, Any]:
     """A row as reports name it."""
     return {
         "row": question.row,
@@ -101,7 +101,7 @@ def shown(question: Question) -> dict[str, Any]:
     }
 
 
-def fold(questions: Iterable[Question]) -> tuple[list[Question], list[Repeat]]:
+def fold_repeats(questions: Iterable[Question]) -> tuple[list[Question], list[RepeatedRow]]:
     """The questions that are kept, in order, and every row with the same question as an earlier one."""
     same: dict[tuple[str, frozenset[str]], Question] = {}
     asked: dict[str, Question] = {}
@@ -109,10 +109,10 @@ def fold(questions: Iterable[Question]) -> tuple[list[Question], list[Repeat]]:
     for question in questions:
         key = question_key(question.question)
         if first := same.get((key, golds_key(question))):
-            repeats.append(Repeat(question, first, DUPLICATE))
+            repeats.append(RepeatedRow(question, first, DUPLICATE))
             continue
         if key in asked:
-            repeats.append(Repeat(question, asked[key], OTHER_ANSWERS))
+            repeats.append(RepeatedRow(question, asked[key], OTHER_ANSWERS))
         same[key, golds_key(question)] = question
         asked.setdefault(key, question)
         kept.append(question)

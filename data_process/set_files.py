@@ -19,20 +19,20 @@ from tqdm import tqdm
 
 from data_process.bad_rows import BadRows
 from data_process.near_duplicates import near_duplicates
-from data_process.pool import NOT_DRAWN, Pool, Pooled
+from data_process.pool import NOT_DRAWN, PooledQuestion, QuestionPool
 from data_process.qa_parquet import hashed_id, make_row
 from data_process.questions import Question
-from data_process.same_question import DUPLICATE, IN_TEST, shown
+from data_process.same_question import DUPLICATE, IN_TEST, row_label
 from data_process.sources.several import join
 from rag_r1.protocols import Protocol
 from rag_r1.rows import QuestionRow, RowWriter
-from rag_r1.whole_files import whole_file
+from rag_r1.whole_files import atomic_file
 
 
 def write_report(path: Path, lines: Iterable[dict[str, Any]]) -> int:
     """Write JSON lines; returns how many."""
     count = 0
-    with whole_file(path) as part, part.open("w", encoding="utf-8") as file:
+    with atomic_file(path) as part, part.open("w", encoding="utf-8") as file:
         for line in lines:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
             count += 1
@@ -41,13 +41,13 @@ def write_report(path: Path, lines: Iterable[dict[str, Any]]) -> int:
     return count
 
 
-def repeats(pool: Pool) -> Iterator[dict[str, Any]]:
+def repeated_lines(pool: QuestionPool) -> Iterator[dict[str, Any]]:
     """The lines of repeated_questions.jsonl."""
     for row, first, outcome in pool.repeats():
         yield {"split": row.split, "outcome": outcome, "row": _told(pool, row), "first": _told(pool, first)}
 
 
-def similar(pool: Pool, similarity: float) -> Iterator[dict[str, Any]]:
+def similar_lines(pool: QuestionPool, similarity: float) -> Iterator[dict[str, Any]]:
     """The lines of near_duplicates.jsonl: rows that are written and resemble an earlier one; those of the
     validation set come first. None if the similarity is 0."""
     if not similarity:
@@ -69,12 +69,12 @@ def similar(pool: Pool, similarity: float) -> Iterator[dict[str, Any]]:
         }
 
 
-def _told(pool: Pool, pooled: Pooled) -> dict[str, Any]:
+def _told(pool: QuestionPool, pooled: PooledQuestion) -> dict[str, Any]:
     entry = pool.entries[pooled.entry]
-    return {"split": pooled.split, "source": entry.name, "file": entry.place, **shown(pooled.question)}
+    return {"split": pooled.split, "source": entry.name, "file": entry.place, **row_label(pooled.question)}
 
 
-def write_splits(pool: Pool, splits: Iterable[str], protocol: Protocol, folder: Path) -> list[int]:
+def write_splits(pool: QuestionPool, splits: Iterable[str], protocol: Protocol, folder: Path) -> list[int]:
     """Write `<split>.parquet`; returns the rows written of each entry. All files appear at the end, together;
     an error, or a kill before it, leaves those of an earlier run."""
     written = [0] * len(pool.entries)
@@ -90,7 +90,7 @@ def write_splits(pool: Pool, splits: Iterable[str], protocol: Protocol, folder: 
     return written
 
 
-def _rows(pool: Pool, number: int, protocol: Protocol, index: int) -> Iterator[QuestionRow]:
+def _rows(pool: QuestionPool, number: int, protocol: Protocol, index: int) -> Iterator[QuestionRow]:
     """The rows of an entry; `index`: that of the first, in its file."""
     entry, repeated = pool.entries[number], pool.repeated_ids(number)
     for question in _questions(pool, number, repeated):
@@ -109,7 +109,7 @@ def _rows(pool: Pool, number: int, protocol: Protocol, index: int) -> Iterator[Q
         index += 1
 
 
-def _questions(pool: Pool, number: int, repeated: set[str]) -> Iterator[Question]:
+def _questions(pool: QuestionPool, number: int, repeated: set[str]) -> Iterator[Question]:
     """The questions of an entry. If several are joined in a row, these are chosen by chance, since neighbours
     in a file may resemble each other; what is left over is too little for a row."""
     wanted = pool.entries[number].join
@@ -123,7 +123,7 @@ def _questions(pool: Pool, number: int, repeated: set[str]) -> Iterator[Question
         yield Question(joined.question, joined.golds, joined.id, group[0].row, joined.metadata)
 
 
-def counts(pool: Pool, number: int, read: int, bad: BadRows, written: int) -> dict[str, Any]:
+def entry_counts(pool: QuestionPool, number: int, read: int, bad: BadRows, written: int) -> dict[str, Any]:
     """Numbers of an entry, which add up: read = malformed + duplicates + overlap_with_test + not_drawn +
     left_over + written x questions_per_row."""
     entry, found = pool.entries[number], pool.counts(number)

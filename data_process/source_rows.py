@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from data_process.mix import FLAGS, Entry
+from data_process.mix import FLAGS, MixEntry
 from data_process.questions import Question, hub_rows
 from data_process.row_files import ACCEPTED, DataError, Rows, open_rows
 from data_process.sources import SOURCES
 
 
-def read_source(entry: Entry) -> Iterator[tuple[int, Question | ValueError]]:
+def read_source(entry: MixEntry) -> Iterator[tuple[int, Question | ValueError]]:
     """Every row's number, from 1, with its question or the reason why it has none.
 
     Memory does not depend on the number of rows. Raises DataError if the source cannot be read at all, or if
@@ -35,7 +35,7 @@ def read_source(entry: Entry) -> Iterator[tuple[int, Question | ValueError]]:
 
 
 @contextmanager
-def _opened(entry: Entry) -> Iterator[Rows]:
+def _opened(entry: MixEntry) -> Iterator[Rows]:
     kind = entry.kind
     if entry.file is not None:
         with open_rows(entry.file, kind.columns, kind.lists, within=kind.within, header=kind.header) as (

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
-from rag_r1.options import Must, Text
+from rag_r1.options import Constraint, Text
 
 #: What an address must be, in the words of error messages.
 AN_ADDRESS = (
@@ -55,4 +55,4 @@ def is_server_address(url: object) -> bool:
 
 
 #: The type of an option, or of an argument of a command, that is an address.
-Address = Annotated[Text, AfterValidator(server_address), Must(AN_ADDRESS, is_shown=False)]
+Address = Annotated[Text, AfterValidator(server_address), Constraint(AN_ADDRESS, is_shown=False)]

@@ -21,7 +21,7 @@ import httpx
 MAX_BYTES = 16 << 20
 
 
-def bounded_client(
+def bounded_http_client(
     timeout_s: float, headers: Mapping[str, str] | None = None, base_url: str = "", most: int = MAX_BYTES
 ) -> httpx.Client:
     """A client whose bodies have at most `most` bytes. `timeout_s`: for each wait of a request, and for all
@@ -31,12 +31,12 @@ def bounded_client(
         base_url=base_url,
         headers={**(headers or {}), "Accept-Encoding": "identity"},
         timeout=timeout_s,
-        transport=_Bounded(timeout_s, most),
+        transport=_BoundedTransport(timeout_s, most),
         trust_env=False,
     )
 
 
-class _Bounded(httpx.BaseTransport):
+class _BoundedTransport(httpx.BaseTransport):
     def __init__(self, timeout_s: float, most: int):
         # Connections are not used again: what is late is ended by the connection that was opened for it.
         once = httpx.Limits(max_keepalive_connections=0)
@@ -48,7 +48,7 @@ class _Bounded(httpx.BaseTransport):
             response.close()
             raise httpx.RemoteProtocolError("a compressed answer, which was not asked for", request=request)
         assert isinstance(response.stream, httpx.SyncByteStream)
-        response.stream = _Body(response.stream, request, self._timeout_s, self._most)
+        response.stream = _BoundedBody(response.stream, request, self._timeout_s, self._most)
         return response
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
@@ -83,7 +83,7 @@ class _Bounded(httpx.BaseTransport):
         self._inner.close()
 
 
-class _Body(httpx.SyncByteStream):
+class _BoundedBody(httpx.SyncByteStream):
     def __init__(self, stream: httpx.SyncByteStream, request: httpx.Request, timeout_s: float, most: int):
         self._stream, self._request, self._timeout_s, self._most = stream, request, timeout_s, most
 

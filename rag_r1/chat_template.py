@@ -17,14 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rag_r1.limited.workers import JobError, LimitError, Limits, Workers
+from rag_r1.limited.workers import JobError, JobLimits, LimitError, WorkerPool
 
 Messages = Sequence[Mapping[str, Any]]
 
 #: Of one chat; an honest template takes milliseconds for a megabyte of messages.
-LIMITS = Limits(cpu_s=5.0, memory=1 << 30, answer=64 << 20)
+LIMITS = JobLimits(cpu_s=5.0, memory=1 << 30, answer=64 << 20)
 #: Of loading a tokenizer and encoding a line; one of 300,000 tokens takes half a second.
-_TRIAL = Limits(cpu_s=20.0, memory=4 << 30)
+_TRIAL = JobLimits(cpu_s=20.0, memory=4 << 30)
 _MAX_FILE_BYTES = 256 << 20
 #: What a tokenizer is loaded from, besides `tokenizer.json`.
 _FILES = (
@@ -51,7 +51,7 @@ _OF_TRANSFORMERS = {
     "truncation",
 }
 
-_workers = Workers()
+_workers = WorkerPool()
 _ended: Counter[str] = Counter()  # how often, by template
 
 

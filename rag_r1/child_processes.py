@@ -1,11 +1,11 @@
 """Starts child processes that end with their parent and do not get its secrets.
 
-`running` keeps a child for as long as a block runs: it ends with the block, also through an error, Ctrl-C or
-SIGTERM of this process. If this process is killed (SIGKILL), Linux ends the child (PR_SET_PDEATHSIG), so a
-port, the memory of a GPU and an index in memory are free for the next start. `ends_with_parent` gives a
-command that ends in the same way, for children that something else starts.
+`child_process` keeps a child for as long as a block runs: it ends with the block, also through an error,
+Ctrl-C or SIGTERM of this process. If this process is killed (SIGKILL), Linux ends the child
+(PR_SET_PDEATHSIG), so a port, the memory of a GPU and an index in memory are free for the next start.
+`bind_to_parent` gives a command that ends in the same way, for children that something else starts.
 
-`environment_of_a_server` has what our own servers need; `environment_without_keys` has all but what is secret
+`server_environment` has what our own servers need; `environment_without_secrets` has all but what is secret
 by its name, or is an address with a password, for programs whose variables we do not know (vLLM).
 """
 
@@ -53,7 +53,7 @@ _PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s@]*:[^/\s@]+@")
 _NEEDED_ADDRESS = re.compile(r".*_proxy|HF_ENDPOINT", re.IGNORECASE)
 
 
-def environment_of_a_server(*tokens: str) -> dict[str, str]:
+def server_environment(*tokens: str) -> dict[str, str]:
     """What a server of ours needs of this process's environment. `tokens`: the variables with secrets that
     it needs, too."""
     return {
@@ -63,7 +63,7 @@ def environment_of_a_server(*tokens: str) -> dict[str, str]:
     }
 
 
-def environment_without_keys(keep: Collection[str], without: Collection[str] = ()) -> dict[str, str]:
+def environment_without_secrets(keep: Collection[str], without: Collection[str] = ()) -> dict[str, str]:
     """This process's environment without what is secret by its name or is an address with a password, except
     `keep`, and without the variables `without`."""
     return {
@@ -78,7 +78,7 @@ def _is_secret(name: str, value: str) -> bool:
     return bool(_SECRET.fullmatch(name) or has_password)
 
 
-def ends_with_parent(command: Sequence[str], folder: Path | str | None = None) -> list[str]:
+def bind_to_parent(command: Sequence[str], folder: Path | str | None = None) -> list[str]:
     """A command that is ended when the thread that starts it ends, or its process; `folder`: where it is
     started. A program that does not exist is left as it is, to fail as such."""
     path = os.path.join(folder or "", command[0]) if os.sep in command[0] else command[0]
@@ -88,16 +88,16 @@ def ends_with_parent(command: Sequence[str], folder: Path | str | None = None) -
 
 
 @contextmanager
-def running(
+def child_process(
     arguments: Sequence[str], environment: Mapping[str, str], log: Path
 ) -> Iterator[subprocess.Popen]:
     """Python with these arguments, in a process group of its own, while the block runs; `log` gets what it
     prints. Call it from the main thread: otherwise SIGTERM of this process is not handled here, and the child
     ends with the thread."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8") as output, _sigterm_ends_the_block():
+    with log.open("w", encoding="utf-8") as output, _exit_on_sigterm():
         process = subprocess.Popen(
-            ends_with_parent([sys.executable, *arguments]),
+            bind_to_parent([sys.executable, *arguments]),
             env=environment,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -129,7 +129,7 @@ def _has_exited(pid: int) -> bool:
 
 
 @contextmanager
-def _sigterm_ends_the_block() -> Iterator[None]:
+def _exit_on_sigterm() -> Iterator[None]:
     """While the block runs, SIGTERM raises SystemExit, so that what must be closed is closed; a handler of
     the caller's own goes first, and may raise something else."""
     if threading.current_thread() is not threading.main_thread():

@@ -30,11 +30,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict
 
-from rag_r1.options import Must, in_words, may_be_shown
+from rag_r1.options import Constraint, describe_type, is_safe_to_show
 
 Given = TypeVar("Given", bound="Arguments")
 
-Positive = Annotated[int, Field(ge=1), Must("a whole number of at least 1")]
+Positive = Annotated[int, Field(ge=1), Constraint("a whole number of at least 1")]
 
 
 def _key_and_value(override: str) -> str:
@@ -48,7 +48,7 @@ Overrides = CliPositionalArg[list[str]]
 CheckedOverrides = CliPositionalArg[list[Annotated[str, AfterValidator(_key_and_value)]]]
 
 
-def quoted(path: Path | str) -> str:
+def hydra_quoted(path: Path | str) -> str:
     """A path as the value of a Hydra override."""
     return "'" + str(path).replace("'", "\\'") + "'"
 
@@ -129,7 +129,7 @@ def read_arguments(
         parser.error("; ".join(_sentence(one, fields) for one in error.errors(include_url=False)))
 
 
-class _KeepItems(argparse.Action):
+class _JsonListAction(argparse.Action):
     """Collects a list as JSON, which pydantic-settings does not split."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
@@ -147,7 +147,7 @@ def _shown(field: FieldInfo, given: dict[str, Any]) -> dict[str, Any]:
     if not any(default is none for none in (PydanticUndefined, None, False)) and "(default" not in help:
         help += f" (default: {default})"
     if given.get("action") == "append" or "nargs" in given:
-        given.update(action=_KeepItems, default=argparse.SUPPRESS)
+        given.update(action=_JsonListAction, default=argparse.SUPPRESS)
         if isinstance(metavar, tuple) and metavar[-1] is ...:
             given["nargs"], metavar = "+", metavar[0]
         elif isinstance(metavar, tuple):
@@ -165,8 +165,8 @@ def _sentence(error: Any, fields: dict[Any, FieldInfo]) -> str:
     if cause and not error["loc"]:
         return str(cause)
     name, value = error["loc"][0], error["input"]
-    must = in_words(fields[name].annotation, fields[name].metadata)
-    if not may_be_shown(fields[name].annotation, fields[name].metadata):
+    must = describe_type(fields[name].annotation, fields[name].metadata)
+    if not is_safe_to_show(fields[name].annotation, fields[name].metadata):
         return f"argument --{name.replace('_', '-')}: must be {must.removesuffix(' or null')}"
     if cause:
         return str(cause)

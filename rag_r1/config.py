@@ -21,9 +21,9 @@ from rag_r1.agent import Budget, FailurePolicy
 from rag_r1.agent.budget import EpisodeLimits
 from rag_r1.agent.failures import FOR_TRAINING
 from rag_r1.options import (
+    Constraint,
     Count,
     Flag,
-    Must,
     OptionFault,
     OptionsError,
     PositiveCount,
@@ -57,20 +57,22 @@ Probes = Annotated[
     tuple[ValidationProbe, ...],
     BeforeValidator(lambda value: tuple(value or ()) if isinstance(value, list | None) else value),
     AfterValidator(_each_once),
-    Must("a list of closed_book, empty, random, gold, withheld, each once"),
+    Constraint("a list of closed_book, empty, random, gold, withheld, each once"),
 ]
-Section = Annotated[dict, BeforeValidator(lambda value: {} if value is None else value), Must("a mapping")]
-Entries = Annotated[tuple[dict, ...], BeforeValidator(_listed), Must("a list of {term, weight, ...}")]
+Section = Annotated[
+    dict, BeforeValidator(lambda value: {} if value is None else value), Constraint("a mapping")
+]
+Entries = Annotated[tuple[dict, ...], BeforeValidator(_listed), Constraint("a list of {term, weight, ...}")]
 
 
 @options("rag_r1")
-class _Block:
+class _RagR1Block:
     """The keys of the block. Each section is read separately, and the list of rewards where it is used."""
 
     #: Must be given.
-    protocol: Annotated[Text | None, Must("the name of a protocol")] = None
+    protocol: Annotated[Text | None, Constraint("the name of a protocol")] = None
     #: A text file.
-    prompt: Annotated[Text | None, Must("a file or null")] = None
+    prompt: Annotated[Text | None, Constraint("a file or null")] = None
     agent: Section = field(default_factory=dict)
     validation_agent: Section = field(default_factory=dict)
     retriever: Section = field(default_factory=dict)
@@ -82,8 +84,8 @@ class _Block:
     #: Under which the questions of a validation are played once more (plugin/probe_rows.py).
     probes: Probes = ()
     #: The passages that `random` and `gold` show (probe_passages.py).
-    probe_passages: Annotated[Text | None, Must("a file or null")] = None
-    trajectory_dir: Annotated[Text | None, Must("a folder or null")] = None
+    probe_passages: Annotated[Text | None, Constraint("a file or null")] = None
+    trajectory_dir: Annotated[Text | None, Constraint("a folder or null")] = None
     #: Whether the records in it are compressed.
     trajectory_gzip: Flag = False
 
@@ -134,7 +136,7 @@ class RagR1Config:
         if not isinstance(config, Mapping):
             what = "the configuration has no mapping `rag_r1:`; build on one of the recipes"
             return None, [ValueError(what)]
-        block, wrong = read_options(_Block, config)
+        block, wrong = read_options(_RagR1Block, config)
         faults: list[Exception] = list(wrong)
         protocol = None
         if "rag_r1.protocol" not in {fault.key for fault in wrong}:
@@ -196,7 +198,7 @@ class FilterGroups:
     #: `reward`, or the name of a term; None: veRL's default.
     metric: Text | None = None
     #: Most batches of prompts generated in a step; 0 or less: no limit.
-    max_num_gen_batches: Annotated[int, Strict(), Must("a whole number")] | None = None
+    max_num_gen_batches: Annotated[int, Strict(), Constraint("a whole number")] | None = None
     #: Most batches of prompts that are waiting or being generated at a time.
     max_inflight_gen_batches: Count | None = None
 
@@ -222,7 +224,7 @@ class SamplerOptions:
     #: Prompts of a batch; None: not known.
     train_batch_size: PositiveCount | None = None
     filter_groups: Annotated[
-        FilterGroups, BeforeValidator(_filter_groups), Must("veRL's block algorithm.filter_groups")
+        FilterGroups, BeforeValidator(_filter_groups), Constraint("veRL's block algorithm.filter_groups")
     ] = FilterGroups()
     #: Whether groups of which nothing arrived are replaced.
     sync_refill_failed_groups: Flag = False
@@ -233,7 +235,7 @@ class SamplerOptions:
         return options_from(cls, config or {})
 
 
-def faults_of(build: Callable[[dict[str, Any]], Any], options: Mapping[str, Any]) -> list[Exception]:
+def find_faults(build: Callable[[dict[str, Any]], Any], options: Mapping[str, Any]) -> list[Exception]:
     """The faults that `build` finds in `options`: all of them if it raises OptionsError, else the one that it
     raises."""
     try:
@@ -245,7 +247,7 @@ def faults_of(build: Callable[[dict[str, Any]], Any], options: Mapping[str, Any]
     return []
 
 
-def _missing_passages(block: _Block) -> OptionFault | None:
+def _missing_passages(block: _RagR1Block) -> OptionFault | None:
     """The fault of probes that show passages if no file of passages is given."""
     shown = [probe for probe in block.probes if probe in SHOW_PASSAGES]
     if not shown or block.probe_passages is not None:
@@ -255,7 +257,7 @@ def _missing_passages(block: _Block) -> OptionFault | None:
     return OptionFault(key, f"{key} {what}")
 
 
-def _protocol(block: _Block) -> Protocol:
+def _protocol(block: _RagR1Block) -> Protocol:
     if block.protocol is None:
         raise ValueError("rag_r1.protocol must be the name of a protocol, not None")
     prompt = None

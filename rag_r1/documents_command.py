@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rag_r1.command_line import Arguments, argument, read_arguments
-from rag_r1.printable import print_error, printable
+from rag_r1.printable import print_error, terminal_text
 from rag_r1.tools.document_files import READERS
 from rag_r1.tools.documents import DocumentsError, index_folder
 
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(error)
         return 1
     with corpus.open("rb") as lines:
-        print(f"{sum(1 for _ in lines):,} passages: {printable(str(corpus), 4000)}")
+        print(f"{sum(1 for _ in lines):,} passages: {terminal_text(str(corpus), 4000)}")
     return 0
 
 

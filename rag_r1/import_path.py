@@ -1,7 +1,7 @@
 """Resolves import paths in the configuration, such as `package.module:function`.
 
 The module is searched for where Python searches: in what is installed, on PYTHONPATH, and in the folder from
-which the command was started (`find_beside_the_caller`). Importing runs the module's code, so name only
+which the command was started (`add_working_directory`). Importing runs the module's code, so name only
 modules that you trust; whatever the import raises becomes one sentence that says where the module was
 searched for and what to do.
 """
@@ -24,7 +24,7 @@ class ImportPathError(ValueError):
         self.remedy = remedy
 
 
-def find_beside_the_caller() -> None:
+def add_working_directory() -> None:
     """Add the working directory to the end of this process's module search path.
 
     veRL's processes do not need this: `python -m` searches there, and so do Ray's workers.
@@ -34,7 +34,7 @@ def find_beside_the_caller() -> None:
         sys.path.append(here)
 
 
-def imported(path: str) -> Any:
+def import_object(path: str) -> Any:
     """The object that `module:name` names. Raises ImportPathError."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:

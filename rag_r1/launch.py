@@ -15,10 +15,10 @@ from pathlib import Path
 
 from rag_r1.afterwards import after_training
 from rag_r1.neighbours import warn_of_other_trainings
-from rag_r1.pipeline.processes import run_here
+from rag_r1.pipeline.processes import run_child
 from rag_r1.recipe_files import Recipe, RecipeError
 from rag_r1.train import compose_recipe
-from rag_r1.whole_files import in_words
+from rag_r1.whole_files import error_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,14 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     warn_of_other_trainings()
     try:
-        status = run_here(recipe.command(overrides))
+        status = run_child(recipe.command(overrides))
     except KeyboardInterrupt:
         return 130
     if status == 0:
         try:
             lines = after_training(compose_recipe(recipe, overrides))
         except (RecipeError, OSError) as error:
-            lines = [f"the commands for what was trained could not be made: {in_words(error)}"]
+            lines = [f"the commands for what was trained could not be made: {error_text(error)}"]
         print("\n".join(["", *lines]), flush=True)
     return status
 

@@ -21,12 +21,12 @@ from pydantic import Field, model_validator
 
 from rag_r1.addresses import Address
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.evaluation.agent_arguments import AskedAgent, handed_on
+from rag_r1.evaluation.agent_arguments import AgentSelection, shared_arguments
 from rag_r1.installation import pip_command
-from rag_r1.options import Must, options_from
-from rag_r1.printable import has_hidden, print_error
-from rag_r1.tools.mcp_client import McpFailure, McpOptions, has_mcp, named
-from rag_r1.whole_files import in_words
+from rag_r1.options import Constraint, options_from
+from rag_r1.printable import has_control_characters, print_error
+from rag_r1.tools.mcp_client import McpFailure, McpOptions, has_mcp, prefixed_entries
+from rag_r1.whole_files import error_text
 
 #: The environment variable with the token of `--http`.
 TOKEN_VARIABLE = "RAG_R1_MCP_TOKEN"
@@ -50,10 +50,10 @@ also: rag-r1 mcp --tools https://mcp.example.org/mcp
 #: Seconds in which a stop finishes what is being answered; the streams of clients have no end of their own.
 _STOP_S = 10
 _ORDER = "rag-r1 mcp --tools [--token-env NAME] URL, or rag-r1 mcp --tools COMMAND ..."
-_PORT = Annotated[int, Field(ge=1, le=65535), Must("a port, 1 to 65535")]
+_PORT = Annotated[int, Field(ge=1, le=65535), Constraint("a port, 1 to 65535")]
 
 
-class _Model(Arguments):
+class _ModelArguments(Arguments):
     """Where the model is."""
 
     base_url: Address | None = argument(
@@ -64,7 +64,7 @@ class _Model(Arguments):
     model: str | None = argument("the model's name there", "MODEL", default=None)
 
 
-class McpArguments(AskedAgent, _Model):
+class McpArguments(AgentSelection, _ModelArguments):
     """What is offered, and how."""
 
     concurrency: Positive = argument("questions at a time; as many more wait", "N", default=8)
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         asyncio.run(serve(given))
     except (RunError, ValueError, OSError) as error:
-        return _error(in_words(error))
+        return _error(error_text(error))
     except KeyboardInterrupt:
         pass
     return 0
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def serve(given: McpArguments) -> None:
     """Serve until stdin ends, or the process is told to end. Raises RunError, ValueError and OSError if it
     cannot begin."""
-    async with made_server(given) as server:
+    async with open_server(given) as server:
         if given.http is None:
             await server.run_stdio_async()
         else:
@@ -107,13 +107,13 @@ async def serve(given: McpArguments) -> None:
 
 
 @asynccontextmanager
-async def made_server(given: McpArguments) -> AsyncIterator[Any]:
+async def open_server(given: McpArguments) -> AsyncIterator[Any]:
     """The MCP server of these arguments; its connections are closed with the block. Raises as `serve`."""
     from rag_r1.config import RagR1Config
     from rag_r1.evaluation.arguments import block_of
     from rag_r1.evaluation.validation_limits import validation_limits
     from rag_r1.mcp_server import make_server
-    from rag_r1.serving.player import opened
+    from rag_r1.serving.player import open_agent
     from rag_r1.tools import close_tools, shared_searcher, shared_tools
 
     as_eval = _as_evaluated(given)
@@ -121,7 +121,7 @@ async def made_server(given: McpArguments) -> AsyncIterator[Any]:
     searcher = shared_searcher(config.validation_retriever)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(close_tools, shared_tools(config.validation_retriever, config.tools))
-        player = await stack.enter_async_context(opened(as_eval)) if given.base_url is not None else None
+        player = await stack.enter_async_context(open_agent(as_eval)) if given.base_url is not None else None
         yield make_server(searcher, player.play if player else None, concurrency=given.concurrency)
 
 
@@ -129,19 +129,19 @@ async def _serve_http(server: Any, port: int) -> None:
     import uvicorn
 
     from rag_r1.mcp_server import http_app
-    from rag_r1.serving.command import bound
-    from rag_r1.serving.connections import configuration
+    from rag_r1.serving.command import bind_socket
+    from rag_r1.serving.connections import uvicorn_config
 
     app = http_app(server, os.environ.get(TOKEN_VARIABLE, "").strip() or None)
-    with bound("127.0.0.1", port, "--http") as listener:
+    with bind_socket("127.0.0.1", port, "--http") as listener:
         print(f"MCP at http://127.0.0.1:{port}/mcp", file=sys.stderr)
-        await uvicorn.Server(configuration(app, stop_s=_STOP_S, lifespan="on")).serve(sockets=[listener])
+        await uvicorn.Server(uvicorn_config(app, stop_s=_STOP_S, lifespan="on")).serve(sockets=[listener])
 
 
 def _as_evaluated(given: McpArguments) -> Any:
     """The arguments of `rag-r1 eval` with which the agent is made; no questions are read."""
     from rag_r1.evaluation.eval_arguments import EvalArguments
-    from rag_r1.evaluation.evaluated_model import resolved
+    from rag_r1.evaluation.evaluated_model import resolve_model
 
     made = EvalArguments(
         data=[],
@@ -149,9 +149,9 @@ def _as_evaluated(given: McpArguments) -> Any:
         model=given.model or "unused",
         base_url=given.base_url,
         retries=2,
-        **handed_on(given),
+        **shared_arguments(given),
     )
-    return made if given.base_url is None else resolved(made)
+    return made if given.base_url is None else resolve_model(made)
 
 
 def _list(server: Sequence[str]) -> int:
@@ -188,18 +188,18 @@ def _as_yaml(entries: Any) -> str:
     """With letters as they are, unless a terminal would obey some of the characters; then with escapes."""
     written = partial(yaml.safe_dump, entries, sort_keys=False, width=110)
     shown = written(allow_unicode=True)
-    return written(allow_unicode=False) if has_hidden(shown) else shown
+    return written(allow_unicode=False) if has_control_characters(shown) else shown
 
 
 async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
     from mcp.shared.exceptions import MCPError
 
-    from rag_r1.tools.mcp_connections import connection
+    from rag_r1.tools.mcp_connections import server_for_loop
 
-    server = connection(options)
+    server = server_for_loop(options)
     try:
         async with server.link() as link:
-            return named(await link.listed())
+            return prefixed_entries(await link.listed())
     except (MCPError, TimeoutError) as error:
         raise McpFailure(f"the server does not list its tools: {error}") from error
     finally:

@@ -24,10 +24,10 @@ from pydantic import BaseModel, Field
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Document, Failure
 from rag_r1.retriever_query import CallContext
-from rag_r1.serving.guards import BodyRefused, WholeBodies
+from rag_r1.serving.guards import BodyError, WholeBodyMiddleware
 from rag_r1.tools import Searcher
-from rag_r1.tools.function_tool import sent_in_context
-from rag_r1.tools.mcp_limits import TooMuch, check_message
+from rag_r1.tools.function_tool import sent_arguments
+from rag_r1.tools.mcp_limits import McpLimitError, check_message
 
 #: Sources of an answer, at most.
 _MOST_SOURCES = 20
@@ -79,7 +79,7 @@ def make_server(searcher: Searcher, play: Play | None = None, *, concurrency: in
     @server.tool()
     async def search(query: _Words) -> Passages:
         """Search the collection for a query; returns the best passages with their ids."""
-        sent = await sent_in_context(searcher, [query], lambda: CallContext(query))
+        sent = await sent_arguments(searcher, [query], lambda: CallContext(query))
         [found] = [sent] if isinstance(sent, Failure) else await searcher.search(sent)
         if isinstance(found, Failure):
             raise ToolError(found.reason)
@@ -129,7 +129,7 @@ def http_app(server: MCPServer, token: str | None) -> Any:
     requests with another Host or Origin are refused. With a token, requests must have it as their bearer
     token. A body must arrive whole, within the limits of the chat server's (serving/guards.py), and have no
     more bytes, values or levels than a question needs."""
-    app = WholeBodies(server.streamable_http_app(host="127.0.0.1"), _check_body)
+    app = WholeBodyMiddleware(server.streamable_http_app(host="127.0.0.1"), _check_body)
     if token is None:
         return app
     wanted = f"Bearer {token}".encode()
@@ -150,7 +150,7 @@ def _check_body(body: bytes) -> None:
     """Refuse what the package mcp would make too many objects of, on the event loop."""
     try:
         if len(body) > _MOST_BYTES:
-            raise TooMuch(f"a message has more than {_MOST_BYTES >> 20} MiB")
+            raise McpLimitError(f"a message has more than {_MOST_BYTES >> 20} MiB")
         check_message(body)
-    except TooMuch as error:
-        raise BodyRefused(413, "too_large", str(error)) from None
+    except McpLimitError as error:
+        raise BodyError(413, "too_large", str(error)) from None

@@ -17,7 +17,7 @@ import psutil
 TRAINER = "verl.trainer.main_ppo"
 
 
-def other_trainings(processes: Iterable[tuple[int, Sequence[str]]] | None = None) -> list[int]:
+def find_other_trainings(processes: Iterable[tuple[int, Sequence[str]]] | None = None) -> list[int]:
     """The ids of the processes that run veRL's trainer, from (id, command line) of each process that this one
     sees (default: asked of the system)."""
     if processes is None:
@@ -28,7 +28,7 @@ def other_trainings(processes: Iterable[tuple[int, Sequence[str]]] | None = None
 
 def warn_of_other_trainings() -> None:
     """Print a warning, before a training starts, if another one runs here."""
-    if others := other_trainings():
+    if others := find_other_trainings():
         print(
             f"warning: another training runs on this machine (process {', '.join(map(str, others))}). Their"
             " weights can be mixed up, and each can wait for the other forever\n"

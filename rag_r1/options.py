@@ -32,7 +32,7 @@ Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
-class Must:
+class Constraint:
     """In an annotation: what a value must be, as worded in error messages. `is_shown`: whether these repeat
     a wrong value, which might be secret."""
 
@@ -48,14 +48,14 @@ _WORDS = {
     float: "a number",
     Path: "a path",
 }
-Flag = Annotated[bool, Strict(), Must("true or false")]
-Text = Annotated[str, Strict(), Must("a text")]
-Count = Annotated[int, Strict(), Field(ge=0), Must("a whole number of at least 0")]
-PositiveCount = Annotated[int, Strict(), Field(ge=1), Must("a whole number of at least 1")]
-PositiveNumber = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False), Must("a number above 0")]
-Seconds = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False), Must("a number of seconds")]
+Flag = Annotated[bool, Strict(), Constraint("true or false")]
+Text = Annotated[str, Strict(), Constraint("a text")]
+Count = Annotated[int, Strict(), Field(ge=0), Constraint("a whole number of at least 0")]
+PositiveCount = Annotated[int, Strict(), Field(ge=1), Constraint("a whole number of at least 1")]
+PositiveNumber = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
+Seconds = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False), Constraint("a number of seconds")]
 PositiveSeconds = Annotated[
-    float, Strict(), Field(gt=0, allow_inf_nan=False), Must("a number of seconds above 0")
+    float, Strict(), Field(gt=0, allow_inf_nan=False), Constraint("a number of seconds above 0")
 ]
 
 
@@ -180,9 +180,9 @@ def _faults(error: ValidationError, cls: type, given: Mapping[str, Any], key: st
         if name not in declared:
             found[name] = _unknown(name, cls, key)
             continue
-        where, must = f"{key}.{name}", in_words(declared[name].annotation, declared[name].metadata)
+        where, must = f"{key}.{name}", describe_type(declared[name].annotation, declared[name].metadata)
         message = f"must be {must}, not {_shown(given[name])}" if name in given else f"must be given: {must}"
-        if name in given and not may_be_shown(declared[name].annotation, declared[name].metadata):
+        if name in given and not is_safe_to_show(declared[name].annotation, declared[name].metadata):
             message = f"must be {must}"
         found[name] = OptionFault(where, f"{where} {message}")
     return sorted(found.values(), key=lambda fault: not str(fault).startswith("unknown key"))
@@ -200,26 +200,26 @@ def _unknown(name: Any, cls: type, key: str) -> OptionFault:
     return OptionFault(f"{key}.{name}", f"unknown key {key}.{name}: use one of {', '.join(known)}{hint}")
 
 
-def may_be_shown(annotation: Any, metadata: Any = ()) -> bool:
+def is_safe_to_show(annotation: Any, metadata: Any = ()) -> bool:
     """Whether a wrong value of this type may be repeated in a message."""
     inner = get_args(annotation)
     if get_origin(annotation) is Annotated:
-        return may_be_shown(inner[0], (*inner[1:], *metadata))
-    if get_origin(annotation) in (Union, UnionType) and not all(map(may_be_shown, inner)):
+        return is_safe_to_show(inner[0], (*inner[1:], *metadata))
+    if get_origin(annotation) in (Union, UnionType) and not all(map(is_safe_to_show, inner)):
         return False
-    return all(item.is_shown for item in metadata if isinstance(item, Must))
+    return all(item.is_shown for item in metadata if isinstance(item, Constraint))
 
 
-def in_words(annotation: Any, metadata: Any = ()) -> str:
-    """What a value of this type must be: the wording of its `Must`, or one derived from the type."""
+def describe_type(annotation: Any, metadata: Any = ()) -> str:
+    """What a value of this type must be: the wording of its `Constraint`, or one derived from the type."""
     for item in reversed(tuple(metadata)):  # the last is the outermost
-        if isinstance(item, Must):
+        if isinstance(item, Constraint):
             return item.be
     arguments = get_args(annotation)
     if get_origin(annotation) is Annotated:
-        return in_words(arguments[0], arguments[1:])
+        return describe_type(arguments[0], arguments[1:])
     if get_origin(annotation) in (Union, UnionType):
-        return " or ".join(map(in_words, arguments))
+        return " or ".join(map(describe_type, arguments))
     if get_origin(annotation) is Literal:
         return " or ".join(map(str, arguments)) if len(arguments) < 3 else f"one of {', '.join(arguments)}"
     return _WORDS.get(annotation) or getattr(annotation, "__name__", str(annotation))

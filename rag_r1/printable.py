@@ -5,20 +5,20 @@ from __future__ import annotations
 import sys
 import unicodedata
 
-from rag_r1.whole_files import in_words
+from rag_r1.whole_files import error_text
 
 #: Control and formatting characters (escape sequences, changes of direction), and what has no meaning of its
 #: own.
 _HIDDEN = ("Cc", "Cf", "Co", "Cs")
 
 
-def printable(text: str, longest: int = 200) -> str:
+def terminal_text(text: str, longest: int = 200) -> str:
     """A text from outside for a terminal: on one line, without control and formatting characters."""
     shown = _plain(" ".join(text[: 4 * longest].split()))
     return shown if len(shown) <= longest else shown[: longest - 3] + "..."
 
 
-def printable_lines(text: str, longest: int = 2000) -> str:
+def terminal_lines(text: str, longest: int = 2000) -> str:
     """The same for a message of several lines of ours, such as a list of files: the lines and their spaces
     stay. `longest`: of a line."""
     lines = (_plain(line.expandtabs(4)) for line in text.split("\n"))
@@ -26,12 +26,12 @@ def printable_lines(text: str, longest: int = 2000) -> str:
 
 
 def print_error(error: BaseException | str) -> None:
-    """Print `error: ...` to stderr, as `printable_lines`; one of the disk with its file and the remedy."""
-    said = error if isinstance(error, str) else in_words(error)
-    print(f"error: {printable_lines(said)}", file=sys.stderr)
+    """Print `error: ...` to stderr, as `terminal_lines`; one of the disk with its file and the remedy."""
+    said = error if isinstance(error, str) else error_text(error)
+    print(f"error: {terminal_lines(said)}", file=sys.stderr)
 
 
-def has_hidden(text: str) -> bool:
+def has_control_characters(text: str) -> bool:
     """Has it characters, other than line breaks, that a terminal would obey instead of showing?"""
     return any(unicodedata.category(one) in (*_HIDDEN, "Zl", "Zp") for one in text if one != "\n")
 

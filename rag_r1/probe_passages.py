@@ -28,10 +28,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rag_r1.protocols import Document
 from rag_r1.rewards.answer_metrics import cover_exact_match
-from rag_r1.supporting import Evidence, title_key, title_of
+from rag_r1.supporting import GoldEvidence, title_key, title_of
 
 #: How a file of passages is made.
-MAKE_IT = "make it with `rag-r1 probe-passages --data VALIDATION --corpus CORPUS --out FILE`"
+HOW_TO_MAKE = "make it with `rag-r1 probe-passages --data VALIDATION --corpus CORPUS --out FILE`"
 
 #: Number, id and contents of a passage that was drawn.
 Drawn = tuple[int, str, str]
@@ -40,7 +40,7 @@ Drawn = tuple[int, str, str]
 class PassagesError(ValueError):
     """A file of passages that cannot be used: `what` is wrong, with the file's name, and the `remedy`."""
 
-    def __init__(self, what: str, remedy: str = MAKE_IT):
+    def __init__(self, what: str, remedy: str = HOW_TO_MAKE):
         super().__init__(f"{what}: {remedy}")
         self.what, self.remedy = what, remedy
 
@@ -53,7 +53,7 @@ class Passages:
     by_title: dict[str, list[Document]] = field(default_factory=dict)
     pool: list[Document] = field(default_factory=list)
 
-    def of(self, evidence: Evidence, golds: Sequence[str]) -> tuple[Document, ...]:
+    def of(self, evidence: GoldEvidence, golds: Sequence[str]) -> tuple[Document, ...]:
         """A question's gold passages, best first: by id if all ids are found, else by title; empty if one of
         them is not found.
 
@@ -70,14 +70,14 @@ class Passages:
         rounds = (page[i] for i in range(max(map(len, pages))) for page in pages if i < len(page))
         return tuple({passage.id: passage for passage in rounds}.values())
 
-    def evidence(self, metadata: Mapping[str, Any], golds: Sequence[str], topk: int) -> Evidence:
+    def evidence(self, metadata: Mapping[str, Any], golds: Sequence[str], topk: int) -> GoldEvidence:
         """What a row names of its gold passages, with those that `gold` shows: `topk`, and at least one of
         each page; none if one is missing here. `metadata`: of the row (rag_r1/rows.py)."""
-        named = Evidence.of(metadata)
+        named = GoldEvidence.of(metadata)
         found = self.of(named, golds)
-        return Evidence.of(metadata, found[: max(topk, len(named.ids), len(named.titles))])
+        return GoldEvidence.of(metadata, found[: max(topk, len(named.ids), len(named.titles))])
 
-    def others(self, gold: Evidence) -> Sequence[Document]:
+    def others(self, gold: GoldEvidence) -> Sequence[Document]:
         """The random passages that are neither a question's gold ones nor of their pages."""
         by_id, by_title = self._places
         held = {place for name in gold.ids for place in by_id.get(name, ())}

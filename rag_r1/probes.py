@@ -15,7 +15,7 @@ A policy that searches and reads scores low in all but `real` and `gold`. `rando
 hash of the question and the query, so that a run gives the same at every order and after every resumption.
 
 Evaluation plays all of them (evaluation/search_card.py), and so can the validations of a training
-(plugin/probe_rows.py, `rag_r1.probes`). For both, `ProbedAgent` makes the agent of each question.
+(plugin/probe_rows.py, `rag_r1.probes`). For both, `ProbeAgent` makes the agent of each question.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from rag_r1.agent_setup import AgentSetup
 from rag_r1.probe_passages import Passages
 from rag_r1.protocols import SEARCH, Document, Failure
 from rag_r1.retriever_query import Context
-from rag_r1.supporting import Evidence, title_of
-from rag_r1.tools import RetrieverConfig, Searcher, searching
-from rag_r1.tools.function_tool import sent_in_context
+from rag_r1.supporting import GoldEvidence, title_of
+from rag_r1.tools import RetrieverConfig, Searcher, search_tools
+from rag_r1.tools.function_tool import sent_arguments
 
 Probe = Literal["real", "closed_book", "empty", "random", "gold", "withheld"]
 PROBES: tuple[Probe, ...] = ("real", "closed_book", "empty", "random", "gold", "withheld")
@@ -53,12 +53,12 @@ class ProbeError(ValueError):
     """A probe lacks what it needs; the message says what."""
 
 
-def probed(
+def probe_setup(
     setup: AgentSetup,
     probe: Probe,
     question_id: str,
     topk: int,
-    evidence: Evidence | None = None,
+    evidence: GoldEvidence | None = None,
     pool: Sequence[Document] = (),
 ) -> AgentSetup:
     """The setup of one question's episode under a probe.
@@ -73,11 +73,11 @@ def probed(
     if probe in NEED_GOLD and not evidence:
         raise ProbeError(f"{question_id}: the probe `{probe}` needs the question's supporting ids or titles")
     if probe == "empty":
-        return _with(setup, _Same(()))
+        return _with(setup, _ConstantSearch(()))
     if probe == "random":
         if len(pool) < topk:
             raise ProbeError(f"the probe `random` needs at least {topk} passages, not {len(pool)}")
-        return _with(setup, _Random(question_id, pool, topk))
+        return _with(setup, _RandomSearch(question_id, pool, topk))
     assert evidence is not None
     if probe == "gold":
         if not evidence.passages:
@@ -87,7 +87,7 @@ def probed(
 
 
 @dataclass(frozen=True)
-class ProbedAgent:
+class ProbeAgent:
     """The agent of each question under a probe, the same for a search card and in a training.
 
     `setup`: the real run's. `deeper`: the same with the search of `deeper_search`, for the probes of
@@ -99,15 +99,15 @@ class ProbedAgent:
     topk: int
     passages: Passages = field(default_factory=Passages)
 
-    def evidence(self, metadata: Mapping[str, Any], golds: Sequence[str]) -> Evidence:
+    def evidence(self, metadata: Mapping[str, Any], golds: Sequence[str]) -> GoldEvidence:
         """A question's evidence, with the gold passages that it is shown. `metadata`: its row's."""
         return self.passages.evidence(metadata, golds, self.topk)
 
-    def under(self, probe: Probe, question_id: str, evidence: Evidence) -> AgentSetup:
+    def under(self, probe: Probe, question_id: str, evidence: GoldEvidence) -> AgentSetup:
         """The agent that plays a question with this evidence. Raises ProbeError."""
         setup = self.deeper if probe in NEED_GOLD else self.setup
         pool = self.passages.others(evidence) if probe == "random" else ()
-        return probed(setup, probe, question_id, self.topk, evidence, pool)
+        return probe_setup(setup, probe, question_id, self.topk, evidence, pool)
 
 
 def topk_of(retriever: Mapping[str, Any]) -> int:
@@ -122,21 +122,21 @@ def deeper_search(retriever: Mapping[str, Any], topk: int) -> dict[str, Any]:
     return {**retriever, "topk": topk + SPARE}
 
 
-def applies(probe: Probe, evidence: Evidence) -> bool:
+def applies(probe: Probe, evidence: GoldEvidence) -> bool:
     """Whether a question with this evidence can be played under a probe."""
     if probe == "gold":
         return bool(evidence.passages)
     return probe not in NEED_GOLD or bool(evidence)
 
 
-def enough_random(passages: Passages, evidence: Iterable[Evidence], topk: int) -> bool:
+def enough_random(passages: Passages, evidence: Iterable[GoldEvidence], topk: int) -> bool:
     """Whether `random` can be played: beside the gold passages of each question there are more than two
     searches show, so that they differ."""
-    return all(len(passages.others(one)) > 2 * topk for one in (Evidence(), *evidence))
+    return all(len(passages.others(one)) > 2 * topk for one in (GoldEvidence(), *evidence))
 
 
 @dataclass(frozen=True)
-class _Same:
+class _ConstantSearch:
     """Finds the same for every query."""
 
     documents: Sequence[Document]
@@ -146,7 +146,7 @@ class _Same:
 
 
 @dataclass(frozen=True)
-class _Gold:
+class _GoldSearch:
     """The tool's own search, with the gold passages that a call would miss.
 
     Each result begins with gold passages: its own, and those that no result of the call has, the ones with
@@ -158,7 +158,7 @@ class _Gold:
     """
 
     tool: Tool
-    evidence: Evidence
+    evidence: GoldEvidence
     topk: int
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
@@ -199,7 +199,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class _Random:
+class _RandomSearch:
     """Finds passages of the pool, drawn by question and query."""
 
     question_id: str
@@ -221,11 +221,11 @@ class _Random:
 
 
 @dataclass(frozen=True)
-class _Withheld:
+class _WithoutGoldSearch:
     """Another tool's search without the gold passages."""
 
     tool: Tool
-    evidence: Evidence
+    evidence: GoldEvidence
     topk: int
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
@@ -242,18 +242,18 @@ class _Withheld:
 
 
 def _with(setup: AgentSetup, searcher: Searcher) -> AgentSetup:
-    return replace(setup, tools=lambda: {**setup.tools(), **searching(searcher)})
+    return replace(setup, tools=lambda: {**setup.tools(), **search_tools(searcher)})
 
 
 async def _sent(tool: Tool, queries: Sequence[str], context: Context) -> Sequence[str] | Failure:
     """What the tool's own search is sent for these queries."""
-    sent = await sent_in_context(tool, [{"query": query} for query in queries], context)
+    sent = await sent_arguments(tool, [{"query": query} for query in queries], context)
     return sent if isinstance(sent, Failure) else [str(one["query"]) for one in sent]
 
 
-def _gold_first(tools: Mapping[str, Tool], evidence: Evidence, topk: int) -> dict[str, Tool]:
-    return {**tools, **searching(_Gold(tools[SEARCH], evidence, topk))}
+def _gold_first(tools: Mapping[str, Tool], evidence: GoldEvidence, topk: int) -> dict[str, Tool]:
+    return {**tools, **search_tools(_GoldSearch(tools[SEARCH], evidence, topk))}
 
 
-def _without(tools: Mapping[str, Tool], evidence: Evidence, topk: int) -> dict[str, Tool]:
-    return {**tools, **searching(_Withheld(tools[SEARCH], evidence, topk))}
+def _without(tools: Mapping[str, Tool], evidence: GoldEvidence, topk: int) -> dict[str, Tool]:
+    return {**tools, **search_tools(_WithoutGoldSearch(tools[SEARCH], evidence, topk))}

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from rag_r1.preflight.adapters import adapter_rank
 from rag_r1.preflight.cluster import gpus, needs_critic
-from rag_r1.preflight.memory import SHAPES, Memory, memory_of, sft_memory_of
+from rag_r1.preflight.memory import SHAPES, MemoryEstimate, memory_of, sft_memory_of
 from rag_r1.recipe_files import Recipe, RecipeError, shipped_names
 
 _COLUMNS = (
@@ -34,7 +34,7 @@ _SIZES = {
 Compose = Callable[[str, Sequence[str]], DictConfig]
 
 
-def trainings() -> list[str]:
+def training_recipes() -> list[str]:
     """The names of the shipped recipes that train a policy."""
     return shipped_names("train", "sft")
 
@@ -44,7 +44,7 @@ def size_for(name: str) -> str:
     return next((size for start, size in _SIZES.items() if name.startswith(start)), "7B")
 
 
-def row(name: str, config: DictConfig, size: str) -> tuple[str, ...]:
+def recipe_row(name: str, config: DictConfig, size: str) -> tuple[str, ...]:
     """One line of the table."""
     shape = SHAPES[size]
     if config.get("actor_rollout_ref") is None:
@@ -73,7 +73,7 @@ def _rate(value: Any) -> str:
     return f"{float(value):.0e}".replace("e-0", "e-")
 
 
-def _figures(memory: Memory) -> tuple[str, ...]:
+def _figures(memory: MemoryEstimate) -> tuple[str, ...]:
     """Memory in GB; a dash for what there is not."""
     update = "-" if not memory.update else f"{memory.update / 1e9:.0f}"
     if memory.critic:
@@ -84,7 +84,7 @@ def _figures(memory: Memory) -> tuple[str, ...]:
     return update, weights, rows, host
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
+def recipe_table(rows: Sequence[Sequence[str]]) -> str:
     """As Markdown."""
     lines = [_COLUMNS, ["---", "---", "---", "---", "---", *["---:"] * 5], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -96,21 +96,21 @@ def folder_of(name: str) -> str:
     return "" if first == "demo" else first
 
 
-def tables(compose: Compose, folders: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+def recipe_tables(compose: Compose, folders: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
     """For each folder of recipes, or for these, its name and its table."""
-    names = trainings()
+    names = training_recipes()
     for folder in folders or sorted({folder_of(name) for name in names}):
         chosen = [name for name in names if folder_of(name) == folder]
         rows = [
-            row(f"`{name.removeprefix(f'{folder}/')}`", compose(f"recipes/{name}", []), size_for(name))
+            recipe_row(f"`{name.removeprefix(f'{folder}/')}`", compose(f"recipes/{name}", []), size_for(name))
             for name in chosen
         ]
-        yield folder, table(rows)
+        yield folder, recipe_table(rows)
 
 
 def print_tables(compose: Compose) -> None:
     """Prints the table of each folder. Raises RecipeError for a recipe that cannot be composed."""
-    for folder, text in tables(compose):
+    for folder, text in recipe_tables(compose):
         print(f"## {folder or 'demo'}\n\n{text}\n", flush=True)
 
 
@@ -119,4 +119,4 @@ def print_row(recipe: Recipe, config: DictConfig, size: str | None) -> None:
     that is not known."""
     if size is not None and size not in SHAPES:
         raise RecipeError(f"--size {size}: the sizes that are known are {', '.join(SHAPES)}")
-    print(table([row(f"`{recipe.name}`", config, size or size_for(recipe.name))]))
+    print(recipe_table([recipe_row(f"`{recipe.name}`", config, size or size_for(recipe.name))]))

@@ -27,18 +27,24 @@ from rag_r1.recipe_files import (
     text_of,
 )
 from rag_r1.subcommands import run
-from rag_r1.whole_files import in_words, whole_file
+from rag_r1.whole_files import atomic_file, error_text
 
 #: Subcommand -> its function, and what it does.
 COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("rag_r1.recipes_command:list_recipes", "the shipped recipes, by the command that takes them"),
-    "show": ("rag_r1.recipes_command:show", "the file of a recipe; --composed: with all that it builds on"),
+    "show": (
+        "rag_r1.recipes_command:show_recipe",
+        "the file of a recipe; --composed: with all that it builds on",
+    ),
     "table": (
-        "rag_r1.recipes_command:table",
+        "rag_r1.recipes_command:print_recipe_table",
         "dtype, adapters, learning rates and calculated memory, of all that train or of one",
     ),
-    "copy": ("rag_r1.recipes_command:copy", "copy a recipe into a file of your own, ready to be changed"),
-    "path": ("rag_r1.recipes_command:path", "the folder of the recipes, or the file of one"),
+    "copy": (
+        "rag_r1.recipes_command:copy_recipe",
+        "copy a recipe into a file of your own, ready to be changed",
+    ),
+    "path": ("rag_r1.recipes_command:print_paths", "the folder of the recipes, or the file of one"),
 }
 _ABOUT = "The recipes that come with this project. Without a command: list them."
 _SENTENCE = re.compile(r"(?<=[.!?])\s")
@@ -92,7 +98,7 @@ class ShowArguments(Arguments):
     overrides: CheckedOverrides = argument("with --composed: changes", "key=value", default=[])
 
 
-def show(arguments: Sequence[str]) -> int:
+def show_recipe(arguments: Sequence[str]) -> int:
     """Print a recipe. Raises RecipeError."""
     args = read_arguments(ShowArguments, arguments, prog="rag-r1 recipes show", description="Show a recipe.")
     if not args.composed:
@@ -127,7 +133,7 @@ example, for two GPUs:
 """
 
 
-def table(arguments: Sequence[str]) -> int:
+def print_recipe_table(arguments: Sequence[str]) -> int:
     """Print the tables of the recipes' READMEs, or the line of one recipe with changes."""
     args = read_arguments(
         TableArguments,
@@ -160,7 +166,7 @@ class CopyArguments(Arguments):
     to: CliPositionalArg[Path] = argument("a new file, or a folder", "FILE")
 
 
-def copy(arguments: Sequence[str]) -> int:
+def copy_recipe(arguments: Sequence[str]) -> int:
     """Copy a recipe. Raises RecipeError if there is none, or if the copy would replace a file."""
     args = read_arguments(
         CopyArguments,
@@ -180,10 +186,10 @@ def copy(arguments: Sequence[str]) -> int:
     lines = [header, origin, rest] if header.startswith("# @package") else [origin, header, rest]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(target) as part:
+        with atomic_file(target) as part:
             part.write_text("\n".join(lines), encoding="utf-8")
     except OSError as error:
-        raise RecipeError(in_words(error)) from error
+        raise RecipeError(error_text(error)) from error
     print(target)
     if kind := kind_of(source):
         print(f"use it with: {KINDS[kind]} --recipe {target}", file=sys.stderr)
@@ -203,7 +209,7 @@ class PathArguments(Arguments):
     )
 
 
-def path(arguments: Sequence[str]) -> int:
+def print_paths(arguments: Sequence[str]) -> int:
     """Print the paths. Raises RecipeError."""
     args = read_arguments(
         PathArguments,

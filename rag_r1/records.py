@@ -128,10 +128,10 @@ def _for_its_owner(path: str, flags: int) -> int:
 
 
 #: What is told of each line that is not a record: its place and the reason.
-Broken = Callable[[str, object], None]
+BadRecords = Callable[[str, object], None]
 
 
-def read_records(*paths: str | Path, skip_broken: bool | Broken = False) -> Iterator[dict[str, Any]]:
+def read_records(*paths: str | Path, skip_broken: bool | BadRecords = False) -> Iterator[dict[str, Any]]:
     """The records of files, and of all `*.jsonl` and `*.jsonl.gz` files in folders and their subfolders,
     sorted by name.
 
@@ -186,7 +186,7 @@ def _too_long(path: Path, number: int) -> RecordError:
     )
 
 
-def _records_of(path: Path, skip_broken: bool | Broken) -> Iterator[dict[str, Any]]:
+def _records_of(path: Path, skip_broken: bool | BadRecords) -> Iterator[dict[str, Any]]:
     try:
         for number, line in enumerate(_lines_of(path), 1):
             if not line.strip():
@@ -205,7 +205,7 @@ def _records_of(path: Path, skip_broken: bool | Broken) -> Iterator[dict[str, An
         _leave_out(skip_broken, str(path), f"broken gzip data ({error}); what is before it was read")
 
 
-def _leave_out(skip_broken: bool | Broken, place: str, what: str) -> None:
+def _leave_out(skip_broken: bool | BadRecords, place: str, what: str) -> None:
     """Raises RecordError unless what is broken is to be left out."""
     if not skip_broken:
         raise RecordError(f"{place}: {what}")

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rag_r1.child_processes import ends_with_parent, environment_of_a_server, running
+from rag_r1.child_processes import bind_to_parent, child_process, server_environment
 from rag_r1.tools.retrieval import TOKEN_VARIABLE
 
 
-class ServerError(RuntimeError):
+class RetrievalProcessError(RuntimeError):
     """The index could not be built, or the server did not start; the message ends with its last output."""
 
 
@@ -38,26 +38,28 @@ def build_index(corpus: Path, out: Path, *options: str, timeout_s: float = 600) 
         *options,
     ]
     done = subprocess.run(
-        ends_with_parent(command),
+        bind_to_parent(command),
         capture_output=True,
         text=True,
         timeout=timeout_s,
-        env=environment_of_a_server(),
+        env=server_environment(),
     )
     if done.returncode:
-        raise ServerError(f"building the index of {corpus} failed:\n{_tail(done.stdout + done.stderr)}")
+        raise RetrievalProcessError(
+            f"building the index of {corpus} failed:\n{_tail(done.stdout + done.stderr)}"
+        )
     return out
 
 
 @contextmanager
-def retrieval_server(index: Path, log: Path, *options: str, wait_s: float = 300) -> Iterator[str]:
+def retrieval_process(index: Path, log: Path, *options: str, wait_s: float = 300) -> Iterator[str]:
     """Serve `index` on a free loopback port for the length of the block; yields the address."""
     port = _free_port()
     url = f"http://127.0.0.1:{port}"
     server = ("-m", "retrieval_server.start_retrieval")
     arguments = [*server, "--index", str(index), "--port", str(port), *options]
     # A session of its own: Ctrl-C is for the caller, who may have searches to finish.
-    with running(arguments, environment_of_a_server(TOKEN_VARIABLE), log) as process:
+    with child_process(arguments, server_environment(TOKEN_VARIABLE), log) as process:
         _wait_until_ready(process, url, log, wait_s)
         yield url
 
@@ -66,7 +68,7 @@ def _wait_until_ready(process: subprocess.Popen, url: str, log: Path, wait_s: fl
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise ServerError(
+            raise RetrievalProcessError(
                 f"the retrieval server ended with code {process.returncode}:\n{_tail(log.read_text())}"
             )
         try:
@@ -74,7 +76,9 @@ def _wait_until_ready(process: subprocess.Popen, url: str, log: Path, wait_s: fl
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.2)
-    raise ServerError(f"the retrieval server was not ready after {wait_s:.0f} s:\n{_tail(log.read_text())}")
+    raise RetrievalProcessError(
+        f"the retrieval server was not ready after {wait_s:.0f} s:\n{_tail(log.read_text())}"
+    )
 
 
 def _free_port() -> int:

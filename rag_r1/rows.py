@@ -25,7 +25,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rag_r1.whole_files import whole_file
+from rag_r1.whole_files import atomic_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -181,7 +181,7 @@ def write_rows(path: str | Path, rows: Iterable[QuestionRow]) -> None:
 
     rows = list(rows)
     table = pa.Table.from_pylist([row.to_row() for row in rows], schema=_schema(rows))
-    with whole_file(Path(path)) as part:
+    with atomic_file(Path(path)) as part:
         pq.write_table(table, part)
 
 
@@ -204,7 +204,7 @@ class RowWriter:
         import pyarrow.parquet as pq
 
         self._declared = _layout([(name, _arrow_type(kind)) for name, kind in self._metadata.items()])
-        part = self._open.enter_context(whole_file(self.path))
+        part = self._open.enter_context(atomic_file(self.path))
         try:
             self._file = pq.ParquetWriter(part, self._declared)
         except BaseException:

@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.afterwards import after_sft
-from rag_r1.command_line import Arguments, Overrides, argument, quoted, read_arguments
-from rag_r1.import_path import find_beside_the_caller
-from rag_r1.pipeline.processes import run_here
+from rag_r1.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
+from rag_r1.import_path import add_working_directory
+from rag_r1.pipeline.processes import run_child
 from rag_r1.printable import print_error
 from rag_r1.recipe_files import Recipe, RecipeError
 from rag_r1.sft_resume import begin_next_epoch
-from rag_r1.stages import StageError, locked
-from rag_r1.train import compose_what_fits
+from rag_r1.stages import StageError, lock_folder
+from rag_r1.train import compose_valid
 
 #: The link to the chosen model, and veRL's log, in `trainer.default_local_dir`.
 MODEL, METRICS = "model", "metrics.jsonl"
@@ -67,11 +67,11 @@ class SftArguments(Arguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if the preflight found an error, else the exit status of the training."""
     given = read_arguments(SftArguments, arguments, prog="rag-r1 sft", description=_DESCRIPTION)
-    find_beside_the_caller()
+    add_working_directory()
     overrides = [*data_overrides(given.data), *given.overrides]
     try:
         recipe = Recipe.find(given.recipe)
-        config, faults = compose_what_fits(recipe, overrides)
+        config, faults = compose_valid(recipe, overrides)
     except RecipeError as fault:
         print_error(fault)
         return 1
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     if config.trainer.device == "cpu":
         os.environ["VERL_PLATFORM"] = "cpu"  # on a machine with GPUs veRL would choose cuda
-    command = launch(config.trainer.device, int(config.trainer.n_gpus_per_node), recipe, overrides)
+    command = launch_words(config.trainer.device, int(config.trainer.n_gpus_per_node), recipe, overrides)
     if not _checked(config, faults, command):
         return 1
     if given.check_only:
@@ -119,13 +119,13 @@ def data_overrides(folder: Path | None) -> list[str]:
         return []
     files = {"data.train_files": folder / "train.parquet", "data.val_files": folder / "validation.parquet"}
     return [
-        f"{key}={quoted(path.absolute())}"
+        f"{key}={hydra_quoted(path.absolute())}"
         for key, path in files.items()
         if path.exists() or key == "data.train_files"
     ]
 
 
-def launch(device: str, processes: int, recipe: Recipe, overrides: Sequence[str]) -> list[str]:
+def launch_words(device: str, processes: int, recipe: Recipe, overrides: Sequence[str]) -> list[str]:
     """The command that trains on this machine, with as many processes."""
     return [
         sys.executable,
@@ -150,13 +150,13 @@ def _on_every_node(nodes: int, command: Sequence[str]) -> tuple[str, str, str]:
 def run(command: Sequence[str], folder: Path, config: Any) -> int:
     """Train into `folder`; prints and links the model at the end. Returns the exit status. Raises StageError
     if a training is running there."""
-    with locked(folder):
+    with lock_folder(folder):
         begin_next_epoch(folder, config)
         metrics = folder / METRICS
         if metrics.exists():
             metrics.replace(folder / f"metrics-{len(list(folder.glob('metrics-*.jsonl'))) + 1}.jsonl")
         sys.stdout.flush()
-        status = run_here(command, {"VERL_FILE_LOGGER_PATH": str(metrics.absolute()), **os.environ})
+        status = run_child(command, {"VERL_FILE_LOGGER_PATH": str(metrics.absolute()), **os.environ})
     if status:
         print_error(f"the training ended with status {status}; the same command resumes it")
         return status

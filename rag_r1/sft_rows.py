@@ -31,7 +31,7 @@ from rag_r1.agent import Budget, TokenizerCodec
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.chat_template import ChatTemplate
 from rag_r1.protocols import Protocol, control_tokens, load_protocol
-from rag_r1.whole_files import whole_file
+from rag_r1.whole_files import atomic_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -161,7 +161,7 @@ class SftTokens:
         return text + self.protocol.opening
 
 
-def protocol_of(rows: Iterable[SftRow], given: str | None) -> Protocol:
+def protocol_of_rows(rows: Iterable[SftRow], given: str | None) -> Protocol:
     """The protocol of rows: `given` (a name or a file) or, without it, the one that they name. Raises
     SftRowError if rows name another one."""
     names = sorted({row.protocol for row in rows})
@@ -186,7 +186,7 @@ def write_sft_rows(path: str | Path, rows: Iterable[SftRow]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with whole_file(Path(path)) as part:
+    with atomic_file(Path(path)) as part:
         pq.write_table(pa.Table.from_pylist([row.to_row() for row in rows], schema=_schema()), part)
 
 

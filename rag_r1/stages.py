@@ -20,11 +20,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from rag_r1.command_line import Arguments, Overrides, argument, quoted, read_arguments
-from rag_r1.pipeline.lock import PipelineError, hold
-from rag_r1.pipeline.processes import run_here
+from rag_r1.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
+from rag_r1.pipeline.lock import PipelineError, hold_lock
+from rag_r1.pipeline.processes import run_child
 from rag_r1.printable import print_error
-from rag_r1.whole_files import whole_file
+from rag_r1.whole_files import atomic_file
 
 _DESCRIPTION = """\
 Train in stages: each stage starts from the model that the previous one exported. Run again, the same command
@@ -65,8 +65,8 @@ def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], trai
             print(f"stage {number}: finished before, its model is {model}")
             continue
         checkpoints = folder / "checkpoints"
-        with locked(folder):
-            mend_tracker(checkpoints)
+        with lock_folder(folder):
+            repair_tracker(checkpoints)
             status = train(recipe, stage_overrides(overrides, number, folder, model))
             if status:
                 raise StageError(
@@ -100,17 +100,17 @@ def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: 
             every.append(override)
         elif int(one[1]) == number:
             single.append(one[2])
-    start = [] if model is None else [f"{MODEL_KEY}={quoted(model)}"]
+    start = [] if model is None else [f"{MODEL_KEY}={hydra_quoted(model)}"]
     return [
-        f"rag_r1.trajectory_dir={quoted(folder / 'trajectories')}",
-        f"hydra.run.dir={quoted(folder / 'hydra')}",
+        f"rag_r1.trajectory_dir={hydra_quoted(folder / 'trajectories')}",
+        f"hydra.run.dir={hydra_quoted(folder / 'hydra')}",
         *(override.replace("{stage}", str(number)) for override in every + single),
-        f"trainer.default_local_dir={quoted(folder / 'checkpoints')}",
+        f"trainer.default_local_dir={hydra_quoted(folder / 'checkpoints')}",
         *start,
     ]
 
 
-def mend_tracker(checkpoints: Path) -> None:
+def repair_tracker(checkpoints: Path) -> None:
     """Repair veRL's tracker file, which names the step to resume from: veRL cannot start if a kill has left
     it empty. It is written last of all, so the newest checkpoint is then complete."""
     tracker = checkpoints / _TRACKER
@@ -136,25 +136,25 @@ def exported_model(checkpoints: Path) -> Path:
     return folder
 
 
-def train_here(recipe: str, overrides: Sequence[str], check_only: bool = False) -> int:
+def run_training(recipe: str, overrides: Sequence[str], check_only: bool = False) -> int:
     """Run `rag-r1 train` in a process that ends with this one."""
     command = [sys.executable, "-m", "rag_r1.cli", "train", "--leave-model", "--recipe", recipe]
-    return run_here([*command, *(["--check-only"] if check_only else []), *overrides])
+    return run_child([*command, *(["--check-only"] if check_only else []), *overrides])
 
 
-def locked(folder: Path) -> AbstractContextManager[None]:
+def lock_folder(folder: Path) -> AbstractContextManager[None]:
     """Holds the folder's lock. The training inherits it, so it is held as long as either process lives;
     StageError if it is held already."""
     busy = StageError(
         f"a training is still running in {folder} (perhaps that of a killed command): "
         "wait for it or end it, then run the same command again"
     )
-    return hold(folder, busy, inherited=True)
+    return hold_lock(folder, busy, inherited=True)
 
 
 def _write_whole(path: Path, text: str) -> None:
     """Write atomically: all or nothing, whenever this process is killed."""
-    with whole_file(path) as part:
+    with atomic_file(path) as part:
         part.write_text(text, encoding="utf-8")
 
 
@@ -176,10 +176,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.check_only:  # later stages are checked with the first stage's initial model
             folders = [given.out.resolve() / f"stage{i}" for i in range(1, len(given.recipe) + 1)]
             return max(
-                train_here(recipe, stage_overrides(given.overrides, i, folder, None), check_only=True)
+                run_training(recipe, stage_overrides(given.overrides, i, folder, None), check_only=True)
                 for i, (recipe, folder) in enumerate(zip(given.recipe, folders, strict=True), 1)
             )
-        run_stages(given.recipe, given.out, given.overrides, train_here)
+        run_stages(given.recipe, given.out, given.overrides, run_training)
     except StageError as error:
         print_error(error)
         return 1

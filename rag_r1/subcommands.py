@@ -15,7 +15,7 @@ from importlib import import_module
 
 from rag_r1.installation import remedy_for
 from rag_r1.printable import print_error
-from rag_r1.whole_files import is_fault_of_the_disk
+from rag_r1.whole_files import is_disk_error
 
 #: Subcommand -> the module with its `main` (or `module:function`), and what it does.
 Commands = Mapping[str, tuple[str, str]]
@@ -51,7 +51,7 @@ def run(prog: str, about: str, commands: Commands, arguments: Sequence[str] | No
         print_error(f"{prog} {command} needs {error.name}, which is not installed: {remedy}")
         return 1
     except OSError as error:
-        if not is_fault_of_the_disk(error):
+        if not is_disk_error(error):
             raise
         print_error(error)
         return 1

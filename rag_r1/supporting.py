@@ -16,7 +16,7 @@ from rag_r1.protocols import Document
 
 
 @dataclass(frozen=True)
-class Evidence:
+class GoldEvidence:
     """A question's gold passages: their ids, their titles, or the passages themselves."""
 
     ids: frozenset[str] = frozenset()
@@ -24,7 +24,7 @@ class Evidence:
     passages: tuple[Document, ...] = ()
 
     @classmethod
-    def of(cls, metadata: Mapping[str, Any], passages: Iterable[Document] = ()) -> Evidence:
+    def of(cls, metadata: Mapping[str, Any], passages: Iterable[Document] = ()) -> GoldEvidence:
         """From `supporting_ids` and `supporting_titles` of a row (rag_r1/rows.py), and the passages. Raises
         nothing, whatever these keys hold."""
         given = tuple(passages)

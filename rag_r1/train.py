@@ -19,8 +19,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rag_r1.command_line import Arguments, Overrides, argument, quoted, read_arguments
-from rag_r1.import_path import find_beside_the_caller
+from rag_r1.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
+from rag_r1.import_path import add_working_directory
 from rag_r1.printable import print_error
 from rag_r1.recipe_files import Recipe, RecipeError, kind_of
 
@@ -79,7 +79,7 @@ def log_overrides(config: Any) -> list[str]:
     before = [path.stem.rpartition("-")[2] for path in folder.glob("metrics-*.jsonl")]
     number = 1 + max((int(one) for one in before if one.isdecimal()), default=0)
     folder.mkdir(parents=True, exist_ok=True)
-    return [f"++{_RAY_VARIABLES}.{_LOG_VARIABLES[0]}={quoted(folder / f'metrics-{number}.jsonl')}"]
+    return [f"++{_RAY_VARIABLES}.{_LOG_VARIABLES[0]}={hydra_quoted(folder / f'metrics-{number}.jsonl')}"]
 
 
 def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
@@ -114,7 +114,7 @@ def check_training(recipe: Recipe, config: Any) -> None:
         raise RecipeError(f"{recipe.name} is no recipe for `rag-r1 train`: {remedy}")
 
 
-def compose_what_fits(recipe: Recipe, overrides: Sequence[str]):
+def compose_valid(recipe: Recipe, overrides: Sequence[str]):
     """The configuration without the wrong overrides, and for each of these its key, what is wrong and the
     remedy, so that the rest can be checked too. Raises RecipeError if the fault is not in an override."""
     left, faults = list(overrides), []
@@ -189,10 +189,10 @@ class TrainArguments(Arguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if the preflight found an error; otherwise launch.py takes this process over."""
     given = read_arguments(TrainArguments, arguments, prog="rag-r1 train", description=_DESCRIPTION)
-    find_beside_the_caller()
+    add_working_directory()
     try:
         recipe = Recipe.find(given.recipe)
-        config, faults = compose_what_fits(recipe, given.overrides)
+        config, faults = compose_valid(recipe, given.overrides)
         check_training(recipe, config)
     except RecipeError as fault:
         print_error(fault)
@@ -203,12 +203,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ["VERL_PLATFORM"] = "cpu"
     from rag_r1.preflight import preflight
     from rag_r1.preflight.problems import error
-    from rag_r1.preflight.settings import check_exported
+    from rag_r1.preflight.settings import check_export
 
     report = preflight(config)
     report.problems[:0] = [error(*fault) for fault in faults]
     if given.leave_model:
-        report.problems += check_exported(config)
+        report.problems += check_export(config)
     for note in report.notes:
         print(f"checked: {note}")
     for problem in report.problems:

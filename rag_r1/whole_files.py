@@ -1,10 +1,10 @@
 """Writes files atomically, and reports disk errors with the file's name.
 
-`whole_file` gives the name of a part beside the file. When its block ends, the part takes the file's name, so
-whenever this process is killed there is the old file or the new one. If the block fails, the part is removed
-and the old file is left. An operating system that has no room says so without a name; `whole_file` adds the
-file's, as `naming` does for files that grow, and `in_words` makes a sentence with the remedy of it, which
-commands print.
+`atomic_file` gives the name of a part beside the file. When its block ends, the part takes the file's name,
+so whenever this process is killed there is the old file or the new one. If the block fails, the part is
+removed and the old file is left. An operating system that has no room says so without a name; `atomic_file`
+adds the file's, as `name_in_errors` does for files that grow, and `error_text` makes a sentence with the
+remedy of it, which commands print.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REMEDIES = {
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path) -> Iterator[Path]:
     """The part to write in the block, a file or a folder; see the top of the module. Raises OSError with the
     name of the file."""
     part = path.with_name(f"{path.name}.part")
@@ -40,31 +40,31 @@ def whole_file(path: Path) -> Iterator[Path]:
     except BaseException as error:
         with suppress(OSError):
             shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
-        with naming(path, part):
+        with name_in_errors(path, part):
             raise error
 
 
 @contextmanager
-def naming(path: Path, part: Path | None = None) -> Iterator[None]:
+def name_in_errors(path: Path, part: Path | None = None) -> Iterator[None]:
     """Give what the block cannot write the name of the file: the system's errors in writing have none, and
     those in opening have the part's."""
     try:
         yield
     except OSError as error:
-        if is_fault_of_the_disk(error) and error.filename in (None, str(part)):
+        if is_disk_error(error) and error.filename in (None, str(part)):
             assert error.errno is not None
             raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
         raise
 
 
-def is_fault_of_the_disk(error: BaseException) -> bool:
+def is_disk_error(error: BaseException) -> bool:
     """Is there no room, or no right to write?"""
     return isinstance(error, OSError) and error.errno in _REMEDIES
 
 
-def in_words(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """An error as a command tells it: one of the disk with the file and the remedy, any other as it is."""
-    if not is_fault_of_the_disk(error):
+    if not is_disk_error(error):
         return str(error)
     assert isinstance(error, OSError)
     what = f"cannot use {error.filename}" if error.filename is not None else "cannot write"

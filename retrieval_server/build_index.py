@@ -50,8 +50,8 @@ if __package__ in (None, ""):
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
 from retrieval_server.build_command import BuildCommand, parse_args
-from retrieval_server.errors import RetrievalServerError, writing
-from retrieval_server.extras import DENSE, MODEL, need
+from retrieval_server.errors import RetrievalServerError, disk_errors
+from retrieval_server.extras import DENSE, MODEL, require_packages
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index build") -> int:
@@ -64,7 +64,7 @@ def run(command: BuildCommand) -> int:
     steps = {"all": _build, "passages": _passages, "encode": _encode, "merge": _merge, "import": _import}
     try:
         # A merge writes --out, the steps before it --parts.
-        with writing(command.out or command.parts or Path()):
+        with disk_errors(command.out or command.parts or Path()):
             if command.backend == "hybrid":
                 _hybrid(command)
             else:
@@ -83,33 +83,33 @@ def _hybrid(command: BuildCommand) -> None:
     manifest = build_hybrid(
         hybrid.of, command.out, k=hybrid.rrf_k, depth=hybrid.depth, overwrite=command.overwrite
     )
-    _say_how_to_serve(command.out, manifest)
+    _print_serve_command(command.out, manifest)
 
 
 def _build(command: BuildCommand) -> None:
-    from retrieval_server.encode.cpu import prefer_reproducible_products
+    from retrieval_server.encode.cpu import set_mkl_reproducible
     from retrieval_server.indexing.builder import build_index
 
-    prefer_reproducible_products()
+    set_mkl_reproducible()
     options = command.build_options()
-    _say_how_to_serve(options.out, build_index(options))
+    _print_serve_command(options.out, build_index(options))
 
 
 def _merge(command: BuildCommand) -> None:
-    from retrieval_server.encode.cpu import prefer_reproducible_products
+    from retrieval_server.encode.cpu import set_mkl_reproducible
     from retrieval_server.indexing.builder import merge_parts
 
     assert command.parts is not None
-    prefer_reproducible_products()
+    set_mkl_reproducible()
     options = command.build_options()
-    _say_how_to_serve(options.out, merge_parts(options, command.parts))
+    _print_serve_command(options.out, merge_parts(options, command.parts))
 
 
 def _import(command: BuildCommand) -> None:
-    need("An import", "retrieval", DENSE)
-    from retrieval_server.encode.cpu import prefer_reproducible_products
+    require_packages("An import", "retrieval", DENSE)
+    from retrieval_server.encode.cpu import set_mkl_reproducible
 
-    prefer_reproducible_products()
+    set_mkl_reproducible()
 
     from retrieval_server.indexing.importing import import_index
 
@@ -117,7 +117,7 @@ def _import(command: BuildCommand) -> None:
     manifest = import_index(
         options, faiss_file=ready.faiss, embeddings=ready.embeddings or (), trust=ready.trust
     )
-    _say_how_to_serve(options.out, manifest)
+    _print_serve_command(options.out, manifest)
 
 
 def _passages(command: BuildCommand) -> None:
@@ -133,19 +133,19 @@ def _passages(command: BuildCommand) -> None:
 
 
 def _encode(command: BuildCommand) -> None:
-    from retrieval_server.indexing.parts import Part, encode_part, open_corpus
+    from retrieval_server.indexing.parts import EncodingPart, encode_part, open_corpus
 
     dense, parts = command.dense, command.parts
     assert parts is not None and command.part is not None and dense.encoder is not None
-    need("Encoding", "retrieval", MODEL)
-    part = Part.parse(command.part)
+    require_packages("Encoding", "retrieval", MODEL)
+    part = EncodingPart.parse(command.part)
     open_corpus(parts)  # first: loading the encoder takes a while
 
-    from retrieval_server.encode.cpu import prefer_reproducible_products
+    from retrieval_server.encode.cpu import set_mkl_reproducible
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.indexing.presets import row_type
 
-    prefer_reproducible_products()  # a resumed part ends with the same bytes as one that was never stopped
+    set_mkl_reproducible()  # a resumed part ends with the same bytes as one that was never stopped
     encoder = Encoder.create(dense.encoder, command.encoding, dense.device, dense.dtype, dense.openvino)
     record = encode_part(
         parts,
@@ -161,7 +161,7 @@ def _encode(command: BuildCommand) -> None:
     print(f"rag-r1 index build merge --parts {quote(str(parts))} --out DIR{preset}")
 
 
-def _say_how_to_serve(out: Path, manifest: Manifest) -> None:
+def _print_serve_command(out: Path, manifest: Manifest) -> None:
     print(f"{out}: {manifest.count} passages{_skipped(manifest.corpus.skipped_rows)}. Serve it with:")
     print(f"rag-r1 index serve --index {quote(str(out))}")
 

@@ -63,7 +63,7 @@ class DiskError(RetrievalServerError):
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
+def disk_errors(folder: Path) -> Iterator[None]:
     """Raises DiskError, which names the file or else the folder, for what the block cannot write there."""
     try:
         yield

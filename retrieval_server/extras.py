@@ -23,14 +23,14 @@ class MissingExtraError(RetrievalServerError):
     """A package is not installed; the message names the extra that brings it."""
 
 
-def need(what: str, extra: str, modules: tuple[str, ...]) -> None:
+def require_packages(what: str, extra: str, modules: tuple[str, ...]) -> None:
     """Raises MissingExtraError if one of these top-level modules is not installed; ``what`` needs them."""
     missing = [module for module in modules if not _is_installed(module)]
     if missing:
-        raise MissingExtraError(missing_text(what, extra, missing))
+        raise MissingExtraError(missing_message(what, extra, missing))
 
 
-def missing_text(what: str, extra: str, missing: list[str]) -> str:
+def missing_message(what: str, extra: str, missing: list[str]) -> str:
     """The sentence for modules that are not installed."""
     *first, last = missing
     names, are = (f"{', '.join(first)} and {last}", "are") if first else (last, "is")

@@ -5,7 +5,7 @@ depends on the library that multiplies matrices: Intel MKL in its strict mode (e
 same bits alone as in a batch on Intel CPUs, but not on AMD's; CUDA never promises it. So nothing is assumed:
 when a model has been loaded, its own linear layers multiply some rows alone and in batches, in the process
 that will encode; where OpenVINO encodes, its whole transformer computes some texts so
-(encode/openvino_model.py). The result is a ``Guarantee``, shown by ``/ready`` and in the log.
+(encode/openvino_model.py). The result is a ``Determinism``, shown by ``/ready`` and in the log.
 
 The probe is evidence, not proof: of linear layers, each multiplies some two hundred rows. A single row is the
 first to differ, since libraries multiply one row (a matrix by a vector) in another way than several.
@@ -35,7 +35,7 @@ _BATCHES = (2, 5, 16)  # the last texts, as many at once
 _ALONE = (0, 7, 14, 15)  # texts that are multiplied alone as well, the last of every batch among them
 
 
-class Guarantee(str, Enum):
+class Determinism(str, Enum):
     """What holds for a query's answer whatever else is in its batch; the strongest first."""
 
     #: The same ids and the same bits of every score.
@@ -52,45 +52,45 @@ class Guarantee(str, Enum):
     def meaning(self) -> str:
         """The guarantee in words, for the log."""
         return {
-            Guarantee.BITS: "the same ids and the same bits of every score at every load",
-            Guarantee.ORDER: f"the same ids at every load, except where scores are within {TIE:g}",
-            Guarantee.NONE: "answers may depend on the load: the model computes in 16 or 8 bits",
+            Determinism.BITS: "the same ids and the same bits of every score at every load",
+            Determinism.ORDER: f"the same ids at every load, except where scores are within {TIE:g}",
+            Determinism.NONE: "answers may depend on the load: the model computes in 16 or 8 bits",
         }[self]
 
 
-def weakest(guarantees: Iterable[Guarantee]) -> Guarantee:
+def weakest_determinism(guarantees: Iterable[Determinism]) -> Determinism:
     """The guarantee of what depends on all of these; BITS if there are none."""
-    strongest_first = list(Guarantee)
-    return max(guarantees, key=strongest_first.index, default=Guarantee.BITS)
+    strongest_first = list(Determinism)
+    return max(guarantees, key=strongest_first.index, default=Determinism.BITS)
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbeResult:
     """What one process found. With BITS, ``fingerprint`` is a hash of the products.
 
     A model has the same fingerprint in all processes that multiply alike. ``otherwise`` is what its data type
     allows where the bits differ after all: NONE in 16 and 8 bits.
     """
 
-    guarantee: Guarantee
+    guarantee: Determinism
     fingerprint: str = ""
-    otherwise: Guarantee = Guarantee.ORDER
+    otherwise: Determinism = Determinism.ORDER
 
-    def without_bits(self) -> Probe:
+    def without_bits(self) -> ProbeResult:
         """The same where something that was not probed can change the bits."""
-        return replace(self, guarantee=weakest([self.guarantee, self.otherwise]))
+        return replace(self, guarantee=weakest_determinism([self.guarantee, self.otherwise]))
 
 
-def together(probes: Iterable[Probe]) -> Guarantee:
+def combine_probes(probes: Iterable[ProbeResult]) -> Determinism:
     """The guarantee of several processes, any of which may get a query: the weakest, and ``bits`` only if
     all of them multiply alike."""
     found = set(probes)
     if len(found) > 1:
         found = {probe.without_bits() for probe in found}
-    return weakest(probe.guarantee for probe in found)
+    return weakest_determinism(probe.guarantee for probe in found)
 
 
-def probe(model: torch.nn.Module) -> Probe:
+def probe_model(model: torch.nn.Module) -> ProbeResult:
     """Find out what holds for the products of this model, on its device and in its data type.
 
     One linear layer of each shape is tried, on a CPU only: elsewhere kernels are chosen by the size of the
@@ -101,19 +101,19 @@ def probe(model: torch.nn.Module) -> Probe:
     layers = {
         module.weight.shape: module for module in model.modules() if isinstance(module, torch.nn.Linear)
     }
-    otherwise = Guarantee.ORDER
+    otherwise = Determinism.ORDER
     if any(layer.weight.dtype != torch.float32 for layer in layers.values()):
-        otherwise = Guarantee.NONE
+        otherwise = Determinism.NONE
     if any(layer.weight.device.type != "cpu" for layer in layers.values()):
-        return Probe(otherwise)
+        return ProbeResult(otherwise)
     digests = []
     for layer in layers.values():
         same, digest = try_product(layer.weight, layer.bias)
         if not same:
-            return Probe(otherwise)
+            return ProbeResult(otherwise)
         digests.append(digest)
     fingerprint = hashlib.sha256("".join(digests).encode()).hexdigest()
-    return Probe(Guarantee.BITS, fingerprint, otherwise)
+    return ProbeResult(Determinism.BITS, fingerprint, otherwise)
 
 
 def try_product(

@@ -17,9 +17,9 @@ from retrieval_server.cluster.ray_options import RayOptions
 from retrieval_server.command_line import AtLeastOne, Flag, Group, Options, parse
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.search.options import OpenOptions
-from retrieval_server.server.limits import ConnectionLimits, Limits
+from retrieval_server.server.limits import ConnectionLimits, RequestLimits
 from retrieval_server.server.wire import DEFAULT_INDEX
-from retrieval_server.web.options import WEB, WebChoice
+from retrieval_server.web.options import WEB, WebSelection
 
 _NAMED = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
 
@@ -125,7 +125,7 @@ class ServeCommand(Options):
     ] = None
     opening: OpenOptions = OpenOptions()
     rerank: RerankOptions = RerankOptions()
-    limits: Limits = Limits()
+    limits: RequestLimits = RequestLimits()
     connections: ConnectionLimits = ConnectionLimits()
     allowed_host: Annotated[
         tuple[str, ...],
@@ -143,7 +143,7 @@ class ServeCommand(Options):
     ] = "here"
     ray: RayOptions = RayOptions()
     engine: EngineOptions = EngineOptions()
-    web: WebChoice = WebChoice()
+    web: WebSelection = WebSelection()
     logs: LogOptions = LogOptions()
 
     @property

@@ -19,7 +19,7 @@ if __package__ in (None, ""):
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
 from retrieval_server.command_line import Flag, Options, parse
-from retrieval_server.errors import RetrievalServerError, writing
+from retrieval_server.errors import RetrievalServerError, disk_errors
 
 
 class ShardCommand(Options):
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index split") ->
     from retrieval_server.indexing.split_index import split_index
 
     try:
-        with writing(command.out):
+        with disk_errors(command.out):
             split_index(command.index, command.out, command.shards)
         for path, manifest in read_shards(command.out):
             print(f"{path}: {manifest.count} passages, {manifest.backend}")

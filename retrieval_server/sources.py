@@ -16,24 +16,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from retrieval_server.folder.passages import Passage
-from retrieval_server.guarantee import Guarantee
+from retrieval_server.guarantee import Determinism
 
 
 @dataclass(frozen=True)
-class Retrieved:
+class ScoredPassage:
     """A document and its score for one query."""
 
     passage: Passage
     score: float
 
 
-def rounded(hit: Retrieved) -> Retrieved:
+def round_score(hit: ScoredPassage) -> ScoredPassage:
     """The hit with its score rounded to float32, as it is sent; the order is decided before."""
-    return Retrieved(hit.passage, struct.unpack("<f", struct.pack("<f", hit.score))[0])
+    return ScoredPassage(hit.passage, struct.unpack("<f", struct.pack("<f", hit.score))[0])
 
 
 @dataclass(frozen=True)
-class Description:
+class SourceDescription:
     """What a source is, as shown by ``/ready``; None for what a source does not have."""
 
     backend: str
@@ -47,12 +47,12 @@ class Description:
     query_mode: str | None = None
     query_dtype: str | None = None
     passage_dtype: str | None = None
-    guarantee: Guarantee | None = None
+    guarantee: Determinism | None = None
     #: The share, 0 to 1, of a mapped index that was read ahead; None where nothing is read ahead.
     paged_in: float | None = None
 
 
-class SearchFailed(Exception):
+class SearchFailedError(Exception):
     """A source cannot answer a query now, for a reason that the client should be told.
 
     ``status`` is the HTTP status of the answer, ``error`` its fixed word, ``retry_after`` in whole seconds.
@@ -69,14 +69,14 @@ class Source(ABC):
 
     @property
     @abstractmethod
-    def description(self) -> Description:
+    def description(self) -> SourceDescription:
         """What this is."""
 
     def documents(self, ids: Sequence[str]) -> list[Passage | None]:
         """The whole documents with these ids, in their order; None where there is none. May take seconds.
-        Raises SearchFailed if this source cannot give documents by id."""
+        Raises SearchFailedError if this source cannot give documents by id."""
         reason = f"a source of kind {self.description.backend} gives no documents by id"
-        raise SearchFailed(404, "no_documents", reason)
+        raise SearchFailedError(404, "no_documents", reason)
 
 
 class StagedSource(Source):
@@ -97,7 +97,7 @@ class StagedSource(Source):
         """The first stage: turn queries into what ``find`` needs."""
 
     @abstractmethod
-    def find(self, prepared: Any, topks: Sequence[int]) -> Sequence[Sequence[Retrieved]]:
+    def find(self, prepared: Any, topks: Sequence[int]) -> Sequence[Sequence[ScoredPassage]]:
         """The second stage: at most ``topks[i]`` documents for query ``i``, best first."""
 
     def close(self) -> None:  # noqa: B027 (most have nothing to release)
@@ -110,8 +110,8 @@ class RemoteSource(Source):
     concurrency: int
 
     @abstractmethod
-    async def answer(self, query: str, topk: int) -> Sequence[Retrieved]:
-        """At most ``topk`` documents, best first. Raises SearchFailed."""
+    async def answer(self, query: str, topk: int) -> Sequence[ScoredPassage]:
+        """At most ``topk`` documents, best first. Raises SearchFailedError."""
 
     async def close(self) -> None:
         """Close connections; called in the same event loop, after the last answer."""

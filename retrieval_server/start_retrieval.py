@@ -36,7 +36,7 @@ if __package__ in (None, ""):
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
 from retrieval_server.errors import CorpusError, IndexFolderError, RetrievalServerError
-from retrieval_server.extras import MODEL, SERVER, need
+from retrieval_server.extras import MODEL, SERVER, require_packages
 from retrieval_server.serve_command import ServeCommand, parse_args
 from retrieval_server.server.listening import listen
 from retrieval_server.server.logs import set_up_logs
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from retrieval_server.cluster.ray_serve import RayServe
     from retrieval_server.folder.manifest import Manifest
     from retrieval_server.search.rerank import Reranker
-    from retrieval_server.server.reload import Place
+    from retrieval_server.server.reload import IndexLocation
     from retrieval_server.sources import StagedSource
     from retrieval_server.web.source import WebSource
 
@@ -63,7 +63,7 @@ WARNING: reload them. Set the environment variable to a secret, or listen on 127
 
 
 @dataclass
-class Sources:
+class ServedSources:
     """Everything that is served, checked as far as possible without loading it."""
 
     shards: dict[str, list[tuple[Path, Manifest]]]
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index serve") ->
         print(_NO_TOKEN.format(host=command.host), file=sys.stderr, flush=True)
     _set_up_process()
     try:  # what can be known now is reported now, before an index is loaded
-        need("A server", "bm25", SERVER)
+        require_packages("A server", "bm25", SERVER)
         sources = check_sources(command)
         listener = listen(command.host, command.port)
     except RetrievalServerError as error:
@@ -99,23 +99,23 @@ def _is_loopback(host: str) -> bool:
 def _set_up_process() -> None:
     """Set how this process uses CPU and memory; called before anything imports torch or FAISS."""
     from retrieval_server.encode.cpu import (
-        let_idle_threads_sleep,
-        prefer_reproducible_products,
-        share_the_interpreter,
+        set_mkl_reproducible,
+        set_passive_wait,
+        set_switch_interval,
     )
-    from retrieval_server.encode.malloc import keep_giving_back, use_few_heaps
+    from retrieval_server.encode.malloc import limit_heaps, trim_heap_regularly
 
-    use_few_heaps()
-    keep_giving_back()
-    share_the_interpreter()
-    let_idle_threads_sleep()
-    prefer_reproducible_products()
+    limit_heaps()
+    trim_heap_regularly()
+    set_switch_interval()
+    set_passive_wait()
+    set_mkl_reproducible()
 
 
-def check_sources(command: ServeCommand) -> Sources:
+def check_sources(command: ServeCommand) -> ServedSources:
     """Read all manifests, open the recording, connect to Ray. Raises RetrievalServerError."""
     if command.rerank.rerank:
-        need("--rerank", "retrieval", MODEL)
+        require_packages("--rerank", "retrieval", MODEL)
     from retrieval_server.cluster.ray_serve import RayServe
     from retrieval_server.folder.manifest import check_files
     from retrieval_server.folder.shard_set import read_shards
@@ -136,10 +136,10 @@ def check_sources(command: ServeCommand) -> Sources:
     web = open_web(command.web) if command.web.web else None
     ray = RayServe(command.ray, list(command.folders.values())) if command.serve == "ray" else None
     rerank = command.rerank.rerank
-    return Sources(shards, web, ray, Reranker(rerank, command.opening.device) if rerank else None)
+    return ServedSources(shards, web, ray, Reranker(rerank, command.opening.device) if rerank else None)
 
 
-def serve(command: ServeCommand, sources: Sources, token: str | None, listener: socket.socket) -> int:
+def serve(command: ServeCommand, sources: ServedSources, token: str | None, listener: socket.socket) -> int:
     """Serve until a signal stops the server, or an index does not load. Returns the exit status."""
     import uvicorn
 
@@ -179,7 +179,7 @@ def serve(command: ServeCommand, sources: Sources, token: str | None, listener: 
 
 def make_app(
     command: ServeCommand,
-    sources: Sources,
+    sources: ServedSources,
     token: str | None,
     *,
     on_ready: Callable[[], None],
@@ -188,10 +188,12 @@ def make_app(
     """The app; it loads the indexes when it is started."""
     from retrieval_server.server.app import create_app
     from retrieval_server.server.indexes import Loader
-    from retrieval_server.server.origins import HostNames, own_names
-    from retrieval_server.server.reload import Place, Reloader
+    from retrieval_server.server.origins import HostNames, server_names
+    from retrieval_server.server.reload import IndexLocation, Reloader
 
-    places = {name: Place(folder, command.opening.encoder) for name, folder in command.folders.items()}
+    places = {
+        name: IndexLocation(folder, command.opening.encoder) for name, folder in command.folders.items()
+    }
     reloader = Reloader(places, _opener(command, sources), command.reload_root)
     loaders: dict[str, Loader] = {name: reloader.loader(place) for name, place in places.items()}
     if (web := sources.web) is not None:
@@ -205,21 +207,21 @@ def make_app(
         reloader=reloader,
         reranker=sources.reranker,
         token=token,
-        hosts=HostNames(own_names(command.host), command.allowed_host),
+        hosts=HostNames(server_names(command.host), command.allowed_host),
         log_queries=command.logs.log_queries,
         on_ready=on_ready,
         on_load_failure=on_load_failure,
     )
 
 
-def _opener(command: ServeCommand, sources: Sources) -> Callable[[Place], StagedSource]:
+def _opener(command: ServeCommand, sources: ServedSources) -> Callable[[IndexLocation], StagedSource]:
     """What opens an index, at start and for each reload."""
     from retrieval_server.search.index_source import IndexSource
     from retrieval_server.search.rerank import RerankedSource
 
     ray, reranker, depth = sources.ray, sources.reranker, command.rerank.rerank_depth
 
-    def open_index(place: Place) -> StagedSource:
+    def open_index(place: IndexLocation) -> StagedSource:
         options = command.opening.model_copy(update={"encoder": place.encoder})
         source: StagedSource
         if ray is not None:
@@ -238,7 +240,7 @@ def _opener(command: ServeCommand, sources: Sources) -> Callable[[Place], Staged
 def _configure(command: ServeCommand, app: FastAPI) -> uvicorn.Config:
     import uvicorn
 
-    from retrieval_server.server.connections import limited
+    from retrieval_server.server.connections import limited_protocol
 
     return uvicorn.Config(
         app,
@@ -247,14 +249,14 @@ def _configure(command: ServeCommand, app: FastAPI) -> uvicorn.Config:
         log_level=command.logs.level,
         log_config=None,
         access_log=False,
-        http=limited(command.connections),
+        http=limited_protocol(command.connections),
         ws="none",
         proxy_headers=False,  # neither the client's address nor the scheme is used here: nothing to forge
         timeout_keep_alive=_KEEP_ALIVE_S,
     )
 
 
-def _report_loading(command: ServeCommand, sources: Sources) -> None:
+def _report_loading(command: ServeCommand, sources: ServedSources) -> None:
     for name, folder in command.folders.items():
         first = sources.shards[name][0][1]
         what = f"{sum(manifest.count for _, manifest in sources.shards[name])} passages, {first.backend}"

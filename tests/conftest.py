@@ -16,7 +16,7 @@ import threading
 import pytest
 from hypothesis import settings
 
-from retrieval_server.encode.cpu import prefer_reproducible_products
+from retrieval_server.encode.cpu import set_mkl_reproducible
 
 #: A check that fails shows its values, as an assertion in a test does.
 CHECKS = (
@@ -35,7 +35,7 @@ CHECKS = (
     "tool_checks",
 )
 
-prefer_reproducible_products()
+set_mkl_reproducible()
 settings.register_profile("unhurried", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=10)
 settings.register_profile("full", deadline=None, max_examples=1000)

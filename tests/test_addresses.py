@@ -102,7 +102,7 @@ COMMANDS = {
 @pytest.mark.parametrize("url", [WITH_A_SECRET[0], WITH_A_SECRET[6], WITH_A_SECRET[10]])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_command_takes_such_an_address_or_shows_it(name, url, tmp_path, capsys, caplog, monkeypatch):
-    monkeypatch.setattr("rag_r1.doctor.examine", check_retriever)  # the rest of it takes seconds
+    monkeypatch.setattr("rag_r1.doctor.find_all", check_retriever)  # the rest of it takes seconds
     module, words = COMMANDS[name]
     given = [word.replace("OUT", str(tmp_path / "out")).replace("URL", url) for word in words.split()]
     try:
@@ -115,7 +115,7 @@ def test_no_command_takes_such_an_address_or_shows_it(name, url, tmp_path, capsy
 
 
 def test_the_doctor_does_not_show_the_address_of_the_environment(monkeypatch, capsys):
-    monkeypatch.setattr("rag_r1.doctor.examine", check_retriever)
+    monkeypatch.setattr("rag_r1.doctor.find_all", check_retriever)
     monkeypatch.setenv("RETRIEVER_URL", WITH_A_SECRET[0])
     from rag_r1 import doctor
 

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from rag_r1 import launch
 from rag_r1.afterwards import after_demo, after_sft, after_training, newest_checkpoint
 from rag_r1.command_line import read_arguments
-from rag_r1.demo.evaluation import evaluation
+from rag_r1.demo.evaluation import eval_words
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.report import ReportArguments
 from rag_r1.recipe_files import Recipe
@@ -143,7 +143,7 @@ def test_after_sft_its_model_is_evaluated_and_trained_further():
 @pytest.mark.parametrize("protocol", ["rag_r1_mq", "r1_searcher"])
 def test_after_the_demo_its_policy_has_a_search_card(tmp_path, protocol):
     found = checkpoint(tmp_path, exported=True)
-    words = evaluation(found, tmp_path / "val.parquet", protocol, "http://127.0.0.1:8000", tmp_path / "card")
+    words = eval_words(found, tmp_path / "val.parquet", protocol, "http://127.0.0.1:8000", tmp_path / "card")
     lines = after_demo(tmp_path, found, words)
     server, card = commands(lines)
     assert server == [*("rag-r1", "index", "serve"), *("--index", str(tmp_path / "index"), "--port", "8000")]

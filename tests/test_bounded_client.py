@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from rag_r1.bounded_client import bounded_client
+from rag_r1.bounded_client import bounded_http_client
 
 HEAD = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
 
@@ -47,7 +47,7 @@ def answering(*parts: bytes, pause_s: float = 0.0) -> Iterator[str]:
 
 def test_an_honest_answer_is_read():
     with answering(HEAD, b"Content-Encoding: identity\r\nContent-Length: 4\r\n\r\ntrue") as url:
-        with bounded_client(10.0) as client:
+        with bounded_http_client(10.0) as client:
             assert client.get(url).json() is True
 
 
@@ -60,34 +60,34 @@ def test_an_honest_answer_is_read():
     ],
 )
 def test_a_long_or_compressed_answer_is_an_error_of_http(sent):
-    with answering(*sent) as url, bounded_client(10.0, most=1 << 20) as client:
+    with answering(*sent) as url, bounded_http_client(10.0, most=1 << 20) as client:
         with pytest.raises(httpx.HTTPError):
             client.get(url)
 
 
 def test_an_answer_that_comes_byte_by_byte_is_given_up():
-    with answering(HEAD, b"\r\n", *[b" "] * 1000, pause_s=0.05) as url, bounded_client(0.3) as client:
+    with answering(HEAD, b"\r\n", *[b" "] * 1000, pause_s=0.05) as url, bounded_http_client(0.3) as client:
         with pytest.raises(httpx.ReadTimeout, match="takes more than"):
             client.get(url)
 
 
 @pytest.mark.parametrize("line", [b"X: y\r\n", b"y"])
 def test_a_head_that_comes_bit_by_bit_is_given_up(line):
-    with answering(HEAD, *[line] * 400, pause_s=0.05) as url, bounded_client(0.5) as client:
+    with answering(HEAD, *[line] * 400, pause_s=0.05) as url, bounded_http_client(0.5) as client:
         with pytest.raises(httpx.ReadTimeout, match="no answer within 1 s"):
             client.get(url)
 
 
 def test_an_answer_in_time_is_read_though_its_body_comes_later():
     with answering(HEAD + b"Content-Length: 4\r\n\r\n", b"t", b"r", b"ue", pause_s=0.3) as url:
-        with bounded_client(0.7) as client:
+        with bounded_http_client(0.7) as client:
             with pytest.raises(httpx.ReadTimeout, match="takes more than"):
                 client.get(url)
-        with bounded_client(5.0) as client:
+        with bounded_http_client(5.0) as client:
             assert client.get(url).json() is True and client.get(url).json() is True
 
 
 def test_the_proxy_of_the_environment_is_not_asked(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    with answering(HEAD, b"Content-Length: 4\r\n\r\ntrue") as url, bounded_client(10.0) as client:
+    with answering(HEAD, b"Content-Length: 4\r\n\r\ntrue") as url, bounded_http_client(10.0) as client:
         assert client.get(url).json() is True

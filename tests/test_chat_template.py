@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from rag_r1 import chat_template
 from rag_r1.chat_template import ChatLimitError, ChatRenderError, ChatTemplate
 from rag_r1.demo.policy import policy_path
-from rag_r1.evaluation.engines import Tokens
+from rag_r1.evaluation.engines import TokenUnit
 from rag_r1.evaluation.run_folder import RunError
 from rag_r1.limited import chats
-from rag_r1.limited.workers import Limits
+from rag_r1.limited.workers import JobLimits
 from rag_r1.serving.player import _prompt_ids
 from rag_r1.tools import schemas
 
@@ -43,7 +43,7 @@ USES = (
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Less processor time, and nothing remembered from one test to the next."""
-    monkeypatch.setattr(chat_template, "LIMITS", Limits(cpu_s=1.0, answer=1 << 20))
+    monkeypatch.setattr(chat_template, "LIMITS", JobLimits(cpu_s=1.0, answer=1 << 20))
     monkeypatch.setattr(chat_template, "_ended", type(chat_template._ended)())
 
 
@@ -111,7 +111,7 @@ def test_a_models_folder_with_such_a_template_is_refused_when_it_is_loaded(tmp_p
     shutil.copytree(policy_path("rag_r1_mq"), tmp_path / "model")
     (tmp_path / "model" / "chat_template.jinja").write_text(template)
     with pytest.raises(RunError, match=f"cannot be loaded: ChatLimitError: the chat template .*{why}"):
-        Tokens.of(str(tmp_path / "model"))
+        TokenUnit.of(str(tmp_path / "model"))
 
 
 def test_a_template_that_hangs_at_some_question_holds_up_nobody_else(monkeypatch):
@@ -159,7 +159,7 @@ def changed(tmp_path: Path, **parts) -> Path:
 
 
 def test_a_tokenizer_that_makes_millions_of_tokens_of_a_line_is_not_loaded(tmp_path, monkeypatch):
-    monkeypatch.setattr(chat_template, "_TRIAL", Limits(cpu_s=2.0, memory=4 << 30))
+    monkeypatch.setattr(chat_template, "_TRIAL", JobLimits(cpu_s=2.0, memory=4 << 30))
     token = {"x": {"id": "x", "ids": [1] * 1000, "tokens": ["x"] * 1000}}
     one = [{"Sequence": {"id": "A", "type_id": 0}}]
     more = {
@@ -168,7 +168,7 @@ def test_a_tokenizer_that_makes_millions_of_tokens_of_a_line_is_not_loaded(tmp_p
     }
     folder = changed(tmp_path, post_processor={**more, "pair": one * 2, "special_tokens": token})
     with pytest.raises(RunError, match=r"TokenizerFileError: .*tokenizer\.json cannot be loaded: it "):
-        Tokens.of(str(folder))
+        TokenUnit.of(str(folder))
 
 
 def test_a_file_of_a_tokenizer_that_is_none_or_too_large_is_not_opened(tmp_path):
@@ -176,10 +176,10 @@ def test_a_file_of_a_tokenizer_that_is_none_or_too_large_is_not_opened(tmp_path)
     with (folder / "vocab.json").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(RunError, match=r"vocab\.json has more than 256 MiB"):
-        Tokens.of(str(folder))
+        TokenUnit.of(str(folder))
     (folder / "vocab.json").unlink()
     os.mkfifo(folder / "merges.txt")
     with pytest.raises(RunError, match=r"merges\.txt is no file"):
-        Tokens.of(str(folder))
+        TokenUnit.of(str(folder))
     (folder / "merges.txt").unlink()
-    assert Tokens.of(str(folder)).tokenizer
+    assert TokenUnit.of(str(folder)).tokenizer

@@ -13,10 +13,10 @@ import pytest
 
 from rag_r1.child_processes import (
     _ENDS_WITH_PARENT,
-    ends_with_parent,
-    environment_of_a_server,
-    environment_without_keys,
-    running,
+    bind_to_parent,
+    child_process,
+    environment_without_secrets,
+    server_environment,
 )
 from rag_r1.retrieval_process import build_index
 
@@ -25,9 +25,9 @@ ROOT = Path(__file__).parents[1]
 COMMAND = """
 import os, sys, time
 from pathlib import Path
-from rag_r1.child_processes import running
+from rag_r1.child_processes import child_process
 SERVER = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
-with running(["-c", SERVER], os.environ, Path(sys.argv[1])) as process:
+with child_process(["-c", SERVER], os.environ, Path(sys.argv[1])) as process:
     print(process.pid, flush=True)
     time.sleep(600)
 """
@@ -109,7 +109,7 @@ def test_a_server_whose_command_has_ended_before_it_began_does_not_start():
 SERVES = """
 import asyncio, os, sys, time
 from pathlib import Path
-from rag_r1.retrieval_process import retrieval_server
+from rag_r1.retrieval_process import retrieval_process
 from rag_r1.tools import make_tool
 
 async def main():
@@ -119,7 +119,7 @@ async def main():
     print("ready", flush=True)
     await asyncio.sleep(600)
 
-with retrieval_server(Path(sys.argv[1]), Path(sys.argv[1]).with_suffix(".log")):
+with retrieval_process(Path(sys.argv[1]), Path(sys.argv[1]).with_suffix(".log")):
     asyncio.run(main())
 """
 KEYS = {"OPENAI_API_KEY": "sk-secret", "MY_OWN_ENDPOINT": "sk-secret", "CHAT_TOKEN": "sk-secret"}
@@ -195,31 +195,31 @@ def test_servers_get_what_they_need_and_nothing_secret(monkeypatch):
         "AZURE_STORAGE_CONNECTION_STRING",
     ]
     monkeypatch.setattr(os, "environ", {**needed, "OF_SOMEONE": "1", **dict.fromkeys(secret, "sk-secret")})
-    assert environment_of_a_server() == needed
-    assert environment_of_a_server("GITHUB_TOKEN") == {**needed, "GITHUB_TOKEN": "sk-secret"}
+    assert server_environment() == needed
+    assert server_environment("GITHUB_TOKEN") == {**needed, "GITHUB_TOKEN": "sk-secret"}
     kept = {**needed, "OF_SOMEONE": "1", "HF_TOKEN": "sk-secret"}
-    assert environment_without_keys(["HF_TOKEN"]) == kept
-    assert environment_without_keys(["HF_TOKEN"], without=["HF_TOKEN", "OF_SOMEONE"]) == needed
+    assert environment_without_secrets(["HF_TOKEN"]) == kept
+    assert environment_without_secrets(["HF_TOKEN"], without=["HF_TOKEN", "OF_SOMEONE"]) == needed
     monkeypatch.setattr(
         os,
         "environ",
         {"TOKENIZERS_PARALLELISM": "false", "MKL_CBWR": "AUTO", "KEYBOARD": "de", "PWD": "/", "OLDPWD": "/"},
     )
-    assert environment_without_keys([]) == dict(os.environ)
+    assert environment_without_secrets([]) == dict(os.environ)
 
 
 def test_addresses_with_a_password_are_kept_from_servers_unless_they_lead_out(monkeypatch):
     address = "http://user:hunter2@127.0.0.1:1/x"
     secret = ["DATABASE_URL", "RAG_R1_OF_SOMEONE", "PIP_INDEX_URL"]
     monkeypatch.setattr(os, "environ", {"https_proxy": address, **dict.fromkeys(secret, address)})
-    assert environment_of_a_server() == {}
-    assert environment_without_keys([]) == {"https_proxy": address}
+    assert server_environment() == {}
+    assert environment_without_secrets([]) == {"https_proxy": address}
 
 
 def test_a_program_that_does_not_exist_fails_as_such(tmp_path):
-    assert ends_with_parent(["no-such-program", "x"]) == ["no-such-program", "x"]
-    assert ends_with_parent(["bin/no", "x"], tmp_path) == ["bin/no", "x"]
-    assert ends_with_parent(["sh", "-c", "true"])[-3:] == ["sh", "-c", "true"]
+    assert bind_to_parent(["no-such-program", "x"]) == ["no-such-program", "x"]
+    assert bind_to_parent(["bin/no", "x"], tmp_path) == ["bin/no", "x"]
+    assert bind_to_parent(["sh", "-c", "true"])[-3:] == ["sh", "-c", "true"]
 
 
 class Told(BaseException):
@@ -234,7 +234,7 @@ def test_a_handler_of_the_callers_own_goes_first(tmp_path):
     try:
         with (
             pytest.raises(Told),
-            running(["-c", "import time; time.sleep(600)"], os.environ, tmp_path / "log") as process,
+            child_process(["-c", "import time; time.sleep(600)"], os.environ, tmp_path / "log") as process,
         ):
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(60)

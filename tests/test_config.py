@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rag_r1.agent import FailurePolicy
 from rag_r1.agent.budget import EpisodeLimits
-from rag_r1.config import RagR1Config, SamplerOptions, faults_of
+from rag_r1.config import RagR1Config, SamplerOptions, find_faults
 from rag_r1.rewards import RewardError, RewardSum
 from rag_r1.tools.retrieval import RetrieverConfig
 
@@ -71,7 +71,7 @@ def test_keys_that_are_right_alone_and_wrong_together_are_told_together():
 
 
 def test_faults_of_right_options_are_none():
-    assert faults_of(lambda options: dict(**options), {"a": 1}) == []
+    assert find_faults(lambda options: dict(**options), {"a": 1}) == []
 
 
 @pytest.mark.parametrize(

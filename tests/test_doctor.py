@@ -176,14 +176,14 @@ def test_a_ray_cluster_in_the_environment_is_named(monkeypatch):
 
 
 def test_anything_missing_ends_with_status_1(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "examine", lambda url: [Finding("moon", MISSING, "not there", "fetch it")])
+    monkeypatch.setattr(doctor, "find_all", lambda url: [Finding("moon", MISSING, "not there", "fetch it")])
     assert cli.main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert "MISSING moon" in out and "-> fetch it" in out and "1 missing" in out
 
 
 def test_a_warning_ends_with_status_0(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "examine", lambda url: [Finding("moon", WARNING, "far away", "wait")])
+    monkeypatch.setattr(doctor, "find_all", lambda url: [Finding("moon", WARNING, "far away", "wait")])
     assert cli.main(["doctor"]) == 0
 
 
@@ -228,7 +228,7 @@ def test_a_driver_too_old_for_torch_is_missing_and_the_remedy_is_a_driver(nvidia
     (finding,) = machine.check_driver()
     assert finding.state == MISSING and "570.86.10" in finding.detail and "580" in finding.detail
     assert "driver" in finding.remedy and "setup_env" not in finding.remedy
-    assert next(iter(doctor.examine(None))).name == "gpu driver", "told first: nothing else helps"
+    assert next(iter(doctor.find_all(None))).name == "gpu driver", "told first: nothing else helps"
 
 
 def test_a_driver_is_judged_where_no_torch_is_installed(nvidia_smi, monkeypatch):
@@ -278,7 +278,7 @@ def test_flash_attn_that_is_missing_tells_whether_it_can_be_compiled(tmp_path, m
     nvcc.write_text(f'#!/bin/sh\necho "Cuda compilation tools, release {release}, V{release}.48"\n')
     nvcc.chmod(0o755)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    (finding,) = machine.no_flash_attn()
+    (finding,) = machine.flash_attn_finding()
     assert finding.state == WARNING and remedy in finding.remedy
     assert "platform=gpu_sdpa" in finding.remedy
     assert (f"is of CUDA {release}" in finding.remedy) == (release == "12.8")

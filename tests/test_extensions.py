@@ -11,7 +11,7 @@ from rag_r1.agent import Budget, Trajectory
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.protocols import Plan, load_protocol
 from rag_r1.rewards import RewardSum
-from rag_r1.tools import make_tool, searching
+from rag_r1.tools import make_tool, search_tools
 from retrieval_server.errors import IndexFolderError
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
@@ -83,7 +83,7 @@ def play(protocol, tools, lines):
         protocol=protocol,
         codec=Characters(),
         budget=Budget(max_query_observation_tokens=2000, max_response_tokens=5000),
-        tools=lambda: {**searching(NoSearch()), **tools},
+        tools=lambda: {**search_tools(NoSearch()), **tools},
         chat=lambda messages: [1],
     )
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.evaluation.endpoint import Endpoint, EndpointOptions, EngineFailure
-from rag_r1.evaluation.pacing import Stop
+from rag_r1.evaluation.pacing import CancelToken
 from rag_r1.json_limits import JsonLimitError, read_json
-from rag_r1.tools.http_json import HttpFailure, JsonServer
+from rag_r1.tools.http_json import HttpFailure, JsonClient
 from rag_r1.tools.retrieval import RetrievalClient, RetrieverConfig
 
 LISTS = b"[" + b"[]," * 2_000_000 + b"[]]"
@@ -61,11 +61,11 @@ def test_clients_make_no_objects_of_millions_of_empty_lists():
         app.router.add_route("*", "/{path:.*}", answered)
         async with TestServer(app) as server:
             url = str(server.make_url("")).rstrip("/")
-            tool = JsonServer()
+            tool = JsonClient()
             with pytest.raises(HttpFailure, match="more than 500,000 values"):
                 await tool.ask("GET", url)
             await tool.close()
-            endpoint = Endpoint(EndpointOptions(url, retries=0), Stop())
+            endpoint = Endpoint(EndpointOptions(url, retries=0), CancelToken())
             with pytest.raises(EngineFailure, match="more than 1,500,000 values"):
                 await endpoint.post("/completions", {"prompt": "q", "max_tokens": 8192}, lambda data: data)
             await endpoint.close()

@@ -10,8 +10,8 @@ from json_server import JsonStub
 
 from rag_r1 import mcp_command
 from rag_r1.serving import guards
-from rag_r1.serving.command import bound
-from rag_r1.serving.connections import WatchedHttp
+from rag_r1.serving.command import bind_socket
+from rag_r1.serving.connections import IdleTimeoutProtocol
 from rag_r1.tools import make_tool
 from rag_r1.tools.mcp_client import has_mcp
 
@@ -53,7 +53,7 @@ def arguments(stub, *more):
 
 def made(stub):
     """The server, as the command makes it, while the block runs."""
-    return mcp_command.made_server(arguments(stub))
+    return mcp_command.open_server(arguments(stub))
 
 
 async def test_a_client_searches_and_asks_the_agent(stub):
@@ -91,7 +91,7 @@ async def test_a_retriever_that_reads_the_question_is_sent_the_query_as_the_ques
     from mcp.client import Client
 
     given = arguments(stub, "rag_r1.retriever.agentic_input=true")
-    async with mcp_command.made_server(given) as server, Client(server) as client:
+    async with mcp_command.open_server(given) as server, Client(server) as client:
         found = await client.call_tool("search", {"query": "its river"})
     assert not found.is_error
     assert stub.asked[-1].body["queries"] == ["its river [SEP] its river"]
@@ -104,7 +104,7 @@ async def test_a_search_whose_separator_is_unknown_is_an_error_and_nothing_is_se
         words = ["rag_r1.retriever.agentic_input=true", "rag_r1.retriever.retries=0"]
         words = ["--retriever-url", server_stub.url, *words]
         given = mcp_command.read_arguments(mcp_command.McpArguments, words, description="")
-        async with mcp_command.made_server(given) as server, Client(server) as client:
+        async with mcp_command.open_server(given) as server, Client(server) as client:
             found = await client.call_tool("search", {"query": "its river"})
         assert found.is_error and "The search engine did not answer" in found.content[0].text
         assert {asked.path for asked in server_stub.asked} == {"/ready"}
@@ -203,9 +203,9 @@ async def test_over_http_it_wants_the_token_and_a_host_of_this_machine(stub, mon
 @pytest.fixture
 async def over_http(stub, monkeypatch):
     """The port of `rag-r1 mcp --http`, with time limits of parts of a second."""
-    monkeypatch.setattr(WatchedHttp, "check_s", 0.2)
+    monkeypatch.setattr(IdleTimeoutProtocol, "check_s", 0.2)
     monkeypatch.setattr(guards, "BODY_TIMEOUT_S", 0.5)
-    with bound("127.0.0.1", 0) as free:
+    with bind_socket("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     async with made(stub) as server:
         serving = asyncio.ensure_future(mcp_command._serve_http(server, port))
@@ -298,7 +298,7 @@ async def test_over_http_a_client_that_waits_keeps_its_connection(over_http, mon
 
 
 def test_a_port_that_is_taken_is_named_with_its_flag(capsys):
-    with bound("127.0.0.1", 0) as taken:
+    with bind_socket("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         assert mcp_command.main(["--http", str(port)]) == 1
     told = capsys.readouterr().err

@@ -6,18 +6,18 @@ import os
 import subprocess
 import sys
 
-from rag_r1.neighbours import TRAINER, other_trainings, warn_of_other_trainings
+from rag_r1.neighbours import TRAINER, find_other_trainings, warn_of_other_trainings
 
 
 def test_only_what_runs_verls_trainer_counts_and_not_this_process():
     seen = [(1, ["python", "-m", TRAINER, "a=b"]), (2, ["python", "train.py"]), (3, ["grep", f"x{TRAINER}"])]
-    assert other_trainings([*seen, (os.getpid(), ["python", "-m", TRAINER]), (4, [])]) == [1]
+    assert find_other_trainings([*seen, (os.getpid(), ["python", "-m", TRAINER]), (4, [])]) == [1]
 
 
 def test_a_running_training_is_named_with_the_remedy(capsys):
     other = subprocess.Popen([sys.executable, "-c", "input()", TRAINER], stdin=subprocess.PIPE)
     try:
-        assert other.pid in other_trainings()
+        assert other.pid in find_other_trainings()
         warn_of_other_trainings()
     finally:
         other.communicate()

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pydantic import BeforeValidator, model_validator
 
 from rag_r1.options import (
+    Constraint,
     Count,
     Flag,
-    Must,
     OptionsError,
     PositiveCount,
     Seconds,
@@ -32,7 +32,7 @@ class Bread:
     baked_s: Seconds = 60.0
     dark: Flag = False
     grain: Literal["rye", "wheat"] = "rye"
-    name: Annotated[Text, Must("the name of a bread")] = "brot"
+    name: Annotated[Text, Constraint("the name of a bread")] = "brot"
 
     @model_validator(mode="after")
     def _no_dark_wheat(self) -> Bread:

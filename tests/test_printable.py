@@ -6,23 +6,25 @@ import sys
 
 import pytest
 
-from rag_r1.printable import has_hidden, print_error, printable, printable_lines
+from rag_r1.printable import has_control_characters, print_error, terminal_lines, terminal_text
 
 HOSTILE = "a\x1b[31mb\x07c\rd\u202ee\u200bf\x9bg\u2028h\ud800i\ue000j"
 
 
 def test_a_text_becomes_one_line_that_controls_nothing():
-    shown = printable(HOSTILE + "\n\tk")
-    assert not has_hidden(shown) and "\n" not in shown and shown.endswith("j k")
-    assert printable("Grüße, 北京, नमस्ते, 👍") == "Grüße, 北京, नमस्ते, 👍"
-    assert printable("x" * 1000) == "x" * 197 + "..."
+    shown = terminal_text(HOSTILE + "\n\tk")
+    assert not has_control_characters(shown) and "\n" not in shown and shown.endswith("j k")
+    assert terminal_text("Grüße, 北京, नमस्ते, 👍") == "Grüße, 北京, नमस्ते, 👍"
+    assert terminal_text("x" * 1000) == "x" * 197 + "..."
 
 
 def test_a_message_of_several_lines_keeps_its_lines_and_their_spaces(capsys):
     print_error(ValueError(f"two files:\n  {HOSTILE}\n  b  c"))
     told = capsys.readouterr().err.split("\n")
-    assert told[0] == "error: two files:" and told[2:] == ["  b  c", ""] and not has_hidden(told[1])
-    assert len(printable_lines("x" * 5000)) == 2000
+    assert (
+        told[0] == "error: two files:" and told[2:] == ["  b  c", ""] and not has_control_characters(told[1])
+    )
+    assert len(terminal_lines("x" * 5000)) == 2000
 
 
 @pytest.mark.slow

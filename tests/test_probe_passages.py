@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rag_r1.probe_passages import Passages, PassagesError, read_passages
 from rag_r1.protocols import Document
-from rag_r1.supporting import Evidence, title_key
+from rag_r1.supporting import GoldEvidence, title_key
 
 FILE = {
     "fingerprint": "f",
@@ -102,7 +102,7 @@ def stored(*numbers: int, pool: int = 0) -> Passages:
 
 
 def test_the_first_passage_of_each_page_is_one_with_the_answer():
-    both = Evidence.of({"supporting_titles": ["page 3", "PAGE_7"]})
+    both = GoldEvidence.of({"supporting_titles": ["page 3", "PAGE_7"]})
     passages = stored(9, 10, 11, 21, 22, 23)
     assert [one.id for one in passages.of(both, ["text 22"])][:2] == ["9", "22"]
     assert sorted(one.id for one in passages.of(both, [])) == ["10", "11", "21", "22", "23", "9"]
@@ -110,15 +110,15 @@ def test_the_first_passage_of_each_page_is_one_with_the_answer():
 
 def test_passages_that_are_named_by_id_are_these_and_no_others():
     passages = stored(3, 4, 5, 9)
-    named = Evidence.of({"supporting_ids": ["5", "9"], "supporting_titles": ["Page 1"]})
+    named = GoldEvidence.of({"supporting_ids": ["5", "9"], "supporting_titles": ["Page 1"]})
     assert [one.id for one in passages.of(named, [])] == ["5", "9"]
-    missing = Evidence.of({"supporting_ids": ["5", "no such"], "supporting_titles": ["Page 1"]})
+    missing = GoldEvidence.of({"supporting_ids": ["5", "no such"], "supporting_titles": ["Page 1"]})
     assert [one.id for one in passages.of(missing, [])] == ["3", "4", "5"], "then by title"
 
 
 def test_a_question_of_which_one_page_is_missing_has_no_gold_passages():
-    assert stored(9).of(Evidence.of({"supporting_titles": ["Page 3", "Nowhere"]}), []) == ()
-    assert Passages().of(Evidence(), []) == ()
+    assert stored(9).of(GoldEvidence.of({"supporting_titles": ["Page 3", "Nowhere"]}), []) == ()
+    assert Passages().of(GoldEvidence(), []) == ()
 
 
 def test_a_question_is_shown_topk_gold_passages_or_one_of_each_page():
@@ -138,6 +138,6 @@ def test_a_question_is_shown_topk_gold_passages_or_one_of_each_page():
     pages=st.sets(st.integers(0, 14)),
 )
 def test_the_random_passages_of_a_question_are_all_but_its_gold_ones_and_their_pages(pool, ids, pages):
-    gold = Evidence(frozenset(map(str, ids)), frozenset(f"page {page}" for page in pages))
+    gold = GoldEvidence(frozenset(map(str, ids)), frozenset(f"page {page}" for page in pages))
     passages = stored(pool=pool)
     assert list(passages.others(gold)) == [one for one in passages.pool if not gold.holds(one)]

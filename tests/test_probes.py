@@ -17,17 +17,17 @@ from rag_r1.probe_passages import Passages
 from rag_r1.probes import (
     NEED_GOLD,
     PROBES,
-    ProbedAgent,
+    ProbeAgent,
     ProbeError,
     applies,
     enough_random,
-    probed,
+    probe_setup,
     topk_of,
 )
 from rag_r1.protocols import SEARCH as SEARCH_TOOL
 from rag_r1.protocols import Document, Failure, load_protocol
-from rag_r1.supporting import Evidence, title_key, title_of
-from rag_r1.tools import searching
+from rag_r1.supporting import GoldEvidence, title_key, title_of
+from rag_r1.tools import search_tools
 
 TOPK = 2
 GOLD = (Document("1", '"Rome"\nRome is a city.'), Document("2", '"Tiber"\nA river.'))
@@ -45,15 +45,15 @@ SETUP = AgentSetup(
     protocol=load_protocol("rag_r1_sq"),
     codec=Characters(),
     budget=Budget(max_turns=3),
-    tools=partial(searching, Corpus()),
+    tools=partial(search_tools, Corpus()),
     chat=lambda messages: [1],
 )
-EVIDENCE = Evidence.of({"supporting_ids": ["1"], "supporting_titles": ["TIBER"]}, GOLD)
+EVIDENCE = GoldEvidence.of({"supporting_ids": ["1"], "supporting_titles": ["TIBER"]}, GOLD)
 
 
 def play(probe, lines=(SEARCH, ANSWER), question_id="q1", evidence=EVIDENCE, pool=OTHERS):
     async def run():
-        setup = probed(SETUP, probe, question_id, TOPK, evidence, pool)
+        setup = probe_setup(SETUP, probe, question_id, TOPK, evidence, pool)
         return await setup.episode(Engine(list(lines))).run(question_id, "Where?", [1, 2])
 
     return asyncio.run(run())
@@ -64,7 +64,7 @@ def shown(record):
 
 
 def test_the_real_run_is_the_run_itself():
-    assert probed(SETUP, "real", "q1", TOPK) is SETUP
+    assert probe_setup(SETUP, "real", "q1", TOPK) is SETUP
 
 
 @pytest.mark.parametrize("probe, documents", [("empty", []), ("gold", ["1", "2"]), ("withheld", ["3", "4"])])
@@ -75,7 +75,7 @@ def test_a_search_finds_what_the_probe_says_and_the_episode_goes_on(probe, docum
 
 
 def test_gold_passages_stand_in_the_order_of_the_query_with_the_searchs_own_behind_them():
-    setup = probed(SETUP, "gold", "q1", 3, EVIDENCE)
+    setup = probe_setup(SETUP, "gold", "q1", 3, EVIDENCE)
 
     results = asyncio.run(found(setup.tools, "the TIBER", "a city", "?"))
     ids = [[one.id for one in result] for result in results]
@@ -98,7 +98,7 @@ class Titled:
 
 
 def gold_shown(*queries, topk=3):
-    setup = probed(replace(SETUP, tools=partial(searching, Partial())), "gold", "q1", topk, EVIDENCE)
+    setup = probe_setup(replace(SETUP, tools=partial(search_tools, Partial())), "gold", "q1", topk, EVIDENCE)
     return [[one.id for one in result] for result in asyncio.run(found(setup.tools, *queries))]
 
 
@@ -108,7 +108,7 @@ def test_where_the_results_of_a_call_have_all_gold_passages_only_their_rank_chan
 
 
 def test_more_gold_passages_than_topk_are_repeated_no_more_than_others():
-    agent = ProbedAgent(SETUP, replace(SETUP, tools=partial(searching, Titled())), 1)
+    agent = ProbeAgent(SETUP, replace(SETUP, tools=partial(search_tools, Titled())), 1)
     tools = agent.under("gold", "q1", EVIDENCE).tools
     assert [[d.id for d in one] for one in asyncio.run(found(tools, "Rome", "Tiber"))] == [["1"], ["2"]]
     assert [[d.id for d in one] for one in asyncio.run(found(tools, "another"))] == [["1", "2"]]
@@ -142,19 +142,19 @@ def test_a_search_that_fails_still_fails_where_passages_are_withheld():
 @pytest.mark.parametrize("probe", NEED_GOLD)
 def test_a_probe_without_the_gold_passages_that_it_needs_is_refused(probe):
     with pytest.raises(ProbeError, match="q1.*supporting ids"):
-        probed(SETUP, probe, "q1", TOPK, Evidence())
+        probe_setup(SETUP, probe, "q1", TOPK, GoldEvidence())
 
 
 def test_gold_needs_the_text_and_random_a_pool():
     with pytest.raises(ProbeError, match="text of the gold passages"):
-        probed(SETUP, "gold", "q1", TOPK, Evidence(ids=frozenset("1")))
+        probe_setup(SETUP, "gold", "q1", TOPK, GoldEvidence(ids=frozenset("1")))
     with pytest.raises(ProbeError, match="at least 2 passages, not 1"):
-        probed(SETUP, "random", "q1", TOPK, None, OTHERS[:1])
+        probe_setup(SETUP, "random", "q1", TOPK, None, OTHERS[:1])
 
 
 @pytest.mark.parametrize("probe", PROBES)
 def test_a_probe_changes_neither_prompt_nor_codec_nor_failure_policy(probe):
-    setup = probed(SETUP, probe, "q1", TOPK, EVIDENCE, OTHERS)
+    setup = probe_setup(SETUP, probe, "q1", TOPK, EVIDENCE, OTHERS)
     for part in ("protocol", "codec", "chat", "failures", "own_prompt", "start"):
         assert getattr(setup, part) is getattr(SETUP, part)
     if probe != "closed_book":
@@ -173,27 +173,27 @@ async def found(tools, *queries):
 
 
 def test_the_probes_of_gold_passages_use_the_deeper_search_and_the_real_run_its_own():
-    agent = ProbedAgent(SETUP, replace(SETUP, tools=partial(searching, Deeper())), 3)
+    agent = ProbeAgent(SETUP, replace(SETUP, tools=partial(search_tools, Deeper())), 3)
     assert agent.under("real", "q1", EVIDENCE) is SETUP
     for probe, documents in (("gold", [*GOLD, OTHERS[-1]]), ("withheld", [*OTHERS[:-4:-1]])):
         assert asyncio.run(found(agent.under(probe, "q1", EVIDENCE).tools, "city")) == [documents]
 
 
 def test_random_passages_are_none_of_the_questions_own():
-    agent = ProbedAgent(SETUP, SETUP, TOPK, Passages(pool=[*GOLD, *OTHERS[:3]]))
+    agent = ProbeAgent(SETUP, SETUP, TOPK, Passages(pool=[*GOLD, *OTHERS[:3]]))
 
-    for evidence, pool in ((EVIDENCE, OTHERS[:3]), (Evidence(), [*GOLD, *OTHERS[:3]])):
+    for evidence, pool in ((EVIDENCE, OTHERS[:3]), (GoldEvidence(), [*GOLD, *OTHERS[:3]])):
         results = asyncio.run(found(agent.under("random", "q1", evidence).tools, *map(str, range(40))))
         assert {document for result in results for document in result} == set(pool)
 
 
 def test_gold_shows_a_passage_of_each_page_even_beyond_topk():
-    agent = ProbedAgent(SETUP, SETUP, 1)
+    agent = ProbeAgent(SETUP, SETUP, 1)
     assert asyncio.run(found(agent.under("gold", "q1", EVIDENCE).tools, "?")) == [list(GOLD)]
 
 
 def test_a_question_is_probed_if_what_the_probe_needs_of_it_is_known():
-    named, nothing = Evidence(titles=frozenset({"rome"})), Evidence()
+    named, nothing = GoldEvidence(titles=frozenset({"rome"})), GoldEvidence()
     known = {name: [applies(name, one) for one in (EVIDENCE, named, nothing)] for name in PROBES}
     assert known.pop("gold") == [True, False, False] and known.pop("withheld") == [True, True, False]
     assert set(map(tuple, known.values())) == {(True, True, True)}
@@ -201,8 +201,8 @@ def test_a_question_is_probed_if_what_the_probe_needs_of_it_is_known():
 
 def test_random_needs_more_passages_than_two_searches_show_beside_those_of_each_question():
     passages = Passages(pool=[*GOLD, *OTHERS[:4]])
-    assert enough_random(passages, [], TOPK) and enough_random(passages, [Evidence()], TOPK)
-    assert not enough_random(passages, [Evidence(), EVIDENCE], TOPK)
+    assert enough_random(passages, [], TOPK) and enough_random(passages, [GoldEvidence()], TOPK)
+    assert not enough_random(passages, [GoldEvidence(), EVIDENCE], TOPK)
     assert not enough_random(Passages(), [], TOPK)
 
 
@@ -214,9 +214,9 @@ def test_topk_is_0_if_a_search_does_not_say_it_as_a_number(retriever, topk):
 
 
 def test_a_passage_of_a_gold_page_is_gold_under_any_spelling_of_its_title():
-    evidence = Evidence.of({"supporting_titles": ["Caf\u00e9_Central (Wien)"]})
+    evidence = GoldEvidence.of({"supporting_titles": ["Caf\u00e9_Central (Wien)"]})
     assert evidence.holds(Document("x", '"cafe\u0301  central (wien)"\ntext'))
-    assert not evidence.holds(Document("x", '"Café Central"\ntext')) and not Evidence()
+    assert not evidence.holds(Document("x", '"Café Central"\ntext')) and not GoldEvidence()
 
 
 @given(st.text(), st.text())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.evaluation.engines import Tokens
+from rag_r1.evaluation.engines import TokenUnit
 from rag_r1.evaluation.json_lines import RunError
 
 ROOT = Path(__file__).parents[1]
@@ -95,7 +95,7 @@ def test_a_tokenizer_with_code_of_its_own_is_refused(folder):
         auto_map={"AutoTokenizer": ["mine.Mine", None]},
     )
     with pytest.raises(RunError, match="cannot be loaded: ValueError: it is made by code of its own"):
-        Tokens.of(str(folder))
+        TokenUnit.of(str(folder))
 
 
 @pytest.mark.slow
@@ -106,4 +106,4 @@ def test_code_of_a_model_is_not_run_for_its_tokenizer(folder):
         auto_map={"AutoConfig": "mine.Mine", "AutoTokenizer": "mine.Mine"},
     )
     (folder / "tokenizer_config.json").unlink()
-    Tokens.of(str(folder))
+    TokenUnit.of(str(folder))

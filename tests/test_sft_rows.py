@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.sft_rows import Piece, SftRow, SftRowError, protocol_of, read_sft_rows, write_sft_rows
+from rag_r1.sft_rows import Piece, SftRow, SftRowError, protocol_of_rows, read_sft_rows, write_sft_rows
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 pieces = st.lists(
@@ -60,8 +60,8 @@ def test_a_row_whose_observation_is_a_target_is_refused_with_its_file(tmp_path):
 
 
 def test_the_protocol_is_the_one_that_all_rows_name():
-    assert protocol_of([ROW], None).name == "rag_r1_mq"
+    assert protocol_of_rows([ROW], None).name == "rag_r1_mq"
     with pytest.raises(SftRowError, match="data.protocol is 'rag_r1_sq'"):
-        protocol_of([ROW], "rag_r1_sq")
+        protocol_of_rows([ROW], "rag_r1_sq")
     with pytest.raises(SftRowError, match="data.protocol: "):
-        protocol_of([ROW], "no_such_protocol")
+        protocol_of_rows([ROW], "no_such_protocol")

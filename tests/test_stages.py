@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.stages import StageError, main, mend_tracker, run_stages, stage_overrides
+from rag_r1.stages import StageError, main, repair_tracker, run_stages, stage_overrides
 
 RECIPES = ["recipes/one", "recipes/two"]
 MODEL_KEY = "actor_rollout_ref.model.path="
@@ -143,13 +143,13 @@ def test_a_tracker_that_a_kill_has_left_empty_names_the_newest_whole_checkpoint(
         for name in files:
             (tmp_path / f"global_step_{step}" / name).write_text("")
     (tmp_path / "latest_checkpointed_iteration.txt").write_text(text)
-    mend_tracker(tmp_path)
+    repair_tracker(tmp_path)
     assert (tmp_path / "latest_checkpointed_iteration.txt").read_text() == kept
 
 
 def test_an_empty_tracker_without_a_checkpoint_is_removed(tmp_path):
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("")
-    mend_tracker(tmp_path)
+    repair_tracker(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.subcommands import run
-from rag_r1.whole_files import in_words, is_fault_of_the_disk, whole_file
+from rag_r1.whole_files import atomic_file, error_text, is_disk_error
 
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="left out: there is no /dev/full here")
@@ -18,22 +18,22 @@ needs_full = pytest.mark.skipif(not FULL.exists(), reason="left out: there is no
 
 def test_a_file_is_replaced_when_its_block_ends_and_left_when_it_fails(tmp_path):
     path = tmp_path / "a.txt"
-    with whole_file(path) as part:
+    with atomic_file(path) as part:
         part.write_text("one")
         assert not path.exists()
-    with pytest.raises(KeyError), whole_file(path) as part:
+    with pytest.raises(KeyError), atomic_file(path) as part:
         part.write_text("two")
         raise KeyError
     assert path.read_text() == "one" and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_folder_is_written_as_a_whole_too(tmp_path):
-    with pytest.raises(KeyError), whole_file(tmp_path / "model") as part:
+    with pytest.raises(KeyError), atomic_file(tmp_path / "model") as part:
         part.mkdir()
         (part / "weights").write_text("w")
         raise KeyError
     assert list(tmp_path.iterdir()) == []
-    with whole_file(tmp_path / "model") as part:
+    with atomic_file(tmp_path / "model") as part:
         part.mkdir()
         (part / "weights").write_text("w")
     assert (tmp_path / "model" / "weights").read_text() == "w"
@@ -43,9 +43,9 @@ def test_a_folder_is_written_as_a_whole_too(tmp_path):
 def test_a_full_disk_is_told_with_the_file_and_leaves_no_part(tmp_path):
     path = tmp_path / "a.txt"
     (tmp_path / "a.txt.part").symlink_to(FULL)
-    with pytest.raises(OSError) as full, whole_file(path) as part:
+    with pytest.raises(OSError) as full, atomic_file(path) as part:
         part.write_text("one")
-    assert in_words(full.value) == (
+    assert error_text(full.value) == (
         f"cannot use {path}: No space left on device; make room on that disk, or choose another folder, and "
         "run the same command again"
     )
@@ -58,7 +58,7 @@ import resource, sys
 from pathlib import Path
 from rag_r1.protocols import load_protocol
 from rag_r1.rows import QuestionRow, RowWriter, write_rows
-from rag_r1.whole_files import in_words
+from rag_r1.whole_files import error_text
 
 protocol, folder = load_protocol("rag_r1_mq"), Path(sys.argv[1])
 rows = []
@@ -74,7 +74,7 @@ def told(write, *args):
     try:
         write(*args)
     except OSError as error:
-        print(in_words(error))
+        print(error_text(error))
 
 def one_by_one(path):
     with RowWriter(path) as writer:
@@ -109,14 +109,14 @@ def test_parquet_files_that_do_not_fit_are_told_too(tmp_path):
     ],
 )
 def test_what_the_disk_does_not_allow_has_a_remedy(number, remedy):
-    said = in_words(OSError(number, "x", "out/report.md"))
+    said = error_text(OSError(number, "x", "out/report.md"))
     assert said.startswith("cannot use out/report.md: ") and remedy in said and "Errno" not in said
 
 
 def test_other_errors_are_told_as_they_are():
     missing = FileNotFoundError(errno.ENOENT, "No such file", "q.jsonl")
-    assert in_words(missing) == str(missing) and not is_fault_of_the_disk(missing)
-    assert in_words(ValueError("what")) == "what"
+    assert error_text(missing) == str(missing) and not is_disk_error(missing)
+    assert error_text(ValueError("what")) == "what"
 
 
 def test_a_command_that_knows_nothing_of_disks_ends_with_a_sentence(monkeypatch, capsys):

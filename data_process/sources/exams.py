@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any
 
-from data_process.questions import Question, checked, id_of, text_of, texts_of
-from data_process.row_files import short
+from data_process.questions import Question, clean_question, id_of, text_of, texts_of
+from data_process.row_files import short_text
 from data_process.sources.source import IDS
 
 Row = dict[str, Any]
@@ -27,7 +27,7 @@ def medqa_zh(row: Row) -> Question:
     """MedQA, Chinese, as BigBio has it: `choices`, and the right one's text in `answer`."""
     choices, answers = texts_of(row, "choices"), texts_of(row, "answer")
     if len(answers) != 1 or answers[0] not in choices:
-        raise ValueError(f"`answer` must be one of the choices, not {short(row['answer'])}")
+        raise ValueError(f"`answer` must be one of the choices, not {short_text(row['answer'])}")
     return _multiple_choice(row, choices, choices.index(answers[0]))
 
 
@@ -38,7 +38,7 @@ def medmcqa(row: Row) -> Question:
         return _by_letter(row)
     right, choices = row["cop"], [text_of(row, f"op{letter}") for letter in "abcd"]
     if isinstance(right, bool) or not isinstance(right, int) or not 0 <= right < len(choices):
-        raise ValueError(f"`cop` must be the number of the right option, 0 to 3, not {short(right)}")
+        raise ValueError(f"`cop` must be the number of the right option, 0 to 3, not {short_text(right)}")
     return _multiple_choice(row, choices, right)
 
 
@@ -46,9 +46,9 @@ def gsm8k(row: Row) -> Question:
     """GSM8K (Cobbe et al., 2021): the number after `####`, with and without commas."""
     solution, mark, number = text_of(row, "answer").rpartition("####")
     if not mark or not number.strip():
-        raise ValueError(f"`answer` must end in #### and a number, not {short(solution or number)}")
+        raise ValueError(f"`answer` must end in #### and a number, not {short_text(solution or number)}")
     number = number.strip()
-    return checked(
+    return clean_question(
         text_of(row, "question"),
         [number, number.replace(",", "")],
         id_of(row, IDS),
@@ -60,24 +60,26 @@ def _by_letter(row: Row, level: str | None = None) -> Question:
     """Options by letter and the right one's letter in `answer_idx`; `answer`, if there, is its text."""
     options, right = row["options"], text_of(row, "answer_idx")
     if not isinstance(options, Mapping):
-        raise ValueError(f"`options` must be texts by letter, not {short(options)}")
+        raise ValueError(f"`options` must be texts by letter, not {short_text(options)}")
     options = {letter: option for letter, option in sorted(options.items()) if option is not None}
     if list(options) != list(ascii_uppercase[: len(options)]):
-        raise ValueError(f"`options` must be texts by letter, from A on, not {short(options)}")
+        raise ValueError(f"`options` must be texts by letter, from A on, not {short_text(options)}")
     if right not in options:
-        raise ValueError(f"`answer_idx` must be one of {', '.join(options)}, not {short(right)}")
+        raise ValueError(f"`answer_idx` must be one of {', '.join(options)}, not {short_text(right)}")
     if "answer" in row and row["answer"] != options[right]:
-        raise ValueError(f"`answer` is {short(row['answer'])}, but option {right} is {short(options[right])}")
+        raise ValueError(
+            f"`answer` is {short_text(row['answer'])}, but option {right} is {short_text(options[right])}"
+        )
     return _multiple_choice(row, list(options.values()), list(options).index(right), level)
 
 
 def _multiple_choice(row: Row, choices: Sequence[Any], right: int, level: str | None = None) -> Question:
     if not all(isinstance(choice, str) and choice.strip() for choice in choices):
-        raise ValueError(f"the options must be texts, not {short(choices)}")
+        raise ValueError(f"the options must be texts, not {short_text(choices)}")
     shown = [
         f"{letter}. {' '.join(choice.split())}"
         for letter, choice in zip(ascii_uppercase, choices, strict=False)
     ]
     golds = [choices[right], ascii_uppercase[right], shown[right]]
     metadata = {"question_type": "multiple_choice", "level": level}
-    return checked(text_of(row, "question"), golds, id_of(row, IDS), metadata, options=shown)
+    return clean_question(text_of(row, "question"), golds, id_of(row, IDS), metadata, options=shown)

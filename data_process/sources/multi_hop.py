@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from data_process.questions import Question, checked, id_of, text_of, texts_of
-from data_process.row_files import short
+from data_process.questions import Question, clean_question, id_of, text_of, texts_of
+from data_process.row_files import short_text
 from data_process.sources.open_domain import supporting_paragraphs
 from data_process.sources.source import IDS
 
@@ -29,7 +29,7 @@ def hotpotqa(row: Row) -> Question:
         "hops": 2,
         "supporting_titles": supporting_titles(row),
     }
-    return checked(text_of(row, "question"), _golds(row), id_of(row, IDS), metadata)
+    return clean_question(text_of(row, "question"), _golds(row), id_of(row, IDS), metadata)
 
 
 def two_wiki(row: Row) -> Question:
@@ -41,7 +41,7 @@ def two_wiki(row: Row) -> Question:
         "hops": _HOPS.get(kind),
         "supporting_titles": supporting_titles(row),
     }
-    return checked(text_of(row, "question"), _golds(row), id_of(row, IDS), metadata)
+    return clean_question(text_of(row, "question"), _golds(row), id_of(row, IDS), metadata)
 
 
 def musique(row: Row) -> Question:
@@ -59,7 +59,7 @@ def musique(row: Row) -> Question:
         "step_answers": _step_answers(row),
     }
     golds = _golds(row) + (texts_of(row, "answer_aliases") if row.get("answer_aliases") else [])
-    return checked(text_of(row, "question"), golds, id_of(row, IDS), metadata)
+    return clean_question(text_of(row, "question"), golds, id_of(row, IDS), metadata)
 
 
 def supporting_titles(row: Row) -> list[str] | None:
@@ -73,7 +73,7 @@ def supporting_titles(row: Row) -> list[str] | None:
     if isinstance(facts, list):
         titles = [_title(fact) for fact in facts]
     if not isinstance(titles, list) or not all(isinstance(title, str) for title in titles):
-        raise ValueError(f"`supporting_facts` must be pairs of title and sentence, not {short(facts)}")
+        raise ValueError(f"`supporting_facts` must be pairs of title and sentence, not {short_text(facts)}")
     return list(dict.fromkeys(titles))
 
 
@@ -84,7 +84,7 @@ def _step_answers(row: Row) -> list[str] | None:
         return None
     if not isinstance(steps, list) or not all(isinstance(step, dict) and "answer" in step for step in steps):
         raise ValueError(
-            f"`question_decomposition` must be a list of objects with an answer, not {short(steps)}"
+            f"`question_decomposition` must be a list of objects with an answer, not {short_text(steps)}"
         )
     known = (step for step in steps if step["answer"] is not None)
     texts = (str(text).strip() for step in known for text in texts_of(step, "answer"))

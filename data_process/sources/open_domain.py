@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from data_process.questions import Question, checked, id_of, text_of, texts_of
-from data_process.row_files import short
+from data_process.questions import Question, clean_question, id_of, text_of, texts_of
+from data_process.row_files import short_text
 from data_process.sources.source import IDS
 
 Row = dict[str, Any]
@@ -21,22 +21,22 @@ def nq(row: Row) -> Question:
     """Natural Questions. NQ-open has `answer`, a list (Lee et al., 2019)."""
     key = "golden_answers" if "golden_answers" in row else "answer"
     if not isinstance(row[key], list):
-        raise ValueError(f"`{key}` must be a list of texts, not {short(row[key])}")
-    return checked(text_of(row, "question"), texts_of(row, key), id_of(row, IDS))
+        raise ValueError(f"`{key}` must be a list of texts, not {short_text(row[key])}")
+    return clean_question(text_of(row, "question"), texts_of(row, key), id_of(row, IDS))
 
 
 def triviaqa(row: Row) -> Question:
     """TriviaQA (Joshi et al., 2017): the answer and its aliases. `NormalizedAliases` are left out: they are
     the aliases without case and punctuation, which scoring removes anyway."""
     if "golden_answers" in row:
-        return checked(text_of(row, "question"), texts_of(row, "golden_answers"), id_of(row, IDS))
+        return clean_question(text_of(row, "question"), texts_of(row, "golden_answers"), id_of(row, IDS))
     upper = "Answer" in row
     answer = row["Answer" if upper else "answer"]
     value, aliases = ("Value", "Aliases") if upper else ("value", "aliases")
     if not isinstance(answer, dict) or not isinstance(answer.get(value), str):
-        raise ValueError(f"the answer must have `{value}` and `{aliases}`, not {short(answer)}")
+        raise ValueError(f"the answer must have `{value}` and `{aliases}`, not {short_text(answer)}")
     golds = [answer[value], *(texts_of(answer, aliases) if answer.get(aliases) else [])]
-    return checked(text_of(row, "Question" if upper else "question"), golds, id_of(row, IDS))
+    return clean_question(text_of(row, "Question" if upper else "question"), golds, id_of(row, IDS))
 
 
 def popqa(row: Row) -> Question:
@@ -48,20 +48,20 @@ def popqa(row: Row) -> Question:
         golds = _json_texts(row, "possible_answers")
     titles = supporting_paragraphs(row) or ([row["s_wiki_title"]] if row.get("s_wiki_title") else None)
     if titles and not all(isinstance(title, str) for title in titles):
-        raise ValueError(f"`s_wiki_title` must be a text, not {short(row['s_wiki_title'])}")
+        raise ValueError(f"`s_wiki_title` must be a text, not {short_text(row['s_wiki_title'])}")
     metadata = {
         "question_type": text_of(row, "prop") if "prop" in row else None,
         "supporting_titles": titles,
         "hops": 1,
     }
-    return checked(text_of(row, "question"), golds, id_of(row, IDS), metadata)
+    return clean_question(text_of(row, "question"), golds, id_of(row, IDS), metadata)
 
 
 def bamboogle(row: Row) -> Question:
     """Bamboogle (Press et al., 2022): two hops each."""
     question = "question" if "question" in row else "Question"
     answer = next(key for key in ("golden_answers", "answer", "Answer") if key in row)
-    return checked(text_of(row, question), texts_of(row, answer), id_of(row, IDS), {"hops": 2})
+    return clean_question(text_of(row, question), texts_of(row, answer), id_of(row, IDS), {"hops": 2})
 
 
 def asearcher(row: Row) -> Question:
@@ -71,7 +71,7 @@ def asearcher(row: Row) -> Question:
     if any(isinstance(gold, str) and "####" in gold for gold in golds):
         raise ValueError("not of asearcher: it looks like gsm8k, whose answers end in ####")
     kind = text_of(row, "source") if "source" in row else None
-    return checked(text_of(row, "question"), golds, id_of(row, IDS), {"question_type": kind})
+    return clean_question(text_of(row, "question"), golds, id_of(row, IDS), {"question_type": kind})
 
 
 def supporting_paragraphs(row: Row) -> list[str] | None:
@@ -82,7 +82,7 @@ def supporting_paragraphs(row: Row) -> list[str] | None:
     if not isinstance(paragraphs, list) or not all(
         isinstance(one, dict) and isinstance(one.get("title"), str) for one in paragraphs
     ):
-        raise ValueError(f"`paragraphs` must be a list of objects with a title, not {short(paragraphs)}")
+        raise ValueError(f"`paragraphs` must be a list of objects with a title, not {short_text(paragraphs)}")
     return list(dict.fromkeys(one["title"] for one in paragraphs if one.get("is_supporting")))
 
 
@@ -93,7 +93,7 @@ def _json_texts(row: Row, key: str) -> list[Any]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            raise ValueError(f"`{key}` must be a JSON list of texts, not {short(value)}") from None
+            raise ValueError(f"`{key}` must be a JSON list of texts, not {short_text(value)}") from None
     if not isinstance(value, list):
-        raise ValueError(f"`{key}` must be a list of texts, not {short(value)}")
+        raise ValueError(f"`{key}` must be a list of texts, not {short_text(value)}")
     return texts_of({key: value}, key)

@@ -18,8 +18,8 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from data_process.questions import Question, checked, id_of, texts_of
-from data_process.row_files import short
+from data_process.questions import Question, clean_question, id_of, texts_of
+from data_process.row_files import short_text
 from data_process.sources.source import IDS
 
 Row = dict[str, Any]
@@ -39,7 +39,7 @@ def n_questions(row: Row) -> Question:
         questions, golds = _split(_asked(row)), _target(row)
     if not isinstance(golds, list) or not all(isinstance(aliases, list) for aliases in golds):
         raise ValueError(
-            f"the gold answers must be a list of lists, one for each question, not {short(golds)}"
+            f"the gold answers must be a list of lists, one for each question, not {short_text(golds)}"
         )
     if len(golds) != len(questions) or not questions:
         raise ValueError(f"{len(questions)} questions, but gold answers for {len(golds)}")
@@ -87,7 +87,7 @@ def _joined(
     text = _ASK.format(n=len(asked), questions="; ".join(ended)) if len(asked) > 1 else asked[0]
     kind = f"{len(asked)}_questions" if len(asked) > 1 else None
     metadata = {"question_type": kind, "parts": asked, "part_answers": answers}
-    return checked(text, combinations(answers), own_id, {**metadata, **(more or {})})
+    return clean_question(text, combinations(answers), own_id, {**metadata, **(more or {})})
 
 
 def _asked(row: Row) -> str:
@@ -98,7 +98,9 @@ def _asked(row: Row) -> str:
     last = prompt[-1] if isinstance(prompt, list) and prompt else prompt
     text = last.get("content") if isinstance(last, dict) else last
     if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"`prompt` must be messages with the questions in the last, not {short(prompt)}")
+        raise ValueError(
+            f"`prompt` must be messages with the questions in the last, not {short_text(prompt)}"
+        )
     return text.rpartition(_BEFORE)[2]
 
 
@@ -114,5 +116,5 @@ def _target(row: Row) -> Any:
     truth = model.get("ground_truth") if isinstance(model, dict) else None
     target = truth.get("target") if isinstance(truth, dict) else truth
     if target is None:
-        raise ValueError(f"`reward_model` must have ground_truth.target, not {short(model)}")
+        raise ValueError(f"`reward_model` must have ground_truth.target, not {short_text(model)}")
     return target

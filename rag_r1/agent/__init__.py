@@ -3,12 +3,12 @@
 from rag_r1.agent.budget import Budget
 from rag_r1.agent.codec import TokenizerCodec
 from rag_r1.agent.events import Event, Observer
-from rag_r1.agent.failures import KINDS, FailureNote, FailurePolicy
-from rag_r1.agent.ledger import Capacity, Ledger, RowFull, Span, TrainingRow
+from rag_r1.agent.failures import KINDS, FailurePolicy, FailureRecord
+from rag_r1.agent.ledger import Capacity, Ledger, RowFullError, Span, TrainingRow
 from rag_r1.agent.loop import Episode
-from rag_r1.agent.parts import Codec, Engine, Generation, Tool, UnknownToken
-from rag_r1.agent.paths import play_paths
-from rag_r1.agent.replay import PastTurn
+from rag_r1.agent.parts import Codec, Engine, Generation, Tool, UnknownTokenError
+from rag_r1.agent.paths import sample_paths
+from rag_r1.agent.replay import ReplayTurn
 from rag_r1.agent.trajectory import STATUSES, CallRecord, Trajectory, Turn
 
 __all__ = [
@@ -21,19 +21,19 @@ __all__ = [
     "Engine",
     "Episode",
     "Event",
-    "FailureNote",
+    "FailureRecord",
     "FailurePolicy",
     "Generation",
     "Ledger",
     "Observer",
-    "PastTurn",
-    "RowFull",
+    "ReplayTurn",
+    "RowFullError",
     "Span",
     "TokenizerCodec",
     "Tool",
     "TrainingRow",
     "Trajectory",
     "Turn",
-    "UnknownToken",
-    "play_paths",
+    "UnknownTokenError",
+    "sample_paths",
 ]

@@ -23,7 +23,7 @@ from math import isfinite
 from typing import Any, TypeVar
 
 from rag_r1.agent.parts import Generation
-from rag_r1.printable import printable
+from rag_r1.printable import terminal_text
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal
 from rag_r1.protocols.actions import well_formed
 
@@ -36,18 +36,18 @@ _TOOL_KINDS = ("retriever", "tool")
 T = TypeVar("T")
 
 
-def no_answer(tool: str, late: bool = False) -> str:
+def failure_text(tool: str, late: bool = False) -> str:
     """What the policy reads when a call of this tool failed, or (`late`) took too long."""
     if tool != SEARCH:
         return _NO_TOOL.format(name=tool)
     return TIMED_OUT if late else NO_ANSWER
 
 
-class Late(Exception):
+class CallTimeoutError(Exception):
     """A call exceeded its time limit."""
 
 
-async def within(limit_s: float | None, call: Callable[[], Awaitable[T]]) -> T:
+async def with_timeout(limit_s: float | None, call: Callable[[], Awaitable[T]]) -> T:
     """The result of `call()`. Raises Late after `limit_s` seconds (None: no limit), and what the call raises.
 
     The call runs in a task of its own: if it ignores its cancellation, it is abandoned; if it is cancelled
@@ -68,7 +68,7 @@ async def within(limit_s: float | None, call: Callable[[], Awaitable[T]]) -> T:
             task.cancel()
             task.add_done_callback(_take_exception)
     if not task.done():
-        raise Late(f"no answer within {limit_s:g} s")
+        raise CallTimeoutError(f"no answer within {limit_s:g} s")
     if task.cancelled():
         raise RuntimeError("the call was cancelled from elsewhere")
     return task.result()
@@ -85,12 +85,12 @@ def _take_exception(task: asyncio.Future[Any]) -> None:
         task.exception()
 
 
-def reason(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     """An error on one line of at most 200 characters for people, even if it cannot be turned into text."""
-    if isinstance(error, Late):
+    if isinstance(error, CallTimeoutError):
         return str(error)
     try:
-        return printable(well_formed(f"{type(error).__name__}: {error}"), 200)
+        return terminal_text(well_formed(f"{type(error).__name__}: {error}"), 200)
     except Exception:
         return type(error).__name__
 
@@ -144,7 +144,7 @@ def _checked_result(result: Any, shown: str) -> list[Document] | Failure | Refus
             raise TypeError("a result must be a list of Document, or a Failure")
         return [_with_plain_score(document) for document in result]
     except Exception as error:
-        return Failure(shown, "tool", reason(error))
+        return Failure(shown, "tool", error_line(error))
 
 
 def _with_plain_score(document: Document) -> Document:

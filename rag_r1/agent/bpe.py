@@ -35,14 +35,14 @@ except ImportError:  # installed with vLLM
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
-class QuickBpe:
+class FastBpe:
     """Encodes and decodes as the tokenizer does; created by `of`."""
 
     def __init__(self, tokenizer: Any, encoding: Any):
         self._tokenizer, self._encoding = tokenizer, encoding
 
     @classmethod
-    def of(cls, tokenizer: Any) -> QuickBpe | None:
+    def of(cls, tokenizer: Any) -> FastBpe | None:
         """For a Hugging Face tokenizer; None if tiktoken would give other ids, or is not installed. Takes
         a second for a vocabulary of 150,000."""
         backend = getattr(tokenizer, "backend_tokenizer", None)

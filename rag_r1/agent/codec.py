@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from rag_r1.agent.bpe import QuickBpe
-from rag_r1.agent.parts import UnknownToken
+from rag_r1.agent.bpe import FastBpe
+from rag_r1.agent.parts import UnknownTokenError
 
 #: Texts in the cache: at a thousand tokens each about 16 MB of ids, and the texts themselves.
-REMEMBERED = 2048
+CACHED_WORDS = 2048
 
 
 class TokenizerCodec:
@@ -27,10 +27,10 @@ class TokenizerCodec:
     None: not known; every id of 32 bits is accepted.
     """
 
-    def __init__(self, tokenizer: Any, remembered: int = REMEMBERED, vocabulary_size: int | None = None):
+    def __init__(self, tokenizer: Any, remembered: int = CACHED_WORDS, vocabulary_size: int | None = None):
         self.tokenizer = tokenizer
         self.vocabulary_size = 1 << 32 if vocabulary_size is None else vocabulary_size
-        self._quick = QuickBpe.of(tokenizer)
+        self._quick = FastBpe.of(tokenizer)
         self._known = lru_cache(remembered)(self._encoded)
 
     @property
@@ -43,18 +43,18 @@ class TokenizerCodec:
         return self._known(text).tolist()
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of generated ids, without end-of-sequence tokens. Raises UnknownToken unless all ids are in
-        the vocabulary."""
+        """Text of generated ids, without end-of-sequence tokens. Raises UnknownTokenError unless all ids are
+        in the vocabulary."""
         if len(ids) and max(ids) >= self.vocabulary_size:
-            raise UnknownToken(f"the id {max(ids)} is not in the vocabulary of {self.vocabulary_size}")
+            raise UnknownTokenError(f"the id {max(ids)} is not in the vocabulary of {self.vocabulary_size}")
         try:
             if self._quick:
                 return self._quick.decode(ids)
             return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         except OverflowError as error:  # raised by tokenizers for a negative id
-            raise UnknownToken(f"the id {min(ids)} is not in any vocabulary") from error
+            raise UnknownTokenError(f"the id {min(ids)} is not in any vocabulary") from error
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Empty the cache."""
         self._known.cache_clear()
 

@@ -43,7 +43,7 @@ class Event:
 Observer = Callable[[Event], None]
 
 
-class Guarded:
+class SafeObserver:
     """Calls an observer until it raises for the first time."""
 
     def __init__(self, observer: Observer):

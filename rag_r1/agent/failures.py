@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Strict
 
-from rag_r1.options import Count, Must, PositiveSeconds, Seconds, options, options_from
+from rag_r1.options import Constraint, Count, PositiveSeconds, Seconds, options, options_from
 
 #: retriever: the retrieval server did not answer; tool: another tool failed; engine: a generation was
 #: aborted, raised, timed out or is impossible (ids outside the vocabulary, NaN log-probs); judge: the judge
@@ -32,12 +32,12 @@ Kinds = Annotated[
     tuple[Kind, ...],
     BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
     Strict(),
-    Must(f"a list of some of {', '.join(KINDS)}"),
+    Constraint(f"a list of some of {', '.join(KINDS)}"),
 ]
 
 
 @dataclass(frozen=True)
-class FailureNote:
+class FailureRecord:
     """One failure that persisted after all retries: its kind, the turn (from 0) in which it happened, and a
     description for people."""
 

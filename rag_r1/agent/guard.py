@@ -21,11 +21,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rag_r1.agent.boundary import Late, checked_results, no_answer, reason, within
+from rag_r1.agent.boundary import CallTimeoutError, checked_results, error_line, failure_text, with_timeout
 from rag_r1.agent.failures import FailurePolicy
 from rag_r1.agent.parts import Tool
 from rag_r1.agent.trajectory import CallRecord
-from rag_r1.protocols import Document, Failure, Refusal, in_words
+from rag_r1.protocols import Document, Failure, Refusal, text_result
 from rag_r1.retriever_query import CallContext, Context
 from rag_r1.tool_limits import ToolLimits
 
@@ -37,7 +37,7 @@ _SHOWN = 200
 _NO_LIMITS = ToolLimits()
 
 
-class ToolGuard:
+class ToolExecutor:
     """Makes the calls of an episode. `wait(attempt)` is awaited before each retry. `called` counts the calls
     of each tool that it accepted, over all turns of the episode. `context` is asked for the context of the
     turn if a tool reads it."""
@@ -81,7 +81,7 @@ class ToolGuard:
         if isinstance(answer, Refusal):
             self.called[call.tool] -= 1
             call.status = "refused"
-            return in_words(call.tool, answer.reason)
+            return text_result(call.tool, answer.reason)
         if isinstance(answer, Failure):
             call.status = "failed"
         return answer
@@ -99,16 +99,16 @@ class ToolGuard:
             shown = None if fault is None else str(fault)[:_SHOWN]
             most = self._limits(call.tool).max_calls
         except Exception as error:
-            logger.warning("the arguments of a call could not be checked: %s", reason(error))
+            logger.warning("the arguments of a call could not be checked: %s", error_line(error))
             call.status = "failed"
-            return Failure(no_answer(call.tool), "tool", reason(error))
+            return Failure(failure_text(call.tool), "tool", error_line(error))
         if shown is None and most is not None and self.called[call.tool] >= most:
             shown = f"The tool {call.tool} can be called {most} times, and it was."
         if shown is None:
             self.called[call.tool] += 1
             return None
         call.status = "refused"
-        return in_words(call.tool, shown)
+        return text_result(call.tool, shown)
 
     def _limits(self, name: str) -> ToolLimits:
         limits = self._own(name, "limits", _NO_LIMITS)
@@ -119,7 +119,7 @@ class ToolGuard:
         try:
             return getattr(self.tools.get(name), attribute, default)
         except Exception as error:
-            logger.warning("%s of the tool %s could not be read: %s", attribute, name, reason(error))
+            logger.warning("%s of the tool %s could not be read: %s", attribute, name, error_line(error))
             return default
 
     async def _call_tool(self, name: str, calls: Sequence[CallRecord]) -> list[Result | Refusal]:
@@ -145,12 +145,12 @@ class ToolGuard:
     ) -> list[Result | Refusal]:
         seconds = self.failures.tool_timeout_s if limits.timeout_s is None else limits.timeout_s
         try:
-            answers = await within(seconds, partial(self._answers, name, calls))
-            return checked_results(answers, len(calls), no_answer(name))
+            answers = await with_timeout(seconds, partial(self._answers, name, calls))
+            return checked_results(answers, len(calls), failure_text(name))
         except Exception as error:
-            logger.warning("a call of the tool %s failed: %s", name, reason(error))
-            shown = no_answer(name, late=isinstance(error, Late))
-            return [Failure(shown, "tool", reason(error))] * len(calls)
+            logger.warning("a call of the tool %s failed: %s", name, error_line(error))
+            shown = failure_text(name, late=isinstance(error, CallTimeoutError))
+            return [Failure(shown, "tool", error_line(error))] * len(calls)
 
     async def _answers(self, name: str, calls: Sequence[CallRecord]) -> Any:
         """What the tool returns. Raises what it raises, and ValueError if its `in_context` is not aligned."""

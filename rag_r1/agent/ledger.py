@@ -43,7 +43,7 @@ class Capacity:
         return min((limit for limit in (self.response_tokens, rest) if limit is not None), default=None)
 
 
-class RowFull(ValueError):
+class RowFullError(ValueError):
     """Tokens that the row cannot hold."""
 
 
@@ -98,7 +98,7 @@ class Ledger:
 
     def generated(self, ids: Sequence[int], logprobs: Sequence[float] | None = None, turn: int = 0) -> None:
         """Append ids sampled by the policy, with their log-probs (nats) if the engine gave them. Raises
-        RowFull, and ValueError if there are more or fewer log-probs than ids."""
+        RowFullError, and ValueError if there are more or fewer log-probs than ids."""
         if logprobs is not None and len(logprobs) != len(ids):
             raise ValueError(f"{len(ids)} generated tokens but {len(logprobs)} log-probs")
         values = None if logprobs is None else tuple(logprobs)
@@ -106,15 +106,16 @@ class Ledger:
         self.generated_tokens += len(ids)
 
     def observed(self, ids: Sequence[int], turn: int = 0) -> None:
-        """Append ids inserted by the environment. Raises RowFull."""
+        """Append ids inserted by the environment. Raises RowFullError."""
         self._append(Span(tuple(ids), False, turn))
         self.observed_tokens += len(ids)
 
     def rewrite(self, context_ids: Sequence[int]) -> None:
-        """Close the row; the next one's prompt is `context_ids`. Raises RowFull if no token could follow."""
+        """Close the row; the next one's prompt is `context_ids`. Raises RowFullError if no token could
+        follow."""
         room = self.capacity.room(len(context_ids))
         if room is not None and room < 1:
-            raise RowFull(f"a context of {len(context_ids)} tokens leaves no room in {self.capacity}")
+            raise RowFullError(f"a context of {len(context_ids)} tokens leaves no room in {self.capacity}")
         self._rows.append(_Row(list(context_ids)))
         self._context = list(context_ids)
         self._room = room
@@ -164,7 +165,7 @@ class Ledger:
     def _append(self, span: Span) -> None:
         if self._room is not None:
             if len(span.ids) > self._room:
-                raise RowFull(f"{len(span.ids)} tokens where the row can take {self._room}")
+                raise RowFullError(f"{len(span.ids)} tokens where the row can take {self._room}")
             self._room -= len(span.ids)
         self._rows[-1].spans.append(span)
         self._context.extend(span.ids)

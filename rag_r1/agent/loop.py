@@ -26,16 +26,16 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any
 
-from rag_r1.agent.boundary import checked_generation, checked_ids, reason, within
+from rag_r1.agent.boundary import checked_generation, checked_ids, error_line, with_timeout
 from rag_r1.agent.budget import Budget
-from rag_r1.agent.events import Event, Guarded, Observer
+from rag_r1.agent.events import Event, Observer, SafeObserver
 from rag_r1.agent.failures import FailurePolicy
-from rag_r1.agent.guard import ToolGuard
+from rag_r1.agent.guard import ToolExecutor
 from rag_r1.agent.ledger import Ledger
 from rag_r1.agent.memory import Memory
 from rag_r1.agent.packing import fit_observation
-from rag_r1.agent.parts import Codec, Engine, Generation, Tool, UnknownToken
-from rag_r1.agent.replay import PastTurn, played_back
+from rag_r1.agent.parts import Codec, Engine, Generation, Tool, UnknownTokenError
+from rag_r1.agent.replay import ReplayTurn, make_replay
 from rag_r1.agent.trajectory import CallRecord, Trajectory, Turn, call_context, query_key
 from rag_r1.protocols import (
     Action,
@@ -74,7 +74,7 @@ class Episode:
         self.protocol, self.budget = protocol, budget
         self.engine, self.tools, self.codec = engine, tools, codec
         self.failures = failures or FailurePolicy()
-        self.observer = Guarded(observer) if observer else None
+        self.observer = SafeObserver(observer) if observer else None
         self.ledger, self.memory = Ledger([]), Memory()
         self._asked: set[str] = set()
         #: Calls of each tool that it accepted.
@@ -117,7 +117,7 @@ class Episode:
             except Exception as error:  # an error of the codec, or a bug of ours
                 logger.exception("trajectory %s", trajectory_id)
                 record.status = "error"
-                self._failed(record, "error", reason(error))
+                self._failed(record, "error", error_line(error))
         if record.status in ("turn_limit", "token_limit", "no_action") and record.n_tool_failures:
             record.status = "tool_failure"
         elif record.status in ("turn_limit", "token_limit"):
@@ -134,13 +134,13 @@ class Episode:
         trajectory_id: str,
         question: str,
         prompt_ids: Sequence[int] | Awaitable[Sequence[int]],
-        past: Sequence[PastTurn] = (),
+        past: Sequence[ReplayTurn] = (),
     ) -> Trajectory:
         """As `run`, but the episode begins with turns that were played before (replay.py); the policy goes on
         with what they leave of its turns and tokens. A past that cannot be played back is a failure."""
         parts = self.engine, self.tools
         if past:
-            self.engine, self.tools = played_back(*parts, past)
+            self.engine, self.tools = make_replay(*parts, past)
         try:
             return await self.run(trajectory_id, question, prompt_ids)
         finally:
@@ -151,7 +151,7 @@ class Episode:
         try:
             ids = checked_ids(await prompt if isawaitable(prompt) else prompt)
         except Exception as error:
-            return f"no prompt: {reason(error)}"
+            return f"no prompt: {error_line(error)}"
         most = self.budget.most_prompt_tokens
         if not isinstance(question, str) or not question:
             return "no question"
@@ -215,23 +215,23 @@ class Episode:
     async def _continue(self, room: int) -> tuple[Generation, str]:
         """What the engine generates, and its text. A failed generation is an aborted one without tokens.
 
-        Raises the codec's errors, except UnknownToken, and TypeError if it returns no text."""
+        Raises the codec's errors, except UnknownTokenError, and TypeError if it returns no text."""
         call = partial(self.engine.generate, self.ledger.context(), room, self.protocol.stop)
         try:
-            out = checked_generation(await within(self.failures.engine_timeout_s, call), room)
+            out = checked_generation(await with_timeout(self.failures.engine_timeout_s, call), room)
         except Exception as error:
             return self._nothing_generated(error)
         try:
             text = self.codec.decode(out.token_ids)
-        except UnknownToken as error:
+        except UnknownTokenError as error:
             return self._nothing_generated(error)
         if not isinstance(text, str):
             raise TypeError(f"the codec decoded to {type(text).__name__}, not to text")
         return out, text
 
     def _nothing_generated(self, error: Exception) -> tuple[Generation, str]:
-        logger.warning("a generation failed: %s", reason(error))
-        return Generation([], aborted=True, detail=reason(error)), ""
+        logger.warning("a generation failed: %s", error_line(error))
+        return Generation([], aborted=True, detail=error_line(error)), ""
 
     async def _answer(self, record: Trajectory, turn: Turn, action: Answer) -> str | None:
         """End with the answer; or, if it comes too early and there is another turn, take it for a thought."""
@@ -269,7 +269,7 @@ class Episode:
                 record, "calls", calls=[{"tool": c.tool, "arguments": c.arguments} for c in turn.calls]
             )
         started = time.perf_counter()
-        guard = ToolGuard(
+        guard = ToolExecutor(
             self.tools,
             self.failures,
             partial(self._wait, record),

@@ -34,7 +34,7 @@ LASTING = ("plan",)
 
 
 @dataclass
-class Entry:
+class MemoryEntry:
     """A turn in the context. `number` counts the episode's turns from 0; `role`: `call`, or the kind of the
     turn's action; `parts`: token ids of what was generated and of what was observed."""
 
@@ -48,12 +48,12 @@ class Memory:
     """The turns in the context, the first at the bottom."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[MemoryEntry] = []
 
     def push(self, number: int, role: str, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
         """A turn that was generated, with the log-probs of its tokens (nats) if they are known."""
         surprise = None if logprobs is None else -sum(logprobs)
-        self.entries.append(Entry(number, role, [ids], surprise))
+        self.entries.append(MemoryEntry(number, role, [ids], surprise))
 
     def observed(self, ids: Sequence[int]) -> None:
         """What the environment added to the turn on top."""

@@ -49,7 +49,7 @@ def fit_observation(
         if len(ids) <= min(per_query, total):
             return ids, found
 
-    packer = _Packer(protocol, encode)
+    packer = _Truncation(protocol, encode)
     found = [packer.fit_query(documents, per_query) for documents in found]
     shown, room = found, total
     for attempt in count():
@@ -71,10 +71,10 @@ def fit_documents(
     protocol: Protocol, documents: Sequence[Document], encode: Encode, budget: int
 ) -> list[Document]:
     """The best-ranked documents within `budget` tokens, the last of them shortened if necessary."""
-    return _Packer(protocol, encode).fit_query(documents, budget)
+    return _Truncation(protocol, encode).fit_query(documents, budget)
 
 
-class _Packer:
+class _Truncation:
     """Measures documents as they will appear in the observation, each once, and selects what fits."""
 
     def __init__(self, protocol: Protocol, encode: Encode):

@@ -25,7 +25,7 @@ class Generation:
     detail: str = ""
 
 
-class UnknownToken(ValueError):
+class UnknownTokenError(ValueError):
     """Ids that are not in the vocabulary."""
 
 
@@ -66,8 +66,8 @@ class Tool(Interface):
 class Codec(Interface):
     """A tokenizer: text to ids without special tokens added, and ids to text with special tokens left out.
 
-    `decode` raises UnknownToken for ids that no engine with this vocabulary can have sampled; this counts as
-    the engine's failure. Any other exception counts as a bug.
+    `decode` raises UnknownTokenError for ids that no engine with this vocabulary can have sampled; this
+    counts as the engine's failure. Any other exception counts as a bug.
     """
 
     def encode(self, text: str) -> list[int]: ...

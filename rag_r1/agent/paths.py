@@ -24,16 +24,16 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from rag_r1.agent.trajectory import Trajectory, query_key
 
 
-async def play_paths(
+async def sample_paths(
     play: Callable[[int], Awaitable[Trajectory]], paths: int, masked: Collection[str] = ()
 ) -> Trajectory:
     """The record of the best path. `play(n)` plays the nth path, from 0; `masked`: kinds of failure that
     leave an episode unjudged."""
     records = await asyncio.gather(*map(play, range(paths)))
-    return best_of(records, masked)
+    return majority_vote(records, masked)
 
 
-def best_of(records: Sequence[Trajectory], masked: Collection[str] = ()) -> Trajectory:
+def majority_vote(records: Sequence[Trajectory], masked: Collection[str] = ()) -> Trajectory:
     """The path whose answer has most votes, with `path` and `paths` set if there are several. A path that
     failed stands for all: a vote in which the infrastructure has left out a path is not the policy's."""
     if len(records) == 1:

@@ -24,7 +24,7 @@ from rag_r1.protocols import Document, Refusal
 
 
 @dataclass(frozen=True)
-class PastTurn:
+class ReplayTurn:
     """A turn that is played back. `found`: by the call's key (`call_key`), the documents of each of its calls
     that was answered, or the Refusal of one that was not accepted. A call that failed is not in it."""
 
@@ -32,7 +32,7 @@ class PastTurn:
     found: Mapping[str, tuple[Document, ...] | Refusal] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, token_ids: Sequence[int], calls: Sequence[CallRecord]) -> PastTurn:
+    def of(cls, token_ids: Sequence[int], calls: Sequence[CallRecord]) -> ReplayTurn:
         """From what was generated and the records of its calls, with the documents as they were shown."""
         answered = (call for call in calls if call.status != "failed" and call.documents is not None)
         return cls(
@@ -51,25 +51,25 @@ def call_key(tool: str, arguments: Mapping[str, Any]) -> str:
     return json.dumps([tool, dict(arguments)], sort_keys=True, default=str)
 
 
-def played_back(
-    engine: Engine, tools: Mapping[str, Tool], past: Sequence[PastTurn]
+def make_replay(
+    engine: Engine, tools: Mapping[str, Tool], past: Sequence[ReplayTurn]
 ) -> tuple[Engine, dict[str, Any]]:
     """An engine and tools for one episode, which play the past turns back before they use those given."""
-    played = PastEngine(engine, past)
-    return played, {name: _PastTool(name, tool, played) for name, tool in tools.items()}
+    played = ReplayEngine(engine, past)
+    return played, {name: _ReplayTool(name, tool, played) for name, tool in tools.items()}
 
 
-class PastEngine:
+class ReplayEngine:
     """Returns the past turns one by one, then what the engine generates."""
 
-    def __init__(self, engine: Engine, past: Sequence[PastTurn]):
+    def __init__(self, engine: Engine, past: Sequence[ReplayTurn]):
         self.engine, self.past = engine, tuple(past)
         #: Turns that were played back; the last of them is the one whose calls are made now.
         self._played = 0
         self._continues = False
 
     @property
-    def turn(self) -> PastTurn | None:
+    def turn(self) -> ReplayTurn | None:
         """The past turn that is being played; None as soon as the policy has continued."""
         return self.past[self._played - 1] if self._played and not self._continues else None
 
@@ -90,10 +90,10 @@ class PastEngine:
         return Generation(ids)
 
 
-class _PastTool:
+class _ReplayTool:
     """A tool whose calls of past turns find what they found then."""
 
-    def __init__(self, name: str, tool: Tool, engine: PastEngine):
+    def __init__(self, name: str, tool: Tool, engine: ReplayEngine):
         self._name, self._tool, self._engine = name, tool, engine
 
     def __getattr__(self, name: str) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rag_r1.agent.failures import KINDS, FailureNote
+from rag_r1.agent.failures import KINDS, FailureRecord
 from rag_r1.protocols import SEARCH, Document, Plan, Search, Think
 from rag_r1.retriever_query import CallContext
 
@@ -143,7 +143,7 @@ class Trajectory:
     seconds: float = 0.0
     rewards: dict[str, float | None] = field(default_factory=dict)
     turn_scores: list[float] = field(default_factory=list)  # one for each turn; they sum to the score
-    failures: list[FailureNote] = field(default_factory=list)  # those that persisted after all retries
+    failures: list[FailureRecord] = field(default_factory=list)  # those that persisted after all retries
     retries: int = 0  # repeated calls of the engine or of tools
     path: int = 0  # number of this path, if there were several
     paths: list[dict[str, Any]] = field(
@@ -173,7 +173,7 @@ class Trajectory:
     def failed(self, kind: str, detail: str = "") -> None:
         """Record a failure of the current turn (or of the last one). An unknown kind counts as `tool`."""
         kind = kind if kind in KINDS else "tool"
-        self.failures.append(FailureNote(kind, max(len(self.turns) - 1, 0), detail[:200]))
+        self.failures.append(FailureRecord(kind, max(len(self.turns) - 1, 0), detail[:200]))
 
     def masked(self, kinds: Collection[str]) -> bool:
         """Has a failure of one of these kinds happened?"""
@@ -194,7 +194,7 @@ class Trajectory:
             Turn(**{**turn, "calls": [CallRecord.from_dict(call) for call in turn.get("calls", [])]})
             for turn in data.get("turns", [])
         ]
-        failures = [FailureNote(**failure) for failure in data.get("failures", [])]
+        failures = [FailureRecord(**failure) for failure in data.get("failures", [])]
         paths = _copied(data.get("paths", []))
         return cls(**{**data, "turns": turns, "failures": failures, "paths": paths})
 

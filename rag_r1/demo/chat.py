@@ -11,16 +11,16 @@ from pathlib import Path
 import yaml
 
 from rag_r1.afterwards import newest_checkpoint
-from rag_r1.demo.evaluation import evaluation
+from rag_r1.demo.evaluation import eval_words
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import OUTPUTS
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.recipe_files import RECIPES
-from rag_r1.retrieval_process import retrieval_server
+from rag_r1.retrieval_process import retrieval_process
 from rag_r1.rows import QuestionRow, read_rows
-from rag_r1.serving.app import About
-from rag_r1.serving.arguments import AgentArguments, with_demo_limits
+from rag_r1.serving.app import PageInfo
+from rag_r1.serving.arguments import ChatAgentArguments, with_demo_limits
 from rag_r1.serving.places import say, start_search
 
 #: The embedded warm start that is served without a demo run, and its world's seed.
@@ -43,12 +43,12 @@ _UNTRAINED = (
 )
 
 
-def start(given: AgentArguments, stack: ExitStack) -> tuple[EvalArguments, About]:
+def start(given: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
     """The demo's policy, with a retrieval server for its world that runs until `stack` is closed."""
     run = last_demo_run(OUTPUTS)
     if run is not None:
         say(f"the policy of {run.folder}")
-        url = stack.enter_context(retrieval_server(run.folder / "index", given.out / "search.log"))
+        url = stack.enter_context(retrieval_process(run.folder / "index", given.out / "search.log"))
         model, protocol, note, examples = run.model, run.protocol, "", run.examples()
     else:
         say(_UNTRAINED)
@@ -58,8 +58,8 @@ def start(given: AgentArguments, stack: ExitStack) -> tuple[EvalArguments, About
         data = write_demo(folder / "data", demo_protocol(protocol), _SEED, train=1)
         url = start_search(folder / "data" / "corpus.jsonl", folder, stack)
         examples = tuple(question.text for question in data.val[:_EXAMPLES])
-    words = evaluation(model, Path("-"), protocol, url, given.out)
-    return with_demo_limits(given, words, _VLLM), About("an invented world", note, examples)
+    words = eval_words(model, Path("-"), protocol, url, given.out)
+    return with_demo_limits(given, words, _VLLM), PageInfo("an invented world", note, examples)
 
 
 @dataclass(frozen=True)

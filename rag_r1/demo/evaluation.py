@@ -14,7 +14,7 @@ _PROMPT = Path(__file__).parent / "prompt.txt"
 NO_CACHE = "rag_r1.retriever.cache_size=0"
 
 
-def evaluation(model: Path, data: Path, protocol: str, url: str, out: Path, *more: str) -> list[str]:
+def eval_words(model: Path, data: Path, protocol: str, url: str, out: Path, *more: str) -> list[str]:
     """The words after `rag-r1 eval` that play the questions `data` as the demo's validation does."""
     settings = _settings(protocol)
     own = _PROMPT.with_name(f"prompt_{protocol}.txt")

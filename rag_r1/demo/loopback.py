@@ -78,9 +78,9 @@ class Proxy(LoopbackServer):
 
     async def handle(self, request: web.Request) -> web.Response:
         """The answer to a request; to be overridden."""
-        return await self.passed_on(request)
+        return await self.forward_request(request)
 
-    async def passed_on(self, request: web.Request) -> web.Response:
+    async def forward_request(self, request: web.Request) -> web.Response:
         """The backend's answer; 502 if it is away."""
         data, target = await request.read(), self.backend.rstrip("/") + request.path_qs
         headers = {"Content-Type": request.content_type}
@@ -107,4 +107,4 @@ class DelayingProxy(Proxy):
         if request.method == "POST":
             await request.read()  # before the wait, as a server does
             await asyncio.sleep(self.delay_s)
-        return await self.passed_on(request)
+        return await self.forward_request(request)

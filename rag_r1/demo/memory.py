@@ -33,10 +33,10 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, quoted, read_arguments
+from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, hydra_quoted, read_arguments
 from rag_r1.demo.memory_policy import (
     made_of,
-    measured,
+    measure_memory,
     memory_base,
     memory_protocol,
     protocol_file,
@@ -45,11 +45,11 @@ from rag_r1.demo.memory_policy import (
 from rag_r1.demo.memory_text import draw, markdown
 from rag_r1.demo.pages import pages_data, write_pages
 from rag_r1.demo.report import summarise
-from rag_r1.demo.run import OUTPUTS, DemoError, Ground, protocol_of, run_demo
+from rag_r1.demo.run import OUTPUTS, DemoError, TrainingInputs, protocol_of, run_demo
 from rag_r1.evaluation.report import write_text
 from rag_r1.printable import print_error
 from rag_r1.records import records_by_step
-from rag_r1.retrieval_process import ServerError
+from rag_r1.retrieval_process import RetrievalProcessError
 
 #: Arm -> its recipe in the folder `demo` of the recipes.
 RECIPES = {"memory": "memory_grpo", "plain": "memory_plain", "ppo": "memory_ppo"}
@@ -85,18 +85,18 @@ class FolderError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Arm:
+class MemoryArm:
     """One of the trainings, in the folder of the comparison."""
 
     name: str
     out: Path
 
-    def ground(self) -> Ground:
+    def ground(self) -> TrainingInputs:
         """What it stands on; makes the warm start if it is not there."""
         protocol = memory_protocol(protocol_of(RECIPES[self.name]))
         base = memory_base(self.out / "warm" / f"base-{made_of()}")
         policy = warm_start(self.out / "warm" / f"{protocol.name}-{made_of()}", protocol, base)
-        return Ground(protocol, policy.resolve(), write_pages)
+        return TrainingInputs(protocol, policy.resolve(), write_pages)
 
     def trained(self, seed: int, overrides: Sequence[str], timeout_s: float) -> None:
         """Train it, if that is not done. Raises DemoError."""
@@ -107,7 +107,9 @@ class Arm:
         print(f"seed {seed}: training {self.name}")
         recipe, ground = RECIPES[self.name], self.ground()
         protocol = protocol_of(recipe)
-        given = [f"rag_r1.protocol={quoted(protocol_file(protocol))}"] if protocol.endswith(".yaml") else []
+        given = (
+            [f"rag_r1.protocol={hydra_quoted(protocol_file(protocol))}"] if protocol.endswith(".yaml") else []
+        )
         results = run_demo(recipe, folder, seed, [*given, *overrides], timeout_s, ground)
         told = {
             "arm": self.name,
@@ -169,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="key=value arguments change the trainings, for example trainer.total_training_steps=6",
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    arms = [Arm(name, given.out) for name in given.arms]
+    arms = [MemoryArm(name, given.out) for name in given.arms]
     if given.measure:
         return _measure(arms, given.seeds, given.measure)
     try:
@@ -177,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for seed in given.seeds:
             for arm in arms:
                 arm.trained(seed, given.overrides, given.timeout)
-    except (DemoError, ServerError, FolderError) as error:
+    except (DemoError, RetrievalProcessError, FolderError) as error:
         print_error(error)
         return 1
     runs = finished_runs(given.out)
@@ -188,11 +190,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _measure(arms: Sequence[Arm], seeds: Sequence[int], questions: int) -> int:
+def _measure(arms: Sequence[MemoryArm], seeds: Sequence[int], questions: int) -> int:
     for seed in seeds:
         data = pages_data(seed)
         for ground in {ground.policy: ground for ground in (arm.ground() for arm in arms)}.values():
-            for how, scores in measured(ground.policy, ground.protocol, data, questions).items():
+            for how, scores in measure_memory(ground.policy, ground.protocol, data, questions).items():
                 shown = "  ".join(f"{name} {value:.2f}" for name, value in scores.items())
                 print(f"seed {seed}, {ground.protocol.name}, {how}: {shown}")
     return 0

@@ -27,14 +27,14 @@ from transformers import PreTrainedTokenizerBase, Qwen2ForCausalLM
 
 from rag_r1.agent import Budget
 from rag_r1.agent_setup import AgentSetup, RowLimits
-from rag_r1.demo.memory_traces import MIXED, RIGHT, Habits, scripted_rows
+from rag_r1.demo.memory_traces import MIXED, RIGHT, BehaviourRates, scripted_rows
 from rag_r1.demo.pages import fresh_pages
 from rag_r1.demo.policy import demo_setup, load_policy, policy_path
 from rag_r1.demo.reading import name_tokens
-from rag_r1.demo.scripted import train_policy, weighted
+from rag_r1.demo.scripted import loss_weights, train_policy
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.sft import Part, Row
-from rag_r1.demo.simulate import roll_out, scores_by_kind
+from rag_r1.demo.sft import Row, TrainingPhase
+from rag_r1.demo.simulate import run_rollouts, scores_by_kind
 from rag_r1.demo.world import PROMPT, YEARS, DemoData
 from rag_r1.protocols import Protocol, load_protocol
 from rag_r1.recipe_files import RECIPES
@@ -42,8 +42,8 @@ from rag_r1.recipe_files import RECIPES
 #: The embedded policy from which the base is made, and the protocol that the base learns.
 EMBEDDED, BASE_PROTOCOL = "rag_r1_sq", "agentic_rag_en"
 _NOTHING = ({"id": "0", "contents": "nothing"},)
-BASE = Part(steps=480, warmup=10, lr=2e-3, matrix_lr=4e-3)
-WARM = Part(steps=120, warmup=5, lr=1e-3, matrix_lr=1e-3)
+BASE = TrainingPhase(steps=480, warmup=10, lr=2e-3, matrix_lr=4e-3)
+WARM = TrainingPhase(steps=120, warmup=5, lr=1e-3, matrix_lr=1e-3)
 
 
 def memory_protocol(name: str) -> Protocol:
@@ -72,15 +72,17 @@ def made_of() -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def memory_base(folder: Path, seed: int = 0, part: Part = BASE) -> Path:
+def memory_base(folder: Path, seed: int = 0, part: TrainingPhase = BASE) -> Path:
     """Write the base of both warm starts into `folder`, if it is not there yet; returns the folder."""
     if (folder / "config.json").exists():
         return folder
     protocol = memory_protocol(BASE_PROTOCOL)
-    return _trained(folder, *extended(protocol), protocol, RIGHT, part, f"base-{seed}")
+    return _trained(folder, *add_memory_tokens(protocol), protocol, RIGHT, part, f"base-{seed}")
 
 
-def warm_start(folder: Path, protocol: Protocol, base: Path, seed: int = 0, part: Part = WARM) -> Path:
+def warm_start(
+    folder: Path, protocol: Protocol, base: Path, seed: int = 0, part: TrainingPhase = WARM
+) -> Path:
     """Write the warm start of a protocol, made from the base, into `folder`, if it is not there yet; returns
     the folder."""
     if (folder / "config.json").exists():
@@ -93,8 +95,8 @@ def _trained(
     model: Qwen2ForCausalLM,
     tokenizer: PreTrainedTokenizerBase,
     protocol: Protocol,
-    habits: Habits,
-    part: Part,
+    habits: BehaviourRates,
+    part: TrainingPhase,
     seed: str,
 ) -> Path:
     setup = memory_setup(tokenizer, protocol)
@@ -105,7 +107,7 @@ def _trained(
     )
 
 
-def extended(protocol: Protocol) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerBase]:
+def add_memory_tokens(protocol: Protocol) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerBase]:
     """The embedded policy with tokens for the protocol's tags and the pages' words."""
     model, tokenizer = load_policy(policy_path(EMBEDDED))
     tool = protocol.queries.names[0][0]
@@ -138,13 +140,15 @@ def memory_setup(tokenizer: PreTrainedTokenizerBase, protocol: Protocol) -> Agen
 
 
 def weighted_rows(
-    setup: AgentSetup, habits: Habits, seed: str, step: int, names: frozenset[int] = frozenset()
+    setup: AgentSetup, habits: BehaviourRates, seed: str, step: int, names: frozenset[int] = frozenset()
 ) -> list[Row]:
     """The rows of a step with their loss weights (scripted.weighted)."""
-    return [weighted(row, names) for row in scripted_rows(setup, habits, seed, step)]
+    return [loss_weights(row, names) for row in scripted_rows(setup, habits, seed, step)]
 
 
-def measured(policy: Path, protocol: Protocol, data: DemoData, questions: int) -> dict[str, dict[str, float]]:
+def measure_memory(
+    policy: Path, protocol: Protocol, data: DemoData, questions: int
+) -> dict[str, dict[str, float]]:
     """Exact match on held-out questions by kind, and the shares of episodes with a summary, a backtrack, and
     without an answer for want of room: greedy, and sampled at temperature 1. In plain torch."""
     model, tokenizer = load_policy(policy)
@@ -152,7 +156,7 @@ def measured(policy: Path, protocol: Protocol, data: DemoData, questions: int) -
     torch.manual_seed(0)
     found = {}
     for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
-        rollouts = roll_out(
+        rollouts = run_rollouts(
             model, tokenizer, protocol, data.val[:questions], search, temperature, memory_budget()
         )
         episodes = [rollout.trajectory for rollout in rollouts]

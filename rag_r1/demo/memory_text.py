@@ -24,17 +24,17 @@ _COLORS = {"memory": "#2563eb", "plain": "#9aa5b1", "ppo": "#ea580c"}
 _LABELS = {"memory": "memory, GRPO", "plain": "plain, GRPO", "ppo": "memory, PPO"}
 
 
-def ends(run: Mapping[str, Any]) -> tuple[Mapping[str, float], Mapping[str, float]]:
+def first_and_last(run: Mapping[str, Any]) -> tuple[Mapping[str, float], Mapping[str, float]]:
     """The figures of a training's first and last validation."""
     steps = sorted(run["held_out"], key=int)
     return run["held_out"][steps[0]], run["held_out"][steps[-1]]
 
 
-def held(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+def claim_lines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """What held of the claim, a line for each seed in which memory and plain were both trained."""
     lines = []
     for seed in sorted({run["seed"] for run in runs}):
-        arms = {run["arm"]: ends(run) for run in runs if run["seed"] == seed}
+        arms = {run["arm"]: first_and_last(run) for run in runs if run["seed"] == seed}
         if not {"memory", "plain"} <= set(arms):
             continue
         (start, end), plain = arms["memory"], arms["plain"][1]
@@ -50,7 +50,7 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
     """The whole page."""
     rows = []
     for run in runs:
-        before, after = ends(run)
+        before, after = first_and_last(run)
         steps = max(map(int, run["held_out"]))
         cells = [f"{before[name]:.2f} → {after[name]:.2f}" for name in _COLUMNS]
         rows.append([_LABELS[run["arm"]], str(run["seed"]), *cells, str(steps), f"{run['seconds'] / 60:.1f}"])
@@ -63,7 +63,7 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
         "",
         *table(["", "seed", *_COLUMNS.values(), "steps", "minutes"], rows),
     ]
-    if found := held(runs):
+    if found := claim_lines(runs):
         lines += ["", f"A memory gains at least {GAIN:.2f} EM:", "", *found]
     return "\n".join(lines)
 

@@ -1,6 +1,6 @@
 """Scripted episodes for the warm starts of the memory experiment, with randomly drawn behaviour.
 
-`Script` plays the policy's part in a real episode (`rag_r1.agent.Episode`) about a world in pages
+`ScriptedMemory` plays the policy's part in a real episode (`rag_r1.agent.Episode`) about a world in pages
 (pages.py). It knows the facts, and where they are, and draws what it does at the two places where a memory
 matters:
 
@@ -30,34 +30,34 @@ from functools import partial
 
 from rag_r1.agent import Codec, Generation, TrainingRow
 from rag_r1.agent_setup import AgentSetup
-from rag_r1.demo.pages import KINDS, Pages, fresh_pages, reference
+from rag_r1.demo.pages import KINDS, PageWorld, fresh_pages, reference_line
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.traces import conclude, guess, named
+from rag_r1.demo.traces import conclude, entity_value_text, guess
 from rag_r1.demo.world import Lookup, Question, make_questions
 from rag_r1.protocols import Protocol
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 #: Episodes in a batch of supervised training.
 BATCH = 16
-Habit = Mapping[str, float]
-FOUND: Habit = {"summary": 0.3, "early": 0.45, "on": 0.25}
-REFERRED: Habit = {"backtrack": 0.3, "guess": 0.45, "on": 0.25}
+Behaviour = Mapping[str, float]
+FOUND: Behaviour = {"summary": 0.3, "early": 0.45, "on": 0.25}
+REFERRED: Behaviour = {"backtrack": 0.3, "guess": 0.45, "on": 0.25}
 #: What it does when a page has the fact, and when it refers to another name.
-Habits = tuple[Habit, Habit]
-MIXED: Habits = (FOUND, REFERRED)
-RIGHT: Habits = ({"summary": 1.0}, {"backtrack": 1.0})
+BehaviourRates = tuple[Behaviour, Behaviour]
+MIXED: BehaviourRates = (FOUND, REFERRED)
+RIGHT: BehaviourRates = ({"summary": 1.0}, {"backtrack": 1.0})
 
 
 @dataclass
-class Script:
+class ScriptedMemory:
     """The policy's part in one episode, as the agent core's Engine; see the top of the module."""
 
     question: Question
-    pages: Pages
+    pages: PageWorld
     protocol: Protocol
     codec: Codec
     rng: random.Random
-    habits: Habits = MIXED
+    habits: BehaviourRates = MIXED
     _found: list[Lookup] = field(default_factory=list)  # with the names of the pages that had the facts
     _asked: bool = False  # is a page expected?
     _referred: bool = False  # has a page referred to the name that is searched for?
@@ -77,7 +77,7 @@ class Script:
         page = context[context.rfind(self.protocol.tags.information.open) :]
         if self.pages.fact[fact.entity] in page:
             return self._after_found(replace(fact, entity=last))
-        if reference(fact.entity, last) in page:
+        if reference_line(fact.entity, last) in page:
             return self._after_reference(fact.entity, last)
         return self._guess()
 
@@ -96,7 +96,7 @@ class Script:
         does = self._draw(self.habits[1])
         self._referred = True
         if does == "backtrack":
-            return self._block("backtrack", reference(entity, last))
+            return self._block("backtrack", reference_line(entity, last))
         return self._guess() if does == "guess" else self._search()
 
     def _search(self) -> str:
@@ -109,7 +109,7 @@ class Script:
         return self._block("think", f"{recall}I need to search.") + "\n" + query
 
     def _answer(self) -> str:
-        thought, answer = conclude(self.question, self._found, self.rng, named)
+        thought, answer = conclude(self.question, self._found, self.rng, entity_value_text)
         return self._block("think", f"{thought}I know enough.") + "\n" + self._block("answer", answer)
 
     def _guess(self) -> str:
@@ -117,9 +117,9 @@ class Script:
         return self._block("think", "I can guess.") + "\n" + self._block("answer", answer)
 
     def _facts(self) -> str:
-        return ", ".join(map(named, self._found))
+        return ", ".join(map(entity_value_text, self._found))
 
-    def _draw(self, habit: Habit) -> str:
+    def _draw(self, habit: Behaviour) -> str:
         roles = {block.role for block in self.protocol.blocks}
         known = {what: share for what, share in habit.items() if what in roles | {"early", "guess", "on"}}
         return self.rng.choices(list(known), list(known.values()))[0]
@@ -129,22 +129,26 @@ class Script:
         return f"{block.open} {text} {block.close}"
 
 
-def scripted_rows(setup: AgentSetup, habits: Habits, seed: str, step: int) -> list[TrainingRow]:
+def scripted_rows(setup: AgentSetup, habits: BehaviourRates, seed: str, step: int) -> list[TrainingRow]:
     """The training rows of a batch of scripted episodes about a new world. They depend on nothing but these
     arguments."""
     rng = random.Random(f"{seed}-{step}")
     pages = fresh_pages(rng)
-    setup = replace(setup, tools=partial(searching, WorldSearch(pages.world.passages, topk=1)))
+    setup = replace(setup, tools=partial(search_tools, WorldSearch(pages.world.passages, topk=1)))
     questions = make_questions(pages.world, BATCH, rng.randrange(1 << 48), KINDS)
     return asyncio.run(_play(setup, habits, pages, questions, rng))
 
 
 async def _play(
-    setup: AgentSetup, habits: Habits, pages: Pages, questions: Sequence[Question], rng: random.Random
+    setup: AgentSetup,
+    habits: BehaviourRates,
+    pages: PageWorld,
+    questions: Sequence[Question],
+    rng: random.Random,
 ) -> list[TrainingRow]:
     rows = []
     for question in questions:  # one after the other, since they draw from one generator
-        script = Script(question, pages, setup.protocol, setup.codec, rng, habits)
+        script = ScriptedMemory(question, pages, setup.protocol, setup.codec, rng, habits)
         episode = setup.episode(script)
         await episode.run(question.id, question.text, setup.prompt_ids(question.text))
         rows += episode.ledger.rows()

@@ -51,7 +51,7 @@ WORDING = {
 
 
 @dataclass(frozen=True)
-class Misleading:
+class MisleadingWorld:
     """A world with its near-duplicates; `stated` has the passage of each fact, by (entity, relation)."""
 
     world: World
@@ -62,7 +62,7 @@ class Misleading:
         return self.stated[fact.entity, fact.relation]
 
 
-def misleading(world: World, seed: int | str) -> Misleading:
+def make_misleading_world(world: World, seed: int | str) -> MisleadingWorld:
     """The world in such passages; `seed` draws the wording of the near-duplicates."""
     rng = random.Random(f"misleading-{seed}-{world.split}")
     stated, passages = {}, []
@@ -76,16 +76,16 @@ def misleading(world: World, seed: int | str) -> Misleading:
             stated[entity, relation] = found
             passages += [found, {"id": f"{name}-near", "contents": near}]
     rng.shuffle(passages)
-    return Misleading(replace(world, passages=tuple(passages)), stated)
+    return MisleadingWorld(replace(world, passages=tuple(passages)), stated)
 
 
-def fresh_misleading(rng: random.Random) -> Misleading:
+def fresh_misleading_world(rng: random.Random) -> MisleadingWorld:
     """A new small world for one batch of supervised training."""
     world = make_world(rng.randrange(1 << 48), "train", people=20, places=10, words=12)
-    return misleading(world, rng.randrange(1 << 48))
+    return make_misleading_world(world, rng.randrange(1 << 48))
 
 
-def ask(world: World, count: int, seed: int | str) -> list[Question]:
+def draw_questions(world: World, count: int, seed: int | str) -> list[Question]:
     """`count` different questions, the KINDS in equal shares, in random order. As `world.make_questions`, but
     with as many questions about years as about places, so that a person's name alone does not say what is
     asked. Raises ValueError if the world is too small for that many."""
@@ -125,19 +125,21 @@ def _one(world: World, kind: str, rng: random.Random, id_: str) -> Question:
     return Question(id_, kind, text, gold, tuple(lookups))
 
 
-def misleading_data(seed: int, train: int, val: int) -> tuple[DemoData, Misleading, Misleading]:
+def misleading_data(seed: int, train: int, val: int) -> tuple[DemoData, MisleadingWorld, MisleadingWorld]:
     """The train and the test world of a seed, and questions about each: `val` have names that never occur in
     training. Raises ValueError for more questions than a world has."""
     worlds = [
-        misleading(make_world(seed, split, people=people, places=places), seed)
+        make_misleading_world(make_world(seed, split, people=people, places=places), seed)
         for split, people, places in (("train", 800, 250), ("test", 200, 45))
     ]
-    questions = [ask(of.world, count, seed) for of, count in zip(worlds, (train, val), strict=True)]
+    questions = [
+        draw_questions(of.world, count, seed) for of, count in zip(worlds, (train, val), strict=True)
+    ]
     passages = tuple(passage for of in worlds for passage in of.world.passages)
     return DemoData(passages, *questions), *worlds
 
 
-def write_misleading(out: Path, protocol: Protocol, seed: int, scored: int, val: int) -> None:
+def write_misleading_data(out: Path, protocol: Protocol, seed: int, scored: int, val: int) -> None:
     """Write the corpus of both worlds (`corpus.jsonl`) and three files of questions into the folder `out`:
     about the train world for the agent (`train.parquet`) and `scored` others for the retriever's data
     (`scored.parquet`), about the test world `val` held-out ones (`val.parquet`)."""
@@ -154,7 +156,7 @@ def write_misleading(out: Path, protocol: Protocol, seed: int, scored: int, val:
         write_rows(out / f"{name}.parquet", rows)
 
 
-def _row(of: Misleading, question: Question, index: int, split: str, protocol: Protocol) -> QuestionRow:
+def _row(of: MisleadingWorld, question: Question, index: int, split: str, protocol: Protocol) -> QuestionRow:
     row = to_row(question, index, split, protocol)
     named = {
         "kind": question.kind,

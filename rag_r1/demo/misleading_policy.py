@@ -18,35 +18,35 @@ import yaml
 
 from rag_r1.agent import Budget
 from rag_r1.agent_setup import AgentSetup, RowLimits
-from rag_r1.demo.misleading import ask, fresh_misleading
-from rag_r1.demo.misleading_traces import MIXED, RIGHT, WANTED, Habits, scripted_rows
+from rag_r1.demo.misleading import draw_questions, fresh_misleading_world
+from rag_r1.demo.misleading_traces import MIXED, RIGHT, WANTED, BehaviourRates, scripted_rows
 from rag_r1.demo.policy import demo_setup, load_policy, policy_path
 from rag_r1.demo.reading import name_tokens
-from rag_r1.demo.scripted import train_policy, weighted
+from rag_r1.demo.scripted import loss_weights, train_policy
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.sft import Part
+from rag_r1.demo.sft import TrainingPhase
 from rag_r1.demo.world import demo_protocol
 from rag_r1.protocols import Protocol
 from rag_r1.recipe_files import RECIPES
 
 PROTOCOL = "rag_r1_sq"
 RECIPE = RECIPES / "agentic_r" / "agent_demo.yaml"
-BASE = Part(steps=420, warmup=10, lr=1.5e-3, matrix_lr=3e-3)
-WARM = Part(steps=80, warmup=5, lr=7e-4, matrix_lr=7e-4)
+BASE = TrainingPhase(steps=420, warmup=10, lr=1.5e-3, matrix_lr=3e-3)
+WARM = TrainingPhase(steps=80, warmup=5, lr=7e-4, matrix_lr=7e-4)
 _NOTHING = ({"id": "0", "contents": "nothing"},)
 
 
 def made_of() -> str:
     """A short hash of what the warm start is made of: the forms of world and questions, the script's
     habits, and how long and with which rates it is trained. Runs of another hash do not compare."""
-    world = fresh_misleading(random.Random(0))
-    asked = [question.text for question in ask(world.world, 24, 0)]
+    world = fresh_misleading_world(random.Random(0))
+    asked = [question.text for question in draw_questions(world.world, 24, 0)]
     habits = [WANTED, asdict(MIXED), asdict(RIGHT)]
     parts = [world.world.passages, asked, habits, asdict(BASE), asdict(WARM)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
 
 
-def warm_start(folder: Path, base: Part = BASE, warm: Part = WARM) -> Path:
+def warm_start(folder: Path, base: TrainingPhase = BASE, warm: TrainingPhase = WARM) -> Path:
     """Write the policy into `folder`, if it is not there yet; returns the folder."""
     if (folder / "config.json").exists():
         return folder
@@ -67,7 +67,7 @@ def protocol() -> Protocol:
     return demo_protocol(PROTOCOL)
 
 
-def _trained(folder: Path, start: Path, habits: Habits, part: Part, seed: str) -> Path:
+def _trained(folder: Path, start: Path, habits: BehaviourRates, part: TrainingPhase, seed: str) -> Path:
     if (folder / "config.json").exists():
         return folder
     model, tokenizer = load_policy(start)
@@ -78,5 +78,5 @@ def _trained(folder: Path, start: Path, habits: Habits, part: Part, seed: str) -
         model,
         tokenizer,
         part,
-        lambda step: [weighted(row, names) for row in scripted_rows(setup, habits, seed, step)],
+        lambda step: [loss_weights(row, names) for row in scripted_rows(setup, habits, seed, step)],
     )

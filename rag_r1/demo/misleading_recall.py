@@ -12,20 +12,22 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from rag_r1.demo.misleading import Misleading
+from rag_r1.demo.misleading import MisleadingWorld
 from rag_r1.demo.world import Question
-from rag_r1.retrieval_process import retrieval_server
+from rag_r1.retrieval_process import retrieval_process
 from rag_r1.retriever_query import Mode, build_retriever_query
 
 KS = (1, 3)
 _BATCH = 32
 
 
-def recall_of(index: Path, questions: Sequence[Question], world: Misleading, mode: Mode) -> dict[str, float]:
-    """{"recall@1": ..., "recall@3": ...} over all facts of the questions. Raises ServerError."""
+def recall_of(
+    index: Path, questions: Sequence[Question], world: MisleadingWorld, mode: Mode
+) -> dict[str, float]:
+    """{"recall@1": ..., "recall@3": ...} over all facts of the questions. Raises RetrievalProcessError."""
     facts = [(question, number) for question in questions for number in range(len(question.lookups))]
     with tempfile.TemporaryDirectory() as folder:
-        with retrieval_server(index, Path(folder) / "server.log", "--device", "cpu") as url:
+        with retrieval_process(index, Path(folder) / "server.log", "--device", "cpu") as url:
             with urllib.request.urlopen(f"{url}/ready", timeout=30) as answer:
                 separator = json.load(answer).get("separator") or " "  # BM25 has none
             texts = [_query(question, number, mode, separator) for question, number in facts]

@@ -1,8 +1,8 @@
 """Scripted episodes for the warm start in the misleading world, with randomly drawn behaviour.
 
-`Script` plays the policy's part in a real episode (`rag_r1.agent.Episode`). It searches for a name; if the
-passage that comes back lacks the fact, it asks again, with a word for what it wants to know beside the name,
-or it guesses; after a second miss it guesses. With a fact it goes on to the next, or answers too early.
+`ScriptedSearcher` plays the policy's part in a real episode (`rag_r1.agent.Episode`). It searches for a name;
+if the passage that comes back lacks the fact, it asks again, with a word for what it wants to know beside the
+name, or it guesses; after a second miss it guesses. With a fact it goes on to the next, or answers too early.
 
 Its search knows nothing of similarity: it returns the passage that is wanted, or another one about the name,
 drawn at random. So the policy learns to read each kind of passage, whatever the retriever with which it is
@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 
 from rag_r1.agent import Codec, Generation, TrainingRow
 from rag_r1.agent_setup import AgentSetup
-from rag_r1.demo.misleading import WORDING, Misleading, ask, fresh_misleading
-from rag_r1.demo.traces import answer_turn, conclude, guess, named, search_turn
+from rag_r1.demo.misleading import WORDING, MisleadingWorld, draw_questions, fresh_misleading_world
+from rag_r1.demo.traces import answer_turn, conclude, entity_value_text, guess, search_turn
 from rag_r1.demo.world import Lookup, Question
 from rag_r1.protocols import Document
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 #: Episodes in a batch of supervised training.
 BATCH = 24
@@ -32,7 +32,7 @@ WANTED = 0.6
 
 
 @dataclass(frozen=True)
-class Habits:
+class BehaviourRates:
     """Shares: of questions that are searched for at all, of facts after which it goes on, and of first misses
     after which it asks again."""
 
@@ -41,12 +41,12 @@ class Habits:
     again: float
 
 
-MIXED = Habits(search=0.8, go_on=0.6, again=0.6)
-RIGHT = Habits(search=1.0, go_on=1.0, again=1.0)
+MIXED = BehaviourRates(search=0.8, go_on=0.6, again=0.6)
+RIGHT = BehaviourRates(search=1.0, go_on=1.0, again=1.0)
 
 
 @dataclass
-class DrawnSearch:
+class NoisySearch:
     """Finds the passage that is wanted, or another one about the same name; see the top of the module."""
 
     by_title: Mapping[str, Sequence[dict[str, str]]]
@@ -55,7 +55,7 @@ class DrawnSearch:
     wanted: dict[str, str] | None = None
 
     @classmethod
-    def of(cls, world: Misleading, rng: random.Random) -> DrawnSearch:
+    def of(cls, world: MisleadingWorld, rng: random.Random) -> NoisySearch:
         """Over a world's passages."""
         by_title = defaultdict(list)
         for passage in world.world.passages:
@@ -74,15 +74,15 @@ class DrawnSearch:
 
 
 @dataclass
-class Script:
+class ScriptedSearcher:
     """The policy's part in one episode, as the agent core's Engine; see the top of the module."""
 
     question: Question
-    world: Misleading
+    world: MisleadingWorld
     codec: Codec
-    search: DrawnSearch
+    search: NoisySearch
     rng: random.Random
-    habits: Habits = MIXED
+    habits: BehaviourRates = MIXED
     _found: list[Lookup] = field(default_factory=list)
     _asked: int = 0  # searches for the present fact
 
@@ -107,7 +107,7 @@ class Script:
         self._asked = 0
         if len(self._found) < len(self.question.lookups) and self._draws(self.habits.go_on):
             return self._search(self.question.lookups[len(self._found)])
-        thought, answer = conclude(self.question, self._found, self.rng, named)
+        thought, answer = conclude(self.question, self._found, self.rng, entity_value_text)
         return answer_turn(thought, answer)
 
     def _search(self, fact: Lookup) -> str:
@@ -124,22 +124,28 @@ class Script:
         return self.rng.random() < share
 
 
-def scripted_rows(setup: AgentSetup, habits: Habits, seed: str, step: int) -> list[TrainingRow]:
+def scripted_rows(setup: AgentSetup, habits: BehaviourRates, seed: str, step: int) -> list[TrainingRow]:
     """The training rows of a batch of scripted episodes about a new world. They depend on nothing but these
     arguments."""
     rng = random.Random(f"{seed}-{step}")
-    world = fresh_misleading(rng)
-    search = DrawnSearch.of(world, rng)
-    setup = replace(setup, tools=lambda: searching(search))
-    return asyncio.run(_play(setup, habits, world, search, ask(world.world, BATCH, rng.randrange(1 << 48))))
+    world = fresh_misleading_world(rng)
+    search = NoisySearch.of(world, rng)
+    setup = replace(setup, tools=lambda: search_tools(search))
+    return asyncio.run(
+        _play(setup, habits, world, search, draw_questions(world.world, BATCH, rng.randrange(1 << 48)))
+    )
 
 
 async def _play(
-    setup: AgentSetup, habits: Habits, world: Misleading, search: DrawnSearch, questions: Sequence[Question]
+    setup: AgentSetup,
+    habits: BehaviourRates,
+    world: MisleadingWorld,
+    search: NoisySearch,
+    questions: Sequence[Question],
 ) -> list[TrainingRow]:
     rows = []
     for question in questions:  # one after the other, since they have one search and one generator
-        episode = setup.episode(Script(question, world, setup.codec, search, search.rng, habits))
+        episode = setup.episode(ScriptedSearcher(question, world, setup.codec, search, search.rng, habits))
         await episode.run(question.id, question.text, setup.prompt_ids(question.text))
         rows += episode.ledger.rows()
     return rows

@@ -46,7 +46,7 @@ LISTED = 7
 
 
 @dataclass(frozen=True)
-class Pages:
+class PageWorld:
     """A world whose passages are pages; `moved` are the entities whose page refers to another name, with that
     name, and `fact` is the fact of each entity as it stands on its last page."""
 
@@ -59,7 +59,7 @@ class Pages:
         return self.moved.get(entity, entity)
 
 
-def pages_of(world: World, seed: int | str) -> Pages:
+def make_pages(world: World, seed: int | str) -> PageWorld:
     """The world's passages as pages; `seed` draws the lists, which pages refer to another, and to which name.
 
     Raises ValueError if the split has too few names that the world does not use.
@@ -75,12 +75,14 @@ def pages_of(world: World, seed: int | str) -> Pages:
         last = moved.get(entity, entity)
         fact[entity] = text.replace(entity, last)
         if last != entity:
-            passages.append({"id": f"{id_}-see", "contents": _page(entity, reference(entity, last), rng)})
+            passages.append(
+                {"id": f"{id_}-see", "contents": _page(entity, reference_line(entity, last), rng)}
+            )
         passages.append({"id": id_, "contents": _page(last, fact[entity], rng)})
-    return Pages(replace(world, passages=tuple(passages)), moved, fact)
+    return PageWorld(replace(world, passages=tuple(passages)), moved, fact)
 
 
-def reference(entity: str, last: str) -> str:
+def reference_line(entity: str, last: str) -> str:
     """How the page of an entity refers to the page that has its fact."""
     return f"{entity}: see {last}."
 
@@ -93,7 +95,7 @@ def pages_data(seed: int, train: int = 2400, val: int = 160, kinds: Sequence[str
         for split, people, places in (("train", 1000, 200), ("test", 200, 36))
     ]
     questions = [make_questions(world, n, seed, kinds) for world, n in zip(worlds, (train, val), strict=True)]
-    passages = tuple(passage for world in worlds for passage in pages_of(world, seed).world.passages)
+    passages = tuple(passage for world in worlds for passage in make_pages(world, seed).world.passages)
     return DemoData(passages, *questions)
 
 
@@ -102,10 +104,10 @@ def write_pages(out: Path, protocol: Protocol, seed: int, train: int = 2400, val
     return write_demo(out, protocol, seed, train, val, pages_data)
 
 
-def fresh_pages(rng: random.Random) -> Pages:
+def fresh_pages(rng: random.Random) -> PageWorld:
     """A new small world for one batch of supervised training."""
     world = make_world(rng.randrange(1 << 48), "train", people=20, places=10, words=12)
-    return pages_of(world, rng.randrange(1 << 48))
+    return make_pages(world, rng.randrange(1 << 48))
 
 
 def _moved(world: World, entities: Sequence[str], rng: random.Random) -> dict[str, str]:

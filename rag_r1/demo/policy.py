@@ -20,7 +20,7 @@ from rag_r1.demo import world
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.traces import Segment, write_trace
 from rag_r1.protocols import Protocol, control_tokens
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as TokenizerBase
@@ -125,7 +125,7 @@ def demo_setup(
         protocol=protocol.with_special_tokens(control_tokens(tokenizer)),
         codec=TokenizerCodec(tokenizer),
         budget=budget,
-        tools=partial(searching, search),
+        tools=partial(search_tools, search),
         chat=chat_template(tokenizer),
     )
 

@@ -20,14 +20,14 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase as TokenizerBase
 
 from rag_r1.demo.policy import make_policy, save_policy
-from rag_r1.demo.reading import batch, name_tokens, reading_tokenizer
+from rag_r1.demo.reading import batch, name_tokens, pretraining_tokenizer
 from rag_r1.demo.sft import (
     ONE_HOP_STEPS,
     SECOND_KINDS,
     UNSEARCHED_FIRST,
     UNSEARCHED_SECOND,
-    Part,
-    PartTraining,
+    PhaseTrainer,
+    TrainingPhase,
     base_weights,
 )
 from rag_r1.demo.world import KINDS
@@ -45,14 +45,14 @@ def pretrain(folder: Path, protocol: Protocol, seed: int, steps: int = STEPS) ->
     if not progress.exists() and (folder / "config.json").exists():
         return folder  # finished
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = reading_tokenizer(protocol)
+    tokenizer = pretraining_tokenizer(protocol)
     names = name_tokens(tokenizer)
     model = make_policy(tokenizer, seed)
     saved = torch.load(progress, weights_only=True) if progress.exists() else {"part": 0, "step": 0}
     model.train()
     with tqdm(total=steps, desc="pretraining", unit="step", mininterval=5) as bar:
         for number, part in enumerate(parts(steps)):
-            training = PartTraining(model, part)
+            training = PhaseTrainer(model, part)
             first = 0
             if number < saved["part"]:
                 first = part.steps
@@ -73,7 +73,7 @@ def pretrain(folder: Path, protocol: Protocol, seed: int, steps: int = STEPS) ->
     return folder
 
 
-def parts(steps: int) -> list[Part]:
+def parts(steps: int) -> list[TrainingPhase]:
     """The two parts, with as many steps together. Raises ValueError for fewer than two."""
     if steps < 2:
         raise ValueError(f"pretraining takes at least 2 steps, not {steps}")

@@ -38,7 +38,15 @@ from typing import TYPE_CHECKING
 from rag_r1.demo.policy import encode_trace
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.tokenizer import make_tokenizer
-from rag_r1.demo.traces import Segment, answer_turn, conclude, guess, named, write_drill, write_trace
+from rag_r1.demo.traces import (
+    Segment,
+    answer_turn,
+    conclude,
+    entity_value_text,
+    guess,
+    write_drill,
+    write_trace,
+)
 from rag_r1.demo.unsearched import FORMS, LONGEST_NOTE, NOTED
 from rag_r1.demo.world import (
     COMPANY,
@@ -80,7 +88,7 @@ def form_prompt(protocol: Protocol, form: str, text: str) -> list[dict[str, str]
     return replace(protocol, user_prompt=prompt).messages(text)
 
 
-def reading_tokenizer(protocol: Protocol) -> TokenizerBase:
+def pretraining_tokenizer(protocol: Protocol) -> TokenizerBase:
     """One token for each word, year and document label; a tag is its bracket, its name, its bracket.
 
     So a tag with a name that was never written can be composed of parts that were. The words of the
@@ -102,19 +110,21 @@ def reading_tokenizer(protocol: Protocol) -> TokenizerBase:
                 texts += [
                     s.text for s in write_trace(question, strategy, world, protocol, search.results, rng)
                 ]
-            texts += [s.text for s in write_read(question, world, search, rng)]
-            texts += [s.text for s in write_note(question, world, rng, FORMS[0])]
-        texts += [s.text for s in write_echo(rng)[1]]
+            texts += [s.text for s in write_reading_row(question, world, search, rng)]
+            texts += [s.text for s in write_form_row(question, world, rng, FORMS[0])]
+        texts += [s.text for s in write_copy_row(rng)[1]]
     # A bracket at the beginning of a line and the name after it would be one token otherwise.
     return make_tokenizer([re.sub(r"(?<! )<(?=\w)", "< ", text) for text in texts], whole)
 
 
-def write_read(question: Question, world: World, search: WorldSearch, rng: random.Random) -> list[Segment]:
+def write_reading_row(
+    question: Question, world: World, search: WorldSearch, rng: random.Random
+) -> list[Segment]:
     """Sentences that nobody asked for, with every fact among them, and the answer that follows from them."""
-    thought, answer = conclude(question, question.lookups, rng, named)
+    thought, answer = conclude(question, question.lookups, rng, entity_value_text)
     if question.kind == "bridge":
         # The first fact is stated too: two steps in one thought are too hard for this policy.
-        thought = f"{named(question.lookups[0])}, {thought}"
+        thought = f"{entity_value_text(question.lookups[0])}, {thought}"
     needed = _needed(question, world)
     words = " ".join(lookup.entity for lookup in question.lookups)
     shown = [*needed, *(text for text in _found(words, search) if text not in needed)][:SHOWN]
@@ -123,14 +133,16 @@ def write_read(question: Question, world: World, search: WorldSearch, rng: rando
     return [_shown(shown, rng), Segment(answer_turn(thought, answer), True)]
 
 
-def write_lost(question: Question, world: World, search: WorldSearch, rng: random.Random) -> list[Segment]:
+def write_unrelated_row(
+    question: Question, world: World, search: WorldSearch, rng: random.Random
+) -> list[Segment]:
     """Sentences that nobody asked for and that do not answer the question, and a guess."""
     needed = _needed(question, world)
     shown = [text for text in _found(_stretch(question, rng), search) if text not in needed]
-    return [_shown(shown, rng), *write_note(question, world, rng, None)]
+    return [_shown(shown, rng), *write_form_row(question, world, rng, None)]
 
 
-def write_note(question: Question, world: World, rng: random.Random, form: str | None) -> list[Segment]:
+def write_form_row(question: Question, world: World, rng: random.Random, form: str | None) -> list[Segment]:
     """A part of the question in the given form, announced in a thought, and a guess; without a form, only the
     guess."""
     written = []
@@ -149,7 +161,7 @@ def write_note(question: Question, world: World, rng: random.Random, form: str |
     return [*written, Segment("\n" + guessed if written else guessed, True)]
 
 
-def write_echo(rng: random.Random) -> tuple[str, list[Segment]]:
+def write_copy_row(rng: random.Random) -> tuple[str, list[Segment]]:
     """An exercise in copying words, including names of forms: the request, and the answer."""
     # A word at the beginning of a line is the same token as in a tag.
     said = rng.choice((" ", "\n")).join(rng.sample([*FORMS, SEARCH], rng.randint(2, 4)))
@@ -184,16 +196,16 @@ def _row(
 ) -> tuple[list[dict[str, str]], list[Segment]]:
     form, text = rng.choice(FORMS), question.text
     if kind == "read":
-        trace = write_read(question, world, search, rng)
+        trace = write_reading_row(question, world, search, rng)
     elif kind == "lost":
-        trace = write_lost(question, world, search, rng)
+        trace = write_unrelated_row(question, world, search, rng)
     elif kind == "drill":
         drill, trace = write_drill(world, rng)
         text = drill.text
     elif kind == "echo":
-        text, trace = write_echo(rng)
+        text, trace = write_copy_row(rng)
     else:
-        trace = write_note(question, world, rng, form if kind == "note" else None)
+        trace = write_form_row(question, world, rng, form if kind == "note" else None)
     return form_prompt(protocol, form, text), trace
 
 

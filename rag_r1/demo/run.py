@@ -28,18 +28,18 @@ from tqdm import tqdm
 
 from rag_r1.afterwards import after_demo, newest_checkpoint
 from rag_r1.command_line import Arguments, CheckedOverrides, argument, read_arguments
-from rag_r1.demo.evaluation import evaluation
+from rag_r1.demo.evaluation import eval_words
 from rag_r1.demo.policy import POLICIES, policy_path
 from rag_r1.demo.report import make_report, markdown
 from rag_r1.demo.world import demo_protocol, write_demo
-from rag_r1.import_path import find_beside_the_caller
+from rag_r1.import_path import add_working_directory
 from rag_r1.installation import require
 from rag_r1.neighbours import warn_of_other_trainings
-from rag_r1.pipeline.processes import end_session
+from rag_r1.pipeline.processes import stop_session
 from rag_r1.printable import print_error
 from rag_r1.protocols import Protocol
 from rag_r1.recipe_files import RECIPES, Recipe
-from rag_r1.retrieval_process import build_index, retrieval_server
+from rag_r1.retrieval_process import build_index, retrieval_process
 
 #: Where runs are written, a folder for each recipe; below the working directory.
 OUTPUTS = Path("outputs", "demo")
@@ -55,7 +55,7 @@ class DemoError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Ground:
+class TrainingInputs:
     """What a training stands on: the dialect, the policy from which it starts, and the function that writes
     the corpus and the questions of a seed into a folder (as `world.write_demo`)."""
 
@@ -81,7 +81,7 @@ def run_demo(
     seed: int,
     overrides: Sequence[str] = (),
     timeout_s: float = 3600,
-    ground: Ground | None = None,
+    ground: TrainingInputs | None = None,
 ) -> dict:
     """Run one demo into the folder `out`; returns its results (report.make_report). `ground`: None for the
     embedded policy of the recipe's protocol and the demo's world. Raises DemoError."""
@@ -91,14 +91,14 @@ def run_demo(
     out.mkdir(parents=True, exist_ok=True)
     if ground is None:
         protocol = demo_protocol(protocol_of(recipe))
-        ground = Ground(protocol, policy_path(protocol.name))
+        ground = TrainingInputs(protocol, policy_path(protocol.name))
 
     print(f"1/4 inventing a world (seed {seed}) and its questions")
     ground.write(out / "data", ground.protocol, seed)
     print("2/4 building the BM25 index")
     build_index(out / "data" / "corpus.jsonl", out / "index", "--backend", "bm25")
     print("3/4 starting the retrieval server")
-    with retrieval_server(out / "index", out / "server.log") as url:
+    with retrieval_process(out / "index", out / "server.log") as url:
         changes = [
             f"data.train_files={out / 'data' / 'train.parquet'}",
             f"data.val_files={out / 'data' / 'val.parquet'}",
@@ -137,7 +137,7 @@ def train(command: Sequence[str], out: Path, timeout_s: float) -> None:
             for _ in _watch(process, metrics, timeout_s):
                 pass
         finally:
-            end_session(process)
+            stop_session(process)
     if process.returncode:
         ending = "\n".join(log.read_text(errors="replace").strip().splitlines()[-25:])
         raise DemoError(f"the training ended with code {process.returncode}; the end of {log}:\n{ending}")
@@ -206,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="key=value arguments change the recipe, for example trainer.total_training_steps=5",
     )
     require("verl", "vllm", "bm25s")
-    find_beside_the_caller()
+    add_working_directory()
     # On SIGTERM, stop the server and the training too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     out = (args.out or OUTPUTS / args.recipe).resolve()
@@ -219,7 +219,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     model = newest_checkpoint(out / "checkpoints")
     protocol = protocol_of(args.recipe)
     data, url = out / "data" / "val.parquet", "http://127.0.0.1:8000"
-    words = evaluation(model or policy_path(protocol), data, protocol, url, out / "card")
+    words = eval_words(model or policy_path(protocol), data, protocol, url, out / "card")
     print("\n".join(["", *after_demo(out, model, words)]))
     return 0
 

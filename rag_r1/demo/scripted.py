@@ -16,19 +16,19 @@ from transformers import PreTrainedTokenizerBase, Qwen2ForCausalLM
 from rag_r1.agent import TrainingRow
 from rag_r1.demo.policy import save_policy
 from rag_r1.demo.pretraining import PROGRESS, SAVED_EVERY, save_progress
-from rag_r1.demo.sft import Part, PartTraining, Row, base_weights
+from rag_r1.demo.sft import PhaseTrainer, Row, TrainingPhase, base_weights
 
 
 def train_policy(
     folder: Path,
     model: Qwen2ForCausalLM,
     tokenizer: PreTrainedTokenizerBase,
-    part: Part,
+    part: TrainingPhase,
     rows_of: Callable[[int], Sequence[Row]],
 ) -> Path:
     """Train on the rows of each step, in place, and write the policy into `folder`, which is whole or not
     there (meanwhile it is `folder`.part); returns the folder."""
-    training = PartTraining(model, part)
+    training = PhaseTrainer(model, part)
     unfinished = folder.with_name(f"{folder.name}.part")
     unfinished.mkdir(parents=True, exist_ok=True)
     progress = unfinished / PROGRESS
@@ -52,7 +52,7 @@ def train_policy(
     return folder
 
 
-def weighted(row: TrainingRow, names: frozenset[int]) -> Row:
+def loss_weights(row: TrainingRow, names: frozenset[int]) -> Row:
     """(ids, loss weights) of a row: 1 for what the script wrote, less (sft.COPY_WEIGHT) for the tokens
     `names` elsewhere that occurred before in the row: reading passages is to be learned as well."""
     ids, mask = row.prompt_ids + row.response_ids, [0] * len(row.prompt_ids) + row.response_mask

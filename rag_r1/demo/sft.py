@@ -49,7 +49,7 @@ from rag_r1.demo.policy import (
     save_policy,
 )
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.simulate import roll_out, scores_by_kind
+from rag_r1.demo.simulate import run_rollouts, scores_by_kind
 from rag_r1.demo.trace_records import BATCH, warm_traces
 from rag_r1.demo.traces import FULL, draw_strategy, sample_kinds, write_drill, write_trace
 from rag_r1.demo.world import KINDS, Question, demo_data, demo_protocol, fresh_world, make_questions
@@ -66,7 +66,7 @@ Row = tuple[list[int], list[float]]
 
 
 @dataclass(frozen=True)
-class Part:
+class TrainingPhase:
     """A part of the training: linear warm-up over `warmup` steps, then cosine decay to 2 % of the rates.
 
     Muon with rate `matrix_lr` trains the matrices of the layers, AdamW with rate `lr` embeddings and norms.
@@ -79,14 +79,14 @@ class Part:
     matrix_lr: float
 
 
-FIRST = Part(steps=900, warmup=50, lr=3e-3, matrix_lr=6e-3)
+FIRST = TrainingPhase(steps=900, warmup=50, lr=3e-3, matrix_lr=6e-3)
 ONE_HOP_STEPS = 60
-SECOND = Part(steps=700, warmup=30, lr=2e-3, matrix_lr=4e-3)
+SECOND = TrainingPhase(steps=700, warmup=30, lr=2e-3, matrix_lr=4e-3)
 #: Questions about two independent facts are learned last, so the second part has more of them.
 SECOND_KINDS = ("one_hop", "bridge", "comparison", "both", "comparison", "both", "both")
 #: Longer for the policy that has never seen a search: it learns late to read documents at any position.
 UNSEARCHED_FIRST, UNSEARCHED_SECOND = replace(FIRST, steps=1200), replace(SECOND, steps=900)
-WARM = Part(steps=300, warmup=15, lr=5e-4, matrix_lr=5e-4)
+WARM = TrainingPhase(steps=300, warmup=15, lr=5e-4, matrix_lr=5e-4)
 
 
 def base_batches(
@@ -142,7 +142,7 @@ def warm_batches(
         yield rows
 
 
-def unsearched_base(
+def no_search_base(
     tokenizer: TokenizerBase, steps: int, kinds: Sequence[str], seed: str
 ) -> Iterator[list[Row]]:
     """The base's batches for a policy that must never see a search."""
@@ -150,16 +150,16 @@ def unsearched_base(
         yield [(ids, base_weights(ids, mask)) for ids, mask in batch]
 
 
-def unsearched_warm(tokenizer: TokenizerBase, seed: int, counts: Counter) -> Iterator[list[Row]]:
+def no_search_warm(tokenizer: TokenizerBase, seed: int, counts: Counter) -> Iterator[list[Row]]:
     """The warm start's batches for that policy."""
     for batch in unsearched.batches(tokenizer, WARM.steps, unsearched.WARM_MIX, f"warm-{seed}", counts):
         yield [(ids, [float(generated) for generated in mask]) for ids, mask in batch]
 
 
-class PartTraining:
+class PhaseTrainer:
     """A part of the training under way, one step at a time; its state can be saved and loaded."""
 
-    def __init__(self, model: Qwen2ForCausalLM, part: Part):
+    def __init__(self, model: Qwen2ForCausalLM, part: TrainingPhase):
         self.model, self.part = model, part
         matrices = [w for name, w in model.named_parameters() if w.ndim == 2 and "embed" not in name]
         others = [w for name, w in model.named_parameters() if w.ndim != 2 or "embed" in name]
@@ -207,9 +207,9 @@ class PartTraining:
         return 0.02 + 0.98 * (0.5 + 0.5 * math.cos(done * math.pi))
 
 
-def train(model: Qwen2ForCausalLM, batches: Iterator[list[Row]], part: Part, name: str) -> None:
+def train(model: Qwen2ForCausalLM, batches: Iterator[list[Row]], part: TrainingPhase, name: str) -> None:
     """Train `model` in place."""
-    training = PartTraining(model, part)
+    training = PhaseTrainer(model, part)
     model.train()
     average = 0.0
     progress = tqdm(batches, total=part.steps, desc=name, unit="step", mininterval=5)
@@ -239,7 +239,7 @@ def measure(
     torch.manual_seed(0)
     result = {}
     for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
-        rollouts = roll_out(model, tokenizer, protocol, questions, search, temperature)
+        rollouts = run_rollouts(model, tokenizer, protocol, questions, search, temperature)
         turns = [turn for rollout in rollouts for turn in rollout.trajectory.turns]
         result[name] = scores_by_kind(rollouts) | {
             "well-formed": sum(turn.action != "invalid" for turn in turns) / len(turns),
@@ -278,14 +278,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.base and (args.base / "config.json").exists():
         model, tokenizer = load_policy(args.base)
     else:
-        tokenizer = unsearched.unsearched_tokenizer() if blank else demo_tokenizer()
+        tokenizer = unsearched.no_search_tokenizer() if blank else demo_tokenizer()
         model = make_policy(tokenizer, args.seed)
         if blank:
-            one_hop = unsearched_base(tokenizer, ONE_HOP_STEPS, ("one_hop",), f"one-hop-{args.seed}")
+            one_hop = no_search_base(tokenizer, ONE_HOP_STEPS, ("one_hop",), f"one-hop-{args.seed}")
             first, second = UNSEARCHED_FIRST, UNSEARCHED_SECOND
-            rest = unsearched_base(tokenizer, first.steps - ONE_HOP_STEPS, KINDS, f"all-{args.seed}")
+            rest = no_search_base(tokenizer, first.steps - ONE_HOP_STEPS, KINDS, f"all-{args.seed}")
             train(model, chain(one_hop, rest), first, "base 1/2")
-            batches = unsearched_base(tokenizer, second.steps, SECOND_KINDS, f"second-{args.seed}")
+            batches = no_search_base(tokenizer, second.steps, SECOND_KINDS, f"second-{args.seed}")
             train(model, batches, second, "base 2/2")
         else:
             batches = base_batches(tokenizer, FIRST.steps, KINDS, f"first-{args.seed}", ONE_HOP_STEPS)
@@ -297,7 +297,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     protocol = demo_protocol(args.protocol)
     counts: Counter = Counter()
     if blank:
-        batches = unsearched_warm(tokenizer, args.seed, counts)
+        batches = no_search_warm(tokenizer, args.seed, counts)
     else:
         batches = warm_batches(tokenizer, protocol, args.gold, args.seed, counts)
     train(model, batches, WARM, args.protocol)

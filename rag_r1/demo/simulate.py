@@ -107,7 +107,7 @@ class TorchEngine:
         return ended
 
 
-def roll_out(
+def run_rollouts(
     model: Qwen2ForCausalLM,
     tokenizer: TokenizerBase,
     protocol: Protocol,

@@ -31,7 +31,7 @@ from pydantic import Field, model_validator
 
 from rag_r1.afterwards import newest_checkpoint
 from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
-from rag_r1.demo.evaluation import NO_CACHE, evaluation
+from rag_r1.demo.evaluation import NO_CACHE, eval_words
 from rag_r1.demo.loopback import DelayingProxy
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import KEEP_POLICY, OUTPUTS, DemoError, run_demo
@@ -40,9 +40,9 @@ from rag_r1.demo.world import INDEPENDENT, KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import evaluate
 from rag_r1.evaluation.report import write_text
 from rag_r1.evaluation.run_table import read_run
-from rag_r1.options import Must
+from rag_r1.options import Constraint
 from rag_r1.printable import print_error
-from rag_r1.retrieval_process import ServerError, build_index, retrieval_server
+from rag_r1.retrieval_process import RetrievalProcessError, build_index, retrieval_process
 
 ARMS = ("sq", "mq")
 #: The questions of these kinds, together.
@@ -50,7 +50,7 @@ TWO_FACTS, ALL = "two independent facts", "all"
 #: What is measured of each question: the column of the run's table, and its name here.
 _MEASURES = {"em:squad": "em", "retrievals": "rounds", "seconds": "seconds"}
 
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), Must("a number of at least 0")]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
 
 
 class SqMqArguments(Arguments):
@@ -79,7 +79,7 @@ class SqMqArguments(Arguments):
 
 
 @dataclass(frozen=True)
-class Figures:
+class GroupFigures:
     """Means over the questions of a group."""
 
     questions: int
@@ -99,8 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        runs = [compared(given, seed) for seed in given.seeds]
-    except (DemoError, ServerError, ComparisonError) as error:
+        runs = [compare_seed(given, seed) for seed in given.seeds]
+    except (DemoError, RetrievalProcessError, ComparisonError) as error:
         print_error(error)
         return 1
     told = {"settings": settings_of(given), "runs": runs}
@@ -126,7 +126,7 @@ def settings_of(given: SqMqArguments) -> dict[str, Any]:
     }
 
 
-def compared(given: SqMqArguments, seed: int) -> dict[str, Any]:
+def compare_seed(given: SqMqArguments, seed: int) -> dict[str, Any]:
     """A seed's `{"seed", "sq": {group: figures}, "mq": ...}`; from its folder if it is finished."""
     folder, settings = given.out / f"seed{seed}", settings_of(given)
     finished = folder / "results.json"
@@ -135,28 +135,28 @@ def compared(given: SqMqArguments, seed: int) -> dict[str, Any]:
         if before["settings"] != settings:
             raise ComparisonError(f"{folder} was made with {before['settings']}: choose another --out")
         return before["results"]
-    models = {arm: policy_of(given, arm, seed, folder) for arm in ARMS}
+    models = {arm: trained_policy(given, arm, seed, folder) for arm in ARMS}
     # One file of questions for both: each is asked with the prompt of its protocol.
     write_demo(folder / "data", demo_protocol("rag_r1_mq"), seed, train=1, val=given.questions)
     if not (folder / "index" / "manifest.json").exists():
         build_index(folder / "data" / "corpus.jsonl", folder / "index", "--backend", "bm25")
     results: dict[str, Any] = {"seed": seed}
     with (
-        retrieval_server(folder / "index", folder / "server.log") as server,
+        retrieval_process(folder / "index", folder / "server.log") as server,
         DelayingProxy(server, given.search_s) as proxy,
     ):
         for arm, model in models.items():
             print(f"seed {seed}, {arm}: {given.questions} questions, one at a time")
             out, data = folder / f"eval_{arm}", folder / "data" / "val.parquet"
-            words = evaluation(model, data, f"rag_r1_{arm}", proxy.url, out, "--in-flight", "1", NO_CACHE)
+            words = eval_words(model, data, f"rag_r1_{arm}", proxy.url, out, "--in-flight", "1", NO_CACHE)
             if evaluate.main(words):
                 raise ComparisonError(f"the evaluation in {out} did not end; see above, and start again")
-            results[arm] = {group: vars(figures) for group, figures in measured(out).items()}
+            results[arm] = {group: vars(figures) for group, figures in read_figures(out).items()}
     write_text(finished, json.dumps({"settings": settings, "results": results}, indent=2) + "\n")
     return results
 
 
-def policy_of(given: SqMqArguments, arm: str, seed: int, folder: Path) -> Path:
+def trained_policy(given: SqMqArguments, arm: str, seed: int, folder: Path) -> Path:
     """The policy of an arm; trained, if it is not there. Raises DemoError."""
     if given.untrained:
         return policy_path(f"rag_r1_{arm}")
@@ -172,7 +172,7 @@ def policy_of(given: SqMqArguments, arm: str, seed: int, folder: Path) -> Path:
     return trained
 
 
-def measured(run: Path) -> dict[str, Figures]:
+def read_figures(run: Path) -> dict[str, GroupFigures]:
     """The figures of a finished evaluation, for each kind of question, those with two independent facts, and
     all. Raises ComparisonError if an episode has failed: its seconds would be those of the failure."""
     table = read_run(run)
@@ -191,9 +191,9 @@ def _groups(kinds: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     yield ALL, np.ones(len(kinds), dtype=bool)
 
 
-def _means(columns: Mapping[str, np.ndarray], here: np.ndarray) -> Figures:
+def _means(columns: Mapping[str, np.ndarray], here: np.ndarray) -> GroupFigures:
     means = {name: float(columns[column][here].mean()) for column, name in _MEASURES.items()}
-    return Figures(int(here.sum()), **means)
+    return GroupFigures(int(here.sum()), **means)
 
 
 if __name__ == "__main__":

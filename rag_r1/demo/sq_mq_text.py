@@ -20,7 +20,7 @@ _TRAINED = " with PPO, sq for EM, mq for EM less 0.05 a turn of a right answer"
 
 
 @dataclass(frozen=True)
-class Bar:
+class Criterion:
     """One part of the claim, on questions with two independent facts: mq's change must be at most this."""
 
     name: str
@@ -28,9 +28,9 @@ class Bar:
     most: float
 
 
-BARS = (
-    Bar("rounds", "at least 45 % fewer search rounds", -0.45),
-    Bar("seconds", "at least 25 % less time a question", -0.25),
+CRITERIA = (
+    Criterion("rounds", "at least 45 % fewer search rounds", -0.45),
+    Criterion("seconds", "at least 25 % less time a question", -0.25),
 )
 
 
@@ -40,10 +40,10 @@ def change(figures: Mapping[str, Mapping[str, float]], name: str) -> float | Non
     return (after - before) / before if before else None
 
 
-def held(figures: Mapping[str, Mapping[str, float]]) -> dict[str, bool]:
+def criteria_met(figures: Mapping[str, Mapping[str, float]]) -> dict[str, bool]:
     """Which parts of the claim hold for these figures of sq and mq."""
     found = {"EM at least as high": figures["mq"]["em"] >= figures["sq"]["em"]}
-    for bar in BARS:
+    for bar in CRITERIA:
         moved = change(figures, bar.name)
         found[bar.words] = moved is not None and moved <= bar.most + 1e-9  # not lost to rounding
     return found
@@ -102,7 +102,7 @@ def _cells(figures: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 def _claim(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """What held, in how many of the seeds."""
-    of_seeds = [held({arm: run[arm][_TWO_FACTS] for arm in ("sq", "mq")}) for run in runs]
+    of_seeds = [criteria_met({arm: run[arm][_TWO_FACTS] for arm in ("sq", "mq")}) for run in runs]
     lines = [f"On questions with {_TWO_FACTS}, several queries in a turn have, against one:", ""]
     for words in of_seeds[0]:
         count = sum(found[words] for found in of_seeds)

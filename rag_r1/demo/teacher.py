@@ -20,9 +20,9 @@ from typing import Any
 from aiohttp import web
 
 from rag_r1.demo.loopback import LoopbackServer
-from rag_r1.demo.traces import answer_turn, conclude, named, rounds_of, search_turn
+from rag_r1.demo.traces import answer_turn, conclude, entity_value_text, rounds_of, search_turn
 from rag_r1.demo.world import INDEPENDENT, Lookup, Question
-from rag_r1.evaluation.asks import drawn
+from rag_r1.evaluation.asks import seeded_fraction
 
 #: What the teacher answers if it has not found a fact.
 UNKNOWN = "unknown"
@@ -40,11 +40,11 @@ class RuleTeacher:
 
     def is_right(self, question: Question) -> bool:
         """Does the teacher answer it rightly, if the search finds what it asks for?"""
-        return drawn(self.seed, "right", question.id) >= self.wrong
+        return seeded_fraction(self.seed, "right", question.id) >= self.wrong
 
     def rounds(self, question: Question) -> list[list[Lookup]]:
         """The facts that each of its searches looks up."""
-        return rounds_of(question, drawn(self.seed, "parallel", question.id) < self.parallel)
+        return rounds_of(question, seeded_fraction(self.seed, "parallel", question.id) < self.parallel)
 
     def turn(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The next turn of a conversation: the prompt, and then turns and observations. Raises LookupError
@@ -58,7 +58,7 @@ class RuleTeacher:
         read = "\n".join(observations)
         if any(fact.value not in read for fact in found):
             return answer_turn("", UNKNOWN)
-        thought, answer = conclude(question, found, _NO_DRAWS, named)
+        thought, answer = conclude(question, found, _NO_DRAWS, entity_value_text)
         return answer_turn(thought, answer if self.is_right(question) else self.wrong_answer(question))
 
     def asked(self, messages: Sequence[Mapping[str, str]]) -> Question:
@@ -78,7 +78,7 @@ class RuleTeacher:
 
     def _other(self, fact: Lookup, key: str) -> str:
         others = [value for value in self._values[fact.relation] if value != fact.value] or [UNKNOWN]
-        return others[int(drawn(self.seed, "other", f"{key}/{fact.entity}") * len(others))]
+        return others[int(seeded_fraction(self.seed, "other", f"{key}/{fact.entity}") * len(others))]
 
     @cached_property
     def _by_text(self) -> dict[str, Question]:
@@ -93,14 +93,14 @@ class RuleTeacher:
         return {relation: sorted(several) for relation, several in values.items()}
 
 
-class _NoDraws:
+class _NoRandom:
     """`conclude` draws only if facts are missing, and they are not."""
 
     def choice(self, several: Sequence[Any]) -> Any:
         raise AssertionError("nothing is left to chance")
 
 
-_NO_DRAWS: Any = _NoDraws()
+_NO_DRAWS: Any = _NoRandom()
 
 
 def completion(text: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def write_trace(
         segments.append(Segment(search_turn(question, found, step), True))
         segments.append(Segment(protocol.observation(queries, search(queries)), False))
         found += step
-    thought, answer = conclude(question, found, rng, named)
+    thought, answer = conclude(question, found, rng, entity_value_text)
     segments.append(Segment(answer_turn(thought, answer), True))
     return segments
 
@@ -99,7 +99,7 @@ def rounds_of(question: Question, parallel: bool) -> list[list[Lookup]]:
 def search_turn(question: Question, found: Sequence[Lookup], step: Sequence[Lookup]) -> str:
     """A turn that repeats what was `found` and searches for the facts of `step`."""
     need = "I need to search for both." if len(step) > 1 else "I need to search."
-    thought = _recall(question, found, named) + need
+    thought = _recall(question, found, entity_value_text) + need
     return _turn(thought, "search", ", ".join(fact.entity for fact in step))
 
 
@@ -108,17 +108,19 @@ def answer_turn(thought: str, answer: str) -> str:
     return _turn(thought + "I know enough.", "answer", answer)
 
 
-def value_alone(fact: Lookup) -> str:
+def value_text(fact: Lookup) -> str:
     """`Karlen Ford`"""
     return fact.value
 
 
-def named(fact: Lookup) -> str:
+def entity_value_text(fact: Lookup) -> str:
     """`Mara Torval: Karlen Ford`"""
     return f"{fact.entity}: {fact.value}"
 
 
-def write_drill(world: World, rng: random.Random, say: Say = named) -> tuple[Question, list[Segment]]:
+def write_drill(
+    world: World, rng: random.Random, say: Say = entity_value_text
+) -> tuple[Question, list[Segment]]:
     """A comparison with the years given in the question and no search: an exercise in the decision alone."""
     people = rng.sample(list(world.facts["year"]), 2)
     years = rng.sample(YEARS, 2)

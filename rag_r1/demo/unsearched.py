@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 from rag_r1.demo.policy import encode_trace
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.tokenizer import make_tokenizer
-from rag_r1.demo.traces import Segment, conclude, guess, value_alone, write_drill
+from rag_r1.demo.traces import Segment, conclude, guess, value_text, write_drill
 from rag_r1.demo.world import (
     FIRST,
     KINDS,
@@ -82,7 +82,7 @@ def form_protocol(form: str) -> Protocol:
     return replace(protocol, user_prompt=protocol.user_prompt.replace(f"_{QUERY}", f"_{form}"))
 
 
-def unsearched_tokenizer() -> TokenizerBase:
+def no_search_tokenizer() -> TokenizerBase:
     """One token per word, year and document number; three per tag: its beginning, its name, its end.
 
     So a tag with a name that was never generated can be composed of parts that were.
@@ -102,14 +102,14 @@ def unsearched_tokenizer() -> TokenizerBase:
         search = WorldSearch(world.passages, TOPK)
         for question in make_questions(world, 16, rng.randrange(1 << 48)):
             texts.append(form_protocol(QUERY).messages(question.text)[0]["content"] + " <think>")
-            texts += [s.text for s in write_read(question, world, search, rng)]
-            texts += [s.text for s in write_guess(question, world, rng, FORMS[0])]
-        texts += [s.text for s in write_echo(rng)[1]]
+            texts += [s.text for s in write_reading_row(question, world, search, rng)]
+            texts += [s.text for s in write_guess_row(question, world, rng, FORMS[0])]
+        texts += [s.text for s in write_copy_row(rng)[1]]
     texts += [f" {word}" for word in (*FORMS, QUERY)]
     return make_tokenizer(texts, whole)
 
 
-def write_read(
+def write_reading_row(
     question: Question, world: World, search: WorldSearch, rng: random.Random, form: str | None = None
 ) -> list[Segment]:
     """Documents that were not asked for, with every fact among them, and the answer that follows from them;
@@ -118,7 +118,7 @@ def write_read(
     entities = " ".join(lookup.entity for lookup in question.lookups)
     # The best first, as from a search engine.
     documents = (needed + _found(entities, search, needed))[:TOPK]
-    thought, answer = conclude(question, question.lookups, rng, value_alone)
+    thought, answer = conclude(question, question.lookups, rng, value_text)
     if question.kind == "bridge":
         # The intermediate fact is stated too: two steps in one thought are too hard for this policy.
         thought = f"{question.lookups[0].value}, {thought}"
@@ -126,12 +126,14 @@ def write_read(
     return [_shown(documents, rng), Segment(note + _ending(f"{thought}I know enough.", answer), True)]
 
 
-def write_lost(question: Question, world: World, search: WorldSearch, rng: random.Random) -> list[Segment]:
+def write_unrelated_row(
+    question: Question, world: World, search: WorldSearch, rng: random.Random
+) -> list[Segment]:
     """Documents that were not asked for and do not contain the answer, or none, and a guess."""
     documents = []
     if rng.random() < FOUND_SHARE:
         documents = _found(_stretch(question, rng), search, _needed(question, world))
-    return [_shown(documents, rng), *write_guess(question, world, rng, None)]
+    return [_shown(documents, rng), *write_guess_row(question, world, rng, None)]
 
 
 def _needed(question: Question, world: World) -> list[Document]:
@@ -153,7 +155,7 @@ def _shown(documents: Sequence[Document], rng: random.Random) -> Segment:
     return Segment(aside + demo_protocol(NAME).observation([""], [documents]), False)
 
 
-def write_guess(question: Question, world: World, rng: random.Random, form: str | None) -> list[Segment]:
+def write_guess_row(question: Question, world: World, rng: random.Random, form: str | None) -> list[Segment]:
     """A random name of the right type; with `form`, after a note in that form."""
     note = _note(question, form, rng) if form else ""
     return [Segment(note + _ending("I can guess.", guess(question, world, rng)), True)]
@@ -168,7 +170,7 @@ def _note(question: Question, form: str, rng: random.Random) -> str:
     return f" I take a note of {what}. <|begin_of_{form}|> {noted} <|end_of_{form}|>"
 
 
-def noted(text: str) -> str | None:
+def with_note(text: str) -> str | None:
     """What the first note in a text says that it contains, a key of NOTED; None without a note."""
     found = re.search(rf"I take a note of ({'|'.join(NOTED)})\.", text)
     return found and found[1]
@@ -182,7 +184,7 @@ def _stretch(question: Question, rng: random.Random) -> str:
     return " ".join(words[start : start + length])
 
 
-def write_echo(rng: random.Random) -> tuple[str, list[Segment]]:
+def write_copy_row(rng: random.Random) -> tuple[str, list[Segment]]:
     """An exercise in copying words, including names of forms: the request, and the answer."""
     said = " ".join(rng.sample([*FORMS, QUERY], rng.randint(2, 4)))
     return f"Say {said}.", [Segment(_ending("I know enough.", said), True)]
@@ -227,17 +229,17 @@ def _write(
     if kind == "read":
         # Some with a note, so that a note does not imply that a guess follows.
         noted = form != QUERY and rng.random() < NOTED_SHARE
-        trace = write_read(question, world, search, rng, form if noted else None)
+        trace = write_reading_row(question, world, search, rng, form if noted else None)
     elif kind == "lost":
-        trace = write_lost(question, world, search, rng)
+        trace = write_unrelated_row(question, world, search, rng)
     elif kind == "drill":
-        question, (turn,) = write_drill(world, rng, value_alone)
+        question, (turn,) = write_drill(world, rng, value_text)
         text, trace = (
             question.text,
             [Segment(turn.text.removeprefix("<think>"), True)],
         )  # the prompt opened it
     elif kind == "echo":
-        text, trace = write_echo(rng)
+        text, trace = write_copy_row(rng)
     else:
-        trace = write_guess(question, world, rng, form if kind == "note" else None)
+        trace = write_guess_row(question, world, rng, form if kind == "note" else None)
     return protocol, protocol.messages(text), trace

@@ -16,7 +16,7 @@ from rag_r1.doctor.findings import MISSING, WARNING, Finding, ok, version_of
 from rag_r1.doctor.machine import check_driver, check_gpu, check_memory, check_ray
 from rag_r1.doctor.packages import check_registration, check_trl, check_versions
 from rag_r1.installation import setup_command
-from rag_r1.printable import printable_lines
+from rag_r1.printable import terminal_lines
 
 
 def check_retriever(url: str | None) -> Iterator[Finding]:
@@ -31,13 +31,13 @@ def check_retriever(url: str | None) -> Iterator[Finding]:
     try:
         from omegaconf import OmegaConf
 
-        from rag_r1.preflight import Report
+        from rag_r1.preflight import PreflightReport
         from rag_r1.preflight import check_retriever as search
     except ModuleNotFoundError as error:
         yield Finding("retriever", WARNING, f"not checked: {error.name} is not installed", setup_command())
         return
 
-    report = Report()
+    report = PreflightReport()
     search(OmegaConf.create({"rag_r1": {"retriever": {"url": url, "timeout_s": 10.0, "retries": 0}}}), report)
     for problem in report.problems:
         state = MISSING if problem in report.errors else WARNING
@@ -46,7 +46,7 @@ def check_retriever(url: str | None) -> Iterator[Finding]:
         yield ok("retriever", note)
 
 
-def examine(retriever: str | None) -> Iterator[Finding]:
+def find_all(retriever: str | None) -> Iterator[Finding]:
     """All findings, in the order in which to act on them."""
     yield from check_driver()
     yield from check_versions()
@@ -75,8 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     missing = 0
-    for finding in examine(options.retriever):
-        print(printable_lines(str(finding)), flush=True)
+    for finding in find_all(options.retriever):
+        print(terminal_lines(str(finding)), flush=True)
         missing += finding.state == MISSING
     print(f"\n{missing} missing: follow the arrows above" if missing else "\nall is well")
     return 1 if missing else 0

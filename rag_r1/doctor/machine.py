@@ -21,7 +21,7 @@ SHM_GIB = 1.0
 def check_driver() -> Iterator[Finding]:
     """On a machine with a GPU that is to be used: the driver is new enough. Does not need torch."""
     driver = gpu_machine.driver_version()
-    if driver is None or for_cpus():
+    if driver is None or ignores_gpu():
         return
     cuda = None
     if version_of("torch"):
@@ -46,12 +46,12 @@ def check_gpu() -> Iterator[Finding]:
         return
     import torch
 
-    if for_cpus():
+    if ignores_gpu():
         yield ok("gpu", "there is one; this environment is for CPUs, and training runs on the CPU")
     elif torch.cuda.is_available():
         yield ok("gpu", f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}")
         if version_of("flash-attn") is None:
-            yield from no_flash_attn()
+            yield from flash_attn_finding()
     elif torch.version.cuda is None:
         what = "nvidia-smi is here, but this torch is a build for CPUs: training would run on the CPU"
         yield Finding("gpu", WARNING, what, setup_command("gpu"))
@@ -64,7 +64,7 @@ def check_gpu() -> Iterator[Finding]:
         yield Finding("gpu", MISSING, what, remedy)
 
 
-def no_flash_attn() -> Iterator[Finding]:
+def flash_attn_finding() -> Iterator[Finding]:
     """flash-attn is missing; the remedy depends on whether it can be compiled here. The preflight refuses a
     training that asks for it."""
     nvcc, release = gpu_machine.nvcc_release()
@@ -78,7 +78,7 @@ def no_flash_attn() -> Iterator[Finding]:
     yield Finding("flash-attn", WARNING, "not installed", remedy)
 
 
-def for_cpus() -> bool:
+def ignores_gpu() -> bool:
     """Whether the environment says not to use this machine's GPU (scripts/train.sh sets it for the demo)."""
     return os.environ.get("RAG_R1_PLATFORM") == "cpu" or os.environ.get("VERL_PLATFORM") == "cpu"
 

@@ -2,7 +2,7 @@
 
 A command inherits them and adds where its model runs. Of several base classes, the flags of the last stand
 first in the help. A command that plays as `rag-r1 eval` does makes the arguments of that from its own
-(`handed_on`).
+(`shared_arguments`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rag_r1.command_line import Arguments, CheckedOverrides, argument
 from rag_r1.protocols import protocol_names
 
 
-class AskedAgent(Arguments):
+class AgentSelection(Arguments):
     """An agent: its search, its dialect, and the API of its model's server."""
 
     retriever_url: Address = argument("the retrieval server", "URL", default="http://127.0.0.1:8000")
@@ -39,6 +39,6 @@ class AskedAgent(Arguments):
     )
 
 
-def handed_on(given: AskedAgent) -> dict[str, Any]:
+def shared_arguments(given: AgentSelection) -> dict[str, Any]:
     """The common arguments of a command by name, for those of another one."""
-    return {name: getattr(given, name) for name in AskedAgent.model_fields}
+    return {name: getattr(given, name) for name in AgentSelection.model_fields}

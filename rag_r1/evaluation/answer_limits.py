@@ -30,7 +30,7 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
 @dataclass(frozen=True)
-class AnswerLimits:
+class ResponseLimits:
     """The limits of one answer: `tokens` and characters (None: only `bytes` limits them), bytes in all and
     in one line of a stream, and events of a stream."""
 
@@ -41,7 +41,7 @@ class AnswerLimits:
     events: int | None = None
 
     @classmethod
-    def of(cls, body: Mapping[str, Any], prompt_tokens: int) -> AnswerLimits:
+    def of(cls, body: Mapping[str, Any], prompt_tokens: int) -> ResponseLimits:
         """Of the answer to a request; a body that names no limit of tokens has only that of bytes."""
         named = [body[name] for name in _LIMITS if type(body.get(name)) is int]
         prompt_bytes = _PROMPT_BYTES * prompt_tokens

@@ -15,18 +15,18 @@ from pydantic import Field, model_validator
 
 from data_process.bad_rows import HELP
 from rag_r1.command_line import Arguments, Positive, argument
-from rag_r1.evaluation.agent_arguments import AskedAgent
-from rag_r1.options import Must
+from rag_r1.evaluation.agent_arguments import AgentSelection
+from rag_r1.options import Constraint
 from rag_r1.protocols import protocol_names
 from rag_r1.rewards import term_names
 from rag_r1.yaml_files import YamlError, load_yaml
 
-Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Must("a number above 0")]
-From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Must("a number of at least 0")]
-Share = Annotated[float, Field(ge=0, le=1), Must("a number from 0 to 1")]
+Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
+From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
+Share = Annotated[float, Field(ge=0, le=1), Constraint("a number from 0 to 1")]
 
 
-class _Questions(Arguments):
+class _QuestionArguments(Arguments):
     """What is asked, and where what comes back is kept."""
 
     questions: list[Path] = argument(
@@ -37,7 +37,7 @@ class _Questions(Arguments):
     out: Path = argument("folder of the run; run again, the command goes on where it was interrupted", "DIR")
 
 
-class AskingArguments(AskedAgent, _Questions):
+class RolloutArguments(AgentSelection, _QuestionArguments):
     """The arguments that all of these commands have. Each adds the address and the model of its endpoint.
     `finds_tokenizer`: without --tokenizer the command takes that of the model."""
 
@@ -54,7 +54,7 @@ class AskingArguments(AskedAgent, _Questions):
         "DIR",
         default=None,
     )
-    top_p: Annotated[float, Field(gt=0, le=1), Must("a number above 0 and at most 1")] = argument(
+    top_p: Annotated[float, Field(gt=0, le=1), Constraint("a number above 0 and at most 1")] = argument(
         "nucleus sampling", "P", default=1.0
     )
     seed: int = argument("everything that is drawn depends on it", default=0)
@@ -77,7 +77,7 @@ class AskingArguments(AskedAgent, _Questions):
     rpm: Above0 | None = argument("most requests per minute", "N", default=None)
     tpm: Above0 | None = argument("most tokens per minute", "N", default=None)
     timeout_s: Above0 = argument("seconds for an answer", default=300.0)
-    retries: Annotated[int, Field(ge=0), Must("a whole number of at least 0")] = argument(
+    retries: Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")] = argument(
         "attempts after the first for what may pass: 429, 5xx, broken connections and answers", default=6
     )
     backoff_s: From0 = argument("seconds before the first of them, doubled each time", default=1.0)
@@ -91,7 +91,7 @@ class AskingArguments(AskedAgent, _Questions):
     skip_bad_rows: bool = argument(HELP, default=False)
 
     @model_validator(mode="after")
-    def _checked(self) -> AskingArguments:
+    def _checked(self) -> RolloutArguments:
         if self.max_cost is not None and not (self.price_in or self.price_out):
             raise ValueError("--max-cost needs --price-in and --price-out")
         try:
@@ -103,7 +103,7 @@ class AskingArguments(AskedAgent, _Questions):
         return self
 
     @model_validator(mode="after")
-    def _tokenizer_is_known(self) -> AskingArguments:
+    def _tokenizer_is_known(self) -> RolloutArguments:
         if self.engine == "completions" and self.tokenizer is None and not self.finds_tokenizer:
             raise ValueError(
                 "--engine completions needs --tokenizer, the tokenizer of the model that is asked"
@@ -111,7 +111,7 @@ class AskingArguments(AskedAgent, _Questions):
         return self
 
 
-def keys_of(given: AskingArguments) -> dict[str, Any]:
+def keys_of(given: RolloutArguments) -> dict[str, Any]:
     """The overrides, read as YAML. Raises ValueError."""
     found = {}
     for override in given.overrides:
@@ -128,7 +128,7 @@ def keys_of(given: AskingArguments) -> dict[str, Any]:
     return found
 
 
-def block_of(given: AskingArguments, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def block_of(given: RolloutArguments, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The block rag_r1 of this run."""
     block: dict[str, Any] = {
         "protocol": given.protocol,

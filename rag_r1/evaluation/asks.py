@@ -6,8 +6,9 @@ row of a data set that was made with another protocol, or with another prompt th
 with the run's. Every row has an id of its own; rows that cannot be used are handled by the project's one rule
 (data_process/bad_rows.py).
 
-Everything random about a question is drawn by `drawn`, a hash of the seed, the purpose and the question's id:
-it does not depend on the order of the rows, on what else is drawn, or on when a run was killed.
+Everything random about a question is drawn by `seeded_fraction`, a hash of the seed, the purpose and the
+question's id: it does not depend on the order of the rows, on what else is drawn, or on when a run was
+killed.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from typing import Any
 
 from data_process.bad_rows import BadRows
 from data_process.qa_parquet import make_rows
-from data_process.questions import Source, read_file
+from data_process.questions import QuestionFile, read_file
 from data_process.row_files import DataError
-from data_process.same_question import Repeat, fold
-from rag_r1.agent import PastTurn
+from data_process.same_question import RepeatedRow, fold_repeats
+from rag_r1.agent import ReplayTurn
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.protocols import Protocol
 from rag_r1.rows import QuestionRow, read_rows, row_fault
 
 
 @dataclass(frozen=True)
-class Ask:
+class EpisodeRequest:
     """One episode to be played. `messages`: the prompt, None for the protocol's own; `sample` counts from 0;
     `seed` and `temperature` are for the engine. `setup`: the agent, None for the run's. `search_first`: the
     question is searched for, and its passages stand in the prompt (one_shot.py). `past`: turns with which the
@@ -47,7 +48,7 @@ class Ask:
     temperature: float = 1.0
     setup: AgentSetup | None = field(default=None, compare=False, repr=False)
     search_first: bool = False
-    past: tuple[PastTurn, ...] = field(default=(), compare=False, repr=False)
+    past: tuple[ReplayTurn, ...] = field(default=(), compare=False, repr=False)
     metadata: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -57,20 +58,20 @@ class Ask:
 
 
 @dataclass
-class Questions:
+class QuestionSet:
     """The rows that are asked, in the order of the files, and what was left out."""
 
     rows: list[QuestionRow] = field(default_factory=list)
     bad: BadRows = field(default_factory=BadRows)
-    repeats: list[Repeat] = field(default_factory=list)
+    repeats: list[RepeatedRow] = field(default_factory=list)
 
 
 def read_questions(
     paths: Sequence[str | Path], protocol: Protocol, *, skip_bad_rows: bool = False, limit: int | None = None
-) -> Questions:
+) -> QuestionSet:
     """The questions of all files, at most `limit`. Raises DataError, naming the file and the first bad rows,
     if a row cannot be used (unless `skip_bad_rows`) or if there is no question."""
-    found = Questions()
+    found = QuestionSet()
     first: dict[str, str] = {}
     for path in map(Path, paths):
         for place, row in _of_file(path, protocol, found):
@@ -88,7 +89,7 @@ def read_questions(
     return found
 
 
-def _of_file(path: Path, protocol: Protocol, found: Questions) -> Iterable[tuple[str, QuestionRow]]:
+def _of_file(path: Path, protocol: Protocol, found: QuestionSet) -> Iterable[tuple[str, QuestionRow]]:
     if _is_data_set(path):
         for number, raw in enumerate(read_rows(path), 1):
             place = f"{path}, row {number}"
@@ -99,9 +100,9 @@ def _of_file(path: Path, protocol: Protocol, found: Questions) -> Iterable[tuple
             else:
                 yield place, row
         return
-    source: Source = read_file(path)
+    source: QuestionFile = read_file(path)
     found.bad += source.bad
-    questions, repeats = fold(source.questions)
+    questions, repeats = fold_repeats(source.questions)
     found.repeats += [repeat for repeat in repeats if repeat.removed]
     name = path.name.partition(".")[0]
     for question, row in zip(questions, make_rows(questions, protocol, name, "train"), strict=True):
@@ -122,7 +123,7 @@ def _is_data_set(path: Path) -> bool:
     return {"extra_info", "reward_model"} <= names
 
 
-def ask_of(
+def make_request(
     row: QuestionRow,
     protocol: Protocol,
     *,
@@ -131,30 +132,30 @@ def ask_of(
     temperature: float = 1.0,
     own_prompt: bool = False,
     **more: Any,
-) -> Ask:
+) -> EpisodeRequest:
     """The ask that plays a row for the `sample`th time; `seed` is the run's. With `own_prompt` the protocol's
     prompt is used even if the row has one. `more`: further fields of Ask."""
     usable = row.prompt and row.protocol == protocol.name and not own_prompt
-    return Ask(
+    return EpisodeRequest(
         question_id=row.id,
         question=row.question,
         golds=row.golds,
         messages=row.prompt if usable else None,
         data_source=row.data_source,
         sample=sample,
-        seed=int(drawn(seed, "sampling", f"{row.id}#{sample}") * (1 << 31)),
+        seed=int(seeded_fraction(seed, "sampling", f"{row.id}#{sample}") * (1 << 31)),
         temperature=temperature,
         **more,
     )
 
 
-def drawn(seed: int, purpose: str, key: str) -> float:
+def seeded_fraction(seed: int, purpose: str, key: str) -> float:
     """A number in [0, 1) that depends on these three and on nothing else."""
     text = json.dumps([seed, purpose, key])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / (1 << 48)
 
 
-def hash_of(rows: Iterable[QuestionRow]) -> str:
+def questions_hash(rows: Iterable[QuestionRow]) -> str:
     """A hash of what is asked, whatever the order: ids, questions, golds and prompts."""
     asked = sorted(json.dumps([row.id, row.question, row.golds, row.prompt]) for row in rows)
     return hashlib.sha256("\n".join(asked).encode()).hexdigest()

@@ -30,7 +30,7 @@ _CELLS = 4_000_000
 
 
 @dataclass(frozen=True)
-class Sums:
+class RatioSums:
     """The questions of one source: for each question (line) and figure (column) what enters the two sums.
 
     numerators, denominators: (questions, figures). A question without the figure has 0 in both.
@@ -40,7 +40,7 @@ class Sums:
     denominators: np.ndarray
 
     @classmethod
-    def of_means(cls, values: np.ndarray) -> Sums:
+    def of_means(cls, values: np.ndarray) -> RatioSums:
         """For plain means of `values`, (questions, figures)."""
         return cls(values, np.ones_like(values))
 
@@ -70,7 +70,7 @@ class Bootstrap:
     level: float = 0.95
     seed: int = 0
 
-    def estimates(self, sources: Mapping[str, Sums], shares: Sequence[bool]) -> Estimates:
+    def estimates(self, sources: Mapping[str, RatioSums], shares: Sequence[bool]) -> Estimates:
         """The figures of each source, their means over the sources, and the figures of all questions.
 
         `shares`: for each figure, whether its values lie in [0, 1]. A source without a value of a figure is
@@ -93,7 +93,7 @@ class Bootstrap:
         whole = self._with_bounds(
             _divided(sum(n for n, _ in totals), sum(d for _, d in totals)),
             _divided(sum(n for n, _ in drawn.values()), sum(d for _, d in drawn.values())),
-            Sums(
+            RatioSums(
                 np.concatenate([sums.numerators for sums in sources.values()]),
                 np.concatenate([sums.denominators for sums in sources.values()]),
             ),
@@ -101,7 +101,7 @@ class Bootstrap:
         )
         return each, mean, whole
 
-    def _drawn(self, name: str, sums: Sums) -> tuple[np.ndarray, np.ndarray]:
+    def _drawn(self, name: str, sums: RatioSums) -> tuple[np.ndarray, np.ndarray]:
         """Both sums of each replicate, (resamples, figures) each."""
         questions, figures = sums.numerators.shape
         both = np.concatenate([sums.numerators, sums.denominators], axis=1)
@@ -127,7 +127,7 @@ class Bootstrap:
         return Estimate(value, np.fmin(low, value), np.fmax(high, value), replicates)
 
     def _with_bounds(
-        self, value: np.ndarray, replicates: np.ndarray, sums: Sums, shares: Sequence[bool]
+        self, value: np.ndarray, replicates: np.ndarray, sums: RatioSums, shares: Sequence[bool]
     ) -> Estimate:
         """The estimate; with Clopper and Pearson's bound where all values of a share are 0, or are 1; without
         an interval where there is only one question."""
@@ -145,7 +145,7 @@ class Bootstrap:
         return made
 
 
-def _totals(sums: Sums) -> tuple[np.ndarray, np.ndarray]:
+def _totals(sums: RatioSums) -> tuple[np.ndarray, np.ndarray]:
     return sums.numerators.sum(axis=0), sums.denominators.sum(axis=0)
 
 

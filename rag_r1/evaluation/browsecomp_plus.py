@@ -26,15 +26,15 @@ from typing import Any
 import httpx
 
 from rag_r1.agent import Trajectory
-from rag_r1.bounded_client import bounded_client
+from rag_r1.bounded_client import bounded_http_client
 from rag_r1.command_line import Arguments, argument, read_arguments
 from rag_r1.printable import print_error
 from rag_r1.records import RecordError, read_records, trajectory_of
 from rag_r1.tools.retrieval import RetrieverConfig, token_header
-from rag_r1.whole_files import whole_file
+from rag_r1.whole_files import atomic_file
 
 
-class RetrieverError(RuntimeError):
+class SearcherError(RuntimeError):
     """The retrieval server did not answer as it should; the message gives its address and the reason."""
 
 
@@ -52,15 +52,15 @@ class RetrievalServerSearcher:
         parser.add_argument("--retriever-timeout", type=float, default=60.0, help="seconds for a request")
 
     def __init__(self, args: argparse.Namespace):
-        """Raises RetrieverError if no retrieval server is ready at the address."""
+        """Raises SearcherError if no retrieval server is ready at the address."""
         config = RetrieverConfig(url=args.retriever_url, timeout_s=args.retriever_timeout)
         self._index = {"index": args.retriever_index} if args.retriever_index else {}
-        self._client = bounded_client(config.timeout_s, token_header(), config.base)
+        self._client = bounded_http_client(config.timeout_s, token_header(), config.base)
         status = self._asked("GET", "/ready")
         self._backend = str(status.get("indexes", {}).get(args.retriever_index, status).get("backend", ""))
 
     def search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
-        """At most `k` documents, best first: `{"docid", "score", "text"}`. Raises RetrieverError."""
+        """At most `k` documents, best first: `{"docid", "score", "text"}`. Raises SearcherError."""
         body = {"queries": [query], "topk": k, "return_scores": True, **self._index}
         hits = self._asked("POST", "/retrieve", body)["result"][0]
         return [
@@ -69,7 +69,7 @@ class RetrievalServerSearcher:
         ]
 
     def get_document(self, docid: str) -> dict[str, Any] | None:
-        """The whole document, `{"docid", "text"}`; None if there is none. Raises RetrieverError."""
+        """The whole document, `{"docid", "text"}`; None if there is none. Raises SearcherError."""
         [document] = self._asked("POST", "/documents", {"ids": [docid], **self._index})["result"]
         return document and {"docid": document["id"], "text": document["contents"]}
 
@@ -93,13 +93,13 @@ class RetrievalServerSearcher:
         try:
             answer = self._client.request(method, path, json=body)
             if answer.status_code != 200:
-                raise RetrieverError(f"{where} answered {answer.status_code}: {answer.text[:300]}")
+                raise SearcherError(f"{where} answered {answer.status_code}: {answer.text[:300]}")
             return answer.json()
         except (httpx.HTTPError, ValueError, RecursionError) as error:
-            raise RetrieverError(f"no retrieval server answers at {where}: {error}") from error
+            raise SearcherError(f"no retrieval server answers at {where}: {error}") from error
 
 
-def run_of(record: Trajectory, query_id: str, model: str = "") -> dict[str, Any]:
+def to_benchmark_run(record: Trajectory, query_id: str, model: str = "") -> dict[str, Any]:
     """One trajectory in the benchmark's format.
 
     `status` is `completed` if the agent gave an answer; the benchmark counts all others as wrong.
@@ -156,9 +156,9 @@ def write_runs(records: Iterable[dict[str, Any]], out: Path, model: str = "") ->
             what = "a second record of its question" if key else "no question's id"
             raise RecordError(f"the record {record.get('id')!r}: {what}")
         seen.add(key)
-        run = run_of(trajectory_of(record), key, model)
+        run = to_benchmark_run(trajectory_of(record), key, model)
         text = json.dumps(run, ensure_ascii=False, indent=2).encode("utf-8", "replace")
-        with whole_file(out / f"run_{len(seen):05d}.json") as part:
+        with atomic_file(out / f"run_{len(seen):05d}.json") as part:
             part.write_bytes(text)
     return len(seen)
 

@@ -1,9 +1,9 @@
 """The provenance of a run: everything that its result depends on, in `card.json`.
 
 A result without the corpus, the retriever, the prompt and the budgets behind it cannot be compared with
-another: a repaired corpus changes EM by more than one algorithm differs from the next (arXiv 2605.27881).
-So a run writes a card when it starts (`card_of`), a report shows it, and `rag-r1 eval compare` refuses runs
-whose cards differ in anything that was not named as intended.
+another: a repaired corpus changes EM by more than one algorithm differs from the next (arXiv 2605.27881). So
+a run writes a card when it starts (`make_provenance`), a report shows it, and `rag-r1 eval compare` refuses
+runs whose cards differ in anything that was not named as intended.
 
 What can be asked for is asked for (card_facts.py): the retrieval server describes itself, files are hashed,
 packages have versions. What cannot be found out is null. Nothing secret is kept: addresses lose their
@@ -24,22 +24,22 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rag_r1.agent import FailurePolicy
 from rag_r1.evaluation import card_facts
-from rag_r1.evaluation.card_facts import CardError, without_secrets
+from rag_r1.evaluation.card_facts import ProvenanceError, without_secrets
 from rag_r1.protocols import Protocol
 from rag_r1.rewards.normalise import NormaliserName
 from rag_r1.tools.retrieval import RetrieverConfig
-from rag_r1.whole_files import whole_file
+from rag_r1.whole_files import atomic_file
 
 FILE = "card.json"
 #: Differs between any two runs.
 _NOT_COMPARED = ("started",)
 
 
-class _Part(BaseModel):
+class _ProvenancePart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class ModelPart(_Part):
+class ModelPart(_ProvenancePart):
     """The policy: its name on the Hub or the name of its folder; `sha256` over the folder's files;
     `revision`: the Hub's."""
 
@@ -48,7 +48,7 @@ class ModelPart(_Part):
     revision: str | None = None
 
 
-class EnginePart(_Part):
+class EnginePart(_ProvenancePart):
     """How the policy was asked: `tokens`, token ids in and out, or `text`, an endpoint that tokenizes itself;
     what else is known of the engine, such as its name."""
 
@@ -56,7 +56,7 @@ class EnginePart(_Part):
     options: dict[str, Any] = Field(default_factory=dict)
 
 
-class ProtocolPart(_Part):
+class ProtocolPart(_ProvenancePart):
     """`prompt_sha256`: of the system prompt, the user prompt and the opening; `sha256`: of the whole
     definition, with tags and templates."""
 
@@ -65,7 +65,7 @@ class ProtocolPart(_Part):
     prompt_sha256: str
 
 
-class RetrieverPart(_Part):
+class RetrieverPart(_ProvenancePart):
     """The retrieval server: its address, the request, and its own description (`/ready`: back end, passages,
     corpus, encoder, guarantee). `healthy`: whether `/health` answered; null: it has no such route."""
 
@@ -76,21 +76,21 @@ class RetrieverPart(_Part):
     ready: dict[str, Any] | None = None
 
 
-class DataPart(_Part):
+class DataPart(_ProvenancePart):
     """A file of questions. `rows`: null if the format has no rows that can be counted."""
 
     sha256: str
     rows: int | None = None
 
 
-class CommitPart(_Part):
+class CommitPart(_ProvenancePart):
     """The commit of this project's code, and whether files in it were changed since."""
 
     sha: str
     changed: bool
 
 
-class Card(_Part):
+class Provenance(_ProvenancePart):
     """See the top of the module. `started`: UTC; `condition`: how the questions were asked (conditions.py);
     `judge`: the model that judged answers, if there was one; `data`: by file name; `index`: the fields of the
     index's manifest but for its list of files."""
@@ -135,13 +135,14 @@ class Card(_Part):
         """Write `card.json`, all or nothing; returns its path."""
         path = folder / FILE
         folder.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as part:
+        with atomic_file(path) as part:
             part.write_text(json.dumps(self.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
         return path
 
     @classmethod
-    def read(cls, folder: Path) -> Card | None:
-        """The card in a run's folder; None if it has none. Raises CardError for a file that is no card."""
+    def read(cls, folder: Path) -> Provenance | None:
+        """The card in a run's folder; None if it has none. Raises ProvenanceError for a file that is no
+        card."""
         path = folder / FILE
         if not path.is_file():
             return None
@@ -150,12 +151,12 @@ class Card(_Part):
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"])) or "the file"
-            raise CardError(
+            raise ProvenanceError(
                 f"{path}: {where}: {first['msg']}; correct it, or make the card again with the run"
             ) from error
 
 
-def differences(cards: Sequence[Card]) -> dict[str, list[Any]]:
+def find_differences(cards: Sequence[Provenance]) -> dict[str, list[Any]]:
     """The keys in which cards differ, with the value of each card; null and a missing key are the same."""
     flats = [card.flat() for card in cards]
     keys = sorted({key for flat in flats for key in flat} - set(_NOT_COMPARED))
@@ -163,7 +164,7 @@ def differences(cards: Sequence[Card]) -> dict[str, list[Any]]:
     return {key: values for key, values in found.items() if any(value != values[0] for value in values)}
 
 
-def card_of(
+def make_provenance(
     *,
     model: str | Path,
     protocol: Protocol,
@@ -181,28 +182,28 @@ def card_of(
     data: Sequence[Path] = (),
     revision: str | None = None,
     started: datetime | None = None,
-) -> Card:
+) -> Provenance:
     """The card of a run that starts now (or at `started`), from its settings and what can be found out.
 
     `model`: a folder, all of whose files are hashed, or a name on the Hub. `budget`: a Budget, or a mapping.
     `engine`: what else is known of the engine. `retriever`: None without search; the server is asked for
     `/ready` and `/health`, with the token in RETRIEVAL_TOKEN. `index`: the folder of the server's index, if
-    this machine has it. `data`: files of questions. Raises CardError, e.g. if the index is of another corpus
-    than the server's.
+    this machine has it. `data`: files of questions. Raises ProvenanceError, e.g. if the index is of another
+    corpus than the server's.
     """
     server = None
     if retriever is not None:
         server = RetrieverPart(
-            url=card_facts.address(retriever.base),
+            url=card_facts.public_address(retriever.base),
             wire=retriever.wire,
             topk=retriever.topk,
-            **card_facts.asked(retriever.base),
+            **card_facts.describe_server(retriever.base),
         )
-    manifest = card_facts.manifest(index) if index else None
-    return Card(
+    manifest = card_facts.manifest_facts(index) if index else None
+    return Provenance(
         started=(started or datetime.now(timezone.utc)).astimezone(timezone.utc).isoformat("T", "seconds"),
         condition=condition,
-        model=ModelPart(**card_facts.model(model), revision=revision),
+        model=ModelPart(**card_facts.model_facts(model), revision=revision),
         engine=EnginePart(mode=engine_mode, options=without_secrets(engine or {})),
         protocol=protocol_part(protocol),
         budget=_plain(budget),
@@ -214,10 +215,10 @@ def card_of(
         corpus_sha256=_corpus(server, manifest, index),
         retriever=server,
         index=manifest,
-        data=card_facts.data(data),
-        versions=card_facts.versions(),
-        commit=card_facts.commit(),
-        machine=card_facts.machine(),
+        data=card_facts.file_facts(data),
+        versions=card_facts.package_versions(),
+        commit=card_facts.commit_facts(),
+        machine=card_facts.machine_facts(),
     )
 
 
@@ -234,7 +235,7 @@ def _corpus(
     served = (server.ready or {}).get("corpus_sha256") if server else None
     indexed = (manifest or {}).get("corpus", {}).get("sha256")
     if served and indexed and served != indexed:
-        raise CardError(
+        raise ProvenanceError(
             f"{server.url if server else ''} serves the corpus {served}, but the index {index} is of "
             f"{indexed}: give the folder of the index that is served, or none"
         )

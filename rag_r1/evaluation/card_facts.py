@@ -2,7 +2,7 @@
 
 Answers and files are data: a description is limited in size, only its plain fields are kept, and whatever
 looks like a credential is removed. None of these functions fails because something cannot be found out;
-they raise CardError for what was named and is not there.
+they raise ProvenanceError for what was named and is not there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import httpx
 from tqdm import tqdm
 
 import rag_r1
-from rag_r1.bounded_client import bounded_client
+from rag_r1.bounded_client import bounded_http_client
 from rag_r1.tools.retrieval import token_header
 
 #: A longer description of a server is not read.
@@ -55,11 +55,11 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/\s@]*@")
 _REMOVED = "(removed)"
 
 
-class CardError(ValueError):
+class ProvenanceError(ValueError):
     """A card that cannot be made or read; the message names the file or the address and the remedy."""
 
 
-def address(url: str) -> str:
+def public_address(url: str) -> str:
     """An address without user, password, parameters and fragment; all of it is removed if it is none."""
     try:
         parts = urlsplit(url)
@@ -80,20 +80,20 @@ def without_secrets(value: Any) -> Any:
         return [without_secrets(item) for item in value]
     if not isinstance(value, str):
         return value
-    return address(value) if value.startswith(("http://", "https://")) else _CREDENTIALS.sub("", value)
+    return public_address(value) if value.startswith(("http://", "https://")) else _CREDENTIALS.sub("", value)
 
 
-def asked(base: str) -> dict[str, Any]:
+def describe_server(base: str) -> dict[str, Any]:
     """`healthy` and `ready` of the retrieval server at `base`; None for a route that it does not have.
 
-    Raises CardError if nothing answers there."""
+    Raises ProvenanceError if nothing answers there."""
     try:
-        with bounded_client(TIMEOUT_S, token_header()) as client:
+        with bounded_http_client(TIMEOUT_S, token_header()) as client:
             health, _ = get_json(client, f"{base}/health")
             status, ready = get_json(client, f"{base}/ready")
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
-        raise CardError(
-            f"no retrieval server answers at {address(base)} ({type(error).__name__}): start it, or correct "
+        raise ProvenanceError(
+            f"no retrieval server answers at {public_address(base)} ({type(error).__name__}): start it, or correct "
             "the address"
         ) from error
     known = ready if status == 200 and isinstance(ready, dict) else None
@@ -106,7 +106,7 @@ def asked(base: str) -> dict[str, Any]:
     }
 
 
-def identity(ready: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def index_identity(ready: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """What of a server's description says which index it serves: the same after another start or a reload of
     the same folder, and another one for another corpus or an encoder that was trained again."""
     return None if ready is None else {key: value for key, value in ready.items() if key not in PASSING}
@@ -126,21 +126,23 @@ def get_json(client: httpx.Client, url: str) -> tuple[int, Any]:
         return answer.status_code, None
 
 
-def manifest(index: Path) -> dict[str, Any]:
+def manifest_facts(index: Path) -> dict[str, Any]:
     """The fields of an index folder's `manifest.json` but for its list of files, and the file's hash."""
     path = index / "manifest.json"
     try:
         data = path.read_bytes()
         fields = json.loads(data)
     except (OSError, ValueError, RecursionError) as error:
-        raise CardError(f"{path} cannot be read ({error}): give the folder of a finished index") from error
+        raise ProvenanceError(
+            f"{path} cannot be read ({error}): give the folder of a finished index"
+        ) from error
     if not isinstance(fields, dict) or not isinstance(fields.get("corpus"), dict):
-        raise CardError(f"{path} is no manifest of an index: give the folder of a finished index")
+        raise ProvenanceError(f"{path} is no manifest of an index: give the folder of a finished index")
     fields.pop("files", None)
     return {**without_secrets(fields), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def model(name: str | Path) -> dict[str, Any]:
+def model_facts(name: str | Path) -> dict[str, Any]:
     """Name and hash of a model. A folder has its own name and the hash of all its files that are not hidden,
     by relative path; anything else is a name on the Hub."""
     folder = Path(name)
@@ -170,14 +172,14 @@ def _sha256(path: Path, bar: Any = None) -> str:
     return digest.hexdigest()
 
 
-def data(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
+def file_facts(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
     """Hash and number of rows of each file, by its name."""
     found = {}
     for name, path in zip(short_names(paths), paths, strict=True):
         try:
             found[name] = {"sha256": _sha256(path), "rows": _rows(path)}
         except OSError as error:
-            raise CardError(f"cannot read {path} ({error}): correct the path") from error
+            raise ProvenanceError(f"cannot read {path} ({error}): correct the path") from error
     return found
 
 
@@ -205,10 +207,10 @@ def _rows(path: Path) -> int | None:
     try:
         return pq.read_metadata(path).num_rows
     except pa.ArrowException as error:
-        raise CardError(f"{path} is no parquet file ({error}): make it again") from error
+        raise ProvenanceError(f"{path} is no parquet file ({error}): make it again") from error
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Python's version, and those of the packages that are installed."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
@@ -219,7 +221,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def commit() -> dict[str, Any] | None:
+def commit_facts() -> dict[str, Any] | None:
     """The commit of the working tree that this package is part of; None outside of one, or without git."""
     package = Path(rag_r1.__file__).parent
     sha = _git(package, "rev-parse", "HEAD")
@@ -234,7 +236,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return _output(["git", "-C", str(folder), *arguments], {"GIT_OPTIONAL_LOCKS": "0"})
 
 
-def machine() -> dict[str, Any]:
+def machine_facts() -> dict[str, Any]:
     """Platform, processor, cores, memory in GiB, and GPUs. No name and no address of the machine."""
     gpus = None
     if shutil.which("nvidia-smi"):

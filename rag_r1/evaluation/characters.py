@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from rag_r1.agent import Budget, UnknownToken
+from rag_r1.agent import Budget, UnknownTokenError
 from rag_r1.agent_setup import Messages
 
 #: Characters that stand for a token.
@@ -31,7 +31,7 @@ _LIMITS = (
 )
 
 
-class Characters:
+class CharacterCodec:
     """Text to code points and back."""
 
     def encode(self, text: str) -> list[int]:
@@ -39,24 +39,24 @@ class Characters:
         return list(map(ord, text))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text. Raises UnknownToken for numbers that are no code points."""
+        """The text. Raises UnknownTokenError for numbers that are no code points."""
         try:
             return "".join(map(chr, ids))
         except (ValueError, OverflowError) as error:
-            raise UnknownToken(f"not a character: {error}") from error
+            raise UnknownTokenError(f"not a character: {error}") from error
 
     def chat(self, messages: Messages) -> list[int]:
         """Chat messages as a text. No model reads it: it is the room that a prompt takes."""
         return self.encode("".join(f"{message['role']}: {message['content']}\n" for message in messages))
 
 
-def in_characters(budget: Budget) -> Budget:
+def character_budget(budget: Budget) -> Budget:
     """A budget in tokens as one in characters."""
     limits: dict[str, Any] = {name: getattr(budget, name) for name in _LIMITS}
     return replace(budget, **{name: most * PER_TOKEN for name, most in limits.items() if most is not None})
 
 
-def tokens_of(text: Any) -> int:
+def estimate_tokens(text: Any) -> int:
     """About how many tokens a text has, or any JSON value."""
     text = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
     return -(-len(text) // PER_TOKEN)

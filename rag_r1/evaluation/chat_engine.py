@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rag_r1.agent import Codec, Generation
-from rag_r1.evaluation.characters import PER_TOKEN, Characters
+from rag_r1.evaluation.characters import PER_TOKEN, CharacterCodec
 from rag_r1.evaluation.endpoint import EngineFailure
-from rag_r1.evaluation.exchange import Exchanges, Reply, ending, first_choice, merged
+from rag_r1.evaluation.exchange import EpisodeClient, Reply, finish_fields, first_choice, merge_body
 from rag_r1.protocols import Protocol
 from rag_r1.protocols.actions import well_formed
 
@@ -30,7 +30,7 @@ PATH = "/chat/completions"
 #: What the user says where the environment has added nothing.
 GO_ON = "Continue."
 #: OpenAI's API takes no more stop strings.
-MOST_STOPS = 4
+MAX_STOPS = 4
 
 
 class ChatEngine:
@@ -40,7 +40,7 @@ class ChatEngine:
 
     def __init__(
         self,
-        exchanges: Exchanges,
+        exchanges: EpisodeClient,
         codec: Codec,
         protocol: Protocol,
         messages: Sequence[Mapping[str, Any]],
@@ -60,18 +60,18 @@ class ChatEngine:
         """The policy's next turn. Raises EngineFailure."""
         said = self._conversation(context)
         conversation = [*self._prompt, *said]
-        most = -(-max_tokens // PER_TOKEN) if isinstance(self.codec, Characters) else max_tokens
+        most = -(-max_tokens // PER_TOKEN) if isinstance(self.codec, CharacterCodec) else max_tokens
         body = {
             **self.sampling,
             "messages": conversation,
             "max_tokens": most,
-            "stop": list(stop)[:MOST_STOPS] or None,
+            "stop": list(stop)[:MAX_STOPS] or None,
             "seed": turn_seed(self.seed, len(conversation)),
         }
-        reply = await self.exchanges.ask(PATH, merged(body, self.more), read_chat, most)
+        reply = await self.exchanges.ask(PATH, merge_body(body, self.more), read_chat, most)
         if reply.finish == "content_filter":
             raise EngineFailure("the endpoint's filter has withheld the answer")
-        text = closed(reply, self.protocol, stop)
+        text = close_at_stop(reply, self.protocol, stop)
         if self._known is None:
             text = _without_opening(text, self.protocol.opening)
         ids = self.codec.encode(text)[:max_tokens]
@@ -121,10 +121,10 @@ def read_chat(data: Any) -> Reply:
         raise ValueError("its message has no content")
     if not content.strip():
         raise ValueError("its message is empty")
-    return Reply(well_formed(content), **ending(choice))
+    return Reply(well_formed(content), **finish_fields(choice))
 
 
-def closed(reply: Reply, protocol: Protocol, stop: Sequence[str]) -> str:
+def close_at_stop(reply: Reply, protocol: Protocol, stop: Sequence[str]) -> str:
     """The reply's text up to and with the first stop string, which is put back if the endpoint has left it
     out. Nothing is added to a text that ended because it was too long."""
     text = reply.text

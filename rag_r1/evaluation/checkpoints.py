@@ -22,7 +22,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rag_r1.child_processes import ends_with_parent, environment_without_keys
+from rag_r1.child_processes import bind_to_parent, environment_without_secrets
 from rag_r1.evaluation.json_lines import RunError
 
 #: Names the last complete checkpoint in veRL's folder of checkpoints.
@@ -112,8 +112,8 @@ def _merged(state: Path, shards: list[Path], target: Path) -> Path:
     part.parent.mkdir(parents=True, exist_ok=True)
     print(f"merging the shards of {state} into {target}", file=sys.stderr)
     merger = ["-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", str(state)]
-    command = ends_with_parent([sys.executable, *merger, "--target_dir", str(part)])
-    environment = {**environment_without_keys(()), _ONLY_TENSORS: "1"}
+    command = bind_to_parent([sys.executable, *merger, "--target_dir", str(part)])
+    environment = {**environment_without_secrets(()), _ONLY_TENSORS: "1"}
     environment.pop(_ANYTHING, None)
     done = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -21,9 +21,9 @@ from pydantic_settings import CliPositionalArg
 from data_process.bad_rows import HELP, BadRows
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.evaluation.bootstrap import Bootstrap
-from rag_r1.evaluation.card import FILE, Card, differences
+from rag_r1.evaluation.card import FILE, Provenance, find_differences
 from rag_r1.evaluation.card_facts import short_names
-from rag_r1.evaluation.comparison import compared, shared_questions
+from rag_r1.evaluation.comparison import compare_tables, shared_questions
 from rag_r1.evaluation.report import WRONG_RUN, write_text
 from rag_r1.evaluation.run_table import read_run
 from rag_r1.printable import print_error
@@ -55,7 +55,7 @@ def compare(
 
     `differs`: keys of the cards that may differ. Raises CompareError, or one of the report's WRONG_RUN.
     """
-    cards = [Card.read(run) for run in runs]
+    cards = [Provenance.read(run) for run in runs]
     differing = intended_differences(runs, cards, differs)
     tables = [
         read_run(run, mask=card.mask if card else None, skip_bad_rows=skip_bad_rows)
@@ -74,7 +74,7 @@ def compare(
         )
     known = [card for card in cards if card is not None]
     return {
-        **compared(run_names(runs), tables, questions, normaliser, bootstrap),
+        **compare_tables(run_names(runs), tables, questions, normaliser, bootstrap),
         "differing": differing,
         "unknown": [key for key, value in known[0].flat().items() if value is None and key not in differing]
         if known
@@ -83,7 +83,7 @@ def compare(
 
 
 def intended_differences(
-    runs: Sequence[Path], cards: Sequence[Card | None], differs: Sequence[str]
+    runs: Sequence[Path], cards: Sequence[Provenance | None], differs: Sequence[str]
 ) -> dict[str, list[Any]]:
     """The keys in which the cards differ, with all values. Raises CompareError if not all are intended, or if
     a key of `differs` is none."""
@@ -98,7 +98,7 @@ def intended_differences(
         )
     if len(known) < 2:
         return {}
-    found = differences(known)
+    found = find_differences(known)
     unintended = {key: values for key, values in found.items() if not any(_is_part(key, n) for n in named)}
     if unintended:
         told = "\n".join(
@@ -119,7 +119,7 @@ def run_names(runs: Sequence[Path]) -> list[str]:
     return [f"{name} ({number})" for number, name in enumerate(names, 1)]
 
 
-def _for_all(found: Mapping[str, list[Any]], cards: Sequence[Card | None]) -> dict[str, list[Any]]:
+def _for_all(found: Mapping[str, list[Any]], cards: Sequence[Provenance | None]) -> dict[str, list[Any]]:
     """The values of all runs; None for a run without a card."""
     made = {}
     for key, values in found.items():
@@ -128,8 +128,8 @@ def _for_all(found: Mapping[str, list[Any]], cards: Sequence[Card | None]) -> di
     return made
 
 
-def _check_keys(cards: Sequence[Card], named: Sequence[str]) -> None:
-    keys = {key for card in cards for key in card.flat()} | set(Card.model_fields)
+def _check_keys(cards: Sequence[Provenance], named: Sequence[str]) -> None:
+    keys = {key for card in cards for key in card.flat()} | set(Provenance.model_fields)
     sections = {".".join(key.split(".")[:n]) for key in keys for n in range(1, key.count(".") + 2)}
     for name in named:
         if name != NO_CARD and name not in sections:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.markdown import cell, number, p_value, table, whole, with_interval
-from rag_r1.evaluation.sources import LAYOUT, PUBLISHED, PublishedRow, label_of, labels
+from rag_r1.evaluation.markdown import cell, integer, number, p_value, table, with_interval
+from rag_r1.evaluation.sources import LAYOUT, PUBLISHED, PublishedResult, label_of, labels
 
 Comparison = Mapping[str, Any]
 
@@ -30,15 +30,15 @@ def markdown(comparison: Comparison, pictures: Sequence[Path] = ()) -> str:
 def _opening(comparison: Comparison) -> list[str]:
     asked, interval = comparison["questions"], comparison["interval"]
     lines = [
-        f"{whole(asked['compared'])} questions that all runs have and none has lost to a failure; all "
+        f"{integer(asked['compared'])} questions that all runs have and none has lost to a failure; all "
         f"figures are about these. Answers are compared with the normaliser `{comparison['normaliser']}`. "
         f"Differences are from the first run, with {interval['level']:.0%} intervals ({interval['kind']}, "
-        f"{whole(interval['resamples'])} replicates). `p` is McNemar's exact test where a question is right "
+        f"{integer(interval['resamples'])} replicates). `p` is McNemar's exact test where a question is right "
         "or wrong, else a permutation test; `p, Holm` is corrected over the data sources and runs of a "
         "figure; `p, bootstrap` is the paired bootstrap's."
     ]
     if other := asked["another_question_under_the_same_id"]:
-        lines += ["", f"**{whole(other)} ids stand for different questions or golds and were left out.**"]
+        lines += ["", f"**{integer(other)} ids stand for different questions or golds and were left out.**"]
     differ = comparison["differing"]
     if differ:
         rows = [[cell(key), *(cell(_shown(value)) for value in values)] for key, values in differ.items()]
@@ -52,7 +52,7 @@ def _opening(comparison: Comparison) -> list[str]:
 def _runs(comparison: Comparison) -> list[str]:
     asked = comparison["questions"]
     rows = [
-        [cell(name), whole(only), whole(failed)]
+        [cell(name), integer(only), integer(failed)]
         for name, only, failed in zip(
             comparison["runs"], asked["not_in_all_runs"], asked["failed"], strict=True
         )
@@ -113,7 +113,7 @@ def _differences(comparison: Comparison, figure: Mapping[str, Any]) -> list[str]
             rows.append(
                 [
                     place,
-                    whole(told["questions"]),
+                    integer(told["questions"]),
                     with_interval(told, figure["decimals"], signed=True),
                     _count(told.get("only_first")),
                     _count(told.get("only_second")),
@@ -149,7 +149,7 @@ def _published(comparison: Comparison) -> list[str]:
     ]
 
 
-def _mean(row: PublishedRow, names: Sequence[str]) -> str:
+def _mean(row: PublishedResult, names: Sequence[str]) -> str:
     """The mean over these data sets, if the paper has all of them."""
     values = [row.values.get(name) for name in names]
     known = [value for value in values if value is not None]
@@ -157,7 +157,7 @@ def _mean(row: PublishedRow, names: Sequence[str]) -> str:
 
 
 def _count(value: int | None) -> str:
-    return "–" if value is None else whole(value)
+    return "–" if value is None else integer(value)
 
 
 def _shown(value: Any) -> str:

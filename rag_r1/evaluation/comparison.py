@@ -25,16 +25,16 @@ from typing import Any
 
 import numpy as np
 
-from rag_r1.evaluation.bootstrap import Bootstrap, Estimate, Estimates, Sums
+from rag_r1.evaluation.bootstrap import Bootstrap, Estimate, Estimates, RatioSums
 from rag_r1.evaluation.measures import MEASURES, Measure, by_question, column, measures_of, score
 from rag_r1.evaluation.report import figure
 from rag_r1.evaluation.run_table import RunTable
 from rag_r1.evaluation.significance import bootstrap_p, holm, mcnemar, permutation
-from rag_r1.evaluation.sources import in_order
+from rag_r1.evaluation.sources import in_paper_order
 from rag_r1.rewards.normalise import NormaliserName
 
 #: Data source and question id.
-Asked = tuple[str, str]
+QuestionKeys = tuple[str, str]
 #: The test of the run `i + 1` against the first.
 _Test = Callable[[int], dict[str, Any]]
 
@@ -44,14 +44,14 @@ _BINARY = ("em", "cover_em")
 
 
 @dataclass(frozen=True)
-class Questions:
+class SharedQuestions:
     """The questions that all runs have and none has lost, by source in the papers' order; and, for each run,
     how many others it has. `mismatched`: the same id, but another question or other gold answers."""
 
-    shared: dict[str, list[Asked]]
+    shared: dict[str, list[QuestionKeys]]
     only: list[int]
     failed: list[int]
-    mismatched: list[Asked]
+    mismatched: list[QuestionKeys]
 
     @property
     def count(self) -> int:
@@ -59,15 +59,15 @@ class Questions:
         return sum(map(len, self.shared.values()))
 
 
-def shared_questions(tables: Sequence[RunTable]) -> Questions:
+def shared_questions(tables: Sequence[RunTable]) -> SharedQuestions:
     """Which questions can be compared."""
     texts = [dict(zip([key[:2] for key in t.keys], t.questions, strict=True)) for t in tables]
     scored = [{key[:2] for key, failed in zip(t.keys, t.failed, strict=True) if not failed} for t in tables]
     everywhere = set(texts[0]).intersection(*texts[1:])
     other = sorted(asked for asked in everywhere if len({text[asked] for text in texts}) > 1)
     kept = sorted(everywhere.intersection(*scored) - set(other))
-    names = in_order(source for source, _ in kept)
-    return Questions(
+    names = in_paper_order(source for source, _ in kept)
+    return SharedQuestions(
         shared={name: [asked for asked in kept if asked[0] == name] for name in names},
         only=[len(set(text) - everywhere) for text in texts],
         failed=[len((everywhere - set(other)) - answered) for answered in scored],
@@ -76,12 +76,12 @@ def shared_questions(tables: Sequence[RunTable]) -> Questions:
 
 
 @dataclass(frozen=True)
-class _Values:
+class _SourceValues:
     """The values of each source's questions, (questions, figures, runs); nan where a run has none."""
 
     of: dict[str, np.ndarray]
 
-    def sums(self, changes: bool) -> dict[str, Sums]:
+    def sums(self, changes: bool) -> dict[str, RatioSums]:
         """For the bootstrap: of the runs' values, or of their differences from the first run. A question
         without a value in one run counts in none."""
         found = {}
@@ -89,7 +89,9 @@ class _Values:
             moved = values[..., 1:] - values[..., :1] if changes else values
             known = np.broadcast_to(~np.isnan(values).any(axis=2, keepdims=True), moved.shape)
             flat = (len(values), -1)
-            found[source] = Sums(np.where(known, moved, 0.0).reshape(flat), known.astype(float).reshape(flat))
+            found[source] = RatioSums(
+                np.where(known, moved, 0.0).reshape(flat), known.astype(float).reshape(flat)
+            )
         return found
 
     def known(self, figure: int) -> dict[str, np.ndarray]:
@@ -99,10 +101,10 @@ class _Values:
         return {source: values for source, values in found.items() if len(values)}
 
 
-def compared(
+def compare_tables(
     names: Sequence[str],
     tables: Sequence[RunTable],
-    questions: Questions,
+    questions: SharedQuestions,
     normaliser: NormaliserName = "squad",
     bootstrap: Bootstrap | None = None,
 ) -> dict[str, Any]:
@@ -118,7 +120,7 @@ def compared(
     for number, measure in enumerate(measures):
         known = values.known(number)
         if known:
-            tests = _Tests(measure.name, known, once and measure.name in _BINARY, bootstrap)
+            tests = _FigureTests(measure.name, known, once and measure.name in _BINARY, bootstrap)
             places = (
                 range(number * runs, (number + 1) * runs),
                 range(number * (runs - 1), (number + 1) * (runs - 1)),
@@ -158,9 +160,11 @@ def _measures(tables: Sequence[RunTable], normaliser: NormaliserName) -> list[Me
     return [*scores, *terms, *(by_name[name] for name in _COSTS)]
 
 
-def _values(tables: Sequence[RunTable], questions: Questions, measures: Sequence[Measure]) -> _Values:
+def _values(
+    tables: Sequence[RunTable], questions: SharedQuestions, measures: Sequence[Measure]
+) -> _SourceValues:
     every = [by_question(table, measures) for table in tables]
-    return _Values(
+    return _SourceValues(
         {
             source: np.array([np.stack([values[one] for values in every], axis=1) for one in asked])
             for source, asked in questions.shared.items()
@@ -168,13 +172,13 @@ def _values(tables: Sequence[RunTable], questions: Questions, measures: Sequence
     )
 
 
-def _one_episode_each(table: RunTable, questions: Questions) -> bool:
+def _one_episode_each(table: RunTable, questions: SharedQuestions) -> bool:
     scored = Counter(key[:2] for key, failed in zip(table.keys, table.failed, strict=True) if not failed)
     return all(scored[asked] == 1 for of in questions.shared.values() for asked in of)
 
 
 @dataclass(frozen=True)
-class _Tests:
+class _FigureTests:
     """The tests of one figure of the run `i + 1` against the first. `values`: (questions, runs) by source;
     `binary`: McNemar's test can be used."""
 
@@ -215,7 +219,7 @@ def _figure(
     levels: Estimates,
     changes: Estimates,
     places: tuple[range, range],
-    tests: _Tests,
+    tests: _FigureTests,
 ) -> dict[str, Any]:
     """A figure of compare.json: for each source, the mean and all questions, the runs' values and their
     differences from the first run. `places`: where they are in the estimates."""

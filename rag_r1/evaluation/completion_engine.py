@@ -1,9 +1,9 @@
 """An engine for completions endpoints, `/v1/completions`, such as vLLM's: token ids in and out.
 
 This is what a policy is asked with: the context goes out as the ids of the ledger, unchanged. vLLM returns
-the sampled ids if it is asked for them (`return_token_ids`); other servers ignore that key. `probe` finds out
-which it is, once per run. Without ids, the returned text is encoded with the policy's tokenizer: the tokens
-can then differ from those sampled, and the run's settings say `text`.
+the sampled ids if it is asked for them (`return_token_ids`); other servers ignore that key.
+`returns_token_ids` finds out which it is, once per run. Without ids, the returned text is encoded with the
+policy's tokenizer: the tokens can then differ from those sampled, and the run's settings say `text`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from math import isfinite
 from typing import Any
 
 from rag_r1.agent import Codec, Generation
-from rag_r1.evaluation.chat_engine import closed, turn_seed
+from rag_r1.evaluation.chat_engine import close_at_stop, turn_seed
 from rag_r1.evaluation.endpoint import Endpoint
-from rag_r1.evaluation.exchange import Exchanges, Reply, ending, first_choice, merged
+from rag_r1.evaluation.exchange import EpisodeClient, Reply, finish_fields, first_choice, merge_body
 from rag_r1.protocols import Protocol
 from rag_r1.protocols.actions import well_formed
 
@@ -23,13 +23,13 @@ PATH = "/completions"
 
 
 class CompletionEngine:
-    """Plays one episode; see the top of the module. `ids`: whether the endpoint returns ids (see `probe`);
-    `sampling`: keys of each request; `more`: the user's own, of which null removes a key; `logprobs`: ask for
-    those of the sampled tokens, too (only with ids)."""
+    """Plays one episode; see the top of the module. `ids`: whether the endpoint returns ids (see
+    `returns_token_ids`); `sampling`: keys of each request; `more`: the user's own, of which null removes a
+    key; `logprobs`: ask for those of the sampled tokens, too (only with ids)."""
 
     def __init__(
         self,
-        exchanges: Exchanges,
+        exchanges: EpisodeClient,
         codec: Codec,
         protocol: Protocol,
         sampling: Mapping[str, Any],
@@ -57,12 +57,12 @@ class CompletionEngine:
             "seed": turn_seed(self.seed, self._turn),
         }
         read = read_ids if self.ids else read_text
-        reply = await self.exchanges.ask(PATH, merged(body, self.more), read, max_tokens)
+        reply = await self.exchanges.ask(PATH, merge_body(body, self.more), read, max_tokens)
         self._turn += 1
         if self.ids:
             assert reply.ids is not None
             return Generation(reply.ids, reply.logprobs if self.logprobs else None)
-        return Generation(self.codec.encode(closed(reply, self.protocol, stop)))
+        return Generation(self.codec.encode(close_at_stop(reply, self.protocol, stop)))
 
     def recall(self, context: list[int], ids: list[int]) -> None:
         """A turn of the policy that was played before: the seeds of the next ones follow its own."""
@@ -74,7 +74,7 @@ def read_text(data: Any) -> Reply:
     choice = first_choice(data)
     if not isinstance(choice.get("text"), str) or not choice["text"].strip():
         raise ValueError("its choice has no text")
-    return Reply(well_formed(choice["text"]), **ending(choice))
+    return Reply(well_formed(choice["text"]), **finish_fields(choice))
 
 
 def read_ids(data: Any) -> Reply:
@@ -89,7 +89,7 @@ def read_ids(data: Any) -> Reply:
         well_formed(text) if isinstance(text, str) else "",
         ids=ids,
         logprobs=_logprobs(choice.get("logprobs"), len(ids)),
-        **ending(choice),
+        **finish_fields(choice),
     )
 
 
@@ -104,7 +104,9 @@ def _logprobs(told: Any, count: int) -> list[float] | None:
     return [float(value) for value in values]
 
 
-async def probe(endpoint: Endpoint, model: str, prompt: Sequence[int], more: Mapping[str, Any]) -> bool:
+async def returns_token_ids(
+    endpoint: Endpoint, model: str, prompt: Sequence[int], more: Mapping[str, Any]
+) -> bool:
     """Does the endpoint return token ids? Asks for one token. Raises EngineFailure if it does not continue
     token ids at all."""
     body = {"model": model, "prompt": list(prompt), "max_tokens": 1, "temperature": 0.0}
@@ -114,5 +116,5 @@ async def probe(endpoint: Endpoint, model: str, prompt: Sequence[int], more: Map
         choice = first_choice(data)
         return read_ids(data) if "token_ids" in choice and choice["token_ids"] else Reply("")
 
-    reply, _ = await endpoint.post(PATH, merged(body, more), read, most_tokens=1)
+    reply, _ = await endpoint.post(PATH, merge_body(body, more), read, most_tokens=1)
     return reply.ids is not None

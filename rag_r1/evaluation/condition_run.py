@@ -22,30 +22,30 @@ from typing import Any
 from data_process.bad_rows import BadRows
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.evaluation import report as reporting
-from rag_r1.evaluation.asks import ask_of
+from rag_r1.evaluation.asks import make_request
 from rag_r1.evaluation.card import protocol_part
 from rag_r1.evaluation.conditions import Condition
 from rag_r1.evaluation.eval_arguments import EvalArguments, PolicyArguments
-from rag_r1.evaluation.evaluated_card import write_card
-from rag_r1.evaluation.evaluation_text import headline, stopped_line
+from rag_r1.evaluation.evaluated_card import write_provenance
+from rag_r1.evaluation.evaluation_text import headline, stop_message
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.judge import Verdicts, judge
-from rag_r1.evaluation.run_folder import Outcome, write_lines
-from rag_r1.evaluation.session import Prepared, Session, prepare, session, settings_of, usage_line
+from rag_r1.evaluation.judge import JudgeVerdicts, judge
+from rag_r1.evaluation.run_folder import EpisodeOutcome, write_lines
+from rag_r1.evaluation.session import RunSession, RunSetup, open_session, prepare, settings_of, usage_line
 from rag_r1.evaluation.side_files import (
-    SideFileError,
+    AnnotationError,
     read_answerable,
     read_supporting,
     with_supporting,
 )
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.rows import QuestionRow
-from rag_r1.whole_files import in_words
+from rag_r1.whole_files import error_text
 
 TRAJECTORIES = "trajectories"
 
 
-def prepare_evaluation(given: EvalArguments) -> Prepared:
+def prepare_evaluation(given: EvalArguments) -> RunSetup:
     """Read and check everything that needs no server. Raises RunError."""
     bad, supporting = BadRows(), None
     try:
@@ -59,12 +59,12 @@ def prepare_evaluation(given: EvalArguments) -> Prepared:
         if given.card and supporting is not None:
             rows = with_supporting(ready.questions.rows, supporting)
             ready = replace(ready, questions=replace(ready.questions, rows=rows))
-    except SideFileError as error:
+    except AnnotationError as error:
         raise RunError(str(error)) from error
     return ready
 
 
-async def run_condition(given: PolicyArguments, ready: Prepared, condition: Condition, out: Path) -> int:
+async def run_condition(given: PolicyArguments, ready: RunSetup, condition: Condition, out: Path) -> int:
     """Play all questions of a condition into the folder `out`, and write its report; returns 0, or 3 if the
     run was stopped before its end.
 
@@ -86,10 +86,10 @@ async def run_condition(given: PolicyArguments, ready: Prepared, condition: Cond
     )
     settings["budget"] = vars(first.budget)
     assert given.base_url is not None
-    async with session(
+    async with open_session(
         given, ready, given.base_url, given.model, settings, out=out, searches=condition.searches
     ) as run:
-        write_card(given, ready, condition, first, run.answers, out)
+        write_provenance(given, ready, condition, first, run.answers, out)
         jobs = (
             partial(_play, run, condition, row, sample, given)
             for row in rows
@@ -98,7 +98,7 @@ async def run_condition(given: PolicyArguments, ready: Prepared, condition: Cond
         played = await run.runner.run(jobs, len(rows) * given.samples, "question")
         if run.stop.reason is not None:
             print(usage_line(run))
-            print(stopped_line(run.stop.reason, f"{played.count(None)} episodes are missing"))
+            print(stop_message(run.stop.reason, f"{played.count(None)} episodes are missing"))
             return 3
         outcomes = [outcome for outcome in played if outcome is not None]
         verdicts = await _write_records(given, run, outcomes, out)
@@ -107,10 +107,10 @@ async def run_condition(given: PolicyArguments, ready: Prepared, condition: Cond
 
 
 async def _play(
-    run: Session, condition: Condition, row: QuestionRow, sample: int, given: PolicyArguments
-) -> Outcome:
+    run: RunSession, condition: Condition, row: QuestionRow, sample: int, given: PolicyArguments
+) -> EpisodeOutcome:
     setup = _setup_of(condition, row)
-    ask = ask_of(
+    ask = make_request(
         row,
         setup.protocol,
         sample=sample,
@@ -132,8 +132,8 @@ def _setup_of(condition: Condition, row: QuestionRow) -> AgentSetup:
 
 
 async def _write_records(
-    given: PolicyArguments, run: Session, outcomes: Sequence[Outcome], out: Path
-) -> Verdicts | None:
+    given: PolicyArguments, run: RunSession, outcomes: Sequence[EpisodeOutcome], out: Path
+) -> JudgeVerdicts | None:
     """Write the records in the order of the questions, with the judge's term if there is a judge."""
     ids = [outcome.id for outcome in outcomes]
     verdicts = None
@@ -151,7 +151,7 @@ async def _write_records(
     folder.mkdir(mode=0o700, exist_ok=True)
     records = run.folder.records(ids)
     if verdicts is not None:
-        records = map(verdicts.put_into, records)
+        records = map(verdicts.add_to_record, records)
     write_lines(
         folder / "records.jsonl", (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     )
@@ -160,10 +160,10 @@ async def _write_records(
 
 def _report(
     given: PolicyArguments,
-    run: Session,
+    run: RunSession,
     condition: Condition,
-    outcomes: Sequence[Outcome],
-    verdicts: Verdicts | None,
+    outcomes: Sequence[EpisodeOutcome],
+    verdicts: JudgeVerdicts | None,
     out: Path,
 ) -> None:
     """Write the report and print its main figures."""
@@ -173,7 +173,7 @@ def _report(
     try:
         report: dict[str, Any] = reporting.make_report(out, options)
     except reporting.WRONG_RUN as error:
-        raise RunError(f"the records are complete, but not the report: {in_words(error)}") from error
+        raise RunError(f"the records are complete, but not the report: {error_text(error)}") from error
     for line in headline(report, condition.name):
         print(line)
     if failed := sum(outcome.failed for outcome in outcomes):
@@ -185,7 +185,7 @@ def _report(
     if verdicts is not None:
         print(verdicts.told())
         if verdicts.stopped is not None:
-            print(stopped_line(verdicts.stopped, "the judge has not seen all answers"))
+            print(stop_message(verdicts.stopped, "the judge has not seen all answers"))
     print(usage_line(run))
     for line in run.ready.questions.bad.left_out():
         print(line, file=sys.stderr)

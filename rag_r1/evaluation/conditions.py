@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.one_shot import PLACE
-from rag_r1.probes import probed
+from rag_r1.probes import probe_setup
 from rag_r1.rows import QuestionRow
 
 BaselineName = Literal["direct", "cot", "one_shot", "no_search"]
@@ -68,7 +68,7 @@ def agent_condition(setup: AgentSetup) -> Condition:
 def baseline(name: BaselineName, setup: AgentSetup) -> Condition:
     """A baseline in the place of the agent `setup`. Raises RunError for a prompt that does not fit."""
     if name == "no_search":
-        return Condition(name, lambda row: probed(setup, "closed_book", row.id, topk=1), searches=False)
+        return Condition(name, lambda row: probe_setup(setup, "closed_book", row.id, topk=1), searches=False)
     if setup.own_prompt:
         prompt = setup.protocol.user_prompt
     else:

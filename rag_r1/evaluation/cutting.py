@@ -15,7 +15,7 @@ then, with each token computed once (rag_r1/demo/traces.py).
 The pieces come from the record. A target is a turn that the policy generated, up to the closing tag at
 which a generation stops. An observation is rendered from the documents that the record says were shown,
 by the protocol that the student will be trained in and with its tokenizer's control tokens neutralised,
-as the student's own rollout would. `Unusable` says why a trace cannot be used.
+as the student's own rollout would. `UnusableSampleError` says why a trace cannot be used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rag_r1.agent import Trajectory, Turn
-from rag_r1.evaluation.quoting import quotation
+from rag_r1.evaluation.quoting import find_quotation
 from rag_r1.protocols import Answer, Calls, Document, Protocol, Search
 from rag_r1.rewards import cover_exact_match, exact_match
 from rag_r1.sft_rows import Piece, SftRow
@@ -60,7 +60,7 @@ REASONS = {
 }
 
 
-class Unusable(ValueError):
+class UnusableSampleError(ValueError):
     """A trace or a sample that is left out. `reason` is a key of REASONS; the message gives the detail."""
 
     def __init__(self, reason: str, detail: str = ""):
@@ -87,23 +87,23 @@ class Trace:
 def check_right(record: Trajectory, golds: Sequence[str], metric: Metric = "em") -> None:
     """Raises Unusable unless the trajectory's answer is right."""
     if record.answer is None or record.status != "answered":
-        raise Unusable("unanswered", f"it ended as {record.status}")
+        raise UnusableSampleError("unanswered", f"it ended as {record.status}")
     if not golds:
-        raise Unusable("no_golds")
+        raise UnusableSampleError("no_golds")
     score = exact_match if metric == "em" else cover_exact_match
     if not score(record.answer, golds):
-        raise Unusable("wrong", f"{record.answer[:80]!r}, not {golds[0][:80]!r}")
+        raise UnusableSampleError("wrong", f"{record.answer[:80]!r}, not {golds[0][:80]!r}")
 
 
 def trace_of(record: Trajectory, protocol: Protocol, id: str | None = None) -> Trace:
     """The pieces of a trajectory. `protocol` neutralises the student's control tokens too
     (`SftTokens.protocol`). Raises Unusable."""
     if record.protocol != protocol.name:
-        raise Unusable("other_protocol", f"{record.protocol}, not {protocol.name}")
+        raise UnusableSampleError("other_protocol", f"{record.protocol}, not {protocol.name}")
     if record.answer is None or record.status != "answered":
-        raise Unusable("unanswered", f"it ended as {record.status}")
+        raise UnusableSampleError("unanswered", f"it ended as {record.status}")
     if record.failures:
-        raise Unusable("failure", f"{record.failures[0].kind}: {record.failures[0].detail}")
+        raise UnusableSampleError("failure", f"{record.failures[0].kind}: {record.failures[0].detail}")
     pieces: list[Piece] = []
     documents: list[Document] = []
     for number, turn in enumerate(record.turns, 1):
@@ -119,37 +119,41 @@ def trace_of(record: Trajectory, protocol: Protocol, id: str | None = None) -> T
 def _written(turn: Turn, number: int, last: bool, protocol: Protocol) -> str:
     """The turn's text up to its closing tag, checked against the record."""
     if turn.row:
-        raise Unusable("rewritten", f"turn {number} is in row {turn.row}")
+        raise UnusableSampleError("rewritten", f"turn {number} is in row {turn.row}")
     expected = ("answer",) if last else ("search", "call")
     if turn.action not in expected or turn.status != "ok":
-        raise Unusable("other_action", f"turn {number} is {turn.action} ({turn.status})")
-    text = written_turn(turn.text, protocol, f"turn {number}")
+        raise UnusableSampleError("other_action", f"turn {number} is {turn.action} ({turn.status})")
+    text = cut_at_stop(turn.text, protocol, f"turn {number}")
     action = protocol.parse(text)
     calls = [(call.tool, dict(call.arguments)) for call in getattr(action, "calls", ())]
     if calls != [(call.tool, call.arguments) for call in turn.calls]:
-        raise Unusable("unreadable", f"turn {number} calls {calls}, the record another thing")
+        raise UnusableSampleError("unreadable", f"turn {number} calls {calls}, the record another thing")
     return text
 
 
-def written_turn(text: str, protocol: Protocol, place: str) -> str:
+def cut_at_stop(text: str, protocol: Protocol, place: str) -> str:
     """A generated turn up to the closing tag at which a generation stops. Raises Unusable if it is no search
     and no answer, or contains what only the environment writes."""
     ends = [end + len(stop) for stop in protocol.stop if (end := text.find(stop)) >= 0]
     text = text[: min(ends, default=len(text))]
     if not isinstance(protocol.parse(text), Search | Calls | Answer):
-        raise Unusable("unreadable", f"{place} is neither a search nor an answer in {protocol.name}")
+        raise UnusableSampleError(
+            "unreadable", f"{place} is neither a search nor an answer in {protocol.name}"
+        )
     ours = [tag for block in protocol.blocks if block.author == "policy" for tag in (block.open, block.close)]
     rest = text
     for tag in ours:
         rest = rest.replace(tag, "\n")
     if protocol.neutralise(rest) != rest:
-        raise Unusable("control_text", f"{place} has a tag or token that is not the policy's to write")
+        raise UnusableSampleError(
+            "control_text", f"{place} has a tag or token that is not the policy's to write"
+        )
     return text
 
 
 def _observation(turn: Turn, number: int, protocol: Protocol) -> str:
     if any(call.status != "ok" or call.documents is None for call in turn.calls):
-        raise Unusable("failure", f"a call of turn {number} was not answered")
+        raise UnusableSampleError("failure", f"a call of turn {number} was not answered")
     made = getattr(protocol.parse(turn.text), "calls", ())
     return protocol.observation([call.words for call in made], [call.documents or [] for call in turn.calls])
 
@@ -157,7 +161,7 @@ def _observation(turn: Turn, number: int, protocol: Protocol) -> str:
 def check_text(*texts: str) -> None:
     """Raises Unusable for half characters (lone surrogates), which no tokenizer accepts."""
     if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
-        raise Unusable("control_text", "half a character, which no tokenizer accepts")
+        raise UnusableSampleError("control_text", "half a character, which no tokenizer accepts")
 
 
 def samples_of(
@@ -197,8 +201,8 @@ def _kind(place: int, pieces: int) -> str:
 def check_targets(row: SftRow, documents: Sequence[Document]) -> None:
     """Raises Unusable if a target quotes a document (quoting.py)."""
     for target in row.targets:
-        if quoted := quotation(target, documents):
-            raise Unusable("quotes", f"{quoted!r}")
+        if quoted := find_quotation(target, documents):
+            raise UnusableSampleError("quotes", f"{quoted!r}")
 
 
 def kinds_of(row: SftRow) -> list[str]:

@@ -20,14 +20,14 @@ from typing import Any
 
 from data_process.difficulty_class import difficulty_class
 from data_process.same_question import question_key
-from rag_r1.evaluation.asks import drawn
+from rag_r1.evaluation.asks import seeded_fraction
 from rag_r1.rows import QuestionRow
 
 NEVER = "never"
 
 
 @dataclass(frozen=True)
-class Replayed:
+class QuestionRollouts:
     """A question with its rollouts that could be judged, in order. It is not replayed after the first right
     one, so only the last of `rights` can be True. `decided`: whether no further rollout is to come."""
 
@@ -56,10 +56,10 @@ class Replayed:
         return len(self.rights) if self.solved else NEVER
 
 
-def is_kept(question: Replayed, share: float, seed: int) -> bool:
+def is_kept(question: QuestionRollouts, share: float, seed: int) -> bool:
     """Is the question kept? `share`: of those that were right at the first try."""
     if question.right_at_first:
-        return drawn(seed, "kept", question.row.id) < share
+        return seeded_fraction(seed, "kept", question.row.id) < share
     return question.decided and question.solved
 
 
@@ -73,7 +73,7 @@ def split(
     sizes = Counter(question_key(row.question) for row in rows)
     chosen: set[str] = set()
     taken = 0
-    for key in sorted(sizes, key=lambda key: drawn(seed, "validation", key)):
+    for key in sorted(sizes, key=lambda key: seeded_fraction(seed, "validation", key)):
         if taken >= most:
             break
         if taken + sizes[key] < len(rows):
@@ -85,7 +85,7 @@ def split(
     return parts
 
 
-def rollout_lines(questions: Iterable[Replayed]) -> Iterable[dict[str, Any]]:
+def rollout_lines(questions: Iterable[QuestionRollouts]) -> Iterable[dict[str, Any]]:
     """The lines of rollouts.jsonl, as data_process/difficulty.py reads them: the number of rollouts until the
     first right one, or, if none was right, a line for each rollout."""
     for question in questions:
@@ -96,7 +96,7 @@ def rollout_lines(questions: Iterable[Replayed]) -> Iterable[dict[str, Any]]:
             yield from ({**told, "rewards": {"cover_em": 0.0}} for _ in question.rights)
 
 
-def counts(questions: Sequence[Replayed], share: float, seed: int) -> dict[str, Any]:
+def filter_counts(questions: Sequence[QuestionRollouts], share: float, seed: int) -> dict[str, Any]:
     """The figures of a filter; `judged` ones have at least one rollout."""
     judged = [question for question in questions if question.rights]
     first = [question for question in judged if question.right_at_first]

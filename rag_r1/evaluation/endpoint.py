@@ -25,12 +25,12 @@ from urllib.parse import urlsplit, urlunsplit
 import aiohttp
 
 from rag_r1.addresses import server_address
-from rag_r1.evaluation.answer_limits import MAX_ANSWER_VALUES, AnswerLimits
-from rag_r1.evaluation.characters import tokens_of
-from rag_r1.evaluation.endpoint_answers import refusal_text, retry_after, usage_of
+from rag_r1.evaluation.answer_limits import MAX_ANSWER_VALUES, ResponseLimits
+from rag_r1.evaluation.characters import estimate_tokens
+from rag_r1.evaluation.endpoint_answers import error_message, retry_after, usage_of
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.pacing import Pace, Spending, Stop
-from rag_r1.evaluation.streamed import OnText, whole_body
+from rag_r1.evaluation.pacing import CancelToken, CostTracker, RateLimiter
+from rag_r1.evaluation.streamed import OnText, assemble_body
 from rag_r1.evaluation.tape import Usage
 from rag_r1.json_limits import JsonLimitError, read_json
 
@@ -47,11 +47,11 @@ class EngineFailure(Exception):
     """A request that got no usable answer."""
 
 
-class RequestRefused(EngineFailure):
+class RequestRejectedError(EngineFailure):
     """A request that the endpoint refuses for what it says, such as one longer than the model's context."""
 
 
-class _Again(Exception):
+class _TransientError(Exception):
     """What may pass. `wait_s`: what the endpoint has asked for; `usage`: of a useless answer."""
 
     def __init__(self, what: str, wait_s: float = 0.0, usage: Usage | None = None):
@@ -86,13 +86,13 @@ class Endpoint:
     def __init__(
         self,
         options: EndpointOptions,
-        stop: Stop,
-        spending: Spending | None = None,
-        pace: Pace | None = None,
+        stop: CancelToken,
+        spending: CostTracker | None = None,
+        pace: RateLimiter | None = None,
     ):
         self.options, self.stop = options, stop
         self.base = base_address(options.url)
-        self.spending, self.pace = spending or Spending(stop), pace or Pace()
+        self.spending, self.pace = spending or CostTracker(stop), pace or RateLimiter()
         self._key = _key(options.key_variable)
         self._slots = asyncio.Semaphore(options.in_flight)
         self._under_way = 0
@@ -114,7 +114,7 @@ class Endpoint:
         EngineFailure after the last attempt."""
         content = request_bytes(body)
         prompt_tokens = _prompt_tokens(body)
-        limits = AnswerLimits.of(body, prompt_tokens)
+        limits = ResponseLimits.of(body, prompt_tokens)
         problem = "no attempt"
         for attempt in range(self.options.retries + 1):
             await self.stop.passed()
@@ -123,7 +123,7 @@ class Endpoint:
                     return await self._attempt(
                         path, content, read, prompt_tokens, most_tokens, limits, on_text
                     )
-            except _Again as again:
+            except _TransientError as again:
                 problem = self._scrub(str(again))
                 if again.usage is not None:
                     useless(again.usage)
@@ -149,7 +149,7 @@ class Endpoint:
         read: Callable[[Any], Answer],
         prompt_tokens: int,
         most_tokens: int,
-        limits: AnswerLimits,
+        limits: ResponseLimits,
         on_text: OnText | None,
     ) -> tuple[Answer, Usage]:
         estimated = prompt_tokens + most_tokens
@@ -163,9 +163,9 @@ class Endpoint:
                 )
             # The first, because from Python 3.11 on a TimeoutError is an OSError.
             except (asyncio.TimeoutError, TimeoutError) as error:
-                raise _Again(f"no answer within {self.options.timeout_s:g} s") from error
+                raise _TransientError(f"no answer within {self.options.timeout_s:g} s") from error
             except (aiohttp.ClientError, OSError) as error:
-                raise _Again(f"no answer: {type(error).__name__}: {error}") from error
+                raise _TransientError(f"no answer: {type(error).__name__}: {error}") from error
             finally:
                 self._under_way -= 1
         if status != 200:
@@ -173,24 +173,24 @@ class Endpoint:
         try:
             data = read_json(raw, MAX_ANSWER_VALUES)
         except JsonLimitError as error:
-            raise _Again(f"a useless answer: {error}") from error
+            raise _TransientError(f"a useless answer: {error}") from error
         except (ValueError, RecursionError) as error:
-            raise _Again("the answer is not JSON") from error
-        usage = usage_of(data, prompt_tokens, tokens_of(raw.decode("utf-8", "replace")))
+            raise _TransientError("the answer is not JSON") from error
+        usage = usage_of(data, prompt_tokens, estimate_tokens(raw.decode("utf-8", "replace")))
         try:
             answer = read(data)
         except ValueError as error:
             if usage.estimated:
-                raise _Again(f"a useless answer: {error}") from error
+                raise _TransientError(f"a useless answer: {error}") from error
             self.spending.add(usage)
-            raise _Again(f"a useless answer: {error}", usage=usage) from error
+            raise _TransientError(f"a useless answer: {error}", usage=usage) from error
         self._answered += 1
         self.spending.add(usage)
         self.pace.correct(estimated, usage.prompt_tokens + usage.completion_tokens)
         return answer, usage
 
     async def _send(
-        self, path: str, content: bytes, limits: AnswerLimits, on_text: OnText | None
+        self, path: str, content: bytes, limits: ResponseLimits, on_text: OnText | None
     ) -> tuple[int, Mapping[str, str], bytes]:
         """Status, headers and body. With aiohttp, since the pool of httpx looks through all its connections
         for each request: with 250 in flight that took longer than vLLM's work for them."""
@@ -208,15 +208,15 @@ class Endpoint:
         # A redirect would carry texts and key to an address that nobody has given.
         async with self._session.post(self.base + path, data=content, allow_redirects=False) as response:
             try:
-                whole = await whole_body(response, limits, on_text)
+                whole = await assemble_body(response, limits, on_text)
             except (ValueError, RecursionError) as error:
                 response.close()
-                raise _Again(f"a useless answer: {error}") from error
+                raise _TransientError(f"a useless answer: {error}") from error
             return response.status, response.headers, whole
 
     async def _refused(self, status: int, headers: Mapping[str, str], raw: bytes) -> None:
         """Raise what a status other than 200 means, or end the run."""
-        said = self._scrub(f"HTTP {status}{refusal_text(raw)}")
+        said = self._scrub(f"HTTP {status}{error_message(raw)}")
         first = not self._answered
         if status in _ACCOUNT or (first and status in _ADDRESS) or b'"insufficient_quota"' in raw:
             remedy = f"check the key in ${self.options.key_variable}, the address, the model and the account"
@@ -232,10 +232,10 @@ class Endpoint:
                 await self.stop.passed()
             if wait_s:
                 self.pace.pause(wait_s)
-            raise _Again(said, wait_s)
-        raise RequestRefused(f"refused: {said}")
+            raise _TransientError(said, wait_s)
+        raise RequestRejectedError(f"refused: {said}")
 
-    async def _wait(self, attempt: int, again: _Again) -> None:
+    async def _wait(self, attempt: int, again: _TransientError) -> None:
         back_off = self.options.backoff_s * 2**attempt * random.uniform(0.5, 1.5)
         await asyncio.sleep(min(max(again.wait_s, back_off), self.options.longest_wait_s))
 
@@ -252,7 +252,7 @@ def _prompt_tokens(body: Mapping[str, Any]) -> int:
     """About how many tokens a request's prompt has; exact if it is given as token ids."""
     prompt = body.get("messages", body.get("prompt", ""))
     ids = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], int)
-    return len(prompt) if ids else tokens_of(prompt)
+    return len(prompt) if ids else estimate_tokens(prompt)
 
 
 def base_address(url: str) -> str:

@@ -37,7 +37,7 @@ def usage_of(data: Any, prompt_tokens: int, completion_tokens: int) -> Usage:
     return Usage(1, prompt_tokens, completion_tokens, estimated=1)
 
 
-def refusal_text(raw: bytes) -> str:
+def error_message(raw: bytes) -> str:
     """The message in an error's body, in one short line."""
     try:
         data = read_json(raw, _REFUSAL_VALUES)

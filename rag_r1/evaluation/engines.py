@@ -18,14 +18,14 @@ from typing import Any
 from rag_r1.agent import Codec, Engine
 from rag_r1.agent_setup import AgentSetup, RowLimits
 from rag_r1.config import RagR1Config
-from rag_r1.evaluation.asks import Ask
-from rag_r1.evaluation.characters import Characters, in_characters
+from rag_r1.evaluation.asks import EpisodeRequest
+from rag_r1.evaluation.characters import CharacterCodec, character_budget
 from rag_r1.evaluation.chat_engine import ChatEngine
-from rag_r1.evaluation.completion_engine import CompletionEngine, probe
+from rag_r1.evaluation.completion_engine import CompletionEngine, returns_token_ids
 from rag_r1.evaluation.endpoint import Endpoint, EngineFailure
-from rag_r1.evaluation.exchange import Exchanges
+from rag_r1.evaluation.exchange import EpisodeClient
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.tape import Tape
+from rag_r1.evaluation.tape import ResponseCache
 from rag_r1.evaluation.tokenizers import load_tokenizer
 from rag_r1.installation import pip_command
 from rag_r1.protocols import ChatTemplateError
@@ -35,14 +35,14 @@ CHAT, IDS, TEXT = "chat", "token ids", "text"
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenUnit:
     """What a token is: that of a Hugging Face tokenizer, or a character."""
 
     name: str
     tokenizer: Any = None
 
     @classmethod
-    def of(cls, tokenizer: str | None) -> Tokens:
+    def of(cls, tokenizer: str | None) -> TokenUnit:
         """From `--tokenizer`. Raises RunError if it cannot be loaded."""
         if tokenizer is None:
             return cls("characters")
@@ -72,7 +72,7 @@ class Tokens:
                 )
             return CHAT
         try:
-            returned = await probe(endpoint, model, setup.prompt_ids("Who?"), body)
+            returned = await returns_token_ids(endpoint, model, setup.prompt_ids("Who?"), body)
         except EngineFailure as error:
             raise RunError(
                 f"{endpoint.base} does not continue token ids ({error}): correct the address, or use "
@@ -82,7 +82,7 @@ class Tokens:
 
 
 def agent_setup(
-    config: RagR1Config, tokens: Tokens, limits: RowLimits, *, validation: bool = False
+    config: RagR1Config, tokens: TokenUnit, limits: RowLimits, *, validation: bool = False
 ) -> AgentSetup:
     """The agent in these tokens, with the limits and the search of training or of validation; `limits` are
     tokens in any case."""
@@ -102,14 +102,14 @@ def agent_setup(
             f"the protocol {config.protocol.name} takes its turns from the model's chat template: give the "
             "model's --tokenizer"
         )
-    codec: Codec = Characters()
+    codec: Codec = CharacterCodec()
     retriever = config.validation_retriever if validation else config.retriever
     return AgentSetup(
         protocol=config.protocol,
         codec=codec,
-        budget=in_characters(limits.within(config.budget(limits.response_tokens, validation=validation))),
+        budget=character_budget(limits.within(config.budget(limits.response_tokens, validation=validation))),
         tools=partial(shared_tools, retriever, config.tools),
-        chat=Characters().chat,
+        chat=CharacterCodec().chat,
         failures=config.failures,
         own_prompt=config.own_prompt,
     )
@@ -119,17 +119,17 @@ def engine_maker(
     answers: str,
     setup: AgentSetup,
     endpoint: Endpoint,
-    tape: Tape,
+    tape: ResponseCache,
     sampling: Mapping[str, Any],
     more: Mapping[str, Any],
     *,
     logprobs: bool = False,
-) -> Callable[[Ask], Engine]:
+) -> Callable[[EpisodeRequest], Engine]:
     """Makes the engine of each ask. `sampling`: keys of every request, besides the ask's temperature and
     seed; `more`: the user's own."""
 
-    def make(ask: Ask) -> Engine:
-        exchanges = Exchanges(ask.id, endpoint, tape)
+    def make(ask: EpisodeRequest) -> Engine:
+        exchanges = EpisodeClient(ask.id, endpoint, tape)
         own = {**sampling, "temperature": ask.temperature}
         agent = ask.setup or setup
         if answers == CHAT:

@@ -13,7 +13,7 @@ from typing import Any, get_args
 from rag_r1.agent import Trajectory
 from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match, token_f1
 from rag_r1.rewards.normalise import NormaliserName
-from rag_r1.supporting import Evidence
+from rag_r1.supporting import GoldEvidence
 
 METRICS = {"em": exact_match, "cover_em": cover_exact_match, "f1": token_f1}
 NORMALISER_NAMES: tuple[NormaliserName, ...] = get_args(NormaliserName)
@@ -35,8 +35,8 @@ def masked_kinds(mask: Collection[str] | None) -> frozenset[str]:
     return _NO_ANSWER | (_SHOWN_OR_MASKED if mask is None else _SHOWN_OR_MASKED & set(mask))
 
 
-def numbers_of(
-    record: Trajectory, golds: Sequence[str], evidence: Evidence | None, answerable: bool | None
+def episode_metrics(
+    record: Trajectory, golds: Sequence[str], evidence: GoldEvidence | None, answerable: bool | None
 ) -> dict[str, float | None]:
     """The numbers of one episode by name; the same names for all, but for the terms of the reward."""
     calls = [call for turn in record.turns for call in turn.calls]

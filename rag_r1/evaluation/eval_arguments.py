@@ -9,12 +9,12 @@ from pydantic import model_validator
 
 from rag_r1.addresses import Address
 from rag_r1.command_line import Positive, argument
-from rag_r1.evaluation.arguments import AskingArguments, From0
+from rag_r1.evaluation.arguments import From0, RolloutArguments
 from rag_r1.evaluation.conditions import BASELINES, BaselineName
 from rag_r1.evaluation.judge import JudgeArguments
 
 
-class PolicyArguments(JudgeArguments, AskingArguments):
+class PolicyArguments(JudgeArguments, RolloutArguments):
     """A policy, where it runs, and what it is asked."""
 
     finds_tokenizer: ClassVar[bool] = True

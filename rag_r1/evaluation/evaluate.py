@@ -24,8 +24,8 @@ from rag_r1.evaluation import sigma as proposing
 from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
 from rag_r1.evaluation.conditions import agent_condition, baseline
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.evaluated_model import resolved, served
-from rag_r1.evaluation.search_card import gather, make_search_card
+from rag_r1.evaluation.evaluated_model import resolve_model, serve_model
+from rag_r1.evaluation.search_card import gather_passages, make_search_card
 from rag_r1.evaluation.session import run_command
 
 _DESCRIPTION = """\
@@ -68,17 +68,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def evaluate(given: EvalArguments) -> int:
     """Evaluate as the arguments say; returns the exit status. Raises RunError."""
-    given = resolved(given)
+    given = resolve_model(given)
     ready = prepare_evaluation(given)
     if given.card:
-        passages = gather(given, ready)
-        with served(given) as given:
+        passages = gather_passages(given, ready)
+        with serve_model(given) as given:
             return await make_search_card(given, ready, passages)
     if given.baseline is None:
         condition = agent_condition(ready.setup)
     else:
         condition = baseline(given.baseline, ready.setup)
-    with served(given) as given:
+    with serve_model(given) as given:
         return await run_condition(given, ready, condition, given.out)
 
 

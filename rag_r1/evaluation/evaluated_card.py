@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.agent_setup import AgentSetup
-from rag_r1.evaluation.card import Card, card_of, differences
-from rag_r1.evaluation.card_facts import PASSING, CardError
+from rag_r1.evaluation.card import Provenance, find_differences, make_provenance
+from rag_r1.evaluation.card_facts import PASSING, ProvenanceError
 from rag_r1.evaluation.checkpoints import step_of
 from rag_r1.evaluation.conditions import Condition
 from rag_r1.evaluation.engines import IDS
 from rag_r1.evaluation.eval_arguments import PolicyArguments
-from rag_r1.evaluation.evaluated_model import version_of_server
+from rag_r1.evaluation.evaluated_model import vllm_version
 from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.judge import description
-from rag_r1.evaluation.session import Prepared
+from rag_r1.evaluation.session import RunSetup
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval import RetrieverConfig
 
@@ -25,9 +25,9 @@ from rag_r1.tools.retrieval import RetrieverConfig
 _FIXED = ("model.", "protocol.", "corpus_sha256", "retriever.ready.", "index.", "data.")
 
 
-def write_card(
-    given: PolicyArguments, ready: Prepared, condition: Condition, setup: AgentSetup, answers: str, out: Path
-) -> Card:
+def write_provenance(
+    given: PolicyArguments, ready: RunSetup, condition: Condition, setup: AgentSetup, answers: str, out: Path
+) -> Provenance:
     """Write the card of a run, of which `setup` is the agent for its first question; `answers`: what the
     server returns (engines.py).
 
@@ -35,11 +35,13 @@ def write_card(
     since that the result depends on."""
     try:
         card = _card(given, ready, condition, setup, answers)
-        before = Card.read(out)
-    except CardError as error:
+        before = Provenance.read(out)
+    except ProvenanceError as error:
         raise RunError(str(error)) from error
     if before is not None:
-        found = {key: values for key, values in differences([before, card]).items() if None not in values}
+        found = {
+            key: values for key, values in find_differences([before, card]).items() if None not in values
+        }
         changed = [f"{key} was {v[0]!r} and is now {v[1]!r}" for key, v in found.items() if _is_fixed(key)]
         if changed:
             raise RunError(
@@ -65,8 +67,8 @@ def _name(tokenizer: str) -> str:
 
 
 def _card(
-    given: PolicyArguments, ready: Prepared, condition: Condition, setup: AgentSetup, answers: str
-) -> Card:
+    given: PolicyArguments, ready: RunSetup, condition: Condition, setup: AgentSetup, answers: str
+) -> Provenance:
     folder, tokenizer = Path(given.model), ready.tokens.name
     tool = ready.retriever.get("tool") or DEFAULT_TOOL
     options = {key: value for key, value in ready.retriever.items() if key != "tool"}
@@ -78,13 +80,13 @@ def _card(
         "body": json.loads(given.body),
     }
     assert given.base_url is not None
-    if version := version_of_server(given.base_url, given.api_key_env):
+    if version := vllm_version(given.base_url, given.api_key_env):
         engine["vllm"] = version
     if given.vllm_options:
         engine["vllm_options"] = given.vllm_options
     if tool != DEFAULT_TOOL:
         engine["search_tool"] = {"tool": tool, **options}
-    card = card_of(
+    card = make_provenance(
         model=folder if folder.is_dir() else given.model,
         protocol=setup.protocol,
         budget=setup.budget,

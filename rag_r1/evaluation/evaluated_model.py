@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 import httpx
 
-from rag_r1.bounded_client import bounded_client
+from rag_r1.bounded_client import bounded_http_client
 from rag_r1.evaluation.card_facts import TIMEOUT_S, get_json
 from rag_r1.evaluation.checkpoints import model_folder
 from rag_r1.evaluation.endpoint import base_address
 from rag_r1.evaluation.eval_arguments import PolicyArguments
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.markdown import plain
+from rag_r1.evaluation.markdown import one_line_text
 from rag_r1.evaluation.serving import vllm_server
 
 Given = TypeVar("Given", bound=PolicyArguments)
@@ -27,7 +27,7 @@ Given = TypeVar("Given", bound=PolicyArguments)
 LOG, MODEL = "vllm.log", "model"
 
 
-def resolved(given: Given) -> Given:
+def resolve_model(given: Given) -> Given:
     """The arguments with the model's folder, its tokenizer and the length of its context. A chat endpoint
     needs no tokenizer. Raises RunError if the model is no folder and no server is named, or if the server
     does not have it."""
@@ -42,9 +42,9 @@ def resolved(given: Given) -> Given:
 
 
 @contextmanager
-def served(given: Given) -> Iterator[Given]:
+def serve_model(given: Given) -> Iterator[Given]:
     """The arguments with a server's address, which is started for the block if none was given. `given`: as
-    `resolved` returns it. Raises RunError if the server does not start."""
+    `resolve_model` returns it. Raises RunError if the server does not start."""
     if given.base_url is not None:
         yield given
         return
@@ -76,17 +76,17 @@ def _context_of_server(url: str, model: str, key_variable: str) -> int | None:
     except (TypeError, KeyError, AttributeError):
         return None
     if models and model not in models:
-        names = ", ".join(plain(name) for name in list(models)[:5])
+        names = ", ".join(one_line_text(name) for name in list(models)[:5])
         raise RunError(f"{base_address(url)} has no model {model!r}, but {names}: correct --model")
     longest = models.get(model)
     return longest if isinstance(longest, int) and longest > 1 else None
 
 
-def version_of_server(url: str, key_variable: str) -> str | None:
+def vllm_version(url: str, key_variable: str) -> str | None:
     """The version of the vLLM at this address; None for another server."""
     told = _told(f"{base_address(url).removesuffix('/v1')}/version", key_variable)
     version = told.get("version") if isinstance(told, dict) else None
-    return plain(version) if isinstance(version, str) else None
+    return one_line_text(version) if isinstance(version, str) else None
 
 
 def _told(address: str, key_variable: str) -> Any:
@@ -94,7 +94,7 @@ def _told(address: str, key_variable: str) -> Any:
     key = os.environ.get(key_variable, "").strip()
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        with bounded_client(TIMEOUT_S, headers) as client:
+        with bounded_http_client(TIMEOUT_S, headers) as client:
             status, told = get_json(client, address)
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rag_r1.evaluation.markdown import plain, with_interval
+from rag_r1.evaluation.markdown import one_line_text, with_interval
 from rag_r1.evaluation.sources import labels
 
 _SHOWN = ("em", "cover_em", "f1", "em_answerable", "formatted", "retrievals", "seconds", "recall")
@@ -14,7 +14,7 @@ _SHOWN = ("em", "cover_em", "f1", "em_answerable", "formatted", "retrievals", "s
 def headline(report: Mapping[str, Any], condition: str) -> Iterator[str]:
     """The figures over all questions, and the EM of each source."""
     every = report["counts"]["all"]
-    yield f"condition {plain(condition)}: {every['questions']:,} questions, {every['episodes']:,} episodes"
+    yield f"condition {one_line_text(condition)}: {every['questions']:,} questions, {every['episodes']:,} episodes"
     figures = report["figures"]
     terms = [name for name in figures if name.startswith("term:")]
     for name in (*_SHOWN, *terms):
@@ -25,7 +25,7 @@ def headline(report: Mapping[str, Any], condition: str) -> Iterator[str]:
     if len(sources) > 1:
         called = labels(sources)
         for source, figure in sources.items():
-            yield f"  EM, {plain(called[source]):28}{with_interval(figure)}"
+            yield f"  EM, {one_line_text(called[source]):28}{with_interval(figure)}"
         yield f"  {'EM, mean of the sources':32}{with_interval(figures['em']['mean'])}"
     if figures["answerable"]["all"]["value"] is None:
         yield (
@@ -34,6 +34,6 @@ def headline(report: Mapping[str, Any], condition: str) -> Iterator[str]:
         )
 
 
-def stopped_line(reason: str, missing: str) -> str:
+def stop_message(reason: str, missing: str) -> str:
     """Why a run has stopped, and what to do."""
     return f"stopped: {reason}\n{missing}: run the same command again to go on"

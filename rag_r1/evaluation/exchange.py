@@ -1,7 +1,7 @@
 """The exchanges of one episode with an endpoint: requests and responses, through the response cache.
 
-An engine (chat_engine.py, completion_engine.py) is made for each episode and asks through its `Exchanges`:
-first the tape, then the endpoint; what comes back is on the tape before the engine sees it.
+An engine (chat_engine.py, completion_engine.py) is made for each episode and asks through its
+`EpisodeClient`: first the tape, then the endpoint; what comes back is on the tape before the engine sees it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rag_r1.evaluation.answer_limits import AnswerLimits
+from rag_r1.evaluation.answer_limits import ResponseLimits
 from rag_r1.evaluation.endpoint import Endpoint, request_bytes
-from rag_r1.evaluation.tape import Tape, Usage
+from rag_r1.evaluation.tape import ResponseCache, Usage
 from rag_r1.protocols.actions import well_formed
 
 
@@ -29,10 +29,10 @@ class Reply:
     stopped_at: str | None = None
 
 
-class Exchanges:
+class EpisodeClient:
     """The requests of one episode, numbered by turn. `usage` is what the episode has used, taped or not."""
 
-    def __init__(self, ask_id: str, endpoint: Endpoint, tape: Tape):
+    def __init__(self, ask_id: str, endpoint: Endpoint, tape: ResponseCache):
         self.ask_id, self.endpoint, self.tape = ask_id, endpoint, tape
         self.usage = Usage()
         self._turn = 0
@@ -50,7 +50,7 @@ class Exchanges:
         def useless(usage: Usage) -> None:
             self.tape.put(self.ask_id, turn, request, None, usage)
 
-        limits = AnswerLimits.of(body, 0)
+        limits = ResponseLimits.of(body, 0)
 
         def read_within(data: Any) -> Reply:
             reply = read(data)
@@ -75,7 +75,7 @@ def first_choice(data: Any) -> dict[str, Any]:
     return choices[0]
 
 
-def ending(choice: Mapping[str, Any]) -> dict[str, Any]:
+def finish_fields(choice: Mapping[str, Any]) -> dict[str, Any]:
     """`finish`, `knows_stop` and `stopped_at` of a Reply. vLLM says in `stop_reason` which stop string it met
     (null at the end of sequence); OpenAI's API does not."""
     finish, at = choice.get("finish_reason"), choice.get("stop_reason")
@@ -86,6 +86,6 @@ def ending(choice: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def merged(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+def merge_body(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """A request with the user's own keys; null leaves a key out."""
     return {key: value for key, value in {**body, **more}.items() if value is not None}

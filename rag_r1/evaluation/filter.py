@@ -22,19 +22,19 @@ from typing import Any, Literal
 
 from rag_r1.addresses import Address
 from rag_r1.command_line import Positive, argument, read_arguments
-from rag_r1.evaluation.arguments import AskingArguments, From0, Share
-from rag_r1.evaluation.asks import Ask, ask_of
-from rag_r1.evaluation.difficulty import Replayed, counts, is_kept, rollout_lines, split
+from rag_r1.evaluation.arguments import From0, RolloutArguments, Share
+from rag_r1.evaluation.asks import EpisodeRequest, make_request
+from rag_r1.evaluation.difficulty import QuestionRollouts, filter_counts, is_kept, rollout_lines, split
 from rag_r1.evaluation.histogram import as_text, draw
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.run_folder import write_lines, write_whole
-from rag_r1.evaluation.runner import Runner
+from rag_r1.evaluation.run_folder import write_atomic, write_lines
+from rag_r1.evaluation.runner import EpisodeRunner
 from rag_r1.evaluation.session import (
-    Prepared,
-    Session,
+    RunSession,
+    RunSetup,
+    open_session,
     prepare,
     run_command,
-    session,
     settings_of,
     usage_line,
 )
@@ -55,7 +55,7 @@ example:
 _DEFAULTS = {"agent": {"max_turns": 10}}
 
 
-class FilterArguments(AskingArguments):
+class FilterArguments(RolloutArguments):
     """Who is asked, how often, and what is kept."""
 
     url: Address = argument("address of the endpoint, up to and with /v1", "URL")
@@ -90,8 +90,8 @@ async def filter_questions(given: FilterArguments) -> int:
         first_temperature=given.first_temperature,
     )
     rows = ready.questions.rows
-    async with session(given, ready, given.url, given.model, settings) as run:
-        jobs = (partial(replay, run.runner, row, asks_of(row, ready, given)) for row in rows)
+    async with open_session(given, ready, given.url, given.model, settings) as run:
+        jobs = (partial(replay_question, run.runner, row, requests_of(row, ready, given)) for row in rows)
         played = await run.runner.run(jobs, len(rows), "question")
         if run.stop.reason is not None:
             print(usage_line(run))
@@ -104,10 +104,10 @@ async def filter_questions(given: FilterArguments) -> int:
     return 0
 
 
-def asks_of(row: QuestionRow, ready: Prepared, given: FilterArguments) -> list[Ask]:
+def requests_of(row: QuestionRow, ready: RunSetup, given: FilterArguments) -> list[EpisodeRequest]:
     """The first try of a question and its replays."""
     return [
-        ask_of(
+        make_request(
             row,
             ready.config.protocol,
             sample=sample,
@@ -119,25 +119,27 @@ def asks_of(row: QuestionRow, ready: Prepared, given: FilterArguments) -> list[A
     ]
 
 
-async def replay(runner: Runner, row: QuestionRow, asks: Sequence[Ask]) -> Replayed:
+async def replay_question(
+    runner: EpisodeRunner, row: QuestionRow, asks: Sequence[EpisodeRequest]
+) -> QuestionRollouts:
     """Play the asks of a question one after the other, until one is right."""
     rights: list[bool] = []
     for ask in asks:
         outcome = await runner.play(ask)
         if runner.is_open(outcome):
-            return Replayed(row, tuple(rights), decided=False)
+            return QuestionRollouts(row, tuple(rights), decided=False)
         if outcome.right is not None:
             rights.append(outcome.right)
         if outcome.right:
             break
-    return Replayed(row, tuple(rights))
+    return QuestionRollouts(row, tuple(rights))
 
 
 def _write(
-    given: FilterArguments, run: Session, questions: Sequence[Replayed], settings: dict[str, Any]
+    given: FilterArguments, run: RunSession, questions: Sequence[QuestionRollouts], settings: dict[str, Any]
 ) -> None:
     """Write the files and print the figures. Raises RunError if no question is kept."""
-    told = counts(questions, given.share, given.seed)
+    told = filter_counts(questions, given.share, given.seed)
     kept = [question.row for question in questions if is_kept(question, given.share, given.seed)]
     train, test = split(kept, given.validation, given.seed)
     lines = (json.dumps(line, ensure_ascii=False) + "\n" for line in rollout_lines(questions))
@@ -153,7 +155,7 @@ def _write(
         "usage": vars(run.spending.usage),
         "cost": run.spending.cost,
     }
-    write_whole(given.out / "summary.json", json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    write_atomic(given.out / "summary.json", json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
     print(as_text(told["histogram"]))
     try:
         draw(told["histogram"], given.out / "histogram.png")
@@ -167,7 +169,7 @@ def _write(
         )
 
 
-def _tell(given: FilterArguments, run: Session, told: dict[str, Any], written: dict[str, int]) -> None:
+def _tell(given: FilterArguments, run: RunSession, told: dict[str, Any], written: dict[str, int]) -> None:
     classes = ", ".join(f"{name} {count}" for name, count in told["classes"].items())
     print(f"kept {told['kept']} of {told['questions']} questions:")
     print(f"  {told['right_later']:8} wrong at first, right later: all kept")

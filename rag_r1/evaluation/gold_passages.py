@@ -24,13 +24,13 @@ from typing import Any
 import httpx
 
 from data_process.bad_rows import BadRows
-from rag_r1.bounded_client import bounded_client
-from rag_r1.evaluation.corpus.files import BadRow, Corpus, CorpusError, Place
+from rag_r1.bounded_client import bounded_http_client
+from rag_r1.evaluation.corpus.files import BadPassageError, Corpus, CorpusError, CorpusPosition
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.run_folder import write_whole
+from rag_r1.evaluation.run_folder import write_atomic
 from rag_r1.probe_passages import Drawn, Passages, PassagesFile, pool_of
 from rag_r1.protocols import Document
-from rag_r1.supporting import Evidence, title_key, title_of
+from rag_r1.supporting import GoldEvidence, title_key, title_of
 from rag_r1.tools.retrieval import token_header
 
 #: Most passages kept of one page.
@@ -44,7 +44,7 @@ _VERSION = 1
 _AT_ONCE = 64
 
 
-class _State(PassagesFile):
+class _ScanState(PassagesFile):
     """The file, with what a scan needs to go on."""
 
     fingerprint: str
@@ -53,7 +53,7 @@ class _State(PassagesFile):
 
 
 @dataclass
-class _Scan:
+class _PassageScan:
     """A scan under way. `drawn`: (negative hash, id, contents), the largest hash first to leave."""
 
     ids: frozenset[str]
@@ -64,7 +64,7 @@ class _Scan:
     by_title: dict[str, list[Document]] = field(default_factory=dict)
     drawn: list[Drawn] = field(default_factory=list)
     bad: BadRows = field(default_factory=BadRows)
-    place: Place = Place()
+    place: CorpusPosition = CorpusPosition()
     done: bool = False
 
     def note(self, document: Document) -> None:
@@ -98,17 +98,17 @@ class _Scan:
             "bad": [self.bad.count, self.bad.first],
         }
 
-    def restore(self, state: _State) -> None:
+    def restore(self, state: _ScanState) -> None:
         """The inverse."""
         found = state.passages()
         self.by_id, self.by_title, self.drawn = found.by_id, found.by_title, list(state.drawn)
         heapq.heapify(self.drawn)
-        self.bad, self.place, self.done = BadRows(*state.bad), Place(*state.place), state.done
+        self.bad, self.place, self.done = BadRows(*state.bad), CorpusPosition(*state.place), state.done
 
 
 def find_passages(
     corpus: Corpus,
-    wanted: Iterable[Evidence],
+    wanted: Iterable[GoldEvidence],
     out: Path,
     *,
     random: int = 0,
@@ -126,14 +126,14 @@ def find_passages(
     evidence = list(wanted)
     ids = frozenset(name for one in evidence for name in one.ids)
     titles = frozenset(title for one in evidence for title in one.titles)
-    scan = _Scan(ids, titles, random, seed)
+    scan = _PassageScan(ids, titles, random, seed)
     asked = [_VERSION, corpus.fingerprint(), sorted(ids), sorted(titles), random, seed, PAGE]
     fingerprint = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
     _load(out, fingerprint, scan)
     read = 0
     for row, place in () if scan.done else corpus.rows(scan.place, progress=progress, doing="reading corpus"):
         scan.place = place
-        if isinstance(row, BadRow):
+        if isinstance(row, BadPassageError):
             scan.bad.add(corpus.where(place), row)
         else:
             scan.note(Document(row.id or "", row.contents))
@@ -149,13 +149,13 @@ def find_passages(
     return scan.found(), scan.bad
 
 
-def served_passages(base: str, wanted: Iterable[Evidence]) -> Passages:
+def served_passages(base: str, wanted: Iterable[GoldEvidence]) -> Passages:
     """The gold passages that these questions name by id, from the retrieval server at `base`; none if it does
     not serve documents by id. Raises RunError if nothing answers there."""
     names = sorted({name for one in wanted for name in one.ids})
     found = Passages()
     try:
-        with bounded_client(60.0, token_header()) as client:
+        with bounded_http_client(60.0, token_header()) as client:
             for start in range(0, len(names), _AT_ONCE):
                 part = names[start : start + _AT_ONCE]
                 answer = client.post(f"{base}/documents", json={"ids": part})
@@ -187,15 +187,15 @@ def _pair(document: Document) -> tuple[str, str]:
     return document.id, document.contents
 
 
-def _save(path: Path, fingerprint: str, scan: _Scan) -> None:
+def _save(path: Path, fingerprint: str, scan: _PassageScan) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps({"fingerprint": fingerprint, **scan.state()}, ensure_ascii=False) + "\n")
+    write_atomic(path, json.dumps({"fingerprint": fingerprint, **scan.state()}, ensure_ascii=False) + "\n")
 
 
-def _load(path: Path, fingerprint: str, scan: _Scan) -> None:
+def _load(path: Path, fingerprint: str, scan: _PassageScan) -> None:
     """Go on with an earlier, equal scan, if there was one."""
     try:
-        state = _State.model_validate_json(path.read_bytes())
+        state = _ScanState.model_validate_json(path.read_bytes())
     except (OSError, ValueError):
         return
     if state.fingerprint == fingerprint:

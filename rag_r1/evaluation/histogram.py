@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rag_r1.evaluation.difficulty import NEVER
-from rag_r1.whole_files import whole_file
+from rag_r1.whole_files import atomic_file
 
 _WIDTH = 50
 _LABEL = "rollouts until the first right answer"
@@ -34,6 +34,6 @@ def draw(bars: Mapping[str, int], path: Path) -> None:
     axes.bar_label(drawn, fontsize=8, padding=1)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set(xlabel=_LABEL, ylabel="questions", title="Difficulty of the questions")
-    with whole_file(path) as part:
+    with atomic_file(path) as part:
         figure.savefig(part, dpi=150, format="png")
     plt.close(figure)

@@ -17,7 +17,7 @@ class RunError(RuntimeError):
     """A run that cannot start or go on; the message names the key or the file and the remedy."""
 
 
-class JsonLines:
+class JsonLinesFile:
     """A file of JSON objects, one a line, that is only appended to. `seen` is called with each object that
     is there already, and its place. Raises RunError, which names file and line."""
 

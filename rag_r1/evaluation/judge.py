@@ -30,11 +30,11 @@ from rag_r1.command_line import Arguments, Positive, argument
 from rag_r1.evaluation.arguments import Above0, From0
 from rag_r1.evaluation.chat_engine import PATH, read_chat
 from rag_r1.evaluation.endpoint import Endpoint, EndpointOptions, EngineFailure
-from rag_r1.evaluation.exchange import Exchanges, merged
-from rag_r1.evaluation.json_lines import JsonLines
-from rag_r1.evaluation.pacing import Pace, Spending, Stop
-from rag_r1.evaluation.pool import Pool
-from rag_r1.evaluation.tape import Tape
+from rag_r1.evaluation.exchange import EpisodeClient, merge_body
+from rag_r1.evaluation.json_lines import JsonLinesFile
+from rag_r1.evaluation.pacing import CancelToken, CostTracker, RateLimiter
+from rag_r1.evaluation.pool import JobPool
+from rag_r1.evaluation.tape import ResponseCache
 from rag_r1.rewards.judged import ACCURACY_PROMPT as PROMPT
 from rag_r1.rewards.judged import VERDICTS
 
@@ -79,7 +79,7 @@ class JudgeArguments(Arguments):
 
 
 @dataclass(frozen=True)
-class Case:
+class JudgeCase:
     """What is judged: one answer to one question."""
 
     question: str
@@ -87,7 +87,7 @@ class Case:
     answer: str
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Case | None:
+    def of(cls, record: Mapping[str, Any]) -> JudgeCase | None:
         """Of a record whose episode has an answer and has not failed."""
         if record["right"] is None or not record["answer"]:
             return None
@@ -101,7 +101,7 @@ class Case:
 
 
 @dataclass
-class Verdicts:
+class JudgeVerdicts:
     """What the judge said, by case. `no_verdict`: replies that are neither word; `unanswered`: cases without
     a reply; `stopped`: why the judge is not asked any more."""
 
@@ -110,9 +110,9 @@ class Verdicts:
     cost: float = 0.0
     stopped: str | None = None
 
-    def put_into(self, record: Mapping[str, Any]) -> dict[str, Any]:
+    def add_to_record(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """The record with the judge's term; without a value if the episode has failed."""
-        case = Case.of(record)
+        case = JudgeCase.of(record)
         value = self.of.get(case.key) if case else None if record["right"] is None else 0.0
         return {**record, "rewards": {**record["rewards"], TERM: value}}
 
@@ -143,17 +143,17 @@ async def judge(
     timeout_s: float = 300.0,
     backoff_s: float = 1.0,
     trust_env: bool = False,
-) -> Verdicts:
+) -> JudgeVerdicts:
     """The verdicts on all records. `folder`: where replies are kept; it belongs to one process at a time.
     Raises RunError."""
-    cases = {case.key: case for record in records if (case := Case.of(record)) is not None}
-    verdicts, tape = Verdicts(), Tape()
+    cases = {case.key: case for record in records if (case := JudgeCase.of(record)) is not None}
+    verdicts, tape = JudgeVerdicts(), ResponseCache()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    tape.lines = lines = JsonLines(folder / "exchanges.ndjson", tape.seen)
+    tape.lines = lines = JsonLinesFile(folder / "exchanges.ndjson", tape.seen)
     ways = {"retries": retries, "timeout_s": timeout_s, "backoff_s": backoff_s, "trust_env": trust_env}
     try:
         async with judge_endpoint(given, tape, **ways) as endpoint:
-            pool = Pool(given.judge_in_flight, endpoint.stop, endpoint.idle)
+            pool = JobPool(given.judge_in_flight, endpoint.stop, endpoint.idle)
             jobs = (partial(_ask, given, case, endpoint, tape, verdicts) for case in cases.values())
             await pool.run(jobs, len(cases), "verdict")
     finally:
@@ -166,7 +166,7 @@ async def judge(
 @asynccontextmanager
 async def judge_endpoint(
     given: JudgeArguments,
-    tape: Tape,
+    tape: ResponseCache,
     *,
     retries: int = 6,
     timeout_s: float = 300.0,
@@ -175,7 +175,7 @@ async def judge_endpoint(
 ) -> AsyncIterator[Endpoint]:
     """The judge's endpoint while the block runs. What is on the tape counts as spent. Raises RunError."""
     assert given.judge_url is not None
-    stop = Stop()
+    stop = CancelToken()
     options = EndpointOptions(
         url=given.judge_url,
         key_variable=given.judge_api_key_env,
@@ -185,8 +185,10 @@ async def judge_endpoint(
         in_flight=given.judge_in_flight,
         trust_env=trust_env,
     )
-    spending = Spending(stop, given.judge_price_in, given.judge_price_out, given.judge_max_cost, tape.usage)
-    endpoint = Endpoint(options, stop, spending, Pace(given.judge_rpm))
+    spending = CostTracker(
+        stop, given.judge_price_in, given.judge_price_out, given.judge_max_cost, tape.usage
+    )
+    endpoint = Endpoint(options, stop, spending, RateLimiter(given.judge_rpm))
     try:
         yield endpoint
     finally:
@@ -208,7 +210,7 @@ def judge_request(
         "max_tokens": most_tokens,
         **more,
     }
-    body = merged(body, json.loads(given.judge_body))
+    body = merge_body(body, json.loads(given.judge_body))
     limits = (body.get(name) for name in ("max_tokens", "max_completion_tokens"))
     return body, next((limit for limit in limits if isinstance(limit, int)), most_tokens)
 
@@ -218,11 +220,13 @@ def verdict_of(reply: str) -> float | None:
     return VERDICTS.get(reply.strip().removesuffix(".").casefold())
 
 
-async def _ask(given: JudgeArguments, case: Case, endpoint: Endpoint, tape: Tape, verdicts: Verdicts) -> None:
+async def _ask(
+    given: JudgeArguments, case: JudgeCase, endpoint: Endpoint, tape: ResponseCache, verdicts: JudgeVerdicts
+) -> None:
     shown = {"question": case.question, "accepted_answers": case.golds, "given_answer": case.answer}
     body, most = judge_request(given, PROMPT, shown, _MOST_TOKENS)
     try:
-        reply = await Exchanges(case.key, endpoint, tape).ask(PATH, body, read_chat, most)
+        reply = await EpisodeClient(case.key, endpoint, tape).ask(PATH, body, read_chat, most)
     except EngineFailure:
         verdicts.of[case.key] = None
         verdicts.counts["unanswered"] += 1

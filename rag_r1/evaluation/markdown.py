@@ -12,7 +12,7 @@ _LONGEST = 120
 _MARKUP = str.maketrans({c: f"\\{c}" for c in "\\`*_[]|#~$"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"})
 
 
-def plain(text: object) -> str:
+def one_line_text(text: object) -> str:
     """A text on one line, of at most 120 characters, with what cannot be printed as `?`."""
     line = " ".join(str(text).split())
     line = "".join(c if c.isprintable() else "?" for c in line)
@@ -21,7 +21,7 @@ def plain(text: object) -> str:
 
 def cell(text: object) -> str:
     """A text as a cell of a table, without a meaning in Markdown or HTML."""
-    return plain(text).translate(_MARKUP)
+    return one_line_text(text).translate(_MARKUP)
 
 
 def number(value: float | None, decimals: int = 3, signed: bool = False) -> str:
@@ -56,6 +56,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]
 
 
-def whole(count: int) -> str:
+def integer(count: int) -> str:
     """A count with commas."""
     return f"{count:,}"

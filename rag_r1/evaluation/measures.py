@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from rag_r1.evaluation.bootstrap import Sums
+from rag_r1.evaluation.bootstrap import RatioSums
 from rag_r1.evaluation.episode_numbers import TERM
 from rag_r1.evaluation.run_table import RunTable
 from rag_r1.rewards.normalise import NormaliserName
@@ -137,7 +137,7 @@ def measures_of(table: RunTable) -> tuple[Measure, ...]:
     return (*MEASURES, *terms)
 
 
-def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, Sums], np.ndarray]:
+def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, RatioSums], np.ndarray]:
     """The sums of each source for the bootstrap, and the number of episodes of each figure in each source,
     (sources, figures), in the order of the sources' names."""
     questions, places = table.asked()
@@ -161,7 +161,7 @@ def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, S
     sums, episodes = {}, np.empty((len(names), len(measures)))
     for row, name in enumerate(names):
         here = [source == name for source in sources]
-        sums[name] = Sums(numerators[here], denominators[here])
+        sums[name] = RatioSums(numerators[here], denominators[here])
         episodes[row] = counts[here].sum(axis=0)
     return sums, episodes
 

@@ -30,15 +30,15 @@ from rag_r1.addresses import Address
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.command_line import argument, read_arguments
 from rag_r1.evaluation.bootstrap import Bootstrap
-from rag_r1.evaluation.card import Card
+from rag_r1.evaluation.card import Provenance
 from rag_r1.evaluation.compare import CompareError, compare, write_comparison
 from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
 from rag_r1.evaluation.conditions import Condition, agent_condition, baseline
 from rag_r1.evaluation.episode_numbers import TERM
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.evaluated_model import resolved, served
+from rag_r1.evaluation.evaluated_model import resolve_model, serve_model
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.markdown import cell, table, whole, with_interval
+from rag_r1.evaluation.markdown import cell, integer, table, with_interval
 from rag_r1.evaluation.measures import MEASURES, Measure, by_source, column
 from rag_r1.evaluation.report import WRONG_RUN, figure, write_text
 from rag_r1.evaluation.run_table import RunTable, read_run
@@ -46,7 +46,7 @@ from rag_r1.evaluation.session import run_command
 
 MODES_JSON, MODES_MD = "modes.json", "modes.md"
 ALONE, BEFORE, AFTER = "before_no_search", "before", "after"
-CALLED = {
+MODE_NAMES = {
     ALONE: "before training, without search",
     BEFORE: "before training, with search",
     AFTER: "after training, with search",
@@ -97,9 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def evaluate_modes(given: ModesArguments) -> int:
     """Play the three runs and write the table; returns the exit status. Raises RunError."""
-    before = resolved(given.model_copy(update={"out": given.out / BEFORE}))
+    before = resolve_model(given.model_copy(update={"out": given.out / BEFORE}))
     trained = {"model": given.trained, "base_url": given.trained_url or given.base_url}
-    after = resolved(given.model_copy(update={**trained, "out": given.out / AFTER}))
+    after = resolve_model(given.model_copy(update={**trained, "out": given.out / AFTER}))
     for asked, modes in ((before, (ALONE, BEFORE)), (after, (AFTER,))):
         ready = prepare_evaluation(asked)
         conditions = [
@@ -108,9 +108,9 @@ async def evaluate_modes(given: ModesArguments) -> int:
             else agent_condition(ready.setup)
             for mode in modes
         ]
-        with served(asked) as at_server:
+        with serve_model(asked) as at_server:
             for mode, condition in zip(modes, conditions, strict=True):
-                print(f"{list(CALLED).index(mode) + 1}/{len(CALLED)} {CALLED[mode]}")
+                print(f"{list(MODE_NAMES).index(mode) + 1}/{len(MODE_NAMES)} {MODE_NAMES[mode]}")
                 if status := await run_condition(at_server, ready, condition, given.out / mode):
                     return status
     for line in write_modes(given.out):
@@ -145,8 +145,8 @@ def write_modes(out: Path) -> Iterator[str]:
     RunError."""
     tables = {}
     try:
-        for mode in CALLED:
-            card = Card.read(out / mode)
+        for mode in MODE_NAMES:
+            card = Provenance.read(out / mode)
             tables[mode] = read_run(out / mode, mask=card.mask if card else None)
         comparison = compare([out / mode for mode in (BEFORE, ALONE, AFTER)], _DIFFERS)
     except (CompareError, *WRONG_RUN) as error:
@@ -160,7 +160,7 @@ def write_modes(out: Path) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class _Right:
+class _CorrectColumn:
     """What counts as right: a column of the run's table."""
 
     label: str
@@ -187,7 +187,10 @@ def figures_of(run: RunTable) -> dict[str, Any]:
     """The figures of a mode over all its questions: questions, failed episodes, and by name of the figure its
     label and its value with an interval."""
     form = [measure for measure in MEASURES if measure.name in ("answered", "formatted")]
-    rights = [_Right("EM", "em:squad"), *(_Right(name.removeprefix(TERM), name) for name in run.terms)]
+    rights = [
+        _CorrectColumn("EM", "em:squad"),
+        *(_CorrectColumn(name.removeprefix(TERM), name) for name in run.terms),
+    ]
     cost = [measure for measure in MEASURES if measure.name in ("queries", "generated_tokens")]
     measures = [*form, *(measure for right in rights for measure in right.measures()), *cost]
     sums, episodes = by_source(run, measures)
@@ -224,14 +227,14 @@ def table_lines(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The table: a row for each figure, a column for each mode."""
     names = dict.fromkeys(name for one in told.values() for name in one["figures"])
     rows = [
-        ["questions", *(whole(one["questions"]) for one in told.values())],
-        ["failed episodes", *(whole(one["failed"]) for one in told.values())],
+        ["questions", *(integer(one["questions"]) for one in told.values())],
+        ["failed episodes", *(integer(one["failed"]) for one in told.values())],
     ]
     for name in names:
         known = [one["figures"].get(name) for one in told.values()]
         label, decimals = next((one["label"], one["decimals"]) for one in known if one)
         rows.append([cell(label), *(with_interval(one, decimals) for one in known)])
-    return table(["", *(CALLED[mode] for mode in told)], rows)
+    return table(["", *(MODE_NAMES[mode] for mode in told)], rows)
 
 
 if __name__ == "__main__":

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rag_r1.agent import Trajectory, Turn
-from rag_r1.agent.boundary import reason
-from rag_r1.agent.failures import FailureNote
-from rag_r1.agent.guard import ToolGuard
+from rag_r1.agent.boundary import error_line
+from rag_r1.agent.failures import FailureRecord
+from rag_r1.agent.guard import ToolExecutor
 from rag_r1.agent.packing import fit_observation
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.agent_setup import AgentSetup
-from rag_r1.evaluation.asks import Ask
+from rag_r1.evaluation.asks import EpisodeRequest
 from rag_r1.protocols import SEARCH, Document, Failure, Search
 from rag_r1.protocols.protocol import ObservationFormat
 from rag_r1.retriever_query import CallContext
@@ -39,11 +39,11 @@ _MARGIN = 32
 
 
 @dataclass(frozen=True)
-class SearchedFirst:
+class OneShotRequest:
     """An ask whose messages have the passages, the agent for it, and the turn that found them. `failure`:
     what went wrong; `is_masked`: whether that ends the episode."""
 
-    ask: Ask
+    ask: EpisodeRequest
     setup: AgentSetup
     turn: Turn
     retries: int = 0
@@ -62,17 +62,17 @@ class SearchedFirst:
         record.failed(self.failure.kind, self.failure.detail)
         return record
 
-    def put_before(self, record: Trajectory) -> None:
+    def prepend_passages(self, record: Trajectory) -> None:
         """Make the search the first turn of the record."""
         record.turns.insert(0, self.turn)
-        record.failures = [FailureNote(n.kind, n.turn + 1, n.detail) for n in record.failures]
+        record.failures = [FailureRecord(n.kind, n.turn + 1, n.detail) for n in record.failures]
         if self.failure is not None:
-            record.failures.insert(0, FailureNote(self.failure.kind, 0, self.failure.detail[:200]))
+            record.failures.insert(0, FailureRecord(self.failure.kind, 0, self.failure.detail[:200]))
         record.seconds += self.turn.tool_s
         record.retries += self.retries
 
 
-async def searched_first(ask: Ask, setup: AgentSetup) -> SearchedFirst:
+async def make_one_shot(ask: EpisodeRequest, setup: AgentSetup) -> OneShotRequest:
     """Search for the question and put what is found into the messages. Raises nothing but its own
     cancellation."""
     retries = 0
@@ -85,7 +85,7 @@ async def searched_first(ask: Ask, setup: AgentSetup) -> SearchedFirst:
     call = CallRecord(SEARCH, {"query": ask.question})
     turn = Turn("", Search.kind, [call])
     started = time.perf_counter()
-    guard = ToolGuard(setup.tools(), setup.failures, wait, context=lambda: CallContext(ask.question))
+    guard = ToolExecutor(setup.tools(), setup.failures, wait, context=lambda: CallContext(ask.question))
     [result] = await guard.call([call])
     turn.tool_s = time.perf_counter() - started
     failure = result if isinstance(result, Failure) else None
@@ -97,13 +97,13 @@ async def searched_first(ask: Ask, setup: AgentSetup) -> SearchedFirst:
             passages, call.documents = _fitted(ask, setup, result)
         except Exception as error:  # of the tokenizer, or a bug, as in the turn loop
             logger.exception("the passages of %s", ask.id)
-            passages, failure = "", Failure("", "error", reason(error))
+            passages, failure = "", Failure("", "error", error_line(error))
     asked = replace(setup, own_prompt=False)  # with the messages of the ask
     messages = _messages(ask, setup, passages)
-    return SearchedFirst(replace(ask, messages=messages, setup=asked), asked, turn, retries, failure)
+    return OneShotRequest(replace(ask, messages=messages, setup=asked), asked, turn, retries, failure)
 
 
-def _fitted(ask: Ask, setup: AgentSetup, found: Sequence[Document]) -> tuple[str, list[Document]]:
+def _fitted(ask: EpisodeRequest, setup: AgentSetup, found: Sequence[Document]) -> tuple[str, list[Document]]:
     """The passages as text, neutralised, and those that it shows: as many as a search of the agent may show
     and the prompt has room for."""
     shows = replace(setup.protocol, format=_FORMAT, turns="text", chat_turns=None)
@@ -121,7 +121,7 @@ def _fitted(ask: Ask, setup: AgentSetup, found: Sequence[Document]) -> tuple[str
     return shows.observation([ask.question], [shown]), shown
 
 
-def _messages(ask: Ask, setup: AgentSetup, passages: str) -> tuple[dict[str, str], ...]:
+def _messages(ask: EpisodeRequest, setup: AgentSetup, passages: str) -> tuple[dict[str, str], ...]:
     """The prompt's messages. Question and passages are put in at once, so that neither is searched for the
     place of the other."""
     protocol = setup.protocol

@@ -1,15 +1,15 @@
 """A rate limiter, a cost tracker and a cancel token for the requests of a run.
 
-`Pace` spaces requests: a request waits for its turn under the limits of requests and of tokens per minute,
-and all of them wait if the endpoint has said when it wants to be asked again. The tokens of a request are
-known afterwards only; until then an estimate stands for them.
+`RateLimiter` spaces requests: a request waits for its turn under the limits of requests and of tokens per
+minute, and all of them wait if the endpoint has said when it wants to be asked again. The tokens of a request
+are known afterwards only; until then an estimate stands for them.
 
-`Spending` adds up the cost. With a limit, a request reserves the most that it can cost (its prompt, by
+`CostTracker` adds up the cost. With a limit, a request reserves the most that it can cost (its prompt, by
 estimate, and all tokens that it may generate) and is not sent if the limit could be passed. It then waits
 until others have come back, which mostly cost less than they reserved; if none is under way, the run ends.
 
-`Stop` ends a run before its last question: nothing more is sent, what is under way comes back, and the next
-start goes on from there.
+`CancelToken` ends a run before its last question: nothing more is sent, what is under way comes back, and the
+next start goes on from there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 from rag_r1.evaluation.tape import Usage
 
 
-class Stop:
+class CancelToken:
     """Ends a run, for the first `reason` that is given."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Stop:
             await asyncio.get_running_loop().create_future()
 
 
-class Pace:
+class RateLimiter:
     """Limits per minute; None: no limit."""
 
     def __init__(self, requests: float | None = None, tokens: float | None = None):
@@ -79,13 +79,13 @@ class Pace:
             await asyncio.sleep(left)
 
 
-class Spending:
+class CostTracker:
     """What has been spent, and what may be. Prices are per million tokens; `before`: the usage of earlier
     starts, which counts."""
 
     def __init__(
         self,
-        stop: Stop,
+        stop: CancelToken,
         price_in: float = 0.0,
         price_out: float = 0.0,
         most: float | None = None,

@@ -18,11 +18,11 @@ from data_process.bad_rows import HELP, BadRows
 from data_process.row_files import DataError
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.evaluation.corpus.files import Corpus, CorpusError
-from rag_r1.evaluation.corpus.questions import Question, read_questions
+from rag_r1.evaluation.corpus.questions import CorpusQuestion, read_questions
 from rag_r1.evaluation.gold_passages import POOL, SAVE_EVERY, find_passages
-from rag_r1.printable import print_error, printable
+from rag_r1.printable import print_error, terminal_text
 from rag_r1.probe_passages import Passages
-from rag_r1.supporting import Evidence
+from rag_r1.supporting import GoldEvidence
 
 _DESCRIPTION = """\
 Find the passages that the probes `random` and `gold` show in the validations of a training.
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     print("\n".join(lines))
     for line in bad.left_out():
-        print(printable(line, 1000), file=sys.stderr)
+        print(terminal_text(line, 1000), file=sys.stderr)
     return 0
 
 
@@ -104,11 +104,11 @@ def gather(given: PassagesArguments, *, save_every: int = SAVE_EVERY) -> tuple[l
     return [*_told(wanted, passages), f"passages: {given.out}"], read.bad + bad
 
 
-def _evidence(question: Question) -> Evidence:
-    return Evidence.of({"supporting_ids": question.ids, "supporting_titles": question.titles})
+def _evidence(question: CorpusQuestion) -> GoldEvidence:
+    return GoldEvidence.of({"supporting_ids": question.ids, "supporting_titles": question.titles})
 
 
-def _told(wanted: Sequence[Evidence], passages: Passages) -> list[str]:
+def _told(wanted: Sequence[GoldEvidence], passages: Passages) -> list[str]:
     named = [one for one in wanted if one]
     found = sum(bool(passages.of(one, golds=())) for one in named)
     return [

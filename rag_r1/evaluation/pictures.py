@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from rag_r1.evaluation.markdown import plain
+from rag_r1.evaluation.markdown import one_line_text
 from rag_r1.evaluation.run_table import RunTable
 from rag_r1.evaluation.sources import labels
 from rag_r1.installation import pip_command
-from rag_r1.whole_files import whole_file
+from rag_r1.whole_files import atomic_file
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def draw_report(report: Mapping[str, Any], table: RunTable, out: Path) -> list[P
     sources = list(report["counts"]["sources"])
     rows = [*labels(sources).values(), "mean of sources"]
     drawn = []
-    with picture(out / "report_scores.png", drawn, width=7.0, height=1.4 + 0.45 * len(rows)) as axes:
+    with open_plot(out / "report_scores.png", drawn, width=7.0, height=1.4 + 0.45 * len(rows)) as axes:
         if axes is not None:
             figures = [report["figures"][name] for name in ("em", "cover_em", "f1")]
             series = []
@@ -43,7 +43,7 @@ def draw_report(report: Mapping[str, Any], table: RunTable, out: Path) -> list[P
             row_names(axes[0], rows)
             axes[0].set(xlim=(0, 1), xlabel="score")
             legend(axes[0].figure, series, [figure["label"] for figure in figures])
-    with picture(out / "report_searches.png", drawn, width=7.0, height=3.2, panels=2) as axes:
+    with open_plot(out / "report_searches.png", drawn, width=7.0, height=3.2, panels=2) as axes:
         if axes is not None:
             _searches(axes[0], axes[1], table)
     return drawn
@@ -53,11 +53,11 @@ def draw_comparison(comparison: Mapping[str, Any], name: str, out: Path) -> list
     """`compare_<name>.png`: each run's value of a figure, and its difference from the first run, by source,
     with intervals."""
     figure, sources = comparison["figures"][name], comparison["sources"]
-    runs = [plain(run) for run in comparison["runs"]]
+    runs = [one_line_text(run) for run in comparison["runs"]]
     rows = [*labels(sources).values(), "mean of sources"]
     drawn = []
     height = 1.6 + 0.18 * len(rows) * max(2, len(runs))
-    with picture(out / f"compare_{name}.png", drawn, width=10.0, height=height, panels=2) as axes:
+    with open_plot(out / f"compare_{name}.png", drawn, width=10.0, height=height, panels=2) as axes:
         if axes is None:
             return drawn
         left, right = axes
@@ -70,7 +70,7 @@ def draw_comparison(comparison: Mapping[str, Any], name: str, out: Path) -> list
         right.axvline(0, color=_GREY, linewidth=1)
         row_names(left, rows)
         row_names(right, [""] * len(rows))
-        label = plain(figure["label"])
+        label = one_line_text(figure["label"])
         left.set_xlabel(label, parse_math=False)
         right.set_xlabel(f"{label}: difference from the first run", parse_math=False)
         legend(left.figure, series, runs)
@@ -78,7 +78,7 @@ def draw_comparison(comparison: Mapping[str, Any], name: str, out: Path) -> list
 
 
 @contextmanager
-def picture(
+def open_plot(
     path: Path, drawn: list[Path], *, width: float, height: float, panels: int = 1
 ) -> Iterator[Any | None]:
     """The axes of a new picture, which is saved at the end and added to `drawn`; None without matplotlib."""
@@ -95,7 +95,7 @@ def picture(
         made, axes = plt.subplots(1, panels, figsize=(width, height), layout="constrained", squeeze=False)
         try:
             yield axes[0]
-            with whole_file(path) as part:
+            with atomic_file(path) as part:
                 made.savefig(part, dpi=150, format="png")
             drawn.append(path)
         finally:
@@ -128,7 +128,7 @@ def legend(figure: Any, series: Sequence[Any], names: Sequence[str]) -> None:
 
 def row_names(axes: Any, names: Sequence[str]) -> None:
     """Name the rows of a panel, the first on top."""
-    axes.set_yticks(range(len(names)), [plain(name) for name in names], parse_math=False)
+    axes.set_yticks(range(len(names)), [one_line_text(name) for name in names], parse_math=False)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="x", color="#e5e7eb", linewidth=0.6)
     axes.set_axisbelow(True)

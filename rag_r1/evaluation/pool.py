@@ -13,17 +13,17 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from rag_r1.evaluation.pacing import Stop
+from rag_r1.evaluation.pacing import CancelToken
 
 T = TypeVar("T")
 Job = Callable[[], Awaitable[T]]
 
 
-class Pool:
+class JobPool:
     """See the top of the module. `idle` waits until no request is under way; `bar`: the progress bar, while
     jobs are worked on."""
 
-    def __init__(self, in_flight: int, stop: Stop, idle: Callable[[], Awaitable[None]] | None = None):
+    def __init__(self, in_flight: int, stop: CancelToken, idle: Callable[[], Awaitable[None]] | None = None):
         self.in_flight, self.stop, self.idle = in_flight, stop, idle
         self.bar: tqdm | None = None
 

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.cutting import Trace, Unusable, check_text, samples_of, written_turn
+from rag_r1.evaluation.cutting import Trace, UnusableSampleError, check_text, cut_at_stop, samples_of
 from rag_r1.protocols import Answer, Document, Protocol
 from rag_r1.sft_rows import Piece, SftRow
 
@@ -31,43 +31,43 @@ _ANSWERS = ("assistant", "gpt", "function_call")
 _QUESTION = "Question:"
 
 
-class PublishedError(ValueError):
+class PublishedDataError(ValueError):
     """A file that cannot be read, or a row of it that is no sample; the message says what is wrong."""
 
 
 def read_samples(path: str | Path) -> Iterator[tuple[int, Any]]:
     """The rows of a JSON array or of JSON lines, counted from 1. A line that is no JSON is an exception in
-    place of its row. Raises PublishedError if the file cannot be read."""
+    place of its row. Raises PublishedDataError if the file cannot be read."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise PublishedError(f"{path}: cannot be read: {error}") from error
+        raise PublishedDataError(f"{path}: cannot be read: {error}") from error
     if text.lstrip().startswith("["):
         try:
             yield from enumerate(json.loads(text), 1)
         except (ValueError, RecursionError) as error:
-            raise PublishedError(f"{path}: is no JSON array: {error}") from error
+            raise PublishedDataError(f"{path}: is no JSON array: {error}") from error
         return
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
                 yield number, json.loads(line)
             except (ValueError, RecursionError) as error:
-                yield number, PublishedError(f"no JSON: {error}")
+                yield number, PublishedDataError(f"no JSON: {error}")
 
 
 def sample_of(row: Any, protocol: Protocol, id: str) -> tuple[SftRow, list[Document]]:
-    """A published sample as a row, and the observations in its context. Raises PublishedError if it is no
+    """A published sample as a row, and the observations in its context. Raises PublishedDataError if it is no
     sample, Unusable if it is one that cannot be used in this protocol."""
-    if isinstance(row, PublishedError):
+    if isinstance(row, PublishedDataError):
         raise row
     texts = _texts(row)
     target, answered = texts.pop()
     if not answered or not target.strip():
-        raise PublishedError("its last text is not the model's")
+        raise PublishedDataError("its last text is not the model's")
     question, begun = _question(texts[0][0] if texts else "", protocol)
     pieces = _pieces([(begun, False), *texts[1:]], protocol)
-    target = written_turn(target.strip(), protocol, "the target")
+    target = cut_at_stop(target.strip(), protocol, "the target")
     check_text(question, target, *(piece.text for piece in pieces))
     observations = [Document("published", piece.text) for piece in pieces if not piece.generated]
     trace = Trace(id, question, (*pieces, Piece(target, generated=True)), tuple(observations))
@@ -80,7 +80,7 @@ def sample_of(row: Any, protocol: Protocol, id: str) -> tuple[SftRow, list[Docum
 def _texts(row: Any) -> list[tuple[str, bool]]:
     """The texts of a sample in order, each with whether the model wrote it."""
     if not isinstance(row, Mapping):
-        raise PublishedError("it is no JSON object")
+        raise PublishedDataError("it is no JSON object")
     turns = row.get("conversations", row.get("messages"))
     if turns is not None:
         pairs = [_message(turn) for turn in turns] if isinstance(turns, list) else []
@@ -91,18 +91,18 @@ def _texts(row: Any) -> list[tuple[str, bool]]:
         try:
             pairs = [(text, bool(place)) for pair in history for place, text in enumerate(pair)]
         except TypeError:
-            raise PublishedError("its history is no list of pairs") from None
+            raise PublishedDataError("its history is no list of pairs") from None
         if not all(isinstance(part, str) for part in [*parts, row.get("output")]):
-            raise PublishedError("it has neither instruction and output nor conversations")
+            raise PublishedDataError("it has neither instruction and output nor conversations")
         pairs += [("\n".join(parts), False), (row["output"], True)]
     if len(pairs) < 2 or not all(isinstance(text, str) for text, _ in pairs):
-        raise PublishedError("it has no prompt and answer")
+        raise PublishedDataError("it has no prompt and answer")
     return pairs
 
 
 def _message(turn: Any) -> tuple[Any, Any]:
     if not isinstance(turn, Mapping):
-        raise PublishedError("one of its messages is no JSON object")
+        raise PublishedDataError("one of its messages is no JSON object")
     return turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
 
 
@@ -110,11 +110,11 @@ def _question(prompt: str, protocol: Protocol) -> tuple[str, str]:
     """The question in a prompt, and what has happened since it was asked."""
     before, marker, rest = prompt.partition(_QUESTION)
     if not marker:
-        raise PublishedError(f"its prompt has no {_QUESTION!r}")
+        raise PublishedDataError(f"its prompt has no {_QUESTION!r}")
     tags = "|".join(re.escape(block.open) for block in protocol.blocks)
     line = re.split(rf"\n|(?={tags})", rest.lstrip(" "), maxsplit=1)[0]
     if not line.strip():
-        raise PublishedError(f"nothing follows {_QUESTION!r} in its prompt")
+        raise PublishedDataError(f"nothing follows {_QUESTION!r} in its prompt")
     return line.strip(), rest[rest.index(line) + len(line) :]
 
 
@@ -126,10 +126,12 @@ def _pieces(texts: list[tuple[str, bool]], protocol: Protocol) -> list[Piece]:
     while rest.strip():
         turn, opened, rest = rest.partition(shown.open)
         place = f"turn {len(pieces) // 2 + 1}"
-        pieces.append(Piece(written_turn(turn.strip(), protocol, place), generated=True))
+        pieces.append(Piece(cut_at_stop(turn.strip(), protocol, place), generated=True))
         body, closed, rest = rest.partition(shown.close)
         if not opened or not closed:
-            raise Unusable("unreadable", f"{place} is not followed by {shown.open} and {shown.close}")
+            raise UnusableSampleError(
+                "unreadable", f"{place} is not followed by {shown.open} and {shown.close}"
+            )
         text = protocol.format.template.replace("{body}", protocol.neutralise(body.strip("\n")))
         pieces.append(Piece(text, generated=False))
     return pieces

@@ -32,7 +32,7 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-def quotation(target: str, documents: Iterable[Document], run: int = RUN) -> str | None:
+def find_quotation(target: str, documents: Iterable[Document], run: int = RUN) -> str | None:
     """The first run of words that `target` has in common with a document, or None if it quotes none."""
     ours = words(target)
     runs: dict[int, set[tuple[str, ...]]] = {}

@@ -25,20 +25,20 @@ from pydantic_settings import CliPositionalArg
 
 from data_process.bad_rows import HELP
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.evaluation.bootstrap import Bootstrap, Estimate, Sums
-from rag_r1.evaluation.card import Card
-from rag_r1.evaluation.card_facts import CardError
+from rag_r1.evaluation.bootstrap import Bootstrap, Estimate, RatioSums
+from rag_r1.evaluation.card import Provenance
+from rag_r1.evaluation.card_facts import ProvenanceError
 from rag_r1.evaluation.measures import Measure, by_source, measures_of
 from rag_r1.evaluation.run_table import RunTable, TableError, read_run
-from rag_r1.evaluation.side_files import SideFileError
-from rag_r1.evaluation.sources import in_order
+from rag_r1.evaluation.side_files import AnnotationError
+from rag_r1.evaluation.sources import in_paper_order
 from rag_r1.printable import print_error
 from rag_r1.records import RecordError
-from rag_r1.whole_files import whole_file
+from rag_r1.whole_files import atomic_file
 
 REPORT_JSON, REPORT_MD = "report.json", "report.md"
 #: What can be wrong with the files of a run; the message says what to do.
-WRONG_RUN = (TableError, SideFileError, RecordError, CardError, OSError)
+WRONG_RUN = (TableError, AnnotationError, RecordError, ProvenanceError, OSError)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def make_report(run: Path, options: ReportOptions | None = None, out: Path | Non
     from rag_r1.evaluation.report_text import markdown
 
     options = options or ReportOptions()
-    card = Card.read(run)
+    card = Provenance.read(run)
     table = read_run(
         run,
         mask=card.mask if card else None,
@@ -79,7 +79,7 @@ def make_report(run: Path, options: ReportOptions | None = None, out: Path | Non
     return report
 
 
-def report_of(table: RunTable, card: Card | None, bootstrap: Bootstrap) -> dict[str, Any]:
+def report_of(table: RunTable, card: Provenance | None, bootstrap: Bootstrap) -> dict[str, Any]:
     """The content of report.json: plain JSON values, numbers rounded to six digits."""
     measures = measures_of(table)
     sums, episodes = by_source(table, measures)
@@ -89,7 +89,7 @@ def report_of(table: RunTable, card: Card | None, bootstrap: Bootstrap) -> dict[
     for i, measure in enumerate(measures):
         of_sources = {
             name: figure(each[name], i, _questions([sums[name]], i), int(episodes[names.index(name), i]))
-            for name in in_order(names)
+            for name in in_paper_order(names)
         }
         questions = _questions(list(sums.values()), i)
         total = int(episodes[:, i].sum())
@@ -113,9 +113,9 @@ def report_of(table: RunTable, card: Card | None, bootstrap: Bootstrap) -> dict[
     }
 
 
-def counts(table: RunTable, card: Card | None) -> dict[str, Any]:
+def counts(table: RunTable, card: Provenance | None) -> dict[str, Any]:
     """Questions, episodes, failures and end statuses, of each source and of all."""
-    sources = in_order(key[0] for key in table.keys)
+    sources = in_paper_order(key[0] for key in table.keys)
     groups = {name: [i for i, key in enumerate(table.keys) if key[0] == name] for name in sources}
     questions, _ = table.asked()
     rows = card.rows if card else None
@@ -144,7 +144,7 @@ def rounded(value: float) -> float | None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file all or nothing. Lone surrogates become escapes."""
-    with whole_file(path) as part:
+    with atomic_file(path) as part:
         part.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
@@ -152,7 +152,7 @@ def _description(measure: Measure) -> dict[str, Any]:
     return {"label": measure.label, "section": measure.section, "decimals": measure.decimals}
 
 
-def _questions(sums: Sequence[Sums], i: int) -> int:
+def _questions(sums: Sequence[RatioSums], i: int) -> int:
     return sum(int(np.count_nonzero(one.denominators[:, i] > 0)) for one in sums)
 
 

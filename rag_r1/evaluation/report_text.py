@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.card import Card
-from rag_r1.evaluation.markdown import cell, table, whole, with_interval
+from rag_r1.evaluation.card import Provenance
+from rag_r1.evaluation.markdown import cell, integer, table, with_interval
 from rag_r1.evaluation.sources import labels
 
 Report = Mapping[str, Any]
@@ -43,11 +43,11 @@ def _opening(report: Report) -> list[str]:
     counts, interval = report["counts"], report["interval"]
     every = counts["all"]
     lines = [
-        f"{whole(every['questions'])} questions, {whole(every['episodes'])} episodes, of which "
-        f"{whole(every['failed'])} failed. A failed episode (engine, search engine, unusable row, bug) is no "
+        f"{integer(every['questions'])} questions, {integer(every['episodes'])} episodes, of which "
+        f"{integer(every['failed'])} failed. A failed episode (engine, search engine, unusable row, bug) is no "
         "wrong answer: it has no score and is left out of scores and costs; the section on failures has the "
         "EM if all of them had been wrong, or right. In brackets: "
-        f"{interval['level']:.0%} intervals ({interval['kind']}, {whole(interval['resamples'])} replicates). "
+        f"{interval['level']:.0%} intervals ({interval['kind']}, {integer(interval['resamples'])} replicates). "
         "Avg. is the mean over the data sources, in which each counts once.",
     ]
     told = []
@@ -61,13 +61,13 @@ def _opening(report: Report) -> list[str]:
         )
     if counts["questions_without_record"]:
         told.append(
-            f"**{whole(counts['questions_without_record'])} of {whole(counts['questions_in_data'])} "
+            f"**{integer(counts['questions_without_record'])} of {integer(counts['questions_in_data'])} "
             "questions have no record**: the run is not finished, or was made with fewer questions."
         )
     if counts["bad_records"]:
-        told.append(f"**{whole(counts['bad_records'])} bad rows were left out.**")
+        told.append(f"**{integer(counts['bad_records'])} bad rows were left out.**")
     if counts["played_again"]:
-        told.append(f"{whole(counts['played_again'])} records are of episodes that were played again.")
+        told.append(f"{integer(counts['played_again'])} records are of episodes that were played again.")
     return [*lines, *(line for one in told for line in ("", one))]
 
 
@@ -100,13 +100,14 @@ def _statuses(report: Report) -> list[str]:
     def rows(kind: str, label: str) -> list[list[str]]:
         names = report["counts"]["all"][kind]
         return [
-            [label.format(cell(name)), *(whole(one[kind].get(name, 0)) for one in counted)] for name in names
+            [label.format(cell(name)), *(integer(one[kind].get(name, 0)) for one in counted)]
+            for name in names
         ]
 
     head = ["", *(cell(called[source]) for source in sources), "all questions"]
     body = [
-        ["questions", *(whole(one["questions"]) for one in counted)],
-        ["episodes", *(whole(one["episodes"]) for one in counted)],
+        ["questions", *(integer(one["questions"]) for one in counted)],
+        ["episodes", *(integer(one["episodes"]) for one in counted)],
         *rows("statuses", "status {}"),
         *rows("failed_by_kind", "failed: {}"),
         *rows("scored_with_failure", "scored, with a failure: {}"),
@@ -117,6 +118,6 @@ def _statuses(report: Report) -> list[str]:
 def _card(report: Report) -> list[str]:
     if report["card"] is None:
         return ["", "## Card", "", "The run has no card, so its figures cannot be compared with others."]
-    values = Card.model_validate(report["card"]).flat()
+    values = Provenance.model_validate(report["card"]).flat()
     rows = [[cell(key), cell("null" if value is None else value)] for key, value in values.items()]
     return ["", "## Card", "", *table(["key", "value"], rows)]

@@ -9,7 +9,7 @@ command writes the records, sorted and each once, to OUT itself when it ends). A
 before anything is built on it. A process that is killed while it writes leaves a line without an end, which
 the next start removes. Lines are in the order in which things ended, so nothing may depend on that order.
 
-Memory holds an `Outcome` for each question and the place of its record, not the record.
+Memory holds an `EpisodeOutcome` for each question and the place of its record, not the record.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Any
 
 from filelock import lock_descriptor
 
-from rag_r1.evaluation.json_lines import JsonLines, RunError
-from rag_r1.evaluation.tape import Tape
-from rag_r1.whole_files import whole_file
+from rag_r1.evaluation.json_lines import JsonLinesFile, RunError
+from rag_r1.evaluation.tape import ResponseCache
+from rag_r1.whole_files import atomic_file
 
 SETTINGS = "settings.json"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EpisodeOutcome:
     """How the last episode of an ask ended. `right`: None if it was not judged, because the infrastructure
     `failed`; `tries`: how often the ask has been played, of which all but the last have failed."""
 
@@ -44,7 +44,7 @@ class Outcome:
     searches: int = 0
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Outcome:
+    def of(cls, record: Mapping[str, Any]) -> EpisodeOutcome:
         """From a record of the journal. Raises KeyError or TypeError if it is none."""
         right = record["right"]
         if right not in (True, False, None):
@@ -76,17 +76,17 @@ class RunFolder:
             self._lock = os.open(self.journal, os.O_RDONLY)
         except OSError as error:
             raise RunError(f"cannot use the folder {out}: {error.strerror}; choose another --out") from error
-        self._outcomes: dict[str, Outcome] = {}
+        self._outcomes: dict[str, EpisodeOutcome] = {}
         self._places: dict[str, tuple[int, int]] = {}
         self._open: list[Any] = []
         try:
             if not lock_descriptor(self._lock, blocking=False):
                 raise RunError(f"{out} is in use by another process: wait for it or choose another --out")
-            self._check(as_json(settings), as_json(notes or {}))
-            self._records = JsonLines(self.journal / "records.ndjson", self._seen)
+            self._check(json_roundtrip(settings), json_roundtrip(notes or {}))
+            self._records = JsonLinesFile(self.journal / "records.ndjson", self._seen)
             self._open.append(self._records)
-            self.tape = Tape()
-            self.tape.lines = JsonLines(self.journal / "exchanges.ndjson", self.tape.seen)
+            self.tape = ResponseCache()
+            self.tape.lines = JsonLinesFile(self.journal / "exchanges.ndjson", self.tape.seen)
             self._open.append(self.tape.lines)
         except BaseException:
             self.close()
@@ -104,13 +104,13 @@ class RunFolder:
             file.close()
         os.close(self._lock)
 
-    def outcome(self, ask_id: str) -> Outcome | None:
+    def outcome(self, ask_id: str) -> EpisodeOutcome | None:
         """How an ask ended, or None if it was not played to its end."""
         return self._outcomes.get(ask_id)
 
-    def write(self, record: Mapping[str, Any]) -> Outcome:
+    def write(self, record: Mapping[str, Any]) -> EpisodeOutcome:
         """Append the record of an episode: a trajectory with `right` and `try`. Raises RunError."""
-        outcome = Outcome.of(record)
+        outcome = EpisodeOutcome.of(record)
         self._places[outcome.id] = self._records.append(record)
         self._outcomes[outcome.id] = outcome
         return outcome
@@ -125,13 +125,13 @@ class RunFolder:
         return (record for ask_id in ask_ids if (record := self.record(ask_id)) is not None)
 
     def _seen(self, record: dict[str, Any], place: tuple[int, int]) -> None:
-        outcome = Outcome.of(record)
+        outcome = EpisodeOutcome.of(record)
         self._outcomes[outcome.id], self._places[outcome.id] = outcome, place
 
     def _check(self, settings: dict[str, Any], notes: dict[str, Any]) -> None:
         path = self.journal / SETTINGS
         if not path.exists():
-            write_whole(path, json.dumps({"settings": settings, "notes": notes}, indent=2) + "\n")
+            write_atomic(path, json.dumps({"settings": settings, "notes": notes}, indent=2) + "\n")
             return
         try:
             before = _flat(json.loads(path.read_text(encoding="utf-8"))["settings"])
@@ -147,7 +147,7 @@ class RunFolder:
             )
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str) -> None:
     """Write a file all or nothing, whenever this process is killed."""
     write_lines(path, [text])
 
@@ -156,11 +156,11 @@ def write_lines(path: Path, lines: Iterator[str] | Sequence[str]) -> None:
     """The same from pieces of text, which need not fit in memory. For the owner only, as all of a run."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     how = {"encoding": "utf-8", "errors": "surrogatepass", "newline": "\n"}
-    with whole_file(path) as part, open(os.open(part, flags, 0o600), "w", **how) as file:
+    with atomic_file(path) as part, open(os.open(part, flags, 0o600), "w", **how) as file:
         file.writelines(lines)
 
 
-def as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
+def json_roundtrip(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as they come back from JSON."""
     return json.loads(json.dumps(dict(settings), default=str))
 

@@ -29,11 +29,11 @@ import numpy as np
 from tqdm import tqdm
 
 from data_process.bad_rows import BadRows
-from rag_r1.evaluation.episode_numbers import TERM, masked_kinds, numbers_of
-from rag_r1.evaluation.side_files import Listed, read_answerable, read_supporting
+from rag_r1.evaluation.episode_numbers import TERM, episode_metrics, masked_kinds
+from rag_r1.evaluation.side_files import Annotations, read_answerable, read_supporting
 from rag_r1.records import RecordError, read_records, trajectory_of
 from rag_r1.rows import as_golds
-from rag_r1.supporting import Evidence
+from rag_r1.supporting import GoldEvidence
 
 #: Data source, question id, sample.
 Key = tuple[str, str, str]
@@ -77,7 +77,7 @@ class RunTable:
 
 
 @dataclass(frozen=True)
-class _Episode:
+class _EpisodeRow:
     """A line of the table. Steps are those of a training, 0 in an evaluation."""
 
     key: Key
@@ -109,7 +109,7 @@ def read_run(
 
     `mask`: the kinds of failure that the run masks, None if that is not known. `answerable`, `supporting`:
     side files. `step`: of a training's validation, only the records of this step. Raises TableError,
-    SideFileError, or RecordError for a path that does not exist.
+    AnnotationError, or RecordError for a path that does not exist.
     """
     bad = BadRows()
     listed = read_answerable(answerable, bad) if answerable else None
@@ -140,11 +140,11 @@ def read_run(
 
 
 def _reader(
-    mask: Collection[str], listed: Listed[bool] | None, passages: Listed[Evidence] | None
-) -> Callable[[Mapping[str, Any]], _Episode]:
+    mask: Collection[str], listed: Annotations[bool] | None, passages: Annotations[GoldEvidence] | None
+) -> Callable[[Mapping[str, Any]], _EpisodeRow]:
     """The function that makes an episode of a record; it raises one of _WRONG."""
 
-    def read(record: Mapping[str, Any]) -> _Episode:
+    def read(record: Mapping[str, Any]) -> _EpisodeRow:
         trajectory = trajectory_of(dict(record))
         source, question_id, sample = key = _key(record)
         golds = tuple(as_golds(record.get("golds")))
@@ -153,12 +153,14 @@ def _reader(
         if not golds and not failed:
             raise ValueError("it has no gold answers (`golds`)")
         needed = passages.get(source, question_id) if passages else None
-        needed = needed or Evidence.of(record) or Evidence.of(_mapping(record.get("metadata")))
-        numbers = numbers_of(trajectory, golds, needed, listed.get(source, question_id) if listed else None)
+        needed = needed or GoldEvidence.of(record) or GoldEvidence.of(_mapping(record.get("metadata")))
+        numbers = episode_metrics(
+            trajectory, golds, needed, listed.get(source, question_id) if listed else None
+        )
         for name, number in numbers.items():
             if number is not None and not math.isfinite(number):
                 raise ValueError(f"{name.removeprefix(TERM)} is {number}")
-        return _Episode(
+        return _EpisodeRow(
             key=key,
             step=int(record.get("step", 0)),
             question=trajectory.question,
@@ -184,12 +186,12 @@ def _key(record: Mapping[str, Any]) -> Key:
 
 def _each_once(
     records: Iterable[dict[str, Any]],
-    read: Callable[[Mapping[str, Any]], _Episode],
+    read: Callable[[Mapping[str, Any]], _EpisodeRow],
     step: int | None,
     bad: BadRows,
-) -> tuple[list[_Episode], int]:
+) -> tuple[list[_EpisodeRow], int]:
     """The episodes, sorted, each once, and how many records others took the place of."""
-    played: dict[tuple[Key, int], dict[str, _Episode]] = {}
+    played: dict[tuple[Key, int], dict[str, _EpisodeRow]] = {}
     count = 0
     for record in records:
         try:
@@ -212,7 +214,7 @@ def _each_once(
     return kept, count - len(kept) - others
 
 
-def _table(episodes: list[_Episode], bad: BadRows, left_out: int) -> RunTable:
+def _table(episodes: list[_EpisodeRow], bad: BadRows, left_out: int) -> RunTable:
     names = dict.fromkeys(name for episode in episodes for name in episode.numbers)
     columns = {name: np.array([_float(episode.numbers.get(name)) for episode in episodes]) for name in names}
     for source in {episode.key[0] for episode in episodes}:

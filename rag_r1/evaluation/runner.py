@@ -1,11 +1,11 @@
 """Runs many episodes concurrently, each question exactly once, across kills and restarts.
 
-A `Runner` has everything that episodes share: the setup (an ask may have one of its own), a function that
-makes the engine of an ask, the reward, and the run's folder. `play(ask)` plays one episode, scores it, writes
-its record to the folder and returns its Outcome; an ask that the folder has already is not played again.
-`run` works on many jobs at a time (pool.py), of which each awaits `play` once (traces) or several times in
-turn (the filter stops a question at its first right answer). Nothing is drawn at random on the way, so the
-order in which episodes end changes nothing.
+A `EpisodeRunner` has everything that episodes share: the setup (an ask may have one of its own), a function
+that makes the engine of an ask, the reward, and the run's folder. `play(ask)` plays one episode, scores it,
+writes its record to the folder and returns its Outcome; an ask that the folder has already is not played
+again. `run` works on many jobs at a time (pool.py), of which each awaits `play` once (traces) or several
+times in turn (the filter stops a question at its first right answer). Nothing is drawn at random on the way,
+so the order in which episodes end changes nothing.
 
 With `rag_r1.agent.paths` an ask is several episodes, whose answers vote (agent/paths.py).
 
@@ -22,22 +22,22 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from rag_r1.agent import Engine, Trajectory, play_paths
+from rag_r1.agent import Engine, Trajectory, sample_paths
 from rag_r1.agent_setup import AgentSetup
-from rag_r1.evaluation.asks import Ask, drawn
-from rag_r1.evaluation.one_shot import searched_first
-from rag_r1.evaluation.pacing import Spending, Stop
-from rag_r1.evaluation.pool import Job, Pool, T
-from rag_r1.evaluation.run_folder import Outcome, RunFolder
+from rag_r1.evaluation.asks import EpisodeRequest, seeded_fraction
+from rag_r1.evaluation.one_shot import make_one_shot
+from rag_r1.evaluation.pacing import CancelToken, CostTracker
+from rag_r1.evaluation.pool import Job, JobPool, T
+from rag_r1.evaluation.run_folder import EpisodeOutcome, RunFolder
 from rag_r1.evaluation.tape import Usage
 from rag_r1.rewards import RewardSum
 
 #: Failures of the engine in a row after which a run ends: the endpoint is gone.
-MOST_FAILURES_IN_A_ROW = 50
+MAX_CONSECUTIVE_FAILURES = 50
 
 
 @dataclass(frozen=True)
-class Right:
+class CorrectnessRule:
     """When an answer counts as right: the value of a reward term, from `least` on."""
 
     term: str = "em"
@@ -50,7 +50,7 @@ class Right:
 
 
 @dataclass
-class Counts:
+class RunCounts:
     """What a run has seen so far, for its progress bar."""
 
     played: int = 0
@@ -60,7 +60,7 @@ class Counts:
     tool_failures: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: EpisodeOutcome) -> None:
         """Count an outcome in."""
         self.played += 1
         self.judged += outcome.right is not None
@@ -80,32 +80,32 @@ class Counts:
         return told
 
 
-class Runner:
+class EpisodeRunner:
     """See the top of the module. `idle`: see pool.py; `spending`: shown while the run goes on."""
 
     def __init__(
         self,
         setup: AgentSetup,
-        make_engine: Callable[[Ask], Engine],
+        make_engine: Callable[[EpisodeRequest], Engine],
         reward: RewardSum,
         folder: RunFolder,
         *,
-        right: Right | None = None,
+        right: CorrectnessRule | None = None,
         in_flight: int = 64,
         tries: int = 3,
-        stop: Stop | None = None,
+        stop: CancelToken | None = None,
         idle: Callable[[], Awaitable[None]] | None = None,
-        spending: Spending | None = None,
+        spending: CostTracker | None = None,
     ):
         self.setup, self.make_engine, self.reward, self.folder = setup, make_engine, reward, folder
-        self.right, self.tries = right or Right(), tries
-        self.stop, self.spending = stop or Stop(), spending
-        self.pool = Pool(in_flight, self.stop, idle)
-        self.counts = Counts()
+        self.right, self.tries = right or CorrectnessRule(), tries
+        self.stop, self.spending = stop or CancelToken(), spending
+        self.pool = JobPool(in_flight, self.stop, idle)
+        self.counts = RunCounts()
         self._played: set[str] = set()
         self._failures_in_a_row = 0
 
-    async def play(self, ask: Ask) -> Outcome:
+    async def play(self, ask: EpisodeRequest) -> EpisodeOutcome:
         """The outcome of an ask, from the folder or from an episode that is played now."""
         outcome = self.folder.outcome(ask.id)
         again = outcome is not None and self.is_open(outcome) and ask.id not in self._played
@@ -116,7 +116,7 @@ class Runner:
         self._show()
         return outcome
 
-    def is_open(self, outcome: Outcome) -> bool:
+    def is_open(self, outcome: EpisodeOutcome) -> bool:
         """Will the next start play it again?"""
         return outcome.is_open(self.tries)
 
@@ -124,9 +124,9 @@ class Runner:
         """The results of `total` jobs, in their order; see pool.py."""
         return await self.pool.run(jobs, total, unit)
 
-    async def _episode(self, ask: Ask, number: int) -> Outcome:
+    async def _episode(self, ask: EpisodeRequest, number: int) -> EpisodeOutcome:
         setup = ask.setup or self.setup
-        first = await searched_first(ask, setup) if ask.search_first else None
+        first = await make_one_shot(ask, setup) if ask.search_first else None
         if first:
             ask, setup = first.ask, first.setup
         engines: list[Engine] = []
@@ -139,9 +139,9 @@ class Runner:
         if first and first.is_masked:
             record = first.failed_record()
         else:
-            record = await play_paths(path, setup.budget.paths, setup.failures.mask)
+            record = await sample_paths(path, setup.budget.paths, setup.failures.mask)
             if first:
-                first.put_before(record)
+                first.prepend_passages(record)
         right = await self._judge(record, ask, setup.failures.mask)
         context = {
             "question_id": ask.question_id,
@@ -157,12 +157,12 @@ class Runner:
         outcome = self.folder.write({**context, **record.to_dict()})
         engine_failed = record.masked(("engine",))
         self._failures_in_a_row = self._failures_in_a_row + 1 if engine_failed else 0
-        if self._failures_in_a_row >= MOST_FAILURES_IN_A_ROW:
+        if self._failures_in_a_row >= MAX_CONSECUTIVE_FAILURES:
             detail = next(failure.detail for failure in record.failures if failure.kind == "engine")
             self.stop(f"{self._failures_in_a_row} episodes in a row got no answer; the last: {detail}")
         return outcome
 
-    async def _judge(self, record: Trajectory, ask: Ask, mask: Collection[str]) -> bool | None:
+    async def _judge(self, record: Trajectory, ask: EpisodeRequest, mask: Collection[str]) -> bool | None:
         """Score the record; returns whether the answer is right, None if it is not judged."""
         if not record.masked(mask):
             judgement = await self.reward.judge(record, list(ask.golds))
@@ -184,9 +184,11 @@ class Runner:
             bar.set_postfix(self.counts.shown(cost, share), refresh=False)
 
 
-def _of_path(ask: Ask, number: int) -> Ask:
+def _of_path(ask: EpisodeRequest, number: int) -> EpisodeRequest:
     """The ask with the seed of its nth path; the first has the ask's own."""
-    return replace(ask, seed=int(drawn(ask.seed, "path", str(number)) * (1 << 31))) if number else ask
+    return (
+        replace(ask, seed=int(seeded_fraction(ask.seed, "path", str(number)) * (1 << 31))) if number else ask
+    )
 
 
 def _usage(engines: Sequence[Engine]) -> dict[str, int]:
@@ -199,6 +201,6 @@ def _usage(engines: Sequence[Engine]) -> dict[str, int]:
     return dict(vars(total)) if counted else {}
 
 
-async def _prompt_ids(ask: Ask, setup: AgentSetup) -> list[int]:
+async def _prompt_ids(ask: EpisodeRequest, setup: AgentSetup) -> list[int]:
     """Awaited within the episode, so that a prompt that cannot be made is the row's failure."""
     return setup.prompt_ids(ask.question, ask.messages)

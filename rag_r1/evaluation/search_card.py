@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.card import Card
+from rag_r1.evaluation.card import Provenance
 from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.conditions import Condition
 from rag_r1.evaluation.corpus.files import Corpus, CorpusError
@@ -38,15 +38,15 @@ from rag_r1.evaluation.report import WRONG_RUN, write_text
 from rag_r1.evaluation.run_table import read_run
 from rag_r1.evaluation.search_card_picture import draw_search_card
 from rag_r1.evaluation.search_card_text import markdown, table_lines
-from rag_r1.evaluation.search_figures import CALLED, Played, figures
-from rag_r1.evaluation.session import Prepared
+from rag_r1.evaluation.search_figures import CONDITION_NAMES, ConditionRun, figures
+from rag_r1.evaluation.session import RunSetup
 from rag_r1.probe_passages import Passages
 from rag_r1.probes import (
     NEED_GOLD,
     NEED_PASSAGES,
     PROBES,
     Probe,
-    ProbedAgent,
+    ProbeAgent,
     applies,
     deeper_search,
     enough_random,
@@ -54,7 +54,7 @@ from rag_r1.probes import (
 )
 from rag_r1.protocols import Document
 from rag_r1.rows import QuestionRow
-from rag_r1.supporting import Evidence
+from rag_r1.supporting import GoldEvidence
 from rag_r1.tools import RetrieverConfig, shared_tools
 from rag_r1.tools.registry import DEFAULT_TOOL
 
@@ -65,20 +65,21 @@ _NOT_FOUND = "questions of which a gold passage was not found"
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProbePlan:
     """The conditions to be played, with what each is played with; and, by condition, what is left out: how
     many questions for which reason, or None for the whole condition."""
 
-    conditions: list[tuple[Condition, Prepared]] = field(default_factory=list)
+    conditions: list[tuple[Condition, RunSetup]] = field(default_factory=list)
     left_out: dict[str, dict[str, int | None]] = field(default_factory=dict)
 
 
-async def make_search_card(given: EvalArguments, ready: Prepared, passages: Passages) -> int:
+async def make_search_card(given: EvalArguments, ready: RunSetup, passages: Passages) -> int:
     """Play all conditions into folders of `given.out` and write the card; returns 0, or 3 if a run was
-    stopped before its end. `given.base_url` is the server; `passages`: from `gather`. Raises RunError."""
-    plan = plan_of(ready, passages)
+    stopped before its end. `given.base_url` is the server; `passages`: from `gather_passages`. Raises
+    RunError."""
+    plan = plan_conditions(ready, passages)
     for number, (condition, of_condition) in enumerate(plan.conditions, 1):
-        print(f"{number}/{len(plan.conditions)} {CALLED[condition.name]}")
+        print(f"{number}/{len(plan.conditions)} {CONDITION_NAMES[condition.name]}")
         status = await run_condition(given, of_condition, condition, given.out / condition.name)
         if status:
             return status
@@ -89,9 +90,9 @@ async def make_search_card(given: EvalArguments, ready: Prepared, passages: Pass
     return 0
 
 
-def gather(given: EvalArguments, ready: Prepared) -> Passages:
+def gather_passages(given: EvalArguments, ready: RunSetup) -> Passages:
     """The text of the gold passages and the random ones, as far as they can be had. Raises RunError."""
-    wanted = [evidence for row in ready.questions.rows if (evidence := Evidence.of(row.metadata))]
+    wanted = [evidence for row in ready.questions.rows if (evidence := GoldEvidence.of(row.metadata))]
     if not given.corpus:
         options = {key: value for key, value in ready.retriever.items() if key != "tool"}
         by_server = (ready.retriever.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL
@@ -114,13 +115,13 @@ def gather(given: EvalArguments, ready: Prepared) -> Passages:
     return found
 
 
-def plan_of(ready: Prepared, passages: Passages) -> Plan:
+def plan_conditions(ready: RunSetup, passages: Passages) -> ProbePlan:
     """Which conditions can be played with these questions and passages."""
     rows, topk = ready.questions.rows, topk_of(ready.retriever)
     deeper = _deeper(ready, topk)
-    agent = ProbedAgent(ready.setup, deeper.setup, topk, passages)
+    agent = ProbeAgent(ready.setup, deeper.setup, topk, passages)
     evidence = {row.id: agent.evidence(row.metadata, row.golds) for row in rows}
-    plan = Plan()
+    plan = ProbePlan()
     for name in PROBES:
         if reason := _impossible(name, evidence, agent):
             plan.left_out[name] = {reason: None}
@@ -132,7 +133,7 @@ def plan_of(ready: Prepared, passages: Passages) -> Plan:
     return plan
 
 
-def _impossible(name: Probe, evidence: Mapping[str, Evidence], agent: ProbedAgent) -> str | None:
+def _impossible(name: Probe, evidence: Mapping[str, GoldEvidence], agent: ProbeAgent) -> str | None:
     """Why a condition cannot be played at all; None if it can."""
     if name in NEED_PASSAGES and not agent.topk:
         return "rag_r1.retriever.topk is not a number, so it is not known how many passages a search shows"
@@ -145,19 +146,19 @@ def _impossible(name: Probe, evidence: Mapping[str, Evidence], agent: ProbedAgen
     return None
 
 
-def _left_out(name: Probe, evidence: Iterable[Evidence]) -> dict[str, int | None]:
+def _left_out(name: Probe, evidence: Iterable[GoldEvidence]) -> dict[str, int | None]:
     left = [one for one in evidence if not applies(name, one)]
     return dict(sorted(Counter(_NOT_FOUND if one else _NO_EVIDENCE for one in left).items()))
 
 
-def _deeper(ready: Prepared, topk: int) -> Prepared:
+def _deeper(ready: RunSetup, topk: int) -> RunSetup:
     """The same with a search that returns enough to fill top-k without the passages of gold pages."""
     retriever = deeper_search(ready.retriever, topk)
     tools = partial(shared_tools, retriever, ready.config.tools)
     return replace(ready, retriever=retriever, setup=replace(ready.setup, tools=tools))
 
 
-def _condition(name: Probe, agent: ProbedAgent, evidence: Mapping[str, Evidence]) -> Condition:
+def _condition(name: Probe, agent: ProbeAgent, evidence: Mapping[str, GoldEvidence]) -> Condition:
     options: dict[str, Any] = {}
     if name in NEED_PASSAGES:  # a run goes on only with the same passages
         pool = agent.passages.pool if name == "random" else []
@@ -171,7 +172,7 @@ def _condition(name: Probe, agent: ProbedAgent, evidence: Mapping[str, Evidence]
     )
 
 
-def _hash(evidence: Mapping[str, Evidence], pool: Sequence[Document]) -> str:
+def _hash(evidence: Mapping[str, GoldEvidence], pool: Sequence[Document]) -> str:
     """Of the passages that a condition shows or withholds."""
     told = [
         [
@@ -192,9 +193,9 @@ def write_card(
     """Write the card from the finished runs of these conditions; returns what search_card.json has."""
     runs = {}
     try:
-        cards = {name: Card.read(out / name) for name in names}
+        cards = {name: Provenance.read(out / name) for name in names}
         for name, card in cards.items():
-            runs[name] = Played.of(read_run(out / name, mask=card.mask if card else None))
+            runs[name] = ConditionRun.of(read_run(out / name, mask=card.mask if card else None))
     except WRONG_RUN as error:
         raise RunError(f"the runs are complete, but not the card: {error}") from error
     real = cards[names[0]]

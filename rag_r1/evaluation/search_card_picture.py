@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.pictures import dots, legend, picture, row_names
-from rag_r1.evaluation.search_figures import CALLED, REAL
+from rag_r1.evaluation.pictures import dots, legend, open_plot, row_names
+from rag_r1.evaluation.search_figures import CONDITION_NAMES, REAL
 
 
 def draw_search_card(card: Mapping[str, Any], out: Path) -> list[Path]:
@@ -16,7 +16,7 @@ def draw_search_card(card: Mapping[str, Any], out: Path) -> list[Path]:
     groups = list(conditions[REAL]["groups"])
     drawn = []
     height = 1.2 + 0.13 * (len(groups) + 1) * max(3, len(conditions))
-    with picture(out / "search_card.png", drawn, width=7.0, height=height) as axes:
+    with open_plot(out / "search_card.png", drawn, width=7.0, height=height) as axes:
         if axes is not None:
             series = []
             for i, one in enumerate(conditions.values()):
@@ -24,5 +24,5 @@ def draw_search_card(card: Mapping[str, Any], out: Path) -> list[Path]:
                 series.append(dots(axes[0], points, i, len(conditions)))
             row_names(axes[0], ["all questions", *groups])
             axes[0].set(xlim=(-0.02, 1.02), xlabel="EM")
-            legend(axes[0].figure, series, [CALLED[name] for name in conditions])
+            legend(axes[0].figure, series, [CONDITION_NAMES[name] for name in conditions])
     return drawn

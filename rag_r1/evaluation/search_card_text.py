@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.markdown import cell, number, plain, table, whole, with_interval
-from rag_r1.evaluation.search_figures import CALLED
+from rag_r1.evaluation.markdown import cell, integer, number, one_line_text, table, with_interval
+from rag_r1.evaluation.search_figures import CONDITION_NAMES
 
 Card = Mapping[str, Any]
 
@@ -39,12 +39,12 @@ def markdown(card: Card, pictures: Sequence[Path] = ()) -> str:
     groups = list(card["conditions"]["real"]["groups"])
     if groups:
         rows = [
-            [CALLED[name], *(with_interval(one["groups"][group], 2) for group in groups)]
+            [CONDITION_NAMES[name], *(with_interval(one["groups"][group], 2) for group in groups)]
             for name, one in card["conditions"].items()
         ]
         lines += ["", "## EM by data source and kind of question", "", *table(["", *map(cell, groups)], rows)]
     lines += ["", "## What differs from the real run", ""]
-    lines += [f"- {CALLED[name]}: {text}" for name, text in _WHAT.items()]
+    lines += [f"- {CONDITION_NAMES[name]}: {text}" for name, text in _WHAT.items()]
     lines += [*_left_out(card), "", *_foot(card)]
     return "\n".join(lines)
 
@@ -54,14 +54,14 @@ def table_lines(card: Card) -> list[str]:
     rows = []
     for name, one in card["conditions"].items():
         shown = [
-            whole(one["questions"]),
+            integer(one["questions"]),
             with_interval(one["em"], 2),
             with_interval(one.get("difference"), 2, signed=True),
             number(one["answered"]["value"], 2),
             number(one["queries"]["value"], 2),
-            whole(one["failed"]),
+            integer(one["failed"]),
         ]
-        rows.append([CALLED[name], *shown])
+        rows.append([CONDITION_NAMES[name], *shown])
     return table(_HEAD, rows)
 
 
@@ -69,15 +69,15 @@ def _left_out(card: Card) -> Iterator[str]:
     for name, reasons in card["left_out"].items():
         for reason, count in reasons.items():
             if count is None:
-                yield from ("", f"Not played: {CALLED[name]}: {reason}.")
+                yield from ("", f"Not played: {CONDITION_NAMES[name]}: {reason}.")
             else:
-                yield from ("", f"Left out of {CALLED[name]}: {whole(count)} {reason}.")
+                yield from ("", f"Left out of {CONDITION_NAMES[name]}: {integer(count)} {reason}.")
 
 
 def _foot(card: Card) -> list[str]:
     interval, model = card["interval"], card["model"] or {}
     made = ", ".join(
-        f"{label} {cell(plain(value))}"
+        f"{label} {cell(one_line_text(value))}"
         for label, value in (
             ("model", model.get("name")),
             ("protocol", card["protocol"]),
@@ -86,7 +86,7 @@ def _foot(card: Card) -> list[str]:
         if value
     )
     return [
-        f"In brackets: {interval['level']:.0%} bootstrap intervals ({whole(interval['resamples'])} "
+        f"In brackets: {interval['level']:.0%} bootstrap intervals ({integer(interval['resamples'])} "
         "replicates, questions drawn within their data sources). A condition is compared with the real run "
         "on the questions that both have. Failed episodes have no score.",
         *(["", made[0].upper() + made[1:] + "."] if made else []),

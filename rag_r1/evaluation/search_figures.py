@@ -21,15 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from rag_r1.evaluation.bootstrap import Bootstrap, Sums
+from rag_r1.evaluation.bootstrap import Bootstrap, RatioSums
 from rag_r1.evaluation.measures import MEASURES, by_question
 from rag_r1.evaluation.report import figure
 from rag_r1.evaluation.run_table import RunTable
-from rag_r1.evaluation.sources import in_order, labels
+from rag_r1.evaluation.sources import in_paper_order, labels
 from rag_r1.rows import QuestionRow
 
 #: Data source and id of a question.
-Asked = tuple[str, str]
+QuestionKey = tuple[str, str]
 
 REAL = "real"
 #: The conditions without the evidence.
@@ -44,21 +44,21 @@ _MANY_FAILED = 0.02
 
 
 @dataclass(frozen=True)
-class Played:
+class ConditionRun:
     """The run of one condition: the figures of each question, (figures,), without those that failed."""
 
-    values: dict[Asked, np.ndarray]
+    values: dict[QuestionKey, np.ndarray]
     failed: int
 
     @classmethod
-    def of(cls, table: RunTable) -> Played:
+    def of(cls, table: RunTable) -> ConditionRun:
         """From the table of its records."""
         values = {asked: row for asked, row in by_question(table, _MEASURES).items() if not np.isnan(row[0])}
         return cls(values, int(table.failed.sum()))
 
 
 def figures(
-    runs: Mapping[str, Played], rows: Sequence[QuestionRow], bootstrap: Bootstrap | None = None
+    runs: Mapping[str, ConditionRun], rows: Sequence[QuestionRow], bootstrap: Bootstrap | None = None
 ) -> dict[str, Any]:
     """The content of search_card.json but for what was left out: groups, conditions, verdict. `runs` has the
     real run."""
@@ -86,12 +86,12 @@ def figures(
     }
 
 
-def groups_of(rows: Iterable[QuestionRow]) -> dict[str, list[Asked]]:
+def groups_of(rows: Iterable[QuestionRow]) -> dict[str, list[QuestionKey]]:
     """The questions of each group: `all`, each data source in the papers' order, each kind of question; a
     kind that is the same as a source, or as all, once."""
     rows = list(rows)
-    sources: dict[str, list[Asked]] = {}
-    kinds: dict[str, list[Asked]] = {}
+    sources: dict[str, list[QuestionKey]] = {}
+    kinds: dict[str, list[QuestionKey]] = {}
     for row in rows:
         asked = (row.data_source, row.id)
         sources.setdefault(row.data_source, []).append(asked)
@@ -99,7 +99,7 @@ def groups_of(rows: Iterable[QuestionRow]) -> dict[str, list[Asked]]:
             kinds.setdefault(kind, []).append(asked)
     called = labels(sources)
     found = {"all": [asked for asked_of in sources.values() for asked in asked_of]}
-    named = [*((called[name], sources[name]) for name in in_order(sources)), *sorted(kinds.items())]
+    named = [*((called[name], sources[name]) for name in in_paper_order(sources)), *sorted(kinds.items())]
     for name, asked in named:
         if set(asked) not in map(set, found.values()):
             found[name] = asked
@@ -113,13 +113,13 @@ def kind_of(row: QuestionRow) -> str:
     return str(named) if named else f"{hops} hops" if hops else ""
 
 
-def _means(run: Played, asked: Iterable[Asked], bootstrap: Bootstrap) -> dict[str, Any]:
+def _means(run: ConditionRun, asked: Iterable[QuestionKey], bootstrap: Bootstrap) -> dict[str, Any]:
     """The figures of these questions, by name."""
     known = {one: run.values[one] for one in asked if one in run.values}
     return dict(zip(_FIGURES, _estimated(known, [m.share for m in _MEASURES], bootstrap), strict=True))
 
 
-def _compared(run: Played, real: Played, bootstrap: Bootstrap) -> dict[str, Any]:
+def _compared(run: ConditionRun, real: ConditionRun, bootstrap: Bootstrap) -> dict[str, Any]:
     """The differences from the real run, on the questions that both have, and its EM there."""
     shared = [asked for asked in run.values if asked in real.values]
     pairs = {asked: (run.values[asked][0], real.values[asked][0]) for asked in shared}
@@ -130,7 +130,7 @@ def _compared(run: Played, real: Played, bootstrap: Bootstrap) -> dict[str, Any]
 
 
 def _estimated(
-    values: Mapping[Asked, np.ndarray], shares: Sequence[bool], bootstrap: Bootstrap
+    values: Mapping[QuestionKey, np.ndarray], shares: Sequence[bool], bootstrap: Bootstrap
 ) -> list[dict[str, Any]]:
     """The mean of each column with its interval, the questions drawn within their sources."""
     if not values:
@@ -138,7 +138,7 @@ def _estimated(
     by_source: dict[str, list[np.ndarray]] = {}
     for (source, _), row in sorted(values.items(), key=lambda item: item[0]):
         by_source.setdefault(source, []).append(row)
-    sums = {source: Sums.of_means(np.array(of, dtype=float)) for source, of in by_source.items()}
+    sums = {source: RatioSums.of_means(np.array(of, dtype=float)) for source, of in by_source.items()}
     _, _, whole = bootstrap.estimates(sums, shares)
     return [figure(whole, i, len(values)) for i in range(len(shares))]
 
@@ -216,7 +216,7 @@ def percent(figure: Mapping[str, Any]) -> str:
 
 
 #: How the conditions are called in sentences and tables.
-CALLED = {
+CONDITION_NAMES = {
     "real": "the real run",
     "closed_book": "a closed book",
     "empty": "empty results",
@@ -227,4 +227,4 @@ CALLED = {
 
 
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(CALLED[name] for name in names)
+    return ", ".join(CONDITION_NAMES[name] for name in names)

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import httpx
 
-from rag_r1.bounded_client import bounded_client
-from rag_r1.child_processes import environment_without_keys, running
+from rag_r1.bounded_client import bounded_http_client
+from rag_r1.child_processes import child_process, environment_without_secrets
 from rag_r1.evaluation.json_lines import RunError
 from rag_r1.installation import setup_command
 
@@ -64,8 +64,8 @@ def vllm_server(
         port = probe.getsockname()[1]
     arguments = ["-m", _MODULE, "--model", str(model), "--served-model-name", name]
     arguments += ["--host", "127.0.0.1", "--port", str(port), *(_CPU_OPTIONS if on_cpu else ()), *options]
-    environment = {**(_CPU if on_cpu else {}), **environment_without_keys(_HUB, without)}
-    with running(arguments, environment, log) as process:
+    environment = {**(_CPU if on_cpu else {}), **environment_without_secrets(_HUB, without)}
+    with child_process(arguments, environment, log) as process:
         _wait_until_healthy(process, f"http://127.0.0.1:{port}/health", log, start_s)
         yield f"http://127.0.0.1:{port}/v1"
 
@@ -89,7 +89,7 @@ def _built_for_cpus() -> bool:
 
 def _wait_until_healthy(process: subprocess.Popen, url: str, log: Path, start_s: float) -> None:
     deadline = time.monotonic() + start_s
-    with bounded_client(2.0) as client:
+    with bounded_http_client(2.0) as client:
         while process.poll() is None:
             try:
                 if client.get(url).status_code == 200:

@@ -21,21 +21,21 @@ from typing import Any
 
 from rag_r1.agent_setup import AgentSetup, RowLimits
 from rag_r1.config import RagR1Config
-from rag_r1.evaluation.arguments import AskingArguments, block_of, keys_of
-from rag_r1.evaluation.asks import Questions, hash_of, read_questions
+from rag_r1.evaluation.arguments import RolloutArguments, block_of, keys_of
+from rag_r1.evaluation.asks import QuestionSet, questions_hash, read_questions
 from rag_r1.evaluation.endpoint import Endpoint, EndpointOptions, base_address
-from rag_r1.evaluation.engines import IDS, Tokens, agent_setup, engine_maker
+from rag_r1.evaluation.engines import IDS, TokenUnit, agent_setup, engine_maker
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.pacing import Pace, Spending, Stop
+from rag_r1.evaluation.pacing import CancelToken, CostTracker, RateLimiter
 from rag_r1.evaluation.run_folder import RunFolder
-from rag_r1.evaluation.runner import Right, Runner
-from rag_r1.import_path import find_beside_the_caller
+from rag_r1.evaluation.runner import CorrectnessRule, EpisodeRunner
+from rag_r1.import_path import add_working_directory
 from rag_r1.printable import print_error
 from rag_r1.protocols import Failure
 from rag_r1.retriever_query import CallContext
 from rag_r1.rewards import RewardError, RewardSum
 from rag_r1.tools import close_tools
-from rag_r1.tools.function_tool import sent_in_context
+from rag_r1.tools.function_tool import sent_arguments
 
 #: Keys of rag_r1.retriever that do not change what a search finds.
 _HOW_FAST = {
@@ -55,22 +55,22 @@ _TERMS = ("em", "f1", "cover_em")
 
 
 @dataclass(frozen=True)
-class Prepared:
+class RunSetup:
     """What a command has read and checked before anything is asked. `retriever`: the keys of the search."""
 
-    questions: Questions
+    questions: QuestionSet
     config: RagR1Config
-    tokens: Tokens
+    tokens: TokenUnit
     setup: AgentSetup
     retriever: dict[str, Any]
     reward: RewardSum
-    right: Right
+    right: CorrectnessRule
 
 
-def prepare(given: AskingArguments, defaults: Mapping[str, Any], *, validation: bool = False) -> Prepared:
+def prepare(given: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool = False) -> RunSetup:
     """Read the questions and check every key. `defaults`: keys of the block rag_r1, by section, of this
     command. With `validation` the limits and the search are those of a validation. Raises RunError."""
-    find_beside_the_caller()
+    add_working_directory()
     try:
         return _prepared(given, defaults, validation)
     except ValueError as error:  # of the configuration, of a reward, of the files
@@ -78,11 +78,11 @@ def prepare(given: AskingArguments, defaults: Mapping[str, Any], *, validation: 
 
 
 def prepare_agent(
-    given: AskingArguments, defaults: Mapping[str, Any], *, validation: bool
-) -> tuple[RagR1Config, Tokens, AgentSetup]:
+    given: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool
+) -> tuple[RagR1Config, TokenUnit, AgentSetup]:
     """The agent by the arguments; see `prepare`. Raises ValueError."""
     config = RagR1Config.from_config(block_of(given, defaults))
-    tokens = Tokens.of(given.tokenizer)
+    tokens = TokenUnit.of(given.tokenizer)
     limits = RowLimits(given.max_prompt_tokens, given.max_response_tokens, given.max_context_tokens)
     setup = agent_setup(config, tokens, limits, validation=validation)
     if setup.budget.paths > 1 and getattr(given, "temperature", 1) == 0:
@@ -93,7 +93,7 @@ def prepare_agent(
     return config, tokens, setup
 
 
-def _prepared(given: AskingArguments, defaults: Mapping[str, Any], validation: bool) -> Prepared:
+def _prepared(given: RolloutArguments, defaults: Mapping[str, Any], validation: bool) -> RunSetup:
     config, tokens, setup = prepare_agent(given, defaults, validation=validation)
     retriever = config.validation_retriever if validation else config.retriever
     entries = [dict(entry) for entry in config.reward]
@@ -108,11 +108,11 @@ def _prepared(given: AskingArguments, defaults: Mapping[str, Any], validation: b
     questions = read_questions(
         given.questions, config.protocol, skip_bad_rows=given.skip_bad_rows, limit=given.limit
     )
-    right = Right(name, given.right_from)
-    return Prepared(questions, config, tokens, setup, dict(retriever), reward, right)
+    right = CorrectnessRule(name, given.right_from)
+    return RunSetup(questions, config, tokens, setup, dict(retriever), reward, right)
 
 
-def settings_of(given: AskingArguments, ready: Prepared, command: str, **more: Any) -> dict[str, Any]:
+def settings_of(given: RolloutArguments, ready: RunSetup, command: str, **more: Any) -> dict[str, Any]:
     """What decides which episodes are played and how."""
     protocol = json.dumps(dataclasses.asdict(ready.config.protocol), sort_keys=True, default=str)
     retriever = search_settings(ready.retriever)
@@ -120,7 +120,7 @@ def settings_of(given: AskingArguments, ready: Prepared, command: str, **more: A
         "command": command,
         "format": _FORMAT,
         "questions": len(ready.questions.rows),
-        "questions_sha256": hash_of(ready.questions.rows),
+        "questions_sha256": questions_hash(ready.questions.rows),
         "protocol": ready.config.protocol.name,
         "protocol_sha256": hashlib.sha256(protocol.encode()).hexdigest(),
         "prompt": given.prompt is not None,
@@ -144,32 +144,32 @@ def search_settings(retriever: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass
-class Session:
+class RunSession:
     """A run under way: see the top of the module. `answers`: what the endpoint returns (engines.py)."""
 
-    ready: Prepared
+    ready: RunSetup
     folder: RunFolder
-    runner: Runner
+    runner: EpisodeRunner
     endpoint: Endpoint
-    spending: Spending
-    stop: Stop
+    spending: CostTracker
+    stop: CancelToken
     answers: str
 
 
 @asynccontextmanager
-async def session(
-    given: AskingArguments,
-    ready: Prepared,
+async def open_session(
+    given: RolloutArguments,
+    ready: RunSetup,
     url: str,
     model: str,
     settings: Mapping[str, Any],
     *,
     out: Path | None = None,
     searches: bool = True,
-) -> AsyncIterator[Session]:
+) -> AsyncIterator[RunSession]:
     """Opens everything that a run needs, tries out the endpoint and the search, and closes it again. `out`:
     the run's folder, if it is not `--out`; `searches`: false for a run without a search. Raises RunError."""
-    stop, body = Stop(), json.loads(given.body)
+    stop, body = CancelToken(), json.loads(given.body)
     options = EndpointOptions(
         url=url,
         key_variable=given.api_key_env,
@@ -179,23 +179,23 @@ async def session(
         in_flight=given.in_flight,
         trust_env=given.trust_env,
     )
-    spending = Spending(stop, given.price_in, given.price_out, given.max_cost)
-    endpoint = Endpoint(options, stop, spending, Pace(given.rpm, given.tpm))
+    spending = CostTracker(stop, given.price_in, given.price_out, given.max_cost)
+    endpoint = Endpoint(options, stop, spending, RateLimiter(given.rpm, given.tpm))
     try:
         if searches:
             await try_search(ready.setup)
         sampling = {"model": model, **sampling_of(given)}
-        answers = await unless_stopped(
+        answers = await unless_cancelled(
             stop, ready.tokens.answers(given.engine, endpoint, model, body, ready.setup)
         )
-        needs_logprobs = needs_token_ids(ready.setup, answers)
+        needs_logprobs = requires_token_ids(ready.setup, answers)
         notes = {"endpoint": base_address(url), "retriever": given.retriever_url}
         with RunFolder(out or given.out, {**settings, "model": model, "answers": answers}, notes) as folder:
             spending.add(folder.tape.usage)
             make = engine_maker(
                 answers, ready.setup, endpoint, folder.tape, sampling, body, logprobs=needs_logprobs
             )
-            runner = Runner(
+            runner = EpisodeRunner(
                 ready.setup,
                 make,
                 ready.reward,
@@ -207,7 +207,7 @@ async def session(
                 idle=endpoint.idle,
                 spending=spending,
             )
-            yield Session(ready, folder, runner, endpoint, spending, stop, answers)
+            yield RunSession(ready, folder, runner, endpoint, spending, stop, answers)
     finally:
         await endpoint.close()
         await close_tools(ready.setup.tools())
@@ -225,7 +225,7 @@ def run_command(work: Callable[[], Awaitable[int]]) -> int:
         return 130
 
 
-def sampling_of(given: AskingArguments) -> dict[str, Any]:
+def sampling_of(given: RolloutArguments) -> dict[str, Any]:
     """Keys of every request, besides the temperature. vLLM takes what a request leaves out from the model's
     generation_config.json (Qwen's has a repetition penalty, and top-p and top-k of its own), so a policy is
     asked with all of them, as in training."""
@@ -234,7 +234,7 @@ def sampling_of(given: AskingArguments) -> dict[str, Any]:
     return {"top_p": given.top_p, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
-def needs_token_ids(setup: AgentSetup, answers: str) -> bool:
+def requires_token_ids(setup: AgentSetup, answers: str) -> bool:
     """Does the agent need log-probs of tokens? Raises RunError if so and the endpoint gives none."""
     if setup.budget.max_state is None:
         return False
@@ -246,7 +246,7 @@ def needs_token_ids(setup: AgentSetup, answers: str) -> bool:
     return True
 
 
-async def unless_stopped(stop: Stop, work: Awaitable[Any]) -> Any:
+async def unless_cancelled(stop: CancelToken, work: Awaitable[Any]) -> Any:
     """The result of what is done while nothing else watches `stop`. Raises RunError if that ends the run;
     the work is then cancelled, as it is when this is."""
     task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
@@ -264,7 +264,7 @@ async def try_search(setup: AgentSetup) -> None:
     """One search, before anything has to be paid for. Raises RunError if it fails."""
     tool, query = setup.tools()["search"], "Which river flows through Paris?"
     try:
-        sent = await sent_in_context(tool, [{"query": query}], lambda: CallContext(query))
+        sent = await sent_arguments(tool, [{"query": query}], lambda: CallContext(query))
         [found] = [sent] if isinstance(sent, Failure) else await tool.call(sent)
     except Exception as error:  # a tool of the user's own may raise anything
         raise RunError(f"the search does not work: {type(error).__name__}: {error}") from error
@@ -275,7 +275,7 @@ async def try_search(setup: AgentSetup) -> None:
         )
 
 
-def usage_line(run: Session) -> str:
+def usage_line(run: RunSession) -> str:
     """Requests, tokens and cost of a run, all its starts together."""
     usage, spending = run.spending.usage, run.spending
     line = (

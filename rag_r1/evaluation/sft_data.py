@@ -20,18 +20,18 @@ from tqdm import tqdm
 from data_process.bad_rows import HELP
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.evaluation.cutting import REASONS, WHOLE, kinds_of
-from rag_r1.evaluation.published import PublishedError, read_samples
+from rag_r1.evaluation.published import PublishedDataError, read_samples
 from rag_r1.evaluation.quoting import RUN, SHORTEST
 from rag_r1.evaluation.sft_files import Format, write_json, write_lines, write_samples
-from rag_r1.evaluation.sft_samples import Rules, Selection, split_rows
+from rag_r1.evaluation.sft_samples import SampleRules, SampleSelection, split_rows
 from rag_r1.evaluation.tokenizers import load_tokenizer
-from rag_r1.options import Must
+from rag_r1.options import Constraint
 from rag_r1.printable import print_error
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol, protocol_names
 from rag_r1.records import RecordError, read_records
 from rag_r1.sft_rows import SftRow, SftTokens
 
-Share = Annotated[float, Field(ge=0, le=1), Must("a number from 0 to 1")]
+Share = Annotated[float, Field(ge=0, le=1), Constraint("a number from 0 to 1")]
 
 _DESCRIPTION = """\
 Make data for supervised fine-tuning from traces with right answers, for `rag-r1 sft` (veRL's SFT trainer)
@@ -95,18 +95,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = read_arguments(SftDataArguments, arguments, prog="rag-r1 sft-data", description=_DESCRIPTION)
     try:
         make(given)
-    except (SftDataError, PublishedError, RecordError, OSError) as error:
+    except (SftDataError, PublishedDataError, RecordError, OSError) as error:
         print_error(error)
         return 1
     return 0
 
 
 def make(given: SftDataArguments) -> dict[str, Any]:
-    """Read, select and write; returns the summary. Raises SftDataError, PublishedError or RecordError."""
+    """Read, select and write; returns the summary. Raises SftDataError, PublishedDataError or RecordError."""
     tokens = SftTokens(_tokenizer(given.model), _protocol(given))
     metric = None if given.metric == "any" else given.metric
-    rules = Rules(given.layout, metric, given.thought_only, given.max_context, given.max_target, given.seed)
-    chosen = Selection(tokens, rules)
+    rules = SampleRules(
+        given.layout, metric, given.thought_only, given.max_context, given.max_target, given.seed
+    )
+    chosen = SampleSelection(tokens, rules)
     if given.traces:
         records = read_records(*given.traces, skip_broken=chosen.bad.add)
         chosen.add_records(tqdm(records, desc="traces", unit="trace", mininterval=5))
@@ -161,7 +163,7 @@ def _protocol(given: SftDataArguments) -> Protocol:
 
 
 def _summary(
-    given: SftDataArguments, chosen: Selection, splits: Sequence[Sequence[SftRow]]
+    given: SftDataArguments, chosen: SampleSelection, splits: Sequence[Sequence[SftRow]]
 ) -> dict[str, Any]:
     """Everything that is counted, as sft_summary.json has it."""
     reasons = Counter(entry["reason"] for entry in chosen.dropped)

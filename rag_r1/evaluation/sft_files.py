@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rag_r1.sft_rows import SftRow, SftTokens, write_sft_rows
-from rag_r1.whole_files import whole_file
+from rag_r1.whole_files import atomic_file
 
 Format = Literal["verl", "llama_factory", "both"]
 #: Name of the data set in LLaMA-Factory; its validation set has `_validation` after it.
@@ -84,6 +84,6 @@ def write_lines(path: Path, values: Iterable[Any]) -> Path:
 
 def _whole(path: Path, write: Callable[[Path], Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as part:
+    with atomic_file(path) as part:
         write(part)
     return path

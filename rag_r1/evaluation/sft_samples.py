@@ -24,13 +24,13 @@ from rag_r1.evaluation.cutting import (
     Layout,
     Metric,
     Trace,
-    Unusable,
+    UnusableSampleError,
     check_right,
     check_targets,
     samples_of,
     trace_of,
 )
-from rag_r1.evaluation.published import PublishedError, sample_of
+from rag_r1.evaluation.published import PublishedDataError, sample_of
 from rag_r1.protocols import Document
 from rag_r1.records import RecordError, trajectory_of
 from rag_r1.rows import as_golds
@@ -38,7 +38,7 @@ from rag_r1.sft_rows import SftRow, SftRowError, SftTokens
 
 
 @dataclass(frozen=True)
-class Rules:
+class SampleRules:
     """What is kept. `metric` None: wrong answers too. `thought_only`: largest share of the traces that answer
     without a search. The limits count tokens: of a target, and of everything before the last target."""
 
@@ -51,11 +51,11 @@ class Rules:
 
 
 @dataclass
-class Selection:
+class SampleSelection:
     """The samples so far. `dropped` has an entry for each trace and each sample that was left out."""
 
     tokens: SftTokens
-    rules: Rules
+    rules: SampleRules
     rows: list[SftRow] = field(default_factory=list)
     dropped: list[dict[str, str]] = field(default_factory=list)
     bad: BadRows = field(default_factory=BadRows)
@@ -71,7 +71,7 @@ class Selection:
                 traces.append(self._trace(record))
             except RecordError as error:
                 self.bad.add("traces", error)
-            except Unusable as reason:
+            except UnusableSampleError as reason:
                 self._drop("trace", str(record.get("id")), reason)
         for trace in self._thinned(traces):
             self.counts["traces that search" if trace.searches else "traces that answer at once"] += 1
@@ -84,9 +84,9 @@ class Selection:
             self.counts["published samples read"] += 1
             try:
                 row, documents = sample_of(sample, self.tokens.protocol, f"{name}/{number}")
-            except PublishedError as error:
+            except PublishedDataError as error:
                 self.bad.add(f"{name}, row {number}", error)
-            except Unusable as reason:
+            except UnusableSampleError as reason:
                 self._drop("sample", f"{name}/{number}", reason)
             else:
                 self._add(row, documents)
@@ -111,17 +111,17 @@ class Selection:
         rng = random.Random(f"thought-only-{self.rules.seed}")
         out = set(direct) - set(rng.sample(direct, min(most, len(direct))))
         for place in sorted(out):
-            self._drop("trace", traces[place].id, Unusable("thought_only"))
+            self._drop("trace", traces[place].id, UnusableSampleError("thought_only"))
         return [trace for place, trace in enumerate(traces) if place not in out]
 
     def _add(self, row: SftRow, documents: Sequence[Document]) -> None:
         key = (row.question, row.pieces)
         try:
             if key in self._seen:
-                raise Unusable("repeated")
+                raise UnusableSampleError("repeated")
             check_targets(row, documents)
             row = self._measured(row)
-        except Unusable as reason:
+        except UnusableSampleError as reason:
             self._drop("sample", row.id, reason)
             return
         self._seen.add(key)
@@ -132,16 +132,20 @@ class Selection:
         try:
             made = self.tokens(row)
         except SftRowError as error:
-            raise Unusable("control_text", str(error)) from error
+            raise UnusableSampleError("control_text", str(error)) from error
         targets = [len(self.tokens.encode(target)) for target in row.targets]
         context = len(made.ids) - targets[-1]
         if max(targets) > self.rules.max_target:
-            raise Unusable("too_long", f"a target of {max(targets)} tokens (at most {self.rules.max_target})")
+            raise UnusableSampleError(
+                "too_long", f"a target of {max(targets)} tokens (at most {self.rules.max_target})"
+            )
         if context > self.rules.max_context:
-            raise Unusable("too_long", f"a context of {context} tokens (at most {self.rules.max_context})")
+            raise UnusableSampleError(
+                "too_long", f"a context of {context} tokens (at most {self.rules.max_context})"
+            )
         return replace(row, context_tokens=context, target_tokens=made.targets)
 
-    def _drop(self, what: str, id: str, reason: Unusable) -> None:
+    def _drop(self, what: str, id: str, reason: UnusableSampleError) -> None:
         self.dropped.append({"what": what, "id": id, "reason": reason.reason, "detail": str(reason)})
         self.counts[f"{what}s left out: {reason.reason}"] += 1
 

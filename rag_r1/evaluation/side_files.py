@@ -18,16 +18,16 @@ from typing import Any, Generic, TypeVar
 
 from data_process.bad_rows import BadRows
 from rag_r1.rows import QuestionRow
-from rag_r1.supporting import Evidence
+from rag_r1.supporting import GoldEvidence
 
 Value = TypeVar("Value")
 
 
-class SideFileError(ValueError):
+class AnnotationError(ValueError):
     """A side file that cannot be used; the message names the file and the remedy."""
 
 
-class Listed(Generic[Value]):
+class Annotations(Generic[Value]):
     """What a side file says about the questions of a run; `check` is called when all have been asked for."""
 
     def __init__(self, path: Path, values: Mapping[tuple[str | None, str], Value]):
@@ -51,22 +51,22 @@ class Listed(Generic[Value]):
         return self._values[place]
 
     def check(self) -> None:
-        """Raises SideFileError if the file is about none of the questions, or if an id has two meanings."""
+        """Raises AnnotationError if the file is about none of the questions, or if an id has two meanings."""
         if not self._found:
-            raise SideFileError(
+            raise AnnotationError(
                 f"{self.path} names none of the run's questions: give the file that was made for this data"
             )
         if self._ambiguous:
-            raise SideFileError(
+            raise AnnotationError(
                 f"{self.path}: two questions of the run have the same own id ({self._ambiguous}): give the "
                 "whole ids of the data set's rows"
             )
 
 
-def read_answerable(path: Path, bad: BadRows) -> Listed[bool]:
+def read_answerable(path: Path, bad: BadRows) -> Annotations[bool]:
     """Whether the corpus can answer a question, as far as the file says.
 
-    Rows that cannot be used are added to `bad`. Raises SideFileError."""
+    Rows that cannot be used are added to `bad`. Raises AnnotationError."""
     found: dict[tuple[str | None, str], bool] = {}
     for number, source, row in _rows(path, bad):
         own_id = row.get("id") if isinstance(row, Mapping) else row
@@ -75,31 +75,31 @@ def read_answerable(path: Path, bad: BadRows) -> Listed[bool]:
             bad.add(f"{path}, row {number}", "needs an `id`, and `answerable` must be true or false")
             continue
         found[source, str(own_id)] = listed
-    return Listed(path, found)
+    return Annotations(path, found)
 
 
-def read_supporting(path: Path, bad: BadRows) -> Listed[Evidence]:
+def read_supporting(path: Path, bad: BadRows) -> Annotations[GoldEvidence]:
     """The passages that a question needs. Bad rows and errors as in `read_answerable`."""
-    found: dict[tuple[str | None, str], Evidence] = {}
+    found: dict[tuple[str | None, str], GoldEvidence] = {}
     for number, source, row in _rows(path, bad):
-        evidence = Evidence.of(row) if isinstance(row, Mapping) else None
+        evidence = GoldEvidence.of(row) if isinstance(row, Mapping) else None
         if not evidence or not _is_id(row.get("id")):
             bad.add(f"{path}, row {number}", "needs an `id` and `supporting_ids` or `supporting_titles`")
             continue
         found[source, str(row["id"])] = evidence
-    return Listed(path, found)
+    return Annotations(path, found)
 
 
-def with_supporting(rows: Sequence[QuestionRow], supporting: Listed[Evidence]) -> list[QuestionRow]:
+def with_supporting(rows: Sequence[QuestionRow], supporting: Annotations[GoldEvidence]) -> list[QuestionRow]:
     """The rows, which name the passages that the file names; those of other questions name what they did.
 
-    Raises SideFileError if the file is about none of the questions, or if an id has two meanings."""
+    Raises AnnotationError if the file is about none of the questions, or if an id has two meanings."""
     named = [_naming(row, supporting.get(row.data_source, row.id)) for row in rows]
     supporting.check()
     return named
 
 
-def _naming(row: QuestionRow, evidence: Evidence | None) -> QuestionRow:
+def _naming(row: QuestionRow, evidence: GoldEvidence | None) -> QuestionRow:
     if evidence is None:
         return row
     names = {"supporting_ids": sorted(evidence.ids), "supporting_titles": sorted(evidence.titles)}
@@ -111,7 +111,7 @@ def _rows(path: Path, bad: BadRows) -> Iterator[tuple[int, str | None, Any]]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SideFileError(f"cannot read {path}: {error}; correct the path, or make it again") from error
+        raise AnnotationError(f"cannot read {path}: {error}; correct the path, or make it again") from error
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError):

@@ -35,8 +35,8 @@ from pydantic_settings import CliPositionalArg
 
 from rag_r1.command_line import Arguments, argument, read_arguments
 from rag_r1.evaluation.arguments import Above0
-from rag_r1.evaluation.markdown import number, table, whole
-from rag_r1.options import Must
+from rag_r1.evaluation.markdown import integer, number, table
+from rag_r1.options import Constraint
 from rag_r1.printable import print_error
 from rag_r1.records import RecordError, read_records, trajectory_of
 
@@ -48,7 +48,7 @@ _NOTHING = 0.05
 
 
 @dataclass(frozen=True)
-class States:
+class AnswerStates:
     """States at the answer turn, in nats, of right and of wrong answers; and how many records have none, by
     reason."""
 
@@ -71,7 +71,7 @@ class Threshold:
         return (self.right_accepted + 1 - self.wrong_accepted) / 2
 
 
-def states_of(records: Iterable[dict[str, Any]], term: str = "em", right_from: float = 1.0) -> States:
+def states_of(records: Iterable[dict[str, Any]], term: str = "em", right_from: float = 1.0) -> AnswerStates:
     """The states in trajectory records. An answer is right if the value of `term` is at least `right_from`.
 
     Raises RecordError if a record is no trajectory."""
@@ -91,10 +91,10 @@ def states_of(records: Iterable[dict[str, Any]], term: str = "em", right_from: f
             left_out["with a state that is not finite"] += 1
         else:
             found[value >= right_from].append(state)
-    return States(np.sort(found[True]), np.sort(found[False]), dict(left_out))
+    return AnswerStates(np.sort(found[True]), np.sort(found[False]), dict(left_out))
 
 
-def thresholds_of(states: States) -> list[Threshold]:
+def thresholds_of(states: AnswerStates) -> list[Threshold]:
     """The thresholds that accept different answers, in ascending order: half-way between neighbouring states,
     and one above all of them. Empty without a right and a wrong answer."""
     if not len(states.right) or not len(states.wrong):
@@ -108,32 +108,32 @@ def thresholds_of(states: States) -> list[Threshold]:
     return [Threshold(*row) for row in rows if row[0] > 0]
 
 
-def at_quantile(thresholds: Sequence[Threshold], share: float) -> Threshold:
+def quantile_threshold(thresholds: Sequence[Threshold], share: float) -> Threshold:
     """The lowest threshold that accepts at least `share` of the right answers."""
     return next(one for one in thresholds if one.right_accepted >= share - 1e-12)
 
 
-def most_balanced(thresholds: Sequence[Threshold]) -> Threshold:
+def best_balanced(thresholds: Sequence[Threshold]) -> Threshold:
     """The threshold of best balanced accuracy; of equal ones the highest, which demotes the fewest."""
     return max(thresholds, key=lambda one: (round(one.balanced_accuracy, 12), one.sigma))
 
 
-def area(states: States) -> float:
+def roc_area(states: AnswerStates) -> float:
     """Chance that a wrong answer has a higher state than a right one; equal states count half."""
     below = np.searchsorted(states.right, states.wrong, side="left").sum()
     equal = np.searchsorted(states.right, states.wrong, side="right").sum() - below
     return float((below + equal / 2) / (len(states.right) * len(states.wrong)))
 
 
-def report(states: States, share: float) -> list[str]:
+def report(states: AnswerStates, share: float) -> list[str]:
     """What is printed: the distributions, the proposals, and what to think of them."""
     rows = []
     for name, of in (("right", states.right), ("wrong", states.wrong)):
         values = [of.mean(), *np.quantile(of, _QUANTILES)] if len(of) else [None] * (1 + len(_QUANTILES))
-        rows.append([name, whole(len(of)), *(number(value, 2) for value in values)])
+        rows.append([name, integer(len(of)), *(number(value, 2) for value in values)])
     head = ["state at the answer (nats)", "answers", "mean", *(f"{q:.0%}" for q in _QUANTILES)]
     lines = [*table(head, rows), ""]
-    lines += [f"left out: {whole(count)} records {why}" for why, count in states.left_out.items()]
+    lines += [f"left out: {integer(count)} records {why}" for why, count in states.left_out.items()]
     thresholds = thresholds_of(states)
     if not thresholds:
         return [*lines, "no max_state is proposed: it takes right and wrong answers with a state"]
@@ -146,11 +146,11 @@ def report(states: States, share: float) -> list[str]:
             number(one.balanced_accuracy, 3),
         ]
         for name, one in (
-            (f"{share:.0%} of the right answers", at_quantile(thresholds, share)),
-            ("best balanced accuracy", most_balanced(thresholds)),
+            (f"{share:.0%} of the right answers", quantile_threshold(thresholds, share)),
+            ("best balanced accuracy", best_balanced(thresholds)),
         )
     ]
-    told = area(states)
+    told = roc_area(states)
     lines += table(["proposed", "max_state", "right accepted", "wrong accepted", "balanced accuracy"], rows)
     lines += ["", f"chance that a wrong answer has a higher state than a right one: {told:.3f}"]
     if told < 0.5 + _NOTHING:
@@ -168,7 +168,7 @@ class SigmaArguments(Arguments):
     )
     term: str = argument("reward term that says what is right", "NAME", default="em")
     right_from: Above0 = argument("value of the term from which an answer is right", default=1.0)
-    accept: Annotated[float, Field(gt=0, le=1), Must("a number above 0 and at most 1")] = argument(
+    accept: Annotated[float, Field(gt=0, le=1), Constraint("a number above 0 and at most 1")] = argument(
         "share of the right answers that the first proposal accepts", "SHARE", default=0.9
     )
 

@@ -36,7 +36,7 @@ def label_of(source: str) -> str | None:
     return _LABELS.get(last.removeprefix("searchr1"))
 
 
-def in_order(sources: Iterable[str]) -> list[str]:
+def in_paper_order(sources: Iterable[str]) -> list[str]:
     """Data sources in the papers' order, others after them by name."""
 
     def place(source: str) -> tuple[int, str]:
@@ -57,7 +57,7 @@ def labels(sources: Iterable[str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class PublishedRow:
+class PublishedResult:
     """A row of a paper's table: shares of right answers by label. `measure`: em, cover_em, judge or, for the
     share of answers in the right format, formatted."""
 
@@ -67,8 +67,8 @@ class PublishedRow:
     source: str
 
 
-def _row(system: str, measure: str, source: str, names: str, *values: float) -> PublishedRow:
-    return PublishedRow(system, measure, dict(zip(names.split(), values, strict=True)), source)
+def _row(system: str, measure: str, source: str, names: str, *values: float) -> PublishedResult:
+    return PublishedResult(system, measure, dict(zip(names.split(), values, strict=True)), source)
 
 
 _RAG_R1 = "arXiv 2507.02962 (Qwen2.5-7B-Instruct)"
@@ -77,7 +77,7 @@ _AGENTIC_RAG = "jiangxinke/Agentic-RAG-R1, README (judge: of the answers that co
 _SEVEN = "NQ PopQA TriviaQA HotpotQA 2Wiki MuSiQue Bamboogle"
 _FOUR = "HotpotQA 2Wiki Bamboogle MuSiQue"
 
-PUBLISHED: tuple[PublishedRow, ...] = (
+PUBLISHED: tuple[PublishedResult, ...] = (
     _row("RAG", "em", _RAG_R1, _SEVEN, 0.328, 0.353, 0.476, 0.284, 0.253, 0.048, 0.152),
     _row("Search-R1", "em", _RAG_R1, _SEVEN, 0.387, 0.422, 0.531, 0.377, 0.351, 0.135, 0.376),
     _row("R1-Searcher", "em", _RAG_R1, _SEVEN, 0.404, 0.410, 0.522, 0.442, 0.513, 0.158, 0.368),
@@ -90,7 +90,7 @@ PUBLISHED: tuple[PublishedRow, ...] = (
     _row("R1-Searcher (Llama-3.1-8B)", "judge", _R1_SEARCHER, _FOUR, 0.746, 0.628, 0.544, 0.282),
     _row("R1-Searcher (Qwen2.5-7B)", "judge", _R1_SEARCHER, _FOUR, 0.750, 0.650, 0.544, 0.314),
     *(
-        PublishedRow(f"Agentic RAG-R1, {mode}", measure, {"MedQA (zh)": value}, _AGENTIC_RAG)
+        PublishedResult(f"Agentic RAG-R1, {mode}", measure, {"MedQA (zh)": value}, _AGENTIC_RAG)
         for mode, formatted, right in (
             ("before training, without search", 0.39, 0.84),
             ("before training, with search", 0.56, 0.79),

@@ -1,8 +1,8 @@
 """Assembles a streamed completion (server-sent events) into a complete response.
 
 Who only wants to see a generation grow reads it in this way, and everything behind stays as it is: the same
-checks, the same token ids. `Folded` takes the bytes as they arrive, looks at each of them once, and ends a
-stream that is more than its request allowed (answer_limits.py). streamed_endpoint.py asks for streams.
+checks, the same token ids. `StreamAssembler` takes the bytes as they arrive, looks at each of them once, and
+ends a stream that is more than its request allowed (answer_limits.py). streamed_endpoint.py asks for streams.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from rag_r1.evaluation.answer_limits import AnswerLimits
+from rag_r1.evaluation.answer_limits import ResponseLimits
 
 #: Called with the next piece of a generation's text.
 OnPiece = Callable[[str], None]
@@ -25,13 +25,13 @@ CONTENT_TYPE = "text/event-stream"
 _SLICE_BYTES = 16 << 10
 
 
-class Folded:
+class StreamAssembler:
     """The chunks of one completion. Raises ValueError for what is no such stream, and for one beyond its
     limits."""
 
-    def __init__(self, on_piece: OnPiece, limits: AnswerLimits | None = None):
+    def __init__(self, on_piece: OnPiece, limits: ResponseLimits | None = None):
         self.on_piece = on_piece
-        self.limits = limits or AnswerLimits()
+        self.limits = limits or ResponseLimits()
         self._line = bytearray()  # of which the end has not arrived
         self._bytes = self._events = self._characters = 0
         self._pieces: list[str] = []
@@ -105,7 +105,9 @@ class Folded:
             self.on_piece(text)
 
 
-async def whole_body(response: aiohttp.ClientResponse, limits: AnswerLimits, on_text: OnText | None) -> bytes:
+async def assemble_body(
+    response: aiohttp.ClientResponse, limits: ResponseLimits, on_text: OnText | None
+) -> bytes:
     """What the endpoint sends, a stream as the answer in one piece. Raises ValueError for what is beyond the
     limits, or is no stream."""
     kind = response.headers.get("Content-Type", "")
@@ -116,7 +118,7 @@ async def whole_body(response: aiohttp.ClientResponse, limits: AnswerLimits, on_
             if len(raw) > limits.bytes:
                 raise ValueError(f"it has more than {limits.bytes} bytes")
         return bytes(raw)
-    folded = Folded(on_text(), limits)
+    folded = StreamAssembler(on_text(), limits)
     async for part in response.content.iter_any():
         for start in range(0, len(part), _SLICE_BYTES):
             if start:

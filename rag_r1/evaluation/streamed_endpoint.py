@@ -10,7 +10,7 @@ from rag_r1.evaluation.streamed import OnText
 from rag_r1.evaluation.tape import Usage
 
 
-class Growing:
+class StreamingEndpoint:
     """An endpoint whose completions are streamed, for one episode."""
 
     def __init__(self, endpoint: Endpoint, on_text: OnText):

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rag_r1.evaluation.json_lines import JsonLines
+from rag_r1.evaluation.json_lines import JsonLinesFile
 
 
 @dataclass
@@ -39,10 +39,10 @@ class Usage:
 
 
 @dataclass
-class Tape:
+class ResponseCache:
     """See the top of the module. Without `lines` nothing is kept (for tests and single questions)."""
 
-    lines: JsonLines | None = None
+    lines: JsonLinesFile | None = None
     #: Of all lines, those of earlier starts too.
     usage: Usage = field(default_factory=Usage)
     _places: dict[bytes, tuple[int, int]] = field(default_factory=dict)

@@ -22,10 +22,10 @@ from typing import Any
 
 from rag_r1.addresses import Address
 from rag_r1.command_line import Positive, argument, read_arguments
-from rag_r1.evaluation.arguments import AskingArguments, From0
-from rag_r1.evaluation.asks import Ask, ask_of
-from rag_r1.evaluation.run_folder import write_lines, write_whole
-from rag_r1.evaluation.session import Session, prepare, run_command, session, settings_of, usage_line
+from rag_r1.evaluation.arguments import From0, RolloutArguments
+from rag_r1.evaluation.asks import EpisodeRequest, make_request
+from rag_r1.evaluation.run_folder import write_atomic, write_lines
+from rag_r1.evaluation.session import RunSession, open_session, prepare, run_command, settings_of, usage_line
 
 _DESCRIPTION = """\
 Let a teacher answer questions with search, for supervised fine-tuning. The teacher is any OpenAI-compatible
@@ -42,7 +42,7 @@ TRACES, SUMMARY = "traces.jsonl", "summary.json"
 _DEFAULTS = {"agent": {"max_turn_tokens": 1024}}
 
 
-class TracesArguments(AskingArguments):
+class TracesArguments(RolloutArguments):
     """Who is asked, and how often."""
 
     teacher_url: Address = argument("address of the endpoint, up to and with /v1", "URL")
@@ -63,7 +63,7 @@ async def make_traces(given: TracesArguments) -> int:
     ready = prepare(given, _DEFAULTS)
     protocol, own_prompt = ready.config.protocol, ready.config.own_prompt
     asks = [
-        ask_of(
+        make_request(
             row,
             protocol,
             sample=sample,
@@ -75,20 +75,20 @@ async def make_traces(given: TracesArguments) -> int:
         for sample in range(given.samples)
     ]
     settings = settings_of(given, ready, "traces", samples=given.samples, temperature=given.temperature)
-    async with session(given, ready, given.teacher_url, given.teacher_model, settings) as run:
+    async with open_session(given, ready, given.teacher_url, given.teacher_model, settings) as run:
         await run.runner.run((partial(run.runner.play, ask) for ask in asks), len(asks), "trace")
         ids = [ask.id for ask in asks]
         records = (json.dumps(record, ensure_ascii=False) + "\n" for record in run.folder.records(ids))
         write_lines(given.out / TRACES, records)
         summary = {"settings": settings, **figures(run, asks)}
-        write_whole(given.out / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+        write_atomic(given.out / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
         _tell(given, run, summary)
         for line in ready.questions.bad.left_out():
             print(line, file=sys.stderr)
         return 0 if run.stop.reason is None else 3
 
 
-def figures(run: Session, asks: Sequence[Ask]) -> dict[str, Any]:
+def figures(run: RunSession, asks: Sequence[EpisodeRequest]) -> dict[str, Any]:
     """What came out of these asks, as summary.json has it. Shares are None if there is nothing to count."""
     outcomes = [outcome for ask in asks if (outcome := run.folder.outcome(ask.id)) is not None]
     judged = [outcome for outcome in outcomes if not outcome.failed]
@@ -119,7 +119,7 @@ def figures(run: Session, asks: Sequence[Ask]) -> dict[str, Any]:
     }
 
 
-def _tell(given: TracesArguments, run: Session, told: dict[str, Any]) -> None:
+def _tell(given: TracesArguments, run: RunSession, told: dict[str, Any]) -> None:
     """Print the figures, and what to do next."""
     if told["accuracy"] is None:
         print("no trace could be judged")

@@ -19,8 +19,8 @@ from rag_r1.config import RagR1Config
 from rag_r1.evaluation.arguments import block_of
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.validation_limits import validation_limits
-from rag_r1.iterate.commands import Commands
-from rag_r1.iterate.plan import Plan
+from rag_r1.iterate.commands import StepCommands
+from rag_r1.iterate.plan import LoopPlan
 from rag_r1.iterate.server import facts_of
 from rag_r1.pipeline.lock import PipelineError
 from rag_r1.recipe_files import Recipe, RecipeError
@@ -49,12 +49,12 @@ _KEYS_SET = (
 )
 
 
-def problems_of(plan: Plan) -> list[str]:
+def find_problems(plan: LoopPlan) -> list[str]:
     """All that is wrong, each with its key and the remedy; [] if nothing is."""
     return [*_files(plan), *_reserved(plan), *_agent(plan), *_options(plan)]
 
 
-def _files(plan: Plan) -> Iterator[str]:
+def _files(plan: LoopPlan) -> Iterator[str]:
     """Files and folders that are not there."""
     wanted = [("evaluation.questions", path) for path in plan.evaluation.questions]
     if plan.data is not None:
@@ -71,7 +71,7 @@ def _files(plan: Plan) -> Iterator[str]:
         yield f"agent.model: {plan.agent.model} is no folder: download the model (hf download), and name that"
 
 
-def _reserved(plan: Plan) -> Iterator[str]:
+def _reserved(plan: LoopPlan) -> Iterator[str]:
     """Options and keys that the loop sets."""
     sections: Mapping[str, Any] = {name: getattr(plan, name) for name in _SET}
     for name, section in sections.items():
@@ -91,7 +91,7 @@ def _reserved(plan: Plan) -> Iterator[str]:
                 yield f"{where}: {key} is no key of rag_r1; those of trainings belong to agent.overrides"
 
 
-def _agent(plan: Plan) -> Iterator[str]:
+def _agent(plan: LoopPlan) -> Iterator[str]:
     if plan.agent.recipe is None:
         return
     try:
@@ -100,9 +100,9 @@ def _agent(plan: Plan) -> Iterator[str]:
         yield f"agent.recipe: {error}"
 
 
-def _options(plan: Plan) -> Iterator[str]:
+def _options(plan: LoopPlan) -> Iterator[str]:
     """Options that a command would refuse."""
-    commands, somewhere = Commands(plan, _SOME_ADDRESS), Path("OUT")
+    commands, somewhere = StepCommands(plan, _SOME_ADDRESS), Path("OUT")
     model, query = plan.agent.model, plan.index.first_query
 
     def played(section: str, declared: type[Arguments], words: Sequence[str]) -> Iterator[str]:

@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
-from rag_r1.evaluation.run_folder import write_whole
-from rag_r1.iterate.checks import problems_of
+from rag_r1.evaluation.run_folder import write_atomic
+from rag_r1.iterate.checks import find_problems
 from rag_r1.iterate.plan import PlanError, read_plan
-from rag_r1.iterate.server import UNKNOWN, RetrievalService
+from rag_r1.iterate.server import UNKNOWN, LoopServer
 from rag_r1.iterate.steps import Loop, LoopStep
 from rag_r1.iterate.table import MARKDOWN, rows_of, write_table
 from rag_r1.pipeline.folder import PipelineFolder, Step
 from rag_r1.pipeline.lock import PipelineError
-from rag_r1.pipeline.processes import end_leftovers, mark_children, run_to_end
+from rag_r1.pipeline.processes import mark_children, run_and_wait, stop_leftovers
 from rag_r1.printable import print_error
 from rag_r1.recipe_files import RecipeError, find_file
 
@@ -77,14 +77,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         plan = read_plan(_file(given.recipe), given.overrides)
-        if problems := problems_of(plan):
+        if problems := find_problems(plan):
             raise PlanError([f"{given.recipe}: {problem}" for problem in problems])
         out = given.out.resolve()
         steps = Loop(plan, out, given.rounds).steps()
         if given.dry_run:
             _print_steps(steps, PipelineFolder(out), plan.server.url or UNKNOWN)
         else:
-            with PipelineFolder.held(out) as folder, RetrievalService(plan.server, out) as service:
+            with PipelineFolder.held(out) as folder, LoopServer(plan.server, out) as service:
                 _take(steps, folder, service)
     except PlanError as error:
         for problem in error.problems:
@@ -100,9 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _take(steps: Sequence[LoopStep], folder: PipelineFolder, service: RetrievalService) -> None:
+def _take(steps: Sequence[LoopStep], folder: PipelineFolder, service: LoopServer) -> None:
     mark_children(folder.out)
-    if ended := end_leftovers(folder.out):
+    if ended := stop_leftovers(folder.out):
         print(f"ended {ended} processes that an earlier start had left behind")
     as_steps = [_step(step, service) for step in steps]
     names = [step.name for step in steps]
@@ -120,19 +120,19 @@ def _take(steps: Sequence[LoopStep], folder: PipelineFolder, service: RetrievalS
     print(f"{len(steps)} steps are done: {folder.out / MARKDOWN}")
 
 
-def _step(step: LoopStep, service: RetrievalService) -> Step:
+def _step(step: LoopStep, service: LoopServer) -> Step:
     return Step(step.name, step.settings, partial(_work, step, service), step.results, step.needs)
 
 
-def _work(step: LoopStep, service: RetrievalService, folder: Path) -> Mapping[str, Any]:
+def _work(step: LoopStep, service: LoopServer, folder: Path) -> Mapping[str, Any]:
     """Take a step in its folder; returns its facts. Raises PipelineError, which names the step's log."""
     url = service.serve(step.index) if step.index is not None else ""
     if step.command is None:
-        write_whole(folder / SERVED, json.dumps(service.told(), indent=2) + "\n")
+        write_atomic(folder / SERVED, json.dumps(service.told(), indent=2) + "\n")
     elif step.made is None or not (folder / step.made).exists():
         log = folder / LOG
         print(f"  log: {log}", flush=True)
-        run_to_end(step.command(url), log=log, named=f"the command of {step.name}")
+        run_and_wait(step.command(url), log=log, named=f"the command of {step.name}")
     return step.finish(folder)
 
 
@@ -143,7 +143,7 @@ def _write_state(folder: PipelineFolder, steps: Sequence[Step], now: str | None)
         for step in steps
     ]
     state = {"format": 1, "now": now, "steps": told}
-    write_whole(folder.out / STATE, json.dumps(state, indent=2) + "\n")
+    write_atomic(folder.out / STATE, json.dumps(state, indent=2) + "\n")
 
 
 def _print_steps(steps: Sequence[LoopStep], folder: PipelineFolder, url: str) -> None:

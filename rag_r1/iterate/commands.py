@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rag_r1.command_line import quoted
-from rag_r1.iterate.plan import Plan, Query
+from rag_r1.command_line import hydra_quoted
+from rag_r1.iterate.plan import LoopPlan, Query
 
 #: `rag-r1`, as a module: on another machine, too, it belongs to the Python that is named.
 _CLI = "rag_r1.cli"
@@ -30,7 +30,7 @@ _TRAINING = (
 )
 
 
-def launched(machine: tuple[Sequence[str], str], module: str, words: Sequence[str]) -> list[str]:
+def launch_words(machine: tuple[Sequence[str], str], module: str, words: Sequence[str]) -> list[str]:
     """`python -m module words` on a machine: (launcher, Python)."""
     launcher, python = machine
     command = [python, "-m", module, *words]
@@ -39,7 +39,7 @@ def launched(machine: tuple[Sequence[str], str], module: str, words: Sequence[st
     return [*launcher, *command]
 
 
-def flags(values: Mapping[str, Any]) -> list[str]:
+def flag_words(values: Mapping[str, Any]) -> list[str]:
     """Options as words: `{"judge_url": "x"}` is `--judge-url=x`; a list repeats its flag; null and false are
     left out."""
     words = []
@@ -62,10 +62,10 @@ def query_keys(query: Query) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Commands:
+class StepCommands:
     """The commands of a plan. `url`: the retrieval server's address."""
 
-    plan: Plan
+    plan: LoopPlan
     url: str
 
     def agent(self, model: str, query: Query, number: int, out: Path) -> list[str]:
@@ -76,33 +76,33 @@ class Commands:
         words = ["--recipe", agent.recipe, "--out", str(out)]
         words += [*own, *agent.keys, *_TRAINING, *query_keys(query)]
         words += [f"rag_r1.protocol={agent.protocol}", f"rag_r1.retriever.url={self.url}"]
-        words += [f"actor_rollout_ref.model.path={quoted(model)}"]
-        return launched(self.plan.machine_of_agent, _CLI, ["stages", *words])
+        words += [f"actor_rollout_ref.model.path={hydra_quoted(model)}"]
+        return launch_words(self.plan.machine_of_agent, _CLI, ["stages", *words])
 
     def data(self, model: str, query: Query, out: Path) -> list[str]:
         """Make the training data of a round in `out`."""
         words = ["retriever", "data", *self.data_words(model, query, out)]
-        return launched(self.plan.machine_of_agent, _CLI, words)
+        return launch_words(self.plan.machine_of_agent, _CLI, words)
 
     def data_words(self, model: str, query: Query, out: Path) -> list[str]:
         """Its arguments."""
         assert self.plan.data is not None
         return [
             *self._playing(model, self.plan.data.questions, out),
-            *flags(self.plan.data.options),
+            *flag_words(self.plan.data.options),
             *self._keys(query),
         ]
 
     def evaluation(self, model: str, query: Query, out: Path) -> list[str]:
         """Evaluate an agent with the served index."""
         words = ["eval", *self.evaluation_words(model, query, out)]
-        return launched(self.plan.machine_of_agent, _CLI, words)
+        return launch_words(self.plan.machine_of_agent, _CLI, words)
 
     def evaluation_words(self, model: str, query: Query, out: Path) -> list[str]:
         """Its arguments."""
         return [
             *self._playing(model, self.plan.evaluation.questions, out),
-            *flags(self.plan.evaluation.options),
+            *flag_words(self.plan.evaluation.options),
             *self._keys(query),
         ]
 
@@ -112,9 +112,9 @@ class Commands:
         words = ["retriever", "train", *self.retriever_words(rows, start, out)]
         machine, processes = self.plan.machine_of_retriever, self.plan.retriever.processes
         if processes == 1:
-            return launched(machine, _CLI, words)
+            return launch_words(machine, _CLI, words)
         many = ["--nproc-per-node", str(processes), "-m", _CLI]
-        return launched(machine, "torch.distributed.run", [*many, *words])
+        return launch_words(machine, "torch.distributed.run", [*many, *words])
 
     def retriever_words(self, rows: Path, start: Path | None, out: Path) -> list[str]:
         """Its arguments."""
@@ -124,15 +124,15 @@ class Commands:
         return [
             *("--recipe", retriever.recipe, "--rows", str(rows / "train.jsonl")),
             *("--corpus", str(rows / "passages.jsonl"), "--out", str(out), "--mode", retriever.query),
-            *flags(options),
+            *flag_words(options),
         ]
 
     def index(self, encoder: Path, out: Path) -> list[str]:
         """Build the index of a retriever."""
         index = self.plan.index
         words = ["--corpus", *index.corpus, "--out", str(out), "--backend", "dense"]
-        words += ["--encoder", str(encoder), *flags(index.options)]
-        return launched(self.plan.machine_of_retriever, "retrieval_server.build_index", words)
+        words += ["--encoder", str(encoder), *flag_words(index.options)]
+        return launch_words(self.plan.machine_of_retriever, "retrieval_server.build_index", words)
 
     def _playing(self, model: str, questions: Sequence[str], out: Path) -> list[str]:
         asked = [word for path in questions for word in ("--data", path)]

@@ -37,19 +37,19 @@ import yaml
 from pydantic import model_validator
 
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.demo.misleading import TRAIN, Misleading, misleading_data, write_misleading
+from rag_r1.demo.misleading import TRAIN, MisleadingWorld, misleading_data, write_misleading_data
 from rag_r1.demo.misleading_policy import PROTOCOL, RECIPE, made_of, protocol, warm_start
 from rag_r1.demo.misleading_recall import recall_of
 from rag_r1.demo.run import OUTPUTS
 from rag_r1.demo.small_encoder import make_encoder
 from rag_r1.demo.world import PROMPT_FILE
 from rag_r1.evaluation.report import write_text
-from rag_r1.iterate.commands import flags
+from rag_r1.iterate.commands import flag_words
 from rag_r1.iterate.miniature_text import draw, markdown
-from rag_r1.pipeline.lock import hold
+from rag_r1.pipeline.lock import hold_lock
 from rag_r1.printable import print_error
 from rag_r1.recipe_files import RECIPES
-from rag_r1.retrieval_process import ServerError, build_index
+from rag_r1.retrieval_process import RetrievalProcessError, build_index
 
 ARMS = ("loop", "control")
 #: Until the first retriever both arms are the same run.
@@ -91,12 +91,14 @@ class MiniatureArguments(Arguments):
         return self
 
 
-def held(out: Path) -> AbstractContextManager[None]:
+def hold_folder(out: Path) -> AbstractContextManager[None]:
     """Holds the folder of the comparison for this process; LoopError if another has it."""
-    return hold(out, LoopError(f"{out} is in use by another process: wait for it, or choose another --out"))
+    return hold_lock(
+        out, LoopError(f"{out} is in use by another process: wait for it, or choose another --out")
+    )
 
 
-def form_of_runs() -> str:
+def runs_hash() -> str:
     """What a run depends on besides its seed, as a short hash: the warm start, how many questions, and the
     recipes. Runs of another form are in no common table."""
     sizes = [DATA_QUESTIONS, HELD_OUT, CANDIDATES, NEGATIVES, TRAIN]
@@ -105,7 +107,7 @@ def form_of_runs() -> str:
 
 
 @dataclass(frozen=True)
-class Ground:
+class LoopInputs:
     """What the loops of a seed stand on. `folder`: of the seed."""
 
     folder: Path
@@ -113,16 +115,16 @@ class Ground:
     encoder: Path
 
     @classmethod
-    def of(cls, out: Path, seed: int) -> Ground:
+    def of(cls, out: Path, seed: int) -> LoopInputs:
         """Makes what is not there. Raises LoopError if the folder holds another form of the world."""
         folder = (out / f"seed{seed}").resolve()
-        made, form = folder / "made_of", form_of_runs()
+        made, form = folder / "made_of", runs_hash()
         if made.exists() and made.read_text(encoding="utf-8").strip() != form:
             raise LoopError(f"{folder} holds another form of this world: choose another --out")
         policy = warm_start(out / f"warm-{made_of()}")
         encoder = make_encoder(out / "encoder")
         if not made.exists():
-            write_misleading(folder / "data", protocol(), seed, DATA_QUESTIONS, HELD_OUT)
+            write_misleading_data(folder / "data", protocol(), seed, DATA_QUESTIONS, HELD_OUT)
             write_text(made, f"{form}\n")
         if not (folder / "index" / "manifest.json").exists():
             shutil.rmtree(folder / "index", ignore_errors=True)
@@ -195,17 +197,17 @@ def agent_keys() -> list[str]:
     ]
 
 
-def playing() -> list[str]:
+def eval_words() -> list[str]:
     """Both as words of `rag-r1 eval`."""
-    return [*flags(limits()), *agent_keys()]
+    return [*flag_words(limits()), *agent_keys()]
 
 
-def encoder_options(ground: Ground, seed: int) -> list[str]:
+def encoder_options(ground: LoopInputs, seed: int) -> list[str]:
     """Words of `rag-r1 retriever train` that say which encoder is trained, and how."""
     return ["--recipe", str(RETRIEVER_RECIPE), "--model", str(ground.encoder), "--seed", str(seed)]
 
 
-def run_arm(ground: Ground, arm: str, seed: int, rounds: int) -> None:
+def run_arm(ground: LoopInputs, arm: str, seed: int, rounds: int) -> None:
     """Run the loop of an arm, if that is not done. Raises LoopError."""
     out = ground.folder / arm
     for name in (arm, *(["loop"] if arm == "control" else [])):
@@ -225,7 +227,7 @@ def run_arm(ground: Ground, arm: str, seed: int, rounds: int) -> None:
     if status:
         raise LoopError(f"the loop of {out} ended with status {status} (see above); start again")
     rows = json.loads((out / "rounds.json").read_text(encoding="utf-8"))["rows"]
-    told = {"arm": arm, "seed": seed, "made_of": form_of_runs(), "rounds": rounds, "rows": rows}
+    told = {"arm": arm, "seed": seed, "made_of": runs_hash(), "rounds": rounds, "rows": rows}
     write_text(out / FINISHED, json.dumps(told, indent=2) + "\n")
 
 
@@ -242,7 +244,7 @@ def _share(loop: Path, control: Path) -> None:
     part.rename(control)
 
 
-def measured(ground: Ground, seed: int, rounds: int) -> dict[str, dict[str, float]]:
+def measure_recall(ground: LoopInputs, seed: int, rounds: int) -> dict[str, dict[str, float]]:
     """Recall of the passages that state the held-out facts, by index: the first, and that of each round."""
     path = ground.folder / "recall.json"
     if path.exists():
@@ -256,7 +258,7 @@ def measured(ground: Ground, seed: int, rounds: int) -> dict[str, dict[str, floa
     return found
 
 
-def worlds(seed: int) -> tuple[Any, Misleading, Misleading]:
+def worlds(seed: int) -> tuple[Any, MisleadingWorld, MisleadingWorld]:
     """The data of a seed, its train and its test world."""
     return misleading_data(seed, DATA_QUESTIONS, HELD_OUT)
 
@@ -267,7 +269,7 @@ def finished_runs(out: Path) -> list[dict[str, Any]]:
     runs = []
     for path in out.glob(f"seed*/*/{FINISHED}"):
         run = json.loads(path.read_text(encoding="utf-8"))
-        if run["made_of"] != form_of_runs():
+        if run["made_of"] != runs_hash():
             continue
         measured = path.parents[1] / "recall.json"
         recall = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
@@ -285,14 +287,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        with held(given.out):
+        with hold_folder(given.out):
             for seed in given.seeds:
-                ground = Ground.of(given.out, seed)
+                ground = LoopInputs.of(given.out, seed)
                 for arm in sorted(given.arms, key=ARMS.index):
                     run_arm(ground, arm, seed, given.rounds)
                 if (ground.folder / "loop" / FINISHED).exists():
-                    measured(ground, seed, given.rounds)
-    except (LoopError, ServerError) as error:
+                    measure_recall(ground, seed, given.rounds)
+    except (LoopError, RetrievalProcessError) as error:
         print_error(error)
         return 1
     runs = finished_runs(given.out)

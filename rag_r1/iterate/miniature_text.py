@@ -14,16 +14,16 @@ _COLORS = {"loop": "#2563eb", "control": "#9aa5b1"}
 _LABELS = {"loop": "with the retriever's training", "control": "first index throughout"}
 
 
-def last(run: Mapping[str, Any]) -> Mapping[str, Any]:
+def last_row(run: Mapping[str, Any]) -> Mapping[str, Any]:
     """The row of a loop's last evaluation."""
     return run["rows"][-1]
 
 
-def held(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+def claim_lines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """What held of the claim, a line for each seed of which both loops are there."""
     lines = []
     for seed in sorted({run["seed"] for run in runs}):
-        arms = {run["arm"]: last(run) for run in runs if run["seed"] == seed}
+        arms = {run["arm"]: last_row(run) for run in runs if run["seed"] == seed}
         if len(arms) < 2:
             continue
         gain = arms["loop"]["em"]["value"] - arms["control"]["em"]["value"]
@@ -60,7 +60,7 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
         "",
         *table(["seed", "arm", "after", "EM", "searches", "recall@1", "recall@3"], rows),
     ]
-    if found := held(runs):
+    if found := claim_lines(runs):
         lines += ["", f"EM at least {GAIN:.2f} above the control's, with fewer searches:", "", *found]
     return "\n".join(lines)
 

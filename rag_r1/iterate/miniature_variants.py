@@ -42,11 +42,11 @@ from rag_r1.iterate.miniature import (
     DEFAULT_OUT,
     FINISHED,
     NEGATIVES,
-    Ground,
     LoopError,
+    LoopInputs,
     encoder_options,
-    held,
-    playing,
+    eval_words,
+    hold_folder,
     worlds,
 )
 from rag_r1.iterate.miniature_text import variants_table
@@ -54,7 +54,7 @@ from rag_r1.iterate.plan import Query
 from rag_r1.iterate.results import evaluation_facts
 from rag_r1.pipeline.lock import PipelineError
 from rag_r1.printable import print_error
-from rag_r1.retrieval_process import ServerError, build_index, retrieval_server
+from rag_r1.retrieval_process import RetrievalProcessError, build_index, retrieval_process
 from rag_r1.retriever import select_command, train
 
 
@@ -96,9 +96,9 @@ class VariantsArguments(Arguments):
     out: Path = argument("folder of the loops", "DIR", default=DEFAULT_OUT)
 
 
-def played(ground: Ground, seed: int, name: str, policy: Path, url_of_policy: str) -> dict[str, Any]:
+def run_variant(ground: LoopInputs, seed: int, name: str, policy: Path, url_of_policy: str) -> dict[str, Any]:
     """Train the retriever of a variant and let the agent play with it, as far as that is not done; returns
-    its figures. Raises LoopError and ServerError."""
+    its figures. Raises LoopError and RetrievalProcessError."""
     folder = _folder(ground, name)
     if (folder / _FINISHED).exists():
         return json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
@@ -115,11 +115,11 @@ def played(ground: Ground, seed: int, name: str, policy: Path, url_of_policy: st
     build_index(ground.folder / "data" / "corpus.jsonl", index, *options)
     data, _, test = worlds(seed)
     told = recall_of(index, data.val, test, variant.query)
-    with retrieval_server(index, folder / "server.log", "--device", "cpu") as url:
+    with retrieval_process(index, folder / "server.log", "--device", "cpu") as url:
         words = ["--model", "policy", "--base-url", url_of_policy, "--tokenizer", policy]
         words += ["--retriever-url", url, "--protocol", PROTOCOL]
         words += ["--data", ground.folder / "data" / "val.parquet"]
-        words += ["--out", folder / "run", *playing(), *query_keys(variant.query)]
+        words += ["--out", folder / "run", *eval_words(), *query_keys(variant.query)]
         _run(evaluate.main, words)
     facts = evaluation_facts(folder)
     told |= {"rows": rows} | {figure: facts[figure]["value"] for figure in ("em", "searches")}
@@ -128,15 +128,15 @@ def played(ground: Ground, seed: int, name: str, policy: Path, url_of_policy: st
 
 
 def _play(out: Path, seed: int) -> None:
-    """What a seed lacks. Raises LoopError, PipelineError, ServerError, RunError."""
-    ground = Ground.of(out, seed)
+    """What a seed lacks. Raises LoopError, PipelineError, RetrievalProcessError, RunError."""
+    ground = LoopInputs.of(out, seed)
     _last_data(ground)
     if all((_folder(ground, name) / _FINISHED).exists() for name in VARIANTS):
         return
     policy = _last_agent(ground)
     with vllm_server(policy, ground.folder / "vllm.log") as url:
         for name in VARIANTS:
-            played(ground, seed, name, policy, url)
+            run_variant(ground, seed, name, policy, url)
 
 
 def finished_variants(out: Path) -> dict[int, dict[str, Any]]:
@@ -148,11 +148,11 @@ def finished_variants(out: Path) -> dict[int, dict[str, Any]]:
     return {seed: {name: of[name] for name in VARIANTS if name in of} for seed, of in sorted(found.items())}
 
 
-def _folder(ground: Ground, name: str) -> Path:
+def _folder(ground: LoopInputs, name: str) -> Path:
     return ground.folder / "variants" / name.replace(" ", "_")
 
 
-def _trained(ground: Ground, seed: int, utility: str, query: Query, folder: Path) -> tuple[int, Path]:
+def _trained(ground: LoopInputs, seed: int, utility: str, query: Query, folder: Path) -> tuple[int, Path]:
     """Select rows and train an encoder on them; returns how many rows, and the encoder."""
     scores, rows, training = _last_data(ground), folder / "rows.jsonl", folder / "training"
     words: list[object] = ["--utility", utility, "--negatives", NEGATIVES, "--seed", seed, "--out", rows]
@@ -164,18 +164,18 @@ def _trained(ground: Ground, seed: int, utility: str, query: Query, folder: Path
     return len(rows.read_text(encoding="utf-8").splitlines()), training / "model"
 
 
-def _last_data(ground: Ground) -> Path:
+def _last_data(ground: LoopInputs) -> Path:
     loop = ground.folder / "loop"
     if not (loop / FINISHED).exists():
         raise LoopError(f"{loop} is not finished: run python -m rag_r1.iterate.miniature first")
     return loop / f"round{_rounds(ground)}" / "data" / "run"
 
 
-def _last_agent(ground: Ground) -> Path:
+def _last_agent(ground: LoopInputs) -> Path:
     return (ground.folder / "loop" / f"round{_rounds(ground) + 1}" / "agent" / "model").resolve()
 
 
-def _rounds(ground: Ground) -> int:
+def _rounds(ground: LoopInputs) -> int:
     """Rounds of the loop, after which its agent was trained once more."""
     return json.loads((ground.folder / "loop" / FINISHED).read_text(encoding="utf-8"))["rounds"]
 
@@ -195,10 +195,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        with held(given.out):
+        with hold_folder(given.out):
             for seed in given.seeds:
                 _play(given.out, seed)
-    except (LoopError, PipelineError, ServerError, RunError) as error:
+    except (LoopError, PipelineError, RetrievalProcessError, RunError) as error:
         print_error(error)
         return 1
     text = variants_table(finished_variants(given.out))

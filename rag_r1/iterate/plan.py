@@ -23,13 +23,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rag_r1.addresses import Address
-from rag_r1.options import Must, OptionFault, OptionsError, PositiveCount, Text, options, options_from
+from rag_r1.options import Constraint, OptionFault, OptionsError, PositiveCount, Text, options, options_from
 from rag_r1.retriever_query import Mode
 from rag_r1.yaml_files import YamlError, load_yaml, read_yaml
 
-Texts = Annotated[tuple[Text, ...], Must("a list of texts")]
-Paths = Annotated[tuple[Text, ...], Field(min_length=1), Must("a list of at least one path")]
-Flags = Annotated[dict[Text, Any], Must("a mapping of options")]
+Texts = Annotated[tuple[Text, ...], Constraint("a list of texts")]
+Paths = Annotated[tuple[Text, ...], Field(min_length=1), Constraint("a list of at least one path")]
+Flags = Annotated[dict[Text, Any], Constraint("a mapping of options")]
 Start = Literal["base", "previous"]
 #: What a query is sent with (rag_r1/retriever_query.py).
 Query = Mode
@@ -44,7 +44,7 @@ class PlanError(ValueError):
 
 
 @options("agent")
-class Agent:
+class AgentSpec:
     """The agent, and the machine on which it is trained, plays and is evaluated."""
 
     #: The folder of a Hugging Face model, from which the first training starts: a base, or one that is
@@ -66,7 +66,7 @@ class Agent:
 
 
 @options("data")
-class Data:
+class DataSpec:
     """What the retriever's training data are made of: `rag-r1 retriever data`."""
 
     questions: Paths
@@ -74,7 +74,7 @@ class Data:
 
 
 @options("retriever")
-class Retriever:
+class RetrieverSpec:
     """The retriever, and the machine on which it is trained and its index built."""
 
     #: Of `rag-r1 retriever train`.
@@ -91,7 +91,7 @@ class Retriever:
 
 
 @options("index")
-class Index:
+class IndexSpec:
     """The index of the first round, and how the others are built: `rag-r1 index build`."""
 
     #: Its folder.
@@ -103,7 +103,7 @@ class Index:
 
 
 @options("server")
-class Server:
+class ServerSpec:
     """The retrieval server."""
 
     #: Its address; null: it is started here, for as long as the loop runs.
@@ -111,11 +111,13 @@ class Server:
     #: Further words of start_retrieval.py, if it is started here.
     options: Texts = ()
     #: Where its machine has folders of this one: {/data/loop: /mnt/loop}.
-    paths: Annotated[dict[Text, Text], Must("a mapping of folders to folders")] = field(default_factory=dict)
+    paths: Annotated[dict[Text, Text], Constraint("a mapping of folders to folders")] = field(
+        default_factory=dict
+    )
 
 
 @options("evaluation")
-class Evaluation:
+class EvaluationSpec:
     """What each agent and each retriever are measured with: `rag-r1 eval`."""
 
     #: Held-out questions.
@@ -125,15 +127,15 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoopPlan:
     """A loop. Without `retriever` and `data` it is a control: the same agent steps with the first index."""
 
-    agent: Agent
-    index: Index
-    evaluation: Evaluation
-    server: Server
-    data: Data | None = None
-    retriever: Retriever | None = None
+    agent: AgentSpec
+    index: IndexSpec
+    evaluation: EvaluationSpec
+    server: ServerSpec
+    data: DataSpec | None = None
+    retriever: RetrieverSpec | None = None
 
     @property
     def served_elsewhere(self) -> bool:
@@ -154,17 +156,17 @@ class Plan:
 
 
 _SECTIONS: dict[str, type] = {
-    "agent": Agent,
-    "data": Data,
-    "retriever": Retriever,
-    "index": Index,
-    "server": Server,
-    "evaluation": Evaluation,
+    "agent": AgentSpec,
+    "data": DataSpec,
+    "retriever": RetrieverSpec,
+    "index": IndexSpec,
+    "server": ServerSpec,
+    "evaluation": EvaluationSpec,
 }
 _MAY_BE_ABSENT = ("data", "retriever")
 
 
-def read_plan(path: Path, overrides: Sequence[str] = ()) -> Plan:
+def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
     """The loop of a file. Raises PlanError, with all wrong keys and values."""
     try:
         given = read_yaml(path)
@@ -189,7 +191,7 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> Plan:
         problems = [f"{path}: {problem}" for problem in _contradictions(read)]
     if problems:
         raise PlanError(problems)
-    return Plan(**read)
+    return LoopPlan(**read)
 
 
 def _section(declared: type, name: str, section: Any) -> Any:

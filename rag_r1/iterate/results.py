@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.json_lines import JsonLines, RunError
-from rag_r1.evaluation.tape import Tape, Usage
+from rag_r1.evaluation.json_lines import JsonLinesFile, RunError
+from rag_r1.evaluation.tape import ResponseCache, Usage
 from rag_r1.pipeline.lock import PipelineError
 
 #: Name of a figure of ours -> its name in report.json.
@@ -48,11 +48,11 @@ def data_facts(folder: Path) -> dict[str, Any]:
 
 def _of_journals(run: Path) -> dict[str, int]:
     """What the answers have used that are in the journals of an evaluation: the policy's and a judge's."""
-    tape = Tape()
+    tape = ResponseCache()
     try:
         for path in (run / "journal" / "exchanges.ndjson", run / "judge" / "exchanges.ndjson"):
             if path.is_file():
-                JsonLines(path, tape.seen).close()
+                JsonLinesFile(path, tape.seen).close()
     except (OSError, RunError) as error:
         raise PipelineError(str(error)) from error
     return _shown(tape.usage)

@@ -22,12 +22,12 @@ from typing import Any
 
 import httpx
 
-from rag_r1.bounded_client import bounded_client
-from rag_r1.evaluation.card_facts import CardError, asked
-from rag_r1.evaluation.markdown import plain
-from rag_r1.iterate.plan import Server
+from rag_r1.bounded_client import bounded_http_client
+from rag_r1.evaluation.card_facts import ProvenanceError, describe_server
+from rag_r1.evaluation.markdown import one_line_text
+from rag_r1.iterate.plan import ServerSpec
 from rag_r1.pipeline.lock import PipelineError
-from rag_r1.retrieval_process import ServerError, retrieval_server
+from rag_r1.retrieval_process import RetrievalProcessError, retrieval_process
 from rag_r1.tools.query_format import ready_address
 from rag_r1.tools.retrieval import TOKEN_VARIABLE, token_header
 
@@ -41,16 +41,16 @@ _LOADING_S = 3600.0
 _SAME = ("passages", "corpus_sha256", "encoder", "separator", "max_length", "query_prefix")
 
 
-class RetrievalService:
+class LoopServer:
     """The server of a loop in the folder `out`; a context manager. `url`: its address, once it is known."""
 
-    def __init__(self, server: Server, out: Path):
+    def __init__(self, server: ServerSpec, out: Path):
         self.server, self.out = server, out
         self.url = (server.url or "").rstrip("/")
         self._serves: Path | None = None
         self._started = ExitStack()
 
-    def __enter__(self) -> RetrievalService:
+    def __enter__(self) -> LoopServer:
         return self
 
     def __exit__(self, *unused: object) -> None:
@@ -71,8 +71,10 @@ class RetrievalService:
     def told(self) -> dict[str, Any]:
         """What the server says about its index, but for the number of reloads. Raises PipelineError."""
         try:
-            ready = asked(self.url)["ready"] if ready_address(self.url)[1] is None else self._of_index()
-        except CardError as error:
+            ready = (
+                describe_server(self.url)["ready"] if ready_address(self.url)[1] is None else self._of_index()
+            )
+        except ProvenanceError as error:
             raise PipelineError(str(error)) from error
         if ready is None:
             raise PipelineError(f"the server at {self.url} is not ready: see its log")
@@ -90,16 +92,16 @@ class RetrievalService:
         root = os.path.commonpath([index.resolve().parent, self.out])
         try:
             options = ("--reload-root", root, *self.server.options)
-            started = retrieval_server(index, log, *options, wait_s=_LOADING_S)
+            started = retrieval_process(index, log, *options, wait_s=_LOADING_S)
             self.url = self._started.enter_context(started)
-        except ServerError as error:
+        except RetrievalProcessError as error:
             raise PipelineError(f"{error}\nlog of the retrieval server: {log}") from error
 
     def _order(self, index: Path) -> None:
         address, name = ready_address(self.url)
-        body = {"path": self.path_there(index), **({"index": name} if name else {})}
+        body = {"path": self.path_on_server(index), **({"index": name} if name else {})}
         encoder = facts_of(index)["encoder"]
-        if encoder and (there := self.path_there(Path(encoder))) != encoder:
+        if encoder and (there := self.path_on_server(Path(encoder))) != encoder:
             body["encoder"] = there
         deadline = time.monotonic() + _LOADING_S
         while True:
@@ -113,11 +115,11 @@ class RetrievalService:
         if answer.status_code != 200:
             raise PipelineError(
                 f"the server at {self.url} does not load {index} (HTTP {answer.status_code}): "
-                f"{plain(answer.text)}. See its log; --reload-root must contain that folder as its machine "
+                f"{one_line_text(answer.text)}. See its log; --reload-root must contain that folder as its machine "
                 "sees it (server.paths)"
             )
 
-    def path_there(self, index: Path) -> str:
+    def path_on_server(self, index: Path) -> str:
         """The folder as the server's machine names it."""
         for here, there in self.server.paths.items():
             if index.is_relative_to(Path(here).resolve()):
@@ -139,7 +141,7 @@ class RetrievalService:
 
     def _request(self, method: str, address: str, body: Any = None) -> httpx.Response:
         try:
-            with bounded_client(_LOADING_S, token_header()) as client:
+            with bounded_http_client(_LOADING_S, token_header()) as client:
                 return client.request(method, address, json=body)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise PipelineError(

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.afterwards import finished_model
-from rag_r1.iterate.commands import Commands
-from rag_r1.iterate.plan import Plan, Query
+from rag_r1.iterate.commands import StepCommands
+from rag_r1.iterate.plan import LoopPlan, Query
 from rag_r1.iterate.results import data_facts, evaluation_facts
 from rag_r1.pipeline.folder import hash_of_file
 from rag_r1.pipeline.lock import PipelineError
@@ -65,7 +65,7 @@ class LoopStep:
 
 
 @dataclass
-class _State:
+class _LoopState:
     """What the steps until now have led to: the agent's model and the served index, and the steps that have
     made them."""
 
@@ -81,10 +81,10 @@ class _State:
 class Loop:
     """The steps of a plan for `rounds` rounds in the folder `out`."""
 
-    def __init__(self, plan: Plan, out: Path, rounds: int):
+    def __init__(self, plan: LoopPlan, out: Path, rounds: int):
         self.plan, self.out, self.rounds = plan, out, rounds
         model = plan.agent.model
-        self._first = _State(
+        self._first = _LoopState(
             model=model if plan.served_elsewhere else str(Path(model).resolve()),
             index=Path(plan.index.first).resolve(),
             query=plan.index.first_query,
@@ -98,7 +98,7 @@ class Loop:
             raise PipelineError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     def _steps(self) -> list[LoopStep]:
-        now = _State(**vars(self._first))
+        now = _LoopState(**vars(self._first))
         steps = [self._evaluation("start/evaluation", now)]
         trains_agent, trains_retriever = self.plan.agent.recipe is not None, self.plan.retriever is not None
         last = self.rounds + 1 if trains_agent and trains_retriever else self.rounds
@@ -111,10 +111,10 @@ class Loop:
                 steps.append(self._evaluation(f"round{number}/evaluation", now))
         return steps
 
-    def _commands(self, url: str) -> Commands:
-        return Commands(self.plan, url)
+    def _commands(self, url: str) -> StepCommands:
+        return StepCommands(self.plan, url)
 
-    def _agent(self, number: int, now: _State) -> LoopStep:
+    def _agent(self, number: int, now: _LoopState) -> LoopStep:
         agent, name = self.plan.agent, f"round{number}/agent"
         assert agent.recipe is not None
         previous = agent.start == "previous"
@@ -138,7 +138,7 @@ class Loop:
             finish=_link_model,
         )
 
-    def _evaluation(self, name: str, now: _State) -> LoopStep:
+    def _evaluation(self, name: str, now: _LoopState) -> LoopStep:
         evaluation, model, query = self.plan.evaluation, now.model, now.query
         settings = {
             "questions": [_content(path) for path in evaluation.questions],
@@ -157,7 +157,7 @@ class Loop:
             finish=evaluation_facts,
         )
 
-    def _new_retriever(self, number: int, now: _State) -> list[LoopStep]:
+    def _new_retriever(self, number: int, now: _LoopState) -> list[LoopStep]:
         """Data, retriever, index and reload."""
         plan, here = self.plan, f"round{number}"
         assert plan.data is not None and plan.retriever is not None
@@ -216,7 +216,7 @@ class Loop:
         """What the first agent is, for settings."""
         return self._first.model if self.plan.served_elsewhere else _files(self._first.model)
 
-    def _playing(self, now: _State) -> dict[str, Any]:
+    def _playing(self, now: _LoopState) -> dict[str, Any]:
         """Settings of whatever plays: how, and with which index, if that is not another step's result."""
         agent = self.plan.agent
         settings = {"protocol": agent.protocol, "keys": list(agent.keys), "query": now.query}

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.markdown import cell, number, table, whole, with_interval
-from rag_r1.evaluation.pictures import picture
-from rag_r1.evaluation.run_folder import write_whole
+from rag_r1.evaluation.markdown import cell, integer, number, table, with_interval
+from rag_r1.evaluation.pictures import open_plot
+from rag_r1.evaluation.run_folder import write_atomic
 from rag_r1.pipeline.folder import PipelineFolder
 
 JSON, MARKDOWN, PICTURE = "rounds.json", "rounds.md", "rounds.png"
@@ -70,22 +70,22 @@ def write_table(out: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
                 number(row["searches"]["value"], 2),
                 with_interval(row["recall"]),
                 number(row["f1"]["value"]),
-                *(whole(row["usage"][key]) for key in _USED),
+                *(integer(row["usage"][key]) for key in _USED),
             )
             for row in rows
         ],
     )
-    write_whole(out / JSON, json.dumps({"format": 1, "rows": list(rows)}, indent=2) + "\n")
+    write_atomic(out / JSON, json.dumps({"format": 1, "rows": list(rows)}, indent=2) + "\n")
     drawn = draw(rows, out)
     shown = [f"![EM, recall and searches]({path.name})\n" for path in drawn]
-    write_whole(out / MARKDOWN, "\n".join(["# Rounds\n", *shown, *lines, "", _NOTE]) + "\n")
+    write_atomic(out / MARKDOWN, "\n".join(["# Rounds\n", *shown, *lines, "", _NOTE]) + "\n")
     return lines
 
 
 def draw(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
     """EM and recall with their intervals, and searches a question; the paths of what was drawn."""
     drawn: list[Path] = []
-    with picture(out / PICTURE, drawn, width=10.0, height=3.6, panels=2) as axes:
+    with open_plot(out / PICTURE, drawn, width=10.0, height=3.6, panels=2) as axes:
         if axes is not None:
             scores, searches = axes
             _line(scores, rows, "em", "EM")

@@ -15,19 +15,19 @@ from collections import OrderedDict
 from typing import Any
 
 
-class UnreadableCheckpoint(ValueError):
+class CheckpointReadError(ValueError):
     """A file that cannot be read; the message says why."""
 
 
 def base_rates(path: str) -> list[float]:
     """A job: the rates with which the scheduler in a file was created; none if there is no scheduler. `path`:
-    its bytes as Latin-1. Raises UnreadableCheckpoint, and OSError if it cannot be opened."""
+    its bytes as Latin-1. Raises CheckpointReadError, and OSError if it cannot be opened."""
     values = plain_values(os.fsdecode(path.encode("latin-1")))
     try:
         scheduler = values.get("lr_scheduler") or {}
         return [float(rate) for rate in scheduler.get("base_lrs", ())]
     except (ValueError, TypeError, AttributeError, OverflowError) as fault:
-        raise UnreadableCheckpoint(f"no rates of a scheduler: {type(fault).__name__}") from None
+        raise CheckpointReadError(f"no rates of a scheduler: {type(fault).__name__}") from None
 
 
 class _Placeholder:
@@ -49,7 +49,7 @@ class _Placeholder:
         """As `append`."""
 
 
-class _PlainValues(pickle.Unpickler):
+class _PlainUnpickler(pickle.Unpickler):
     """Loads numbers, texts, lists and dictionaries; calls nothing that a file names."""
 
     def find_class(self, module: str, name: str) -> type:
@@ -60,14 +60,14 @@ class _PlainValues(pickle.Unpickler):
 
 
 def plain_values(path: str) -> Any:
-    """The plain values of a file of `torch.save`. Raises UnreadableCheckpoint for any other file, OSError and
+    """The plain values of a file of `torch.save`. Raises CheckpointReadError for any other file, OSError and
     MemoryError."""
     try:
         with zipfile.ZipFile(path) as archive:
             name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
             with archive.open(name) as file:
-                return _PlainValues(file).load()
+                return _PlainUnpickler(file).load()
     except (OSError, MemoryError):
         raise
     except Exception as fault:  # a broken pickle may raise anything
-        raise UnreadableCheckpoint(f"no file of torch.save: {type(fault).__name__}") from fault
+        raise CheckpointReadError(f"no file of torch.save: {type(fault).__name__}") from fault

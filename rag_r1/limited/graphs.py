@@ -14,20 +14,20 @@ from xml.parsers import expat
 MAX_TERM_CHARS = 1 << 20
 
 
-class UnreadableGraph(ValueError):
+class GraphReadError(ValueError):
     """A file that cannot be read; the message says why and names a remedy."""
 
 
 def read(path: str, form: str) -> list[list[Any]]:
     """A job: the terms of the triples, and the triples as numbers of terms, three in a row. `path`: its bytes
     as Latin-1; `form`: rdflib's name of the format. A term is an address `[address]`, a nameless node `[name,
-    0]`, or a text `[text, language, datatype]`. Raises UnreadableGraph, and OSError if it cannot be
+    0]`, or a text `[text, language, datatype]`. Raises GraphReadError, and OSError if it cannot be
     opened."""
     from rdflib import Graph, Literal, URIRef
 
     named = os.fsdecode(path.encode("latin-1"))
     if form == "xml":
-        _refuse_document_type(named)
+        _reject_doctype(named)
     graph = Graph()
     try:
         with open(named, "rb") as stream:
@@ -36,7 +36,7 @@ def read(path: str, form: str) -> list[list[Any]]:
         raise
     except Exception as error:  # rdflib's parsers raise many kinds, also RecursionError
         told = " ".join(str(error).split())[:300]
-        raise UnreadableGraph(f"it is no RDF that can be read ({type(error).__name__}: {told})") from None
+        raise GraphReadError(f"it is no RDF that can be read ({type(error).__name__}: {told})") from None
     numbers: dict[Any, int] = {}
     terms: list[list[Any]] = []
     triples: list[int] = []
@@ -46,7 +46,7 @@ def read(path: str, form: str) -> list[list[Any]]:
             key = (type(term), str(term), getattr(term, "language", None), getattr(term, "datatype", None))
             if (number := numbers.get(key)) is None:
                 if len(str(term)) > MAX_TERM_CHARS:
-                    raise UnreadableGraph(f"it has a text longer than {MAX_TERM_CHARS:,} characters: cut it")
+                    raise GraphReadError(f"it has a text longer than {MAX_TERM_CHARS:,} characters: cut it")
                 number = numbers[key] = len(terms)
                 if isinstance(term, Literal):
                     terms.append([str(term), term.language or "", str(term.datatype or "")])
@@ -62,18 +62,18 @@ def _address(path: str) -> str:
     return Path(path).as_uri()
 
 
-class _Begun(Exception):
+class _FirstElement(Exception):
     """The first element has come: no document type can follow."""
 
 
-def _refuse_document_type(path: str) -> None:
+def _reject_doctype(path: str) -> None:
     def refuse(*_: Any) -> None:
-        raise UnreadableGraph(
+        raise GraphReadError(
             "it declares a document type (<!DOCTYPE ...>), whose entities are not read: save it as Turtle"
         )
 
     def begun(*_: Any) -> None:
-        raise _Begun
+        raise _FirstElement
 
     parser = expat.ParserCreate()
     parser.StartDoctypeDeclHandler = refuse
@@ -82,7 +82,7 @@ def _refuse_document_type(path: str) -> None:
     try:
         with open(path, "rb") as stream:
             parser.ParseFile(stream)
-    except _Begun:
+    except _FirstElement:
         pass
     except (expat.ExpatError, LookupError) as error:
-        raise UnreadableGraph(f"it is no XML that can be read ({error})") from None
+        raise GraphReadError(f"it is no XML that can be read ({error})") from None

@@ -34,7 +34,7 @@ _NOT_OF_PAGES = {"idna", "punycode"}
 _HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
 
 
-class UnreadableFile(ValueError):
+class FileReadError(ValueError):
     """A file that cannot be read; the message says why and names a remedy."""
 
 
@@ -57,7 +57,7 @@ class DocumentText:
 
 def read(path: str, ending: str) -> list[Any]:
     """A job: the title and the sections of a file, `[title, [[text, heading, page], ...]]`. `path`: its bytes
-    as Latin-1. Raises UnreadableFile, and OSError if it cannot be opened."""
+    as Latin-1. Raises FileReadError, and OSError if it cannot be opened."""
     with open(os.fsdecode(path.encode("latin-1")), "rb") as stream:
         document = within_limits(_pdf(stream) if ending == ".pdf" else _html(stream.read()))
     return [document.title, [[part.text, part.heading, part.page] for part in document.sections]]
@@ -78,28 +78,28 @@ def read_all(files: list[list[str]]) -> list[list[Any]]:
 
 
 def within_limits(document: DocumentText) -> DocumentText:
-    """The same. Raises UnreadableFile if it is too long."""
+    """The same. Raises FileReadError if it is too long."""
     if sum(len(section.text) for section in document.sections) > MAX_CHARS:
-        raise UnreadableFile(f"its text has more than {MAX_CHARS:,} characters: split it")
+        raise FileReadError(f"its text has more than {MAX_CHARS:,} characters: split it")
     if len(document.sections) > MAX_SECTIONS:
-        raise UnreadableFile(f"it has more than {MAX_SECTIONS:,} sections: split it")
+        raise FileReadError(f"it has more than {MAX_SECTIONS:,} sections: split it")
     return document
 
 
 def _html(data: bytes) -> DocumentText:
-    return html_text(decoded(data, _declared(data)))
+    return html_text(decode_text(data, _declared(data)))
 
 
 def html_text(markup: str) -> DocumentText:
-    """The text of a page. Raises UnreadableFile for markup that Python's parser does not read."""
-    page = _Page()
+    """The text of a page. Raises FileReadError for markup that Python's parser does not read."""
+    page = _PageParser()
     try:
         page.feed(markup)
         page.close()
     # AssertionError: of some Python versions, for broken declarations. ValueError: a character's number of
     # more digits than Python reads.
     except (AssertionError, ValueError) as error:
-        raise UnreadableFile(f"it is no HTML that can be read ({error}): repair it") from None
+        raise FileReadError(f"it is no HTML that can be read ({error}): repair it") from None
     return page.document()
 
 
@@ -109,7 +109,7 @@ def _declared(data: bytes) -> str | None:
     return named[1].decode("ascii") if named else None
 
 
-def decoded(data: bytes, encoding: str | None = None) -> str:
+def decode_text(data: bytes, encoding: str | None = None) -> str:
     """The text of a file: UTF-8, UTF-16 with its mark, or the encoding that the file names."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16"
@@ -121,10 +121,10 @@ def decoded(data: bytes, encoding: str | None = None) -> str:
         return data.decode(encoding or "utf-8")
     except (UnicodeError, LookupError):
         name = encoding or "UTF-8"
-        raise UnreadableFile(f"it is not {name} text: convert it with `iconv -t UTF-8`") from None
+        raise FileReadError(f"it is not {name} text: convert it with `iconv -t UTF-8`") from None
 
 
-class _Page(HTMLParser):
+class _PageParser(HTMLParser):
     """Collects a page's title and its text by headings."""
 
     def __init__(self) -> None:
@@ -179,21 +179,21 @@ def _pdf(stream: BinaryIO) -> DocumentText:
     except ImportError:
         from rag_r1.installation import pip_command
 
-        raise UnreadableFile(f"PDFs need pypdf: {pip_command('documents')}") from None
+        raise FileReadError(f"PDFs need pypdf: {pip_command('documents')}") from None
     # What it warns of is told here once, as the file's error, or is of no interest: the text was read.
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     try:
         reader = pypdf.PdfReader(stream)
         if reader.is_encrypted and not reader.decrypt(""):
-            raise UnreadableFile("it is encrypted: store it without a password")
+            raise FileReadError("it is encrypted: store it without a password")
         title = one_line(str((reader.metadata and reader.metadata.title) or ""))
         sections = list(_pages(reader))
-    except (UnreadableFile, OSError):
+    except (FileReadError, OSError):
         raise
     except Exception as error:  # a broken file can raise anything in pypdf, also RecursionError
-        raise UnreadableFile(f"it is no PDF that pypdf can read ({type(error).__name__}: {error})") from None
+        raise FileReadError(f"it is no PDF that pypdf can read ({type(error).__name__}: {error})") from None
     if not any(section.text.strip() for section in sections):
-        raise UnreadableFile("its pages have no text, only pictures: run OCR over it, e.g. with ocrmypdf")
+        raise FileReadError("its pages have no text, only pictures: run OCR over it, e.g. with ocrmypdf")
     return DocumentText(title, sections)
 
 
@@ -203,7 +203,7 @@ def _pages(reader: Any) -> Iterator[Section]:
         text = page.extract_text() or ""
         left -= len(text)
         if left < 0:
-            raise UnreadableFile(f"its text has more than {MAX_CHARS:,} characters: split it")
+            raise FileReadError(f"its text has more than {MAX_CHARS:,} characters: split it")
         yield Section(text, page=number)
 
 

@@ -13,18 +13,18 @@ from functools import lru_cache
 from typing import Any
 
 
-class WrongSchema(ValueError):
+class InvalidSchemaError(ValueError):
     """It is no JSON schema; the message says why."""
 
 
 def fault(schema: str, arguments: dict[str, Any], patterns: bool) -> str | None:
     """A job: what is wrong with the arguments, in a sentence for the policy, or None. `schema`: JSON;
-    `patterns`: whether its regular expressions count. Raises WrongSchema, and what jsonschema raises for
-    references that lead nowhere."""
-    return fault_of(_validator(schema, patterns), arguments)
+    `patterns`: whether its regular expressions count. Raises InvalidSchemaError, and what jsonschema raises
+    for references that lead nowhere."""
+    return argument_fault(_validator(schema, patterns), arguments)
 
 
-def fault_of(validator: Any, arguments: dict[str, Any]) -> str | None:
+def argument_fault(validator: Any, arguments: dict[str, Any]) -> str | None:
     """What is wrong with the arguments, in a sentence for the policy, or None."""
     from jsonschema.exceptions import best_match
 
@@ -35,9 +35,9 @@ def fault_of(validator: Any, arguments: dict[str, Any]) -> str | None:
     return f"Wrong arguments{' at ' + where if where else ''}: {error.message}"[:2000]
 
 
-def validator_of(schema: dict[str, Any], patterns: bool = True) -> Any:
+def make_validator(schema: dict[str, Any], patterns: bool = True) -> Any:
     """What checks arguments against a schema. Its references are not fetched: the registry is empty. Raises
-    WrongSchema."""
+    InvalidSchemaError."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import extend
@@ -46,7 +46,7 @@ def validator_of(schema: dict[str, Any], patterns: bool = True) -> Any:
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
-        raise WrongSchema(error.message[:300]) from None
+        raise InvalidSchemaError(error.message[:300]) from None
     if patterns:
         return Draft202012Validator(schema, registry=Registry())
 
@@ -62,4 +62,4 @@ def validator_of(schema: dict[str, Any], patterns: bool = True) -> Any:
 
 @lru_cache(64)
 def _validator(schema: str, patterns: bool) -> Any:
-    return validator_of(json.loads(schema), patterns)
+    return make_validator(json.loads(schema), patterns)

@@ -34,7 +34,7 @@ _WAIT_S = 30.0
 
 
 @dataclass(frozen=True)
-class Limits:
+class JobLimits:
     """Of one job: seconds of processor time, bytes of addresses, and bytes of its answer."""
 
     cpu_s: float
@@ -59,7 +59,7 @@ class JobError(Exception):
         self.kind = kind
 
 
-class Workers:
+class WorkerPool:
     """At most `most` processes; a call beyond them waits."""
 
     def __init__(self, most: int | None = None):
@@ -71,14 +71,16 @@ class Workers:
         self._seats = threading.BoundedSemaphore(self._most)
         self._idle: list[_Worker] = []
 
-    def call(self, job: str, arguments: Sequence[Any], limits: Limits) -> Any:
+    def call(self, job: str, arguments: Sequence[Any], limits: JobLimits) -> Any:
         """What the job, `module:function`, returns. Raises LimitError and JobError, and OSError if no process
         can be started."""
         started = self.start(job, arguments, limits)
         assert started is not None
         return started.result()
 
-    def start(self, job: str, arguments: Sequence[Any], limits: Limits, wait: bool = True) -> Started | None:
+    def start(
+        self, job: str, arguments: Sequence[Any], limits: JobLimits, wait: bool = True
+    ) -> JobHandle | None:
         """Begin a job; its `result()` or `give_up()` must follow. Without `wait` None, if all workers are
         busy: who has begun a job must not wait for another one. Raises OSError if no process can be
         started."""
@@ -93,7 +95,7 @@ class Workers:
         except BaseException:
             self._seats.release()
             raise
-        return Started(self, self._seats, worker, limits)
+        return JobHandle(self, self._seats, worker, limits)
 
     def close(self) -> None:
         """End the idle workers; a later call starts another one."""
@@ -117,11 +119,11 @@ class Workers:
         return _starter.submit(_Worker).result()
 
 
-class Started:
+class JobHandle:
     """A job that was begun."""
 
     def __init__(
-        self, pool: Workers, seats: threading.BoundedSemaphore, worker: _Worker, limits: Limits
+        self, pool: WorkerPool, seats: threading.BoundedSemaphore, worker: _Worker, limits: JobLimits
     ) -> None:
         self._pool, self._seats, self._worker, self._limits = pool, seats, worker, limits
 
@@ -168,7 +170,7 @@ class _Worker:
             assert stream is not None
             stream.close()
 
-    def answer(self, limits: Limits) -> tuple[dict[str, Any], bool]:
+    def answer(self, limits: JobLimits) -> tuple[dict[str, Any], bool]:
         """The answer to a request that was sent, and whether this worker ends now. Raises LimitError."""
         until = time.monotonic() + 4 * limits.cpu_s + _WAIT_S
         try:
@@ -203,7 +205,7 @@ class _Worker:
             data += chunk
         return bytes(data)
 
-    def _end_told(self, limits: Limits) -> str:
+    def _end_told(self, limits: JobLimits) -> str:
         """Why the process has ended by itself."""
         status = self._process.wait()
         if status in (-signal.SIGPROF, -signal.SIGXCPU):
@@ -213,7 +215,7 @@ class _Worker:
         return f"its reader crashed (status {status})"
 
 
-_pools: WeakSet[Workers] = WeakSet()
+_pools: WeakSet[WorkerPool] = WeakSet()
 _starter = ThreadPoolExecutor(1, "limited-workers")
 
 

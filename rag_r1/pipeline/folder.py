@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.run_folder import write_whole
-from rag_r1.pipeline.lock import PipelineError, hold
+from rag_r1.evaluation.run_folder import write_atomic
+from rag_r1.pipeline.lock import PipelineError, hold_lock
 
 BEGUN, DONE = "begun.json", "done.json"
 
@@ -62,7 +62,7 @@ class PipelineFolder:
         """The folder for the length of a block. Raises PipelineError if another process has it."""
         with ExitStack() as stack:
             try:
-                stack.enter_context(hold(out, _in_use(out)))
+                stack.enter_context(hold_lock(out, _in_use(out)))
             except OSError as error:
                 raise PipelineError(
                     f"cannot use the folder {out}: {error.strerror}; choose another --out"
@@ -81,7 +81,7 @@ class PipelineFolder:
             folder.replace(aside)
             print(f"{step.name}: made from other results than those of now; moved to {aside.name}")
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / BEGUN, _json(plan))
+        write_atomic(folder / BEGUN, _json(plan))
         started = time.monotonic()
         facts = dict(step.work(folder))
         done = {
@@ -90,7 +90,7 @@ class PipelineFolder:
             "facts": facts,
             "seconds": round(time.monotonic() - started, 1),  # of the start that finished it
         }
-        write_whole(folder / DONE, _json(done))
+        write_atomic(folder / DONE, _json(done))
         return found
 
     def status(self, step: Step) -> str:

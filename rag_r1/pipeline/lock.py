@@ -21,7 +21,7 @@ class PipelineError(RuntimeError):
 
 
 @contextmanager
-def hold(folder: Path, busy: Exception, *, inherited: bool = False) -> Iterator[None]:
+def hold_lock(folder: Path, busy: Exception, *, inherited: bool = False) -> Iterator[None]:
     """Hold the lock of a folder, which is made, for the length of a block. Raises `busy` if another process
     has it, and OSError if the folder cannot be used."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Starts and stops the processes of a pipeline, including leftovers of a killed one.
 
-A command may share the terminal and the lock of the process that starts it (`run_here`), or run in a session
-of its own (`run_to_end`), which is ended whole when the pipeline is interrupted (Ctrl-C, SIGTERM) or fails.
+A command may share the terminal and the lock of the process that starts it (`run_child`), or run in a session
+of its own (`run_and_wait`), which is ended whole when the pipeline is interrupted (Ctrl-C, SIGTERM) or fails.
 SIGKILL gives no chance to do so. Therefore every process that a pipeline starts, and every process that these
 start (Ray's too), inherits the variable `RAG_R1_PIPELINE`, whose value is the folder OUT. The next start in
 OUT, which holds its lock, finds such processes in /proc and ends them by their id before it goes on:
@@ -36,12 +36,12 @@ def mark_children(out: Path) -> None:
 def run_module(
     *words: object, log: Path | None = None, watch: Callable[[], None] | None = None, **environment: str
 ) -> None:
-    """Run `python -m ...` as `run_to_end` does."""
+    """Run `python -m ...` as `run_and_wait` does."""
     command = [sys.executable, "-m", *map(str, words)]
-    run_to_end(command, log=log, watch=watch, environment=environment, named=f"python -m {words[0]}")
+    run_and_wait(command, log=log, watch=watch, environment=environment, named=f"python -m {words[0]}")
 
 
-def run_to_end(
+def run_and_wait(
     command: Sequence[str],
     *,
     log: Path | None = None,
@@ -56,7 +56,7 @@ def run_to_end(
     sys.stdout.flush()
     output = None if log is None else log.open("ab")
     try:
-        process = start(command, output, environment)
+        process = start_process(command, output, environment)
         try:
             while True:
                 try:
@@ -66,19 +66,19 @@ def run_to_end(
                     if watch is not None:
                         watch()
         finally:
-            end_session(process)
+            stop_session(process)
     finally:
         if output is not None:
             output.close()
     if process.returncode:
-        told = "" if log is None else f"; the end of {log}:\n{tail(log)}\n"
+        told = "" if log is None else f"; the end of {log}:\n{log_tail(log)}\n"
         raise PipelineError(
             f"{named} ended with status {process.returncode}{told}; the same command of the pipeline, given "
             "again, goes on"
         )
 
 
-def start(
+def start_process(
     command: Sequence[str], output: BinaryIO | None, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen:
     """Start a command in a session of its own, whose output goes to `output`. Raises PipelineError if there
@@ -95,7 +95,7 @@ def start(
         raise PipelineError(f"{command[0]} cannot be started: {error.strerror}") from error
 
 
-def run_here(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
+def run_child(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
     """Run a training's command in a process that ends with this one; it inherits the folder's lock. Returns
     its exit status."""
     process = subprocess.Popen(command, close_fds=False, env=environment)
@@ -111,7 +111,7 @@ def run_here(command: Sequence[str], environment: Mapping[str, str] | None = Non
                 process.wait()
 
 
-def end_session(process: subprocess.Popen) -> None:
+def stop_session(process: subprocess.Popen) -> None:
     """Stop a process that leads a session, and all processes of that session, with SIGINT first."""
     if process.poll() is None:
         for sign, wait_s in ((signal.SIGINT, 20), (signal.SIGTERM, 10), (signal.SIGKILL, 10)):
@@ -123,33 +123,33 @@ def end_session(process: subprocess.Popen) -> None:
                 continue
 
 
-def tail(log: Path) -> str:
+def log_tail(log: Path) -> str:
     """The last lines of a log."""
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return "\n".join(lines[-_SHOWN:])
 
 
-def end_leftovers(out: Path) -> int:
+def stop_leftovers(out: Path) -> int:
     """End the processes that an earlier start in OUT has left behind; returns how many there were. Raises
     PipelineError if one does not end. Only for who holds OUT's lock."""
-    left = leftovers(out)
+    left = find_leftovers(out)
     for sign, wait_s in ((signal.SIGTERM, _END_S), (signal.SIGKILL, _END_S)):
-        for process in leftovers(out):
+        for process in find_leftovers(out):
             try:
                 os.kill(process, sign)
             except ProcessLookupError:
                 continue
         deadline = time.monotonic() + wait_s
-        while leftovers(out) and time.monotonic() < deadline:
+        while find_leftovers(out) and time.monotonic() < deadline:
             time.sleep(0.2)
-    if still := leftovers(out):
+    if still := find_leftovers(out):
         raise PipelineError(
             f"processes of an earlier start in {out} do not end: {', '.join(map(str, still))}"
         )
     return len(left)
 
 
-def leftovers(out: Path) -> list[int]:
+def find_leftovers(out: Path) -> list[int]:
     """Ids of the running processes with the mark of OUT, without this one. None where there is no /proc."""
     mark = f"{MARK}={out}".encode()
     found = []

@@ -31,9 +31,9 @@ from rag_r1.agent_setup import AgentSetup, RowLimits
 from rag_r1.config import RagR1Config
 from rag_r1.plugin.probe_rows import probe_of
 from rag_r1.probe_passages import Passages, read_passages
-from rag_r1.probes import NEED_GOLD, NEED_PASSAGES, ProbedAgent, deeper_search, topk_of
+from rag_r1.probes import NEED_GOLD, NEED_PASSAGES, ProbeAgent, deeper_search, topk_of
 from rag_r1.rows import golds_of
-from rag_r1.supporting import Evidence
+from rag_r1.supporting import GoldEvidence
 
 
 class VerlEngine:
@@ -115,11 +115,11 @@ class SearchOutput(AgentLoopOutput):
         return row
 
 
-class _Settings:
+class _ProcessAgent:
     """The agent of a process, for training and for validation; created once, although veRL creates
     a loop for each trajectory."""
 
-    _made: tuple[DictConfig, _Settings] | None = None
+    _made: tuple[DictConfig, _ProcessAgent] | None = None
 
     def __init__(self, config: DictConfig, tokenizer: Any):
         settings = RagR1Config.from_config(_plain(config.get("rag_r1")))
@@ -142,19 +142,19 @@ class _Settings:
         probe = probe_of(row)
         if probe not in self.probes:
             return self.validation
-        evidence = Evidence()
+        evidence = GoldEvidence()
         if probe in NEED_PASSAGES:
             evidence = self.probed.evidence(info, golds_of(row.get("reward_model")))
         return self.probed.under(probe, _text(info.get("id")), evidence)
 
     @classmethod
-    def of(cls, config: DictConfig, tokenizer: Any) -> _Settings:
+    def of(cls, config: DictConfig, tokenizer: Any) -> _ProcessAgent:
         if cls._made is None or cls._made[0] is not config:
             cls._made = (config, cls(config, tokenizer))
         return cls._made[1]
 
 
-def _probed_agent(settings: RagR1Config, validation: AgentSetup, limits: RowLimits) -> ProbedAgent:
+def _probed_agent(settings: RagR1Config, validation: AgentSetup, limits: RowLimits) -> ProbeAgent:
     """The agent of validation under the probes of the settings. Raises PassagesError for the file of
     passages, which is read once in a process, and only if a probe needs it."""
     retriever, deeper, passages = settings.validation_retriever, validation, Passages()
@@ -164,7 +164,7 @@ def _probed_agent(settings: RagR1Config, validation: AgentSetup, limits: RowLimi
         deeper = validation.for_validation(more, limits)
     if settings.probe_passages and any(probe in NEED_PASSAGES for probe in settings.probes):
         passages = read_passages(settings.probe_passages)
-    return ProbedAgent(validation, deeper, topk, passages)
+    return ProbeAgent(validation, deeper, topk, passages)
 
 
 @register("search_agent")
@@ -173,7 +173,7 @@ class SearchAgentLoop(AgentLoopBase):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.settings = _Settings.of(self.config, self.tokenizer)
+        self.settings = _ProcessAgent.of(self.config, self.tokenizer)
 
     async def run(
         self, sampling_params: dict[str, Any], **row: Any

@@ -16,7 +16,7 @@ from __future__ import annotations
 import datasets
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
-from rag_r1.plugin.probe_rows import with_probes
+from rag_r1.plugin.probe_rows import add_probe_rows
 from rag_r1.probe_passages import Passages, read_passages
 from rag_r1.rows import usable_prompt
 
@@ -35,7 +35,7 @@ class SearchDataset(RLHFDataset):
         if not probes or not self._is_validation():
             return dataframe
         file = self.config.get("probe_passages") if "gold" in probes else None
-        return with_probes(dataframe, probes, read_passages(file) if file else Passages())
+        return add_probe_rows(dataframe, probes, read_passages(file) if file else Passages())
 
     def _is_validation(self) -> bool:
         files = self.config.get("val_files") or ()

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 COUNTED = ("filtered_groups", "unusable_groups", "refilled_groups", "short_groups")
 
 
-class NothingMoreComes(Exception):
+class SamplesExhaustedError(Exception):
     """The limit is reached, all generations have ended, and the batch is not full."""
 
 
@@ -96,7 +96,7 @@ class GroupFilter:
         self._left = (self.max_gen_batches - 1) * batch_size if self.max_gen_batches > 0 else None
         try:
             batch, metrics = super().sample(*args, partition_id=partition_id, batch_size=batch_size, **kwargs)
-        except NothingMoreComes:
+        except SamplesExhaustedError:
             batch, metrics = self._what_there_is(*args, batch_size=batch_size, **kwargs)
         finally:
             self._left = self._lost_at_most = None
@@ -131,7 +131,7 @@ class GroupFilter:
     def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
         under_way = self.pending_keys[partition_id] or self.running_keys[partition_id]
         if partition_id == "train" and self._left is not None and self._left <= 0 and not under_way:
-            raise NothingMoreComes
+            raise SamplesExhaustedError
         return super()._wait_for_next_poll(partition_id, last_debug_time)
 
     def _evict_terminal_groups(self, global_steps: int, partition_id: str, eviction_reasons: tuple) -> tuple:

@@ -26,7 +26,7 @@ from rag_r1.probes import NEED_GOLD, applies
 COLUMN = "rag_r1_probe"
 
 
-def with_probes(rows: datasets.Dataset, probes: Sequence[str], passages: Passages) -> datasets.Dataset:
+def add_probe_rows(rows: datasets.Dataset, probes: Sequence[str], passages: Passages) -> datasets.Dataset:
     """The rows, and for each probe a copy of those of a validation that it can be played with. `passages`:
     those that `gold` shows."""
     infos = [info if isinstance(info, Mapping) else {} for info in rows["extra_info"]]

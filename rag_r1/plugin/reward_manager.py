@@ -60,7 +60,7 @@ class SearchRewardManager(RewardManagerBase):
             golds=golds,
         )
         return {
-            "reward_score": on_grid(record.rewards["score"] or 0.0),
+            "reward_score": round_to_grid(record.rewards["score"] or 0.0),
             "reward_extra_info": {
                 **summary(record),
                 **calls_by_tool(record, self.tools),
@@ -82,7 +82,7 @@ class SearchRewardManager(RewardManagerBase):
             record.turn_scores = []
 
 
-def on_grid(score: float) -> float:
+def round_to_grid(score: float) -> float:
     """`score` rounded to a multiple of 2^-16, so that equal rewards equal their mean exactly in 32 bits too.
 
     Otherwise the mean of seven equal rewards may differ from that reward, and GRPO, which divides the

@@ -43,13 +43,13 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from rag_r1.config import SamplerOptions
 from rag_r1.plugin.group_filter import GroupFilter, reward_info
 from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, remove_rows, write_rows
-from rag_r1.plugin.sessions import by_session, last_rows, on_generated, session, trained_rows
-from rag_r1.plugin.validation_rows import without_masked
+from rag_r1.plugin.sessions import group_by_session, last_rows, move_rewards, session_of, trained_rows
+from rag_r1.plugin.validation_rows import drop_masked_rows
 
 logger = logging.getLogger(__name__)
 
 
-class _SearchSampling(GroupFilter):
+class _SearchSamplerMixin(GroupFilter):
     """Mixin: reads our keys of `sampler_kwargs`, removes masked trajectories, adds search metrics."""
 
     def __init__(self, *args: Any, sampler_kwargs: Any = None, **kwargs: Any):
@@ -66,11 +66,11 @@ class _SearchSampling(GroupFilter):
         for attempt in range(self.refills + 1):
             batch, metrics = super().sample(*args, partition_id=partition_id, batch_size=batch_size, **kwargs)
             if partition_id != "train":
-                return without_masked(batch), metrics
+                return drop_masked_rows(batch), metrics
             found = reward_infos(batch)
-            masked = [bool(found[session(key)].get("masked")) for key in batch.keys]
-            kept = usable(batch.keys, masked, self.group_size)
-            left_out = len(found) - len(by_session(kept))
+            masked = [bool(found[session_of(key)].get("masked")) for key in batch.keys]
+            kept = trainable_keys(batch.keys, masked, self.group_size)
+            left_out = len(found) - len(group_by_session(kept))
             kept = rows_to_train(kept, partition_id)
             staying = set(kept)
             if gone := [key for key in batch.keys if key not in staying]:
@@ -103,21 +103,21 @@ def reward_infos(batch: KVBatchMeta) -> dict[str, dict[str, Any]]:
         return {}
     fields = read_rows(rows, batch.partition_id, ["extra_fields"])
     infos = map(reward_info, fields["extra_fields"])
-    return {session(key): info for key, info in zip(rows, infos, strict=True)}
+    return {session_of(key): info for key, info in zip(rows, infos, strict=True)}
 
 
 def rows_to_train(keys: Sequence[str], partition_id: str) -> list[str]:
     """`keys` without the rows of trajectories of several rows in which nothing was generated
     (`trained_rows`). In the store, the rewards of their other rows are moved to generated tokens
-    (`on_generated`)."""
-    several = [key for rows in by_session(keys).values() if len(rows) > 1 for key in rows]
+    (`move_rewards`)."""
+    several = [key for rows in group_by_session(keys).values() if len(rows) > 1 for key in rows]
     if not several:
         return list(keys)
     data = read_rows(several, partition_id, ["response_mask", "rm_scores"])
     masks = [mask.tolist() for mask in data["response_mask"].unbind()]
     moved = {}
     for key, mask, rewards in zip(several, masks, data["rm_scores"].unbind(), strict=True):
-        put = on_generated(rewards.tolist(), mask)
+        put = move_rewards(rewards.tolist(), mask)
         if put != rewards.tolist():
             moved[key] = {"rm_scores": torch.tensor(put, dtype=rewards.dtype)}
     if moved:
@@ -126,17 +126,17 @@ def rows_to_train(keys: Sequence[str], partition_id: str) -> list[str]:
     return trained_rows(keys, {key: generated.get(key, True) for key in keys})
 
 
-def usable(keys: Sequence[str], masked: Sequence[bool], group_size: int | None = None) -> list[str]:
+def trainable_keys(keys: Sequence[str], masked: Sequence[bool], group_size: int | None = None) -> list[str]:
     """The keys that can be trained on, in order: those of trajectories without a masked row, except the only
     one left of a group that had, or should have had (`group_size`), several."""
-    bad = {session(key) for key, is_masked in zip(keys, masked, strict=True) if is_masked}
+    bad = {session_of(key) for key, is_masked in zip(keys, masked, strict=True) if is_masked}
     groups: dict[str, set[str]] = defaultdict(set)
     for key in keys:
-        groups[session(session(key))].add(session(key))
+        groups[session_of(session_of(key))].add(session_of(key))
     for members in groups.values():
         if len(members - bad) == 1 < max(len(members), group_size or 1):
             bad |= members
-    return [key for key in keys if session(key) not in bad]
+    return [key for key in keys if session_of(key) not in bad]
 
 
 def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -154,9 +154,9 @@ def _plain(config: Any) -> Any:
     return OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config
 
 
-class SearchReplayBuffer(_SearchSampling, ReplayBuffer):
+class SearchReplayBuffer(_SearchSamplerMixin, ReplayBuffer):
     """For `trainer_mode=sync`."""
 
 
-class SearchReplayBufferAsync(_SearchSampling, ReplayBufferAsync):
+class SearchReplayBufferAsync(_SearchSamplerMixin, ReplayBufferAsync):
     """For veRL's asynchronous trainer modes."""

@@ -33,10 +33,10 @@ from verl.trainer.ppo.v1 import (
 )
 
 from rag_r1.plugin.sample_store import KVBatchMeta
-from rag_r1.plugin.sessions import last_rows, mini_batches, rows_of_each, shares
+from rag_r1.plugin.sessions import last_rows, mini_batches, padded_row_count, rank_shares
 
 
-class WholeSessions:
+class WholeSessionMixin:
     """Mixin for a trainer that veRL registers as `verls_mode`; see the top of the module."""
 
     verls_mode: str
@@ -54,7 +54,7 @@ class WholeSessions:
         known = set(real)
         padding = [key for key in batch.keys if key not in known]
         lengths = {key: int(tag["seq_len"]) for key, tag in zip(batch.keys, batch.tags, strict=True)}
-        dealt = shares(self._mini_batches, padding, self._ranks, lengths)
+        dealt = rank_shares(self._mini_batches, padding, self._ranks, lengths)
         position = {key: i for i, key in enumerate(batch.keys)}
         batch.reorder([position[key] for share in dealt for key in share])
         tokens = [sum(lengths[key] for key in share) for share in dealt]
@@ -67,7 +67,7 @@ class WholeSessions:
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         """The size of this batch with its padding; veRL rounds the batch up to a multiple of it."""
         self._ranks = dp_size
-        self._rows = rows_of_each(self._mini_batches, dp_size * self._micro_batch())
+        self._rows = padded_row_count(self._mini_batches, dp_size * self._micro_batch())
         return self._rows * len(self._mini_batches)
 
     def _micro_batch(self) -> int:
@@ -109,21 +109,21 @@ class WholeSessions:
 
 
 @register_trainer("sessions_sync")
-class SessionTrainerSync(WholeSessions, PPOTrainerSync):
+class SessionTrainerSync(WholeSessionMixin, PPOTrainerSync):
     """For `trainer_mode=sync`."""
 
     verls_mode = "sync"
 
 
 @register_trainer("sessions_colocate_async")
-class SessionTrainerColocateAsync(WholeSessions, PPOTrainerColocateAsync):
+class SessionTrainerColocateAsync(WholeSessionMixin, PPOTrainerColocateAsync):
     """For `trainer_mode=colocate_async`."""
 
     verls_mode = "colocate_async"
 
 
 @register_trainer("sessions_separate_async")
-class SessionTrainerSeparateAsync(WholeSessions, PPOTrainerSeparateAsync):
+class SessionTrainerSeparateAsync(WholeSessionMixin, PPOTrainerSeparateAsync):
     """For `trainer_mode=separate_async`."""
 
     verls_mode = "separate_async"

@@ -18,9 +18,9 @@ must not depend on its number of rows. In veRL 0.9.1 these places conflict with 
 - trainer/ppo/core_algos.py, `compute_gae_advantage_return`: a reward on a token that was not generated is
   lost, and veRL puts it on the last token of a row.
 
-`mini_batches`, `rows_of_each` and `shares` lay out a batch so that this code gives the right result: each
+`mini_batches`, `padded_row_count` and `shares` lay out a batch so that this code gives the right result: each
 mini-batch has the same trajectories as with one row each, and all have the same number of rows, with masked
-rows as padding (session_trainer.py adds it). `trained_rows` and `on_generated` prepare the rows for the
+rows as padding (session_trainer.py adds it). `trained_rows` and `move_rewards` prepare the rows for the
 advantages (sampler.py). Losses and estimators that count rows in other ways are refused before the run
 (rag_r1/preflight/sessions.py).
 """
@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 
-def session(key: str) -> str:
+def session_of(key: str) -> str:
     """The trajectory to which a row belongs: veRL's keys are `<prompt>_<trajectory>_<row>`."""
     return key.rpartition("_")[0]
 
@@ -40,17 +40,17 @@ def prompt_of(key: str) -> str:
     return key.partition("_")[0]
 
 
-def by_session(keys: Sequence[str]) -> dict[str, list[str]]:
+def group_by_session(keys: Sequence[str]) -> dict[str, list[str]]:
     """The rows of each trajectory in their order, trajectories in the order of their first keys."""
     rows: dict[str, list[str]] = {}
     for key in keys:
-        rows.setdefault(session(key), []).append(key)
+        rows.setdefault(session_of(key), []).append(key)
     return {name: sorted(own, key=lambda key: int(key.rpartition("_")[2])) for name, own in rows.items()}
 
 
 def last_rows(keys: Sequence[str]) -> list[str]:
     """The last row of each trajectory: it represents all its rows, which share its reward."""
-    return [rows[-1] for rows in by_session(keys).values()]
+    return [rows[-1] for rows in group_by_session(keys).values()]
 
 
 def trained_rows(keys: Sequence[str], generated: Mapping[str, bool]) -> list[str]:
@@ -58,12 +58,12 @@ def trained_rows(keys: Sequence[str], generated: Mapping[str, bool]) -> list[str
     was). There is nothing to train in them, and as the last row one would set its trajectory's advantage to
     0. A trajectory in which nothing was generated at all keeps its last row, and with it its vote."""
     kept: set[str] = set()
-    for rows in by_session(keys).values():
+    for rows in group_by_session(keys).values():
         kept.update([key for key in rows if generated[key]] or rows[-1:])
     return [key for key in keys if key in kept]
 
 
-def on_generated(rewards: Sequence[float], mask: Sequence[int]) -> list[float]:
+def move_rewards(rewards: Sequence[float], mask: Sequence[int]) -> list[float]:
     """The rewards of a row's tokens, with those after the last generated token (`mask` 1) moved onto it. The
     rewards of a row without a generated token are unchanged."""
     moved = list(rewards)
@@ -77,20 +77,20 @@ def on_generated(rewards: Sequence[float], mask: Sequence[int]) -> list[float]:
 def mini_batches(keys: Sequence[str], sessions: int) -> list[list[str]]:
     """The rows of each mini-batch: `sessions` whole trajectories, in the last one those that are left. Which
     trajectories these are depends on the order of the keys, and not on how many rows each has."""
-    rows = list(by_session(keys).values())
+    rows = list(group_by_session(keys).values())
     return [
         [key for own in rows[start : start + sessions] for key in own]
         for start in range(0, len(rows), sessions)
     ]
 
 
-def rows_of_each(batches: Sequence[Sequence[str]], multiple: int) -> int:
+def padded_row_count(batches: Sequence[Sequence[str]], multiple: int) -> int:
     """The number of rows to which all mini-batches are padded: that of the longest, rounded up to a multiple
     (of ranks times rows of a micro-batch)."""
     return -(-max(map(len, batches)) // multiple) * multiple
 
 
-def shares(
+def rank_shares(
     batches: Sequence[Sequence[str]], padding: Sequence[str], ranks: int, lengths: Mapping[str, int]
 ) -> list[list[str]]:
     """The rows of each rank, in the order in which it cuts them into mini-batches.

@@ -20,7 +20,7 @@ import torch
 from omegaconf import ListConfig, OmegaConf
 from torch.utils.data import Dataset
 
-from rag_r1.sft_rows import SftRowError, SftTokens, protocol_of, read_sft_rows
+from rag_r1.sft_rows import SftRowError, SftTokens, protocol_of_rows, read_sft_rows
 
 
 class SftDataset(Dataset):
@@ -50,7 +50,7 @@ class SftDataset(Dataset):
             raise SftRowError(f"{', '.join(map(str, files))}: no rows: make them with `rag-r1 sft-data`")
         chat = config.get("apply_chat_template_kwargs") or {}
         chat = OmegaConf.to_container(chat, resolve=True) if OmegaConf.is_config(chat) else chat
-        self.tokens = SftTokens(tokenizer, protocol_of(self.rows, config.get("protocol")), chat)
+        self.tokens = SftTokens(tokenizer, protocol_of_rows(self.rows, config.get("protocol")), chat)
         self.max_length = int(config.get("max_length", 1024))
 
     def __len__(self) -> int:

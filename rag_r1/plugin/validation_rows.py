@@ -2,7 +2,7 @@
 
 veRL averages the scores of all trajectories of a validation. The score of a masked trajectory
 (rag_r1.failures.mask) is unknown and recorded as 0, so an outage of the search engine would look like a worse
-policy. The sampler passes the batch of a validation through `without_masked`: masked trajectories are
+policy. The sampler passes the batch of a validation through `drop_masked_rows`: masked trajectories are
 removed, with all their rows, so that `val-core` and `val-aux` are means over what was judged. The number of
 lost trajectories is kept: in every remaining one, `masked` and the `failed_<kind>` are replaced by their
 shares in its data source in that batch, so that `val-aux/<source>/masked/mean@1` is unchanged; and the
@@ -20,12 +20,12 @@ from typing import Any
 
 from rag_r1.plugin.group_filter import reward_info
 from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, remove_rows, write_rows
-from rag_r1.plugin.sessions import last_rows, session
+from rag_r1.plugin.sessions import last_rows, session_of
 
 logger = logging.getLogger(__name__)
 
 
-def without_masked(batch: KVBatchMeta) -> KVBatchMeta:
+def drop_masked_rows(batch: KVBatchMeta) -> KVBatchMeta:
     """The rows of a validation batch that were judged. If there are none, all rows stay: veRL's validation
     needs some, and an error in the log says that its numbers are worth nothing."""
     rows = last_rows(batch.keys)  # veRL takes a trajectory's result from its last row
@@ -54,9 +54,9 @@ def without_masked(batch: KVBatchMeta) -> KVBatchMeta:
         for i in kept
     }
     write_rows(told, batch.partition_id)
-    judged = {session(rows[i]) for i in kept}
-    remove_rows([key for key in batch.keys if session(key) not in judged], batch.partition_id)
-    return batch.select_keys([key for key in batch.keys if session(key) in judged])
+    judged = {session_of(rows[i]) for i in kept}
+    remove_rows([key for key in batch.keys if session_of(key) not in judged], batch.partition_id)
+    return batch.select_keys([key for key in batch.keys if session_of(key) in judged])
 
 
 def _shares(infos: list[dict[str, Any]], sources: list[str]) -> dict[str, dict[str, float]]:

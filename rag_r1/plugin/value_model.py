@@ -2,7 +2,7 @@
 
 veRL loads a value model with ``attn_implementation="flash_attention_2"``, whatever ``override_config`` says
 (verl/utils/model.py, `load_valuehead_model`), so PPO cannot run where flash-attn is not installed: on a CPU,
-and on a GPU for which nobody has compiled it. The engines that load it with `WithItsOwnAttention` read
+and on a GPU for which nobody has compiled it. The engines that load it with `OwnAttentionMixin` read
 ``critic.model.override_config.attn_implementation``.
 
 Importing this module on a machine with NVIDIA GPUs registers such an engine there, under veRL's key for a
@@ -19,7 +19,7 @@ from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithValueHead
 
 
-class WithItsOwnAttention:
+class OwnAttentionMixin:
     """Before `FSDPEngineWithValueHead` in the bases of an engine: loads the model as veRL does, but for the
     attention."""
 
@@ -47,5 +47,5 @@ class WithItsOwnAttention:
 
 
 @EngineRegistry.register(model_type="value_model", backend=["fsdp", "fsdp2"], device="cuda", vendor="nvidia")
-class CUDAEngineWithValueHead(WithItsOwnAttention, FSDPEngineWithValueHead):
+class CUDAEngineWithValueHead(OwnAttentionMixin, FSDPEngineWithValueHead):
     """veRL's FSDP value-model engine (critic) on NVIDIA GPUs without flash-attn."""

@@ -9,40 +9,40 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
-from rag_r1.preflight.cluster import check_engines, check_reach, check_sharing, needs_critic
+from rag_r1.preflight.cluster import check_batch_sizes, check_engines, check_reachability, needs_critic
 from rag_r1.preflight.data import check_data, check_steps
 from rag_r1.preflight.model import check_model, check_quantisation, check_tags, check_turns
 from rag_r1.preflight.probes import check_probes
-from rag_r1.preflight.problems import Problem, Report
+from rag_r1.preflight.problems import PreflightReport, Problem
 from rag_r1.preflight.resuming import check_resumed_rates
 from rag_r1.preflight.retriever import check_retriever
 from rag_r1.preflight.sampling import check_filtering, check_sampler, check_sampler_options
 from rag_r1.preflight.sessions import check_sessions
 from rag_r1.preflight.settings import (
-    check_given,
     check_lengths,
     check_log_probs,
-    check_ours,
+    check_rag_r1_keys,
+    check_required_keys,
     check_verl,
 )
 from rag_r1.preflight.sft import preflight_sft
 from rag_r1.preflight.transfer import check_bucket
 
-__all__ = ["Problem", "Report", "check_retriever", "preflight", "preflight_sft"]
+__all__ = ["Problem", "PreflightReport", "check_retriever", "preflight", "preflight_sft"]
 
 
-def preflight(config: DictConfig) -> Report:
+def preflight(config: DictConfig) -> PreflightReport:
     """Run every check on a composed configuration. Faults in what is checked are reported, never raised."""
-    report = Report()
-    report.problems += check_given(config)
-    settings, problems = check_ours(config)
+    report = PreflightReport()
+    report.problems += check_required_keys(config)
+    settings, problems = check_rag_r1_keys(config)
     report.problems += problems
     tokenizer, problems = check_model(config)
     report.problems += problems
     report.problems += check_quantisation(config) + check_bucket(config)
     report.problems += check_verl(config, model_is_there=tokenizer is not None)
     report.problems += check_lengths(config) + check_log_probs(config)
-    report.problems += check_sharing(config) + check_engines(config) + check_reach(config)
+    report.problems += check_batch_sizes(config) + check_engines(config) + check_reachability(config)
     report.problems += check_resumed_rates(config, critic=needs_critic(config))
     report.problems += check_sampler(config) + check_sampler_options(config)
     report.problems += check_filtering(config, settings)

@@ -18,14 +18,14 @@ from rag_r1 import gpu_machine
 from rag_r1.addresses import is_server_address
 from rag_r1.installation import flash_attn_command
 from rag_r1.preflight.adapters import check_adapters
-from rag_r1.preflight.problems import Problem, error, not_given, warning
+from rag_r1.preflight.problems import Problem, error, is_unset, warning
 from rag_r1.preflight.sessions import verls_mode
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
 
 
-def check_sharing(config: DictConfig) -> list[Problem]:
+def check_batch_sizes(config: DictConfig) -> list[Problem]:
     """Every update and micro-batch divides over the data-parallel GPUs, and the longest row fits on one."""
     problems = _check_replicas(config)
     roles = [(_ACTOR, "fsdp_config")]
@@ -174,14 +174,14 @@ def _check_attention(config: DictConfig) -> list[Problem]:
     return [error(key, what, remedy) for key, name in wanted.items() if name == "flash_attention_2"]
 
 
-def check_reach(config: DictConfig) -> list[Problem]:
+def check_reachability(config: DictConfig) -> list[Problem]:
     """With several nodes, the retrieval server's address is not a loopback address."""
     nodes = int(config.trainer.nnodes)
     if verls_mode(config.trainer.v1.trainer_mode) == "separate_async":
         nodes += int(config.actor_rollout_ref.rollout.get("nnodes") or 0)
     problems = []
     for key in ("rag_r1.retriever.url", "rag_r1.validation_retriever.url"):
-        url = None if not_given(config, key) else OmegaConf.select(config, key)
+        url = None if is_unset(config, key) else OmegaConf.select(config, key)
         if nodes > 1 and is_server_address(url) and is_loopback(url):
             what = f"on each node {url} is that node itself, and agent loops run on all {nodes}"
             remedy = (

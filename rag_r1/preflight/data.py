@@ -10,8 +10,8 @@ from omegaconf import DictConfig, ListConfig
 
 from rag_r1.agent_setup import AgentSetup, RowLimits
 from rag_r1.config import RagR1Config
-from rag_r1.preflight.parquet import column_problems, scan, scan_problems
-from rag_r1.preflight.problems import Problem, Report, error, plain, warning
+from rag_r1.preflight.parquet import column_problems, scan_parquet, scan_problems
+from rag_r1.preflight.problems import PreflightReport, Problem, error, plain, warning
 from rag_r1.rows import QuestionRow
 
 #: A limit on the tokens of a prompt that no prompt reaches.
@@ -19,7 +19,7 @@ _ANY_LENGTH = 1 << 40
 
 
 def check_data(
-    config: DictConfig, settings: RagR1Config | None, tokenizer: Any | None, report: Report
+    config: DictConfig, settings: RagR1Config | None, tokenizer: Any | None, report: PreflightReport
 ) -> int | None:
     """All data files: columns, rows, protocol, prompt lengths. Returns the number of training rows, if known.
 
@@ -46,7 +46,7 @@ def check_data(
                 continue
             problems = column_problems(path)
             if not problems and protocol is not None:
-                found = scan(path, protocol.name, messages, count_tokens, limit)
+                found = scan_parquet(path, protocol.name, messages, count_tokens, limit)
                 problems = scan_problems(path, found, protocol.name, limit, filtered)
                 which = "all" if found.tokenised >= found.usable else "the longest by characters"
                 counted = f", prompt tokens counted for {found.tokenised} ({which})" if count_tokens else ""

@@ -43,7 +43,7 @@ FUSED_TOKENS = 512
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """A decoder of the Qwen2 or Llama family, by the names of its config.json."""
 
     name: str
@@ -100,19 +100,19 @@ class Shape:
 SHAPES = {
     shape.name: shape
     for shape in (
-        Shape("1.5B", 28, 1536, 8960, 12, 2, 151_936, tied=True),
-        Shape("3B", 36, 2048, 11_008, 16, 2, 151_936, tied=True),
-        Shape("7B", 28, 3584, 18_944, 28, 4, 152_064, tied=False),
-        Shape("14B", 48, 5120, 13_824, 40, 8, 152_064, tied=False),
-        Shape("32B", 64, 5120, 27_648, 40, 8, 152_064, tied=False),
-        Shape("Llama 8B", 32, 4096, 14_336, 32, 8, 128_256, tied=False, biases=False),
-        Shape("demo", 4, 128, 384, 4, 4, 1017, tied=True, head=32),
+        ModelShape("1.5B", 28, 1536, 8960, 12, 2, 151_936, tied=True),
+        ModelShape("3B", 36, 2048, 11_008, 16, 2, 151_936, tied=True),
+        ModelShape("7B", 28, 3584, 18_944, 28, 4, 152_064, tied=False),
+        ModelShape("14B", 48, 5120, 13_824, 40, 8, 152_064, tied=False),
+        ModelShape("32B", 64, 5120, 27_648, 40, 8, 152_064, tied=False),
+        ModelShape("Llama 8B", 32, 4096, 14_336, 32, 8, 128_256, tied=False, biases=False),
+        ModelShape("demo", 4, 128, 384, 4, 4, 1017, tied=True, head=32),
     )
 }
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryEstimate:
     """In bytes. `update`: a GPU at the peak of the policy's update; `critic`: of the critic's, 0 without one;
     `weights`: vLLM's on a GPU; `cache`: left for its cache on a GPU; `rows`: rows of the longest context in
     the cache; `host`: host memory of a node's trainers, offloaded and vLLM's sleeping weights included. On a
@@ -131,7 +131,7 @@ def bytes_of(dtype: object) -> int:
     return 4 if str(dtype) in ("fp32", "float32", "None") else 2
 
 
-def memory_of(config: DictConfig, shape: Shape, gpu_bytes: float = 80e9) -> Memory:
+def memory_of(config: DictConfig, shape: ModelShape, gpu_bytes: float = 80e9) -> MemoryEstimate:
     """Memory of a composed recipe of `rag-r1 train`, with a model of this shape."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     model, gpus, p = config.actor_rollout_ref.model, gpus_of(config), shape.parameters
@@ -141,7 +141,7 @@ def memory_of(config: DictConfig, shape: Shape, gpu_bytes: float = 80e9) -> Memo
     on_cpu = config.trainer.device == "cpu"
     contexts = 0.0 if on_cpu else CONTEXTS
     each, of_critic = bytes_of(_dtype(actor)), bytes_of(_dtype(config.critic))
-    update = contexts + trained_bytes(
+    update = contexts + training_bytes(
         shape,
         each,
         gpus,
@@ -154,14 +154,14 @@ def memory_of(config: DictConfig, shape: Shape, gpu_bytes: float = 80e9) -> Memo
     if needs_critic(config):
         checkpointed = bool(config.critic.model.enable_gradient_checkpointing)
         tokens = _tokens(config.critic, row)
-        critic = contexts + trained_bytes(
+        critic = contexts + training_bytes(
             shape, of_critic, gpus, tokens, values=True, checkpointed=checkpointed
         )
     # With adapters the reference is the policy without them.
     reference = needs_reference(config) and not rank
     kept = p * bytes_of(_dtype(config.actor_rollout_ref.ref)) if reference else 0
     if on_cpu:
-        return Memory(0, 0, 4 * p, 0, 0, kept + update + critic + 4 * p)
+        return MemoryEstimate(0, 0, 4 * p, 0, 0, kept + update + critic + 4 * p)
     if config.trainer.get("val_only"):
         update, critic, kept = 0.0, 0.0, 0  # weights are loaded, and nothing is trained
     kept += p * each + 2 * adapters * each if rank or not update else 3 * p * each
@@ -172,24 +172,24 @@ def memory_of(config: DictConfig, shape: Shape, gpu_bytes: float = 80e9) -> Memo
     cache = max(0.0, float(rollout.gpu_memory_utilization) * gpu_bytes - 2 * p / tp)
     longest = int(rollout.max_model_len or row)
     rows = cache / (longest * shape.cached_bytes / min(tp, shape.kv_heads))
-    return Memory(update, critic, 2 * p / tp, cache, rows, kept / int(config.trainer.nnodes))
+    return MemoryEstimate(update, critic, 2 * p / tp, cache, rows, kept / int(config.trainer.nnodes))
 
 
-def sft_memory_of(config: DictConfig, shape: Shape) -> Memory:
+def sft_memory_of(config: DictConfig, shape: ModelShape) -> MemoryEstimate:
     """The same for a composed recipe of `rag-r1 sft`; nothing is offloaded, and there is no engine."""
     gpus = gpus_of(config)
     tokens = int(config.data.max_token_len_per_gpu)
     fused = bool(config.model.get("use_fused_kernels"))
     checkpointed = bool(config.model.enable_gradient_checkpointing)
     each = bytes_of(config.engine.model_dtype)
-    update = trained_bytes(shape, each, gpus, tokens, fused=fused, checkpointed=checkpointed)
+    update = training_bytes(shape, each, gpus, tokens, fused=fused, checkpointed=checkpointed)
     if config.trainer.device == "cpu":
-        return Memory(0, 0, 0, 0, 0, update)
-    return Memory(update + CONTEXTS, 0, 0, 0, 0, 0)
+        return MemoryEstimate(0, 0, 0, 0, 0, update)
+    return MemoryEstimate(update + CONTEXTS, 0, 0, 0, 0, 0)
 
 
-def trained_bytes(
-    shape: Shape,
+def training_bytes(
+    shape: ModelShape,
     each: int,
     gpus: int,
     tokens: int,

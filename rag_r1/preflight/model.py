@@ -12,7 +12,7 @@ from rag_r1.agent import TokenizerCodec
 from rag_r1.agent_setup import for_tokenizer, tool_schemas
 from rag_r1.chat_template import ChatLimitError, refuse_endless_files, refuse_endless_template
 from rag_r1.config import RagR1Config
-from rag_r1.preflight.problems import Problem, error, first_line, not_given, of_fault, plain
+from rag_r1.preflight.problems import Problem, error, first_line, is_unset, plain, problem_of_fault
 from rag_r1.protocols import ChatTemplateError, Protocol
 
 
@@ -22,7 +22,7 @@ def check_model(
     """The model of the block `where` exists and its tokenizer loads. Returns the tokenizer, or None with the
     problem."""
     key, node = f"{where}.path", OmegaConf.select(config, where)
-    if not_given(config, key):
+    if is_unset(config, key):
         return None, []
     path = Path(node.path).expanduser()
     looks_local = node.path.startswith(("/", ".", "~")) or path.exists()
@@ -97,7 +97,7 @@ def check_turns(
     except ChatTemplateError as fault:
         return [error(f"{where}.path", str(fault), fault.remedy)]
     except Exception as fault:  # a tool's factory may raise anything
-        return [of_fault(fault)]
+        return [problem_of_fault(fault)]
     ends = _ends_of_sequence(Path(str(OmegaConf.select(config, f"{where}.path"))).expanduser(), tokenizer)
     if tokenizer.convert_tokens_to_ids(protocol.end_token) in ends:
         return []

@@ -30,7 +30,7 @@ _REMEDY = "make the file with a script in data_process/, or add the column"
 
 
 @dataclass
-class Faults:
+class RowFaults:
     """Rows with one kind of fault: how many, and a description of the first ones. Rows count from 0."""
 
     count: int = 0
@@ -47,15 +47,15 @@ class Faults:
 
 
 @dataclass
-class Scan:
+class ParquetScan:
     """The results of checking the rows of one file."""
 
     rows: int = 0
-    malformed: Faults = field(default_factory=Faults)
-    promptless: Faults = field(default_factory=Faults)
-    other_protocol: Faults = field(default_factory=Faults)
+    malformed: RowFaults = field(default_factory=RowFaults)
+    promptless: RowFaults = field(default_factory=RowFaults)
+    other_protocol: RowFaults = field(default_factory=RowFaults)
     tokenised: int = 0
-    overlong: Faults = field(default_factory=Faults)
+    overlong: RowFaults = field(default_factory=RowFaults)
 
     @property
     def usable(self) -> int:
@@ -98,19 +98,19 @@ def _has(schema: pa.Schema, column: str) -> bool:
     return names[-1] != "ground_truth" or not pa.types.is_struct(kind) or kind.get_field_index("target") >= 0
 
 
-def scan(
+def scan_parquet(
     path: str,
     protocol: str,
     messages: Callable[[QuestionRow], Sequence[Mapping[str, Any]]],
     count_tokens: Callable[[QuestionRow], int] | None,
     max_prompt_length: int,
-) -> Scan:
+) -> ParquetScan:
     """Check every row of a parquet file that has the columns.
 
     `messages` gives the chat messages that the agent will send for a row, `count_tokens` the length of its
     prompt (None if no tokenizer could be loaded).
     """
-    found = Scan()
+    found = ParquetScan()
     longest: list[tuple[int, int, QuestionRow]] = []
     name, rows = Path(path).name, pq.read_metadata(path).num_rows
     bar = tqdm(read_rows(path), total=rows, desc=f"{name}: rows", unit="row", leave=False)
@@ -141,7 +141,7 @@ def scan(
 
 
 def scan_problems(
-    path: str, found: Scan, protocol: str, max_prompt_length: int, filtered: bool
+    path: str, found: ParquetScan, protocol: str, max_prompt_length: int, filtered: bool
 ) -> list[Problem]:
     """The problems in a Scan. `filtered`: veRL drops long prompts itself."""
     problems = []

@@ -14,10 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.config import SHOW_PASSAGES, RagR1Config
 from rag_r1.preflight.data import files_of
 from rag_r1.preflight.problems import Problem, error
-from rag_r1.probe_passages import MAKE_IT, Passages, PassagesError, read_passages
+from rag_r1.probe_passages import HOW_TO_MAKE, Passages, PassagesError, read_passages
 from rag_r1.probes import NEED_GOLD, NEED_PASSAGES, applies, enough_random, topk_of
 from rag_r1.rows import QuestionRow, read_rows
-from rag_r1.supporting import Evidence
+from rag_r1.supporting import GoldEvidence
 
 _KEY, _FILE = "rag_r1.probes", "rag_r1.probe_passages"
 _DATASET = {"path": "pkg://rag_r1.plugin.dataset", "name": "SearchDataset"}
@@ -62,7 +62,7 @@ def _passages(settings: RagR1Config) -> tuple[Passages | None, list[Problem]]:
 def _check_rows(config: DictConfig, settings: RagR1Config, passages: Passages | None) -> list[Problem]:
     """Each probe can be played with at least one row, and `random` with all. Rows that cannot be read are
     reported elsewhere."""
-    rows: list[Evidence] = []
+    rows: list[GoldEvidence] = []
     try:
         for row in _rows(files_of(config.data, "val_files")):
             if row.split != "train":
@@ -81,14 +81,14 @@ def _check_rows(config: DictConfig, settings: RagR1Config, passages: Passages | 
         problems.append(error(_KEY, what, remedy))
     elif "gold" in gold and passages is not None and not any(applies("gold", one) for one in rows):
         what = f"{settings.probe_passages} has the gold passages of no row of data.val_files"
-        problems.append(error(_FILE, what, MAKE_IT))
+        problems.append(error(_FILE, what, HOW_TO_MAKE))
     topk = topk_of(settings.validation_retriever)
     if "random" in settings.probes and passages is not None and not enough_random(passages, rows, topk):
         what = (
             f"{settings.probe_passages} has {len(passages.pool)} random passages, and random needs more than "
             f"{2 * topk} beside each question's gold ones"
         )
-        problems.append(error(_FILE, what, MAKE_IT))
+        problems.append(error(_FILE, what, HOW_TO_MAKE))
     return problems
 
 

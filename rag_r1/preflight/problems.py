@@ -31,7 +31,7 @@ def warning(where: str, what: str, remedy: str) -> Problem:
     return Problem("warning", where, what, remedy)
 
 
-def of_fault(fault: Exception) -> Problem:
+def problem_of_fault(fault: Exception) -> Problem:
     """The Problem for a wrong option, whose message begins with the key, as in `rag_r1.retriever.topk must be
     ...`, or with `unknown key` and the key."""
     what = str(fault)
@@ -48,7 +48,7 @@ def of_fault(fault: Exception) -> Problem:
 
 
 @dataclass
-class Report:
+class PreflightReport:
     """What was found; `notes` say what was checked."""
 
     problems: list[Problem] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Report:
         return [problem for problem in self.problems if problem.level == "error"]
 
 
-def not_given(config: DictConfig, key: str) -> bool:
+def is_unset(config: DictConfig, key: str) -> bool:
     """Whether a key is null, missing (`???`) or absent."""
     parent, _, name = key.rpartition(".")
     node = OmegaConf.select(config, parent)

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.limited.workers import JobError, LimitError, Limits, Workers
+from rag_r1.limited.workers import JobError, JobLimits, LimitError, WorkerPool
 from rag_r1.preflight.problems import Problem, error, warning
 
 #: veRL's file with the number of the last whole checkpoint.
 _TRACKER = "latest_checkpointed_iteration.txt"
 #: A file has a few kilobytes and is read in milliseconds.
-_LIMITS = Limits(cpu_s=5.0, memory=512 << 20, answer=1 << 20)
+_LIMITS = JobLimits(cpu_s=5.0, memory=512 << 20, answer=1 << 20)
 
 
 def check_resumed_rates(config: DictConfig, critic: bool) -> list[Problem]:
@@ -86,7 +86,7 @@ def _check(config: DictConfig, places: list[tuple[str, str, str]]) -> list[Probl
 
 def _saved_rates(path: Path) -> list[float]:
     """The learning rates in a file of a checkpoint. Raises OSError, LimitError and JobError."""
-    workers = Workers(1)
+    workers = WorkerPool(1)
     try:
         named = os.fsencode(path.absolute()).decode("latin-1")
         return workers.call("rag_r1.limited.checkpoints:base_rates", [named], _LIMITS)

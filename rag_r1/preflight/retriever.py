@@ -9,27 +9,27 @@ from __future__ import annotations
 import httpx
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.bounded_client import bounded_client
+from rag_r1.bounded_client import bounded_http_client
 from rag_r1.options import read_options
-from rag_r1.preflight.problems import Report, error, first_line, not_given, plain, warning
+from rag_r1.preflight.problems import PreflightReport, error, first_line, is_unset, plain, warning
 from rag_r1.preflight.retriever_limits import check_limits, limits_in
 from rag_r1.retriever_query import QueryFormat
-from rag_r1.tools.query_format import FormatError, chosen_mode, read_format, ready_address
+from rag_r1.tools.query_format import QueryFormatError, choose_mode, read_format, ready_address
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval import TOKEN_VARIABLE, RetrieverConfig, token_header
 
 _PROBE = "Which river flows through Paris?"
 
 
-def check_retriever(config: DictConfig, report: Report) -> None:
+def check_retriever(config: DictConfig, report: PreflightReport) -> None:
     """The retrieval server answers: `/ready` (or `/health`), then one real search."""
     options = plain(OmegaConf.select(config, "rag_r1.retriever"))
     if not isinstance(options, dict):
-        return  # reported by check_ours
+        return  # reported by check_rag_r1_keys
     another_tool = (options.pop("tool", None) or DEFAULT_TOOL) != DEFAULT_TOOL
-    if another_tool or not_given(config, "rag_r1.retriever.url"):
+    if another_tool or is_unset(config, "rag_r1.retriever.url"):
         return
-    # check_ours reports wrong keys; the valid ones are used here.
+    # check_rag_r1_keys reports wrong keys; the valid ones are used here.
     settings, faults = read_options(RetrieverConfig, options)
     if "rag_r1.retriever.url" in {fault.key for fault in faults}:
         return
@@ -41,7 +41,7 @@ def check_retriever(config: DictConfig, report: Report) -> None:
     key, start = "rag_r1.retriever.url", "start it: rag-r1 index serve --index DIR --port PORT"
     base = settings.base
     try:
-        with bounded_client(settings.timeout_s, headers) as client:
+        with bounded_http_client(settings.timeout_s, headers) as client:
             for path in ("/ready", "/health"):
                 answer = client.get(base + path)
                 if answer.status_code == 503:
@@ -56,9 +56,9 @@ def check_retriever(config: DictConfig, report: Report) -> None:
                 address, index = ready_address(base)
                 answer = client.get(address)
                 report.notes.extend(_format_notes(settings, address, index, answer))
-            payload = settings.spoken.payload([_PROBE], settings.topk)
+            payload = settings.wire_format.payload([_PROBE], settings.topk)
             answer = client.post(settings.endpoint, json=payload)
-    except FormatError as fault:
+    except QueryFormatError as fault:
         report.problems.append(error(fault.key, fault.what, fault.remedy))
         return
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as fault:
@@ -73,7 +73,7 @@ def check_retriever(config: DictConfig, report: Report) -> None:
     try:
         if answer.status_code != 200:
             raise ValueError(f"HTTP {answer.status_code}: {first_line(answer.text)[:200]}")
-        documents = settings.spoken.parse(answer.json(), 1, settings.topk)[0]
+        documents = settings.wire_format.parse(answer.json(), 1, settings.topk)[0]
     except (ValueError, RecursionError) as fault:
         report.problems.append(
             error(key, f"a test search at {settings.endpoint} failed ({fault})", "see its log")
@@ -89,11 +89,11 @@ def check_retriever(config: DictConfig, report: Report) -> None:
 
 
 def _check_limits(
-    config: DictConfig, settings: RetrieverConfig, headers: dict[str, str], report: Report
+    config: DictConfig, settings: RetrieverConfig, headers: dict[str, str], report: PreflightReport
 ) -> None:
     """The server's limits, if it tells them, fit what it will be asked."""
     try:
-        with bounded_client(settings.timeout_s, headers) as client:
+        with bounded_http_client(settings.timeout_s, headers) as client:
             limits = limits_in(client.get(settings.base + "/health").json())
     except (httpx.HTTPError, OSError, ValueError, RecursionError):  # another maker's server
         limits = None
@@ -106,11 +106,11 @@ def _check_limits(
 def _format_notes(
     settings: RetrieverConfig, address: str, index: str | None, answer: httpx.Response
 ) -> list[str]:
-    """How the server wants its queries, from its `/ready`. Raises FormatError."""
+    """How the server wants its queries, from its `/ready`. Raises QueryFormatError."""
     try:
         form = read_format(address, index, answer.status_code, answer.content)
-        mode = chosen_mode(form, settings.mode)
-    except FormatError as fault:
+        mode = choose_mode(form, settings.mode)
+    except QueryFormatError as fault:
         if fault.stops(settings.mode):
             raise
         return []

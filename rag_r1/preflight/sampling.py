@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.config import RagR1Config, SamplerOptions, faults_of
-from rag_r1.preflight.problems import Problem, error, of_fault, plain, warning
+from rag_r1.config import RagR1Config, SamplerOptions, find_faults
+from rag_r1.preflight.problems import Problem, error, plain, problem_of_fault, warning
 from rag_r1.preflight.sessions import verls_mode
 from rag_r1.rewards import RewardSum
 
@@ -31,7 +31,9 @@ def check_sampler_options(config: DictConfig) -> list[Problem]:
     """The sampler's own keys are known and valid."""
     options = plain(OmegaConf.select(config, _KWARGS))
     return (
-        list(map(of_fault, faults_of(SamplerOptions.from_config, options or {}))) if _is_ours(config) else []
+        list(map(problem_of_fault, find_faults(SamplerOptions.from_config, options or {})))
+        if _is_ours(config)
+        else []
     )
 
 
@@ -71,12 +73,12 @@ def _check_metric(config: DictConfig, settings: RagR1Config | None) -> list[Prob
     metric = OmegaConf.select(config, f"{_FILTER}.metric")
     if metric == "reward" or config.reward.reward_manager.name != "search":
         return []
-    if settings is None or settings.protocol is None:  # reported by check_ours
+    if settings is None or settings.protocol is None:  # reported by check_rag_r1_keys
         return []
     try:
         known = {"reward", *RewardSum.from_config(settings.reward, settings.protocol).unjudged()}
     except (ValueError, TypeError):
-        return []  # reported by check_ours
+        return []  # reported by check_rag_r1_keys
     if metric in known:
         return []
     what = f"{metric!r} is neither `reward` nor a term of rag_r1.reward"

@@ -11,10 +11,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.config import RagR1Config, faults_of
+from rag_r1.config import RagR1Config, find_faults
 from rag_r1.import_path import ImportPathError
 from rag_r1.options import OptionsError
-from rag_r1.preflight.problems import Problem, error, not_given, of_fault, plain
+from rag_r1.preflight.problems import Problem, error, is_unset, plain, problem_of_fault
 from rag_r1.protocols import SEARCH
 from rag_r1.rewards import RewardSum
 from rag_r1.tools.registry import DEFAULT_TOOL, make_searcher, make_tool
@@ -27,16 +27,16 @@ _EXAMPLES = {
 }
 
 
-def check_given(config: DictConfig) -> list[Problem]:
+def check_required_keys(config: DictConfig) -> list[Problem]:
     """Every key that a recipe leaves open (null, or `???`) has been given."""
     open_keys = {key for key in OmegaConf.missing_keys(config) if key.startswith("rag_r1.")}
-    open_keys |= {key for key in _EXAMPLES if not_given(config, key)}
+    open_keys |= {key for key in _EXAMPLES if is_unset(config, key)}
     return [
         error(key, "must be given", f"add {key}=<{_EXAMPLES.get(key, 'value')}>") for key in sorted(open_keys)
     ]
 
 
-def check_ours(config: DictConfig) -> tuple[RagR1Config | None, list[Problem]]:
+def check_rag_r1_keys(config: DictConfig) -> tuple[RagR1Config | None, list[Problem]]:
     """The block `rag_r1:`: every unknown key and wrong value of every section, every wrong reward term, and
     the tool's own keys. The settings are for the following checks, even if there are problems: see
     `RagR1Config.read`."""
@@ -51,8 +51,8 @@ def check_ours(config: DictConfig) -> tuple[RagR1Config | None, list[Problem]]:
         if settings.reward:
             faults += RewardSum.read([dict(item) for item in settings.reward], settings.protocol)[1]
         faults += _tool_faults(settings) + _own_tool_faults(settings)
-        faults += faults_of(lambda _: settings.check_paths(), {})
-    return settings, [of_fault(fault) for fault in faults]
+        faults += find_faults(lambda _: settings.check_paths(), {})
+    return settings, [problem_of_fault(fault) for fault in faults]
 
 
 def _tool_faults(settings: RagR1Config) -> list[Exception]:
@@ -92,7 +92,7 @@ def _searcher_faults(options: dict[str, Any]) -> list[Exception]:
     tool = options.get("tool") or DEFAULT_TOOL
     if tool == DEFAULT_TOOL:
         given = {key: value for key, value in options.items() if key != "url" or value not in (None, "???")}
-        return faults_of(make_searcher, given)
+        return find_faults(make_searcher, given)
     try:
         make_searcher(options)
     except ImportPathError as fault:
@@ -156,7 +156,7 @@ def check_log_probs(config: DictConfig) -> list[Problem]:
 def _positions(config: DictConfig) -> int | None:
     """The model's longest context, from a local `config.json`; None if it is not known."""
     node = config.actor_rollout_ref.model
-    if not_given(config, "actor_rollout_ref.model.path"):
+    if is_unset(config, "actor_rollout_ref.model.path"):
         return None
     try:
         settings = json.loads((Path(node.path).expanduser() / "config.json").read_text(encoding="utf-8"))
@@ -166,7 +166,7 @@ def _positions(config: DictConfig) -> int | None:
         return None
 
 
-def check_exported(config: DictConfig) -> list[Problem]:
+def check_export(config: DictConfig) -> list[Problem]:
     """Whether the end of the training leaves a Hugging Face model: for what starts from it (rag-r1 stages).
     veRL saves nothing by default, and the training would be lost."""
     problems = []

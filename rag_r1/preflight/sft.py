@@ -12,22 +12,22 @@ from omegaconf import DictConfig, ListConfig
 from tqdm import tqdm
 
 from rag_r1.preflight.model import check_model, check_tags
-from rag_r1.preflight.problems import Problem, Report, error, not_given, plain, warning
+from rag_r1.preflight.problems import PreflightReport, Problem, error, is_unset, plain, warning
 from rag_r1.preflight.resuming import check_resumed_sft_rate
 from rag_r1.protocols import Protocol
-from rag_r1.sft_rows import SftRow, SftRowError, SftTokens, protocol_of, read_sft_rows
+from rag_r1.sft_rows import SftRow, SftRowError, SftTokens, protocol_of_rows, read_sft_rows
 
 #: Rows of a file whose tokens are counted: the longest by characters.
 COUNTED = 512
 DATASET = "SftDataset"
 
 
-def preflight_sft(config: DictConfig) -> Report:
+def preflight_sft(config: DictConfig) -> PreflightReport:
     """Run every check on a composed configuration. Faults in what is checked are reported, never raised."""
-    report = Report()
+    report = PreflightReport()
     for key, what in (("model.path", "a model folder or its name on the Hub"),
                       ("data.train_files", "train.parquet, made by `rag-r1 sft-data`")):  # fmt: skip
-        if not_given(config, key):
+        if is_unset(config, key):
             report.problems.append(error(key, "is not given", f"set it to {what}"))
     tokenizer, problems = check_model(config, "model")
     report.problems += problems
@@ -46,7 +46,7 @@ def preflight_sft(config: DictConfig) -> Report:
     return report
 
 
-def _rows(config: DictConfig, key: str, report: Report) -> list[SftRow]:
+def _rows(config: DictConfig, key: str, report: PreflightReport) -> list[SftRow]:
     files = config.data.get(key)
     if files is None or config.data.custom_cls.name != DATASET:
         return []
@@ -66,14 +66,14 @@ def _rows(config: DictConfig, key: str, report: Report) -> list[SftRow]:
 
 def _protocol(config: DictConfig, rows: list[SftRow]) -> tuple[Protocol | None, list[Problem]]:
     try:
-        return protocol_of(rows, config.data.get("protocol")), []
+        return protocol_of_rows(rows, config.data.get("protocol")), []
     except SftRowError as fault:
         remedy = "set it to the protocol that the rows were made for"
         return None, [error("data.protocol", str(fault), remedy)]
 
 
 def _lengths(
-    config: DictConfig, key: str, rows: list[SftRow], tokens: SftTokens, report: Report
+    config: DictConfig, key: str, rows: list[SftRow], tokens: SftTokens, report: PreflightReport
 ) -> list[Problem]:
     """The longest row fits `data.max_length`, and the rows were made for this tokenizer."""
     longest = sorted(rows, key=lambda row: -sum(len(piece.text) for piece in row.pieces))[:COUNTED]

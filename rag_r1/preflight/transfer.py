@@ -18,7 +18,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.preflight.adapters import adapter_rank
-from rag_r1.preflight.problems import Problem, error, not_given, warning
+from rag_r1.preflight.problems import Problem, error, is_unset, warning
 
 _KEY = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
 #: A header that is longer is none of safetensors, which allows this many bytes.
@@ -30,7 +30,7 @@ def check_bucket(config: DictConfig) -> list[Problem]:
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     lora = config.actor_rollout_ref.model.get("lora") or {}
     unmerged = adapter_rank(config) and not lora.get("merge")
-    if not_given(config, "actor_rollout_ref.model.path") or actor.strategy not in ("fsdp", "fsdp2"):
+    if is_unset(config, "actor_rollout_ref.model.path") or actor.strategy not in ("fsdp", "fsdp2"):
         return []
     if unmerged and "dummy" not in str(rollout.load_format):
         return []  # only adapters are sent

@@ -15,7 +15,7 @@ from rag_r1.protocols.actions import (
     Search,
     Summary,
     Think,
-    in_words,
+    text_result,
 )
 from rag_r1.protocols.blocks import Block, CallFormat, Tag, Tags
 from rag_r1.protocols.chat_turns import ChatTemplateError, ChatTurns
@@ -47,7 +47,7 @@ __all__ = [
     "Tags",
     "Think",
     "control_tokens",
-    "in_words",
+    "text_result",
     "load_protocol",
     "protocol_names",
 ]

@@ -26,7 +26,7 @@ class Document:
     """One retrieved passage: the corpus's id, its text (FlashRAG: `"Title"\\ntext`) and its score.
 
     `verbatim`: shown without the protocol's template for documents; used for the text that other tools than a
-    search engine return (`in_words`).
+    search engine return (`text_result`).
     """
 
     id: str
@@ -184,6 +184,6 @@ def calls_action(calls: Sequence[Call], most: int) -> Search | Calls:
     return Calls(made, dropped)
 
 
-def in_words(tool: str, text: str) -> list[Document]:
+def text_result(tool: str, text: str) -> list[Document]:
     """A tool's text as its result; shown unchanged, except that it is neutralised, like all data."""
     return [Document(tool, text, verbatim=True)]

@@ -12,10 +12,10 @@ turn, the header of the results, what stands around each of them, and the header
     <|im_start|>assistant
 
 An episode never renders a conversation: that would encode sampled text again, and templates change what they
-are given. `derived` renders made-up conversations once, when an agent is set up, cuts these strings out of
-them, and then compares a conversation of three turns with the same one put together from the strings. A
-template for which the two differ is refused: a server behind a chat API would show the policy another context
-than the one that it was trained in.
+are given. `derive_chat_turns` renders made-up conversations once, when an agent is set up, cuts these strings
+out of them, and then compares a conversation of three turns with the same one put together from the strings.
+A template for which the two differ is refused: a server behind a chat API would show the policy another
+context than the one that it was trained in.
 
 Results have the role `tool`, and so has what the policy reads after a turn without an action. A message of
 the user would not do: Qwen3's template takes `<think>` out of all turns before the last message of the user.
@@ -85,7 +85,7 @@ class ChatTurns:
         return {line for line in lines if not is_ordinary(line)}
 
 
-def derived(
+def derive_chat_turns(
     render: Render,
     prompt: Sequence[Message],
     turn: Callable[[int], str],

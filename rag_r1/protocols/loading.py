@@ -111,10 +111,10 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_dict(data: dict[str, Any], where: str) -> Protocol:
-    top = _Keys(data, where)
-    prompt = _Keys(top.take("prompt", dict), where, "prompt.")
-    tags = _Keys(top.take("tags", dict), where, "tags.")
-    observation = _Keys(top.take("observation", dict), where, "observation.")
+    top = _KeyReader(data, where)
+    prompt = _KeyReader(top.take("prompt", dict), where, "prompt.")
+    tags = _KeyReader(top.take("tags", dict), where, "tags.")
+    observation = _KeyReader(top.take("observation", dict), where, "observation.")
     form = CallFormat(
         syntax=top.take("query_syntax", str, one_of=SYNTAXES),
         most=top.take("max_queries", int),
@@ -169,7 +169,7 @@ def _block(name: str, given: Any, where: str, form: CallFormat) -> Block:
         raise ProtocolError(f"{where}: blocks.{name} must be {{tags, role, ...}}, not {given!r}")
     if name in _ALWAYS:
         raise ProtocolError(f"{where}: blocks.{name}: the name is already used under `tags`; choose another")
-    keys = _Keys(given, where, f"blocks.{name}.")
+    keys = _KeyReader(given, where, f"blocks.{name}.")
     pair = keys.take_tag("tags")
     role = keys.take("role", str, one_of=tuple(role for role in ROLES if role != "observation"))
     stop = keys.take("stop", bool, default=role in ACTING)
@@ -228,7 +228,7 @@ def _check_chat(protocol: Protocol, where: str) -> None:
         raise ProtocolError(f"{where}: {key} must be json with `turns: chat`")
 
 
-class _Keys:
+class _KeyReader:
     """Takes typed keys out of a mapping; raises ProtocolError for missing, wrong and unknown ones."""
 
     def __init__(self, data: dict, where: str, prefix: str = ""):

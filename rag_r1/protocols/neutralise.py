@@ -58,7 +58,7 @@ def _is_special(token: Any) -> bool:
     return bool(getattr(token, "special", False))
 
 
-def with_question(messages: Sequence[Any], question: str, harmless: str) -> list[Any]:
+def replace_question(messages: Sequence[Any], question: str, harmless: str) -> list[Any]:
     """Chat messages with the last occurrence of the question replaced by `harmless`: a prompt has the
     question after its instructions. The messages are unchanged if the two are equal."""
     if question == harmless:

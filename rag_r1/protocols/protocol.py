@@ -26,8 +26,8 @@ from typing import Any
 
 from rag_r1.protocols.actions import Action, Document, Failure
 from rag_r1.protocols.blocks import Block, CallFormat, Tags
-from rag_r1.protocols.chat_turns import ChatTurns, Render, derived
-from rag_r1.protocols.neutralise import Neutraliser, with_question
+from rag_r1.protocols.chat_turns import ChatTurns, Render, derive_chat_turns
+from rag_r1.protocols.neutralise import Neutraliser, replace_question
 from rag_r1.protocols.parsing import call_start, parse_turn
 
 
@@ -151,7 +151,7 @@ class Protocol:
 
     def harmless(self, messages: Sequence[Any], question: str) -> list[Any]:
         """The messages with the question in them neutralised; unchanged if there is nothing to neutralise."""
-        return with_question(messages, question, self.neutralise(question))
+        return replace_question(messages, question, self.neutralise(question))
 
     def prompt_ids(
         self,
@@ -255,7 +255,7 @@ class Protocol:
             return f"{thought}\n\n{call.open}\n{written}\n{call.close}"
 
         control = set(control)
-        turns = derived(render, self.messages("Who wrote it?"), turn, tools, control)
+        turns = derive_chat_turns(render, self.messages("Who wrote it?"), turn, tools, control)
         return replace(self.with_special_tokens(control | turns.marks), chat_turns=turns)
 
     def neutralise(self, text: str) -> str:

@@ -13,46 +13,46 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rag_r1.agent.guard import ToolGuard
+from rag_r1.agent.guard import ToolExecutor
 from rag_r1.agent.trajectory import CallRecord
-from rag_r1.evaluation.card_facts import CardError, asked, identity
+from rag_r1.evaluation.card_facts import ProvenanceError, describe_server, index_identity
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.pacing import Stop
-from rag_r1.evaluation.pool import Pool
-from rag_r1.evaluation.session import Prepared, search_settings
+from rag_r1.evaluation.pacing import CancelToken
+from rag_r1.evaluation.pool import JobPool
+from rag_r1.evaluation.session import RunSetup, search_settings
 from rag_r1.protocols import SEARCH, Document, Failure
 from rag_r1.retriever.records import CandidatesRound, PassageRecord, RoundsRecord, write_records
-from rag_r1.retriever.results import Results, fingerprint_of
-from rag_r1.retriever.trajectories import Played, SearchRound, Trajectories
+from rag_r1.retriever.results import ResultJournal, fingerprint_of
+from rag_r1.retriever.trajectories import PlayedTrajectory, SearchRound, TrajectoryReader
 from rag_r1.tools import RetrieverConfig, close_tools, shared_tools
 from rag_r1.tools.registry import DEFAULT_TOOL
 
 
-def retriever_settings(ready: Prepared) -> dict[str, Any]:
+def retriever_settings(ready: RunSetup) -> dict[str, Any]:
     """What decides which passages a search finds: the keys of the search, and which index the server says it
     serves. Raises RunError if it does not answer."""
     keys, served = search_settings(ready.retriever), None
     if (keys.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL:
         options = {key: value for key, value in ready.retriever.items() if key != "tool"}
         try:
-            served = identity(asked(RetrieverConfig.from_config(options).base)["ready"])
-        except CardError as error:
+            served = index_identity(describe_server(RetrieverConfig.from_config(options).base)["ready"])
+        except ProvenanceError as error:
             raise RunError(str(error)) from error
     return {**keys, "served": served}
 
 
-class Candidates:
+class CandidateStore:
     """The candidates of rounds; a context manager, which holds the step's folder. `search`: the settings of
     the retriever; `count`: passages of a search, at most."""
 
-    def __init__(self, ready: Prepared, search: Mapping[str, Any], count: int, folder: Path):
+    def __init__(self, ready: RunSetup, search: Mapping[str, Any], count: int, folder: Path):
         self.ready, self.count = ready, count
         settings = {"command": "candidates", "candidates": count, "retriever": dict(search)}
-        self.results = Results(folder, settings)
+        self.results = ResultJournal(folder, settings)
         #: Why the last search that failed did so.
         self.problem = ""
 
-    def __enter__(self) -> Candidates:
+    def __enter__(self) -> CandidateStore:
         return self
 
     def __exit__(self, *unused: object) -> None:
@@ -63,19 +63,19 @@ class Candidates:
         value = self.results.get(one.key, one.fingerprint)
         return None if value is None else [Document(*pair) for pair in value["documents"]]
 
-    async def find(self, trajectories: Trajectories, in_flight: int) -> int:
+    async def find(self, trajectories: TrajectoryReader, in_flight: int) -> int:
         """Search for what is missing; returns the number of rounds whose search has failed. Raises RunError
         for passages without an id."""
         tools = shared_tools({**self.ready.retriever, "topk": self.count}, {})
         try:
-            pool = Pool(in_flight, Stop())
-            jobs = (partial(self._search, tools, one) for one in trajectories.each_round())
+            pool = JobPool(in_flight, CancelToken())
+            jobs = (partial(self._search, tools, one) for one in trajectories.iter_rounds())
             found = await pool.run(jobs, trajectories.rounds, "search")
         finally:
             await close_tools(tools)
         return len(found) - sum(map(bool, found))
 
-    def records(self, trajectories: Trajectories) -> Iterator[RoundsRecord]:
+    def records(self, trajectories: TrajectoryReader) -> Iterator[RoundsRecord]:
         """What was found, by trajectory; those without any are left out."""
         for played in trajectories:
             rounds = tuple(record for one in played.rounds if (record := self._record(one)) is not None)
@@ -88,24 +88,24 @@ class Candidates:
                     dataset=played.dataset,
                 )
 
-    def passages(self, trajectories: Trajectories) -> Iterator[PassageRecord]:
+    def passages(self, trajectories: TrajectoryReader) -> Iterator[PassageRecord]:
         """The text of all candidates, each passage once."""
         known: set[str] = set()
-        for one in trajectories.each_round():
+        for one in trajectories.iter_rounds():
             for document in self.of(one) or ():
                 if document.id not in known:
                     known.add(document.id)
                     yield PassageRecord(id=document.id, contents=document.contents)
 
-    def fingerprint(self, trajectories: Trajectories) -> str:
+    def fingerprint(self, trajectories: TrajectoryReader) -> str:
         """Of all rounds and their candidates."""
         parts = (
             fingerprint_of([one.fingerprint, [[d.id, d.contents] for d in self.of(one) or ()]])
-            for one in trajectories.each_round()
+            for one in trajectories.iter_rounds()
         )
         return fingerprint_of(list(parts))
 
-    def write(self, trajectories: Trajectories, records: Path, passages: Path) -> None:
+    def write(self, trajectories: TrajectoryReader, records: Path, passages: Path) -> None:
         """Write both files."""
         write_records(records, self.records(trajectories))
         write_records(passages, self.passages(trajectories))
@@ -120,7 +120,7 @@ class Candidates:
             await asyncio.sleep(setup.failures.wait_s * 2**attempt)
 
         context = partial(one.call_context, setup.protocol)
-        [found] = await ToolGuard(tools, setup.failures, wait, context=context).call([call])
+        [found] = await ToolExecutor(tools, setup.failures, wait, context=context).call([call])
         if isinstance(found, Failure) or call.status != "ok":
             self.problem = found.detail if isinstance(found, Failure) else "the query was refused"
             return False
@@ -155,7 +155,7 @@ class Candidates:
 
 
 def rounds_with_candidates(
-    candidates: Candidates, played: Played
+    candidates: CandidateStore, played: PlayedTrajectory
 ) -> Iterator[tuple[SearchRound, list[Document]]]:
     """The rounds of a trajectory that have candidates, with them."""
     for one in played.rounds:

@@ -23,29 +23,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rag_r1.evaluation.asks import Ask, drawn
+from rag_r1.evaluation.asks import EpisodeRequest, seeded_fraction
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.run_folder import Outcome, RunFolder
-from rag_r1.evaluation.session import Session
+from rag_r1.evaluation.run_folder import EpisodeOutcome, RunFolder
+from rag_r1.evaluation.session import RunSession
 from rag_r1.protocols import Document
-from rag_r1.retriever.candidates import Candidates, rounds_with_candidates
-from rag_r1.retriever.records import Continuation, CorrectnessRecord, Metrics
+from rag_r1.retriever.candidates import CandidateStore, rounds_with_candidates
+from rag_r1.retriever.records import Continuation, ContinuationMetrics, CorrectnessRecord
 from rag_r1.retriever.relevance import holds_answer
 from rag_r1.retriever.results import Key, fingerprint_of
-from rag_r1.retriever.trajectories import SearchRound, Trajectories
+from rag_r1.retriever.trajectories import SearchRound, TrajectoryReader
 
 #: Passages from which those beside a candidate are drawn.
 POOL = 2000
 
 
-class Correctness:
+class CorrectnessScorer:
     """The continuations of all candidates in a session. `samples`: of each candidate. `beside`: passages of
     which `count` are shown behind each candidate, see the top of the module."""
 
     def __init__(
         self,
-        run: Session,
-        candidates: Candidates,
+        run: RunSession,
+        candidates: CandidateStore,
         samples: int,
         temperature: float,
         seed: int,
@@ -56,15 +56,15 @@ class Correctness:
         self.samples, self.temperature, self.seed = samples, temperature, seed
         self._pool, self._count = list(beside)[:POOL], count
         self._beside: dict[Key, list[Document]] = {}
-        run.runner.folder = _Scores(run.folder)  # type: ignore[assignment]
+        run.runner.folder = _ScoreFolder(run.folder)  # type: ignore[assignment]
 
-    async def play(self, trajectories: Trajectories, total: int) -> bool:
+    async def play(self, trajectories: TrajectoryReader, total: int) -> bool:
         """Play what is missing of `total` continuations; returns whether all were played (or have failed). If
         not, `run.stop` has the reason."""
         played = await self.run.runner.run(self._jobs(trajectories), total, "continuation")
         return None not in played
 
-    def records(self, trajectories: Trajectories) -> Iterator[CorrectnessRecord]:
+    def records(self, trajectories: TrajectoryReader) -> Iterator[CorrectnessRecord]:
         """The scores, for the rounds of which all continuations have one."""
         for played in trajectories:
             for one, documents in rounds_with_candidates(self.candidates, played):
@@ -80,7 +80,7 @@ class Correctness:
                         dataset=played.dataset,
                     )
 
-    def open_rounds(self, trajectories: Trajectories) -> int:
+    def open_rounds(self, trajectories: TrajectoryReader) -> int:
         """Rounds of which the next start plays a continuation again."""
         return sum(
             any(self._is_open(one, document) for document in documents)
@@ -93,29 +93,29 @@ class Correctness:
             outcome is None or self.run.runner.is_open(outcome) for outcome in self._outcomes(one, document)
         )
 
-    def _outcomes(self, one: SearchRound, document: Document) -> list[Outcome | None]:
+    def _outcomes(self, one: SearchRound, document: Document) -> list[EpisodeOutcome | None]:
         """How the continuations of a candidate have ended, as far as they have."""
         name = _name(one, self._found(one, document))
         return [self.run.folder.outcome(f"{name}#{sample}") for sample in range(self.samples)]
 
-    def _jobs(self, trajectories: Trajectories) -> Iterator[Callable[[], Any]]:
+    def _jobs(self, trajectories: TrajectoryReader) -> Iterator[Callable[[], Any]]:
         for played in trajectories:
             for one, documents in rounds_with_candidates(self.candidates, played):
                 for document in documents:
                     for sample in range(self.samples):
                         yield partial(self._continue, one, document, sample)
 
-    async def _continue(self, one: SearchRound, document: Document, sample: int) -> Outcome:
+    async def _continue(self, one: SearchRound, document: Document, sample: int) -> EpisodeOutcome:
         found, played = self._found(one, document), one.played
         name = _name(one, found)
-        ask = Ask(
+        ask = EpisodeRequest(
             question_id=name,
             question=played.question,
             golds=played.golds,
             messages=played.messages,
             data_source=played.dataset,
             sample=sample,
-            seed=int(drawn(self.seed, "continuation", f"{name}#{sample}") * (1 << 31)),
+            seed=int(seeded_fraction(self.seed, "continuation", f"{name}#{sample}") * (1 << 31)),
             temperature=self.temperature,
             past=one.past(found),
         )
@@ -128,7 +128,7 @@ class Correctness:
             return None
         before = sum(len(turn.calls) for turn in one.played.turns[: one.turn + 1])
         after = [outcome.searches - before for outcome in outcomes if outcome is not None]
-        return Continuation(metric_score=Metrics(em=_mean(rights)), retrieved_times=_mean(after))
+        return Continuation(metric_score=ContinuationMetrics(em=_mean(rights)), retrieved_times=_mean(after))
 
     def _found(self, one: SearchRound, document: Document) -> list[Document]:
         """What the search of a round finds: the candidate, and what stands behind it."""
@@ -146,7 +146,9 @@ class Correctness:
                 f"--beside {self._count}: only {len(far)} candidates of other questions can stand behind "
                 f"those of {one.played.id}: give more questions, or a smaller number"
             )
-        return sorted(far, key=lambda d: drawn(self.seed, "beside", f"{one.key}{d.id}"))[: self._count]
+        return sorted(far, key=lambda d: seeded_fraction(self.seed, "beside", f"{one.key}{d.id}"))[
+            : self._count
+        ]
 
 
 def _name(one: SearchRound, found: Sequence[Document]) -> str:
@@ -159,7 +161,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-class _Scores:
+class _ScoreFolder:
     """A run's folder that keeps of each record only what a score and a resumed run need. (The whole records
     would repeat each trajectory for each of its candidates.)"""
 
@@ -167,7 +169,7 @@ class _Scores:
         self._folder = folder
         self.outcome = folder.outcome
 
-    def write(self, record: Mapping[str, Any]) -> Outcome:
+    def write(self, record: Mapping[str, Any]) -> EpisodeOutcome:
         """As RunFolder.write."""
         kept = {name: record[name] for name in ("id", "right", "try", "status", "answer", "failures")}
         turns = [

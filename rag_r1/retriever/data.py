@@ -25,15 +25,15 @@ from contextlib import ExitStack
 from functools import partial
 
 from rag_r1.command_line import read_arguments
-from rag_r1.evaluation.evaluated_model import resolved
+from rag_r1.evaluation.evaluated_model import resolve_model
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.run_folder import write_whole
+from rag_r1.evaluation.run_folder import write_atomic
 from rag_r1.evaluation.session import prepare, run_command
 from rag_r1.evaluation.validation_limits import validation_limits
-from rag_r1.retriever.candidates import Candidates, retriever_settings
+from rag_r1.retriever.candidates import CandidateStore, retriever_settings
 from rag_r1.retriever.data_arguments import DataArguments
 from rag_r1.retriever.data_steps import (
-    Making,
+    DataRun,
     find_candidates,
     score_correctness,
     score_relevance,
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def make_data(given: DataArguments) -> int:
     """Take all steps that are not done; returns the exit status. Raises RunError."""
-    given = resolved(given)
+    given = resolve_model(given)
     ready = prepare(given, validation_limits(given.protocol), validation=True)
     budget = ready.setup.budget
     if budget.paths > 1 or budget.max_state is not None:
@@ -75,9 +75,9 @@ async def make_data(given: DataArguments) -> int:
             "rag_r1.agent.paths above 1, and max_state, do not go with continuations: leave them out"
         )
     search = retriever_settings(ready)
-    with Candidates(ready, search, given.candidates, given.out / "steps" / "candidates") as candidates:
+    with CandidateStore(ready, search, given.candidates, given.out / "steps" / "candidates") as candidates:
         with ExitStack() as opened:
-            making = Making(given, ready, search, opened)
+            making = DataRun(given, ready, search, opened)
             trajectories = await trajectories_of(making)
             if trajectories is None or not await find_candidates(making, candidates, trajectories):
                 return 3
@@ -92,7 +92,7 @@ async def make_data(given: DataArguments) -> int:
     return 0
 
 
-def _select(making: Making) -> None:
+def _select(making: DataRun) -> None:
     """Write the rows and the summary."""
     given, uses = making.given, making.given.utility
     files = ScoreFiles(
@@ -111,7 +111,7 @@ def _select(making: Making) -> None:
         "rows": selection.rows,
         "left_out": dict(sorted(selection.left_out.items())),
     }
-    write_whole(making.out(SUMMARY), json.dumps(making.told, indent=2, ensure_ascii=False) + "\n")
+    write_atomic(making.out(SUMMARY), json.dumps(making.told, indent=2, ensure_ascii=False) + "\n")
     for line in selection.told():
         print(line)
     print(f"training rows: {making.out(TRAIN)}; text of their passages: {making.out(PASSAGES)}")

@@ -10,10 +10,10 @@ from pydantic import Field
 from rag_r1.command_line import Positive, argument
 from rag_r1.evaluation.arguments import From0
 from rag_r1.evaluation.eval_arguments import PolicyArguments
-from rag_r1.options import Must
+from rag_r1.options import Constraint
 from rag_r1.retriever.select_command import SelectionArguments
 
-From0Count = Annotated[int, Field(ge=0), Must("a whole number of at least 0")]
+From0Count = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
 
 
 class DataArguments(SelectionArguments, PolicyArguments):

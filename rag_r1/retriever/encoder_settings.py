@@ -31,7 +31,7 @@ MAX_LENGTH = 512
 SHARED = ("pooling", "normalize", "query_prefix", "passage_prefix", "separator", "max_length")
 
 
-class SettingsError(ValueError):
+class EncoderSettingsError(ValueError):
     """Settings that are missing, contradict each other or cannot be read; the message names the remedy."""
 
 
@@ -62,19 +62,21 @@ class EncoderSettings(BaseModel):
 
 
 def read_settings(folder: Path) -> EncoderSettings | None:
-    """Those saved with a model; None if there are none. Raises SettingsError."""
+    """Those saved with a model; None if there are none. Raises EncoderSettingsError."""
     path = folder / FILE
     if not path.is_file():
         return None
     try:
         return EncoderSettings.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        raise SettingsError(f"{path} cannot be read ({_first_line(error)}): copy the model again") from error
+        raise EncoderSettingsError(
+            f"{path} cannot be read ({_first_line(error)}): copy the model again"
+        ) from error
 
 
 def settings_of_index(index: Path) -> dict[str, Any]:
-    """The encoder's settings in the manifest of an index, and the mode if that has one. Raises SettingsError
-    if it has no encoder."""
+    """The encoder's settings in the manifest of an index, and the mode if that has one. Raises
+    EncoderSettingsError if it has no encoder."""
     path = index / "manifest.json"
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -84,17 +86,17 @@ def settings_of_index(index: Path) -> dict[str, Any]:
         return found | {"mode": mode} if mode in MODES else found
     except (OSError, ValueError, RecursionError) as error:
         what = f"{path} cannot be read ({error})"
-        raise SettingsError(f"{what}: give the folder of a finished index") from error
+        raise EncoderSettingsError(f"{what}: give the folder of a finished index") from error
     except (KeyError, TypeError):
         what = f"{index} is no index with an encoder"
-        raise SettingsError(f"{what}: give a dense one, or leave --index out") from None
+        raise EncoderSettingsError(f"{what}: give a dense one, or leave --index out") from None
 
 
-def choose(
+def choose_settings(
     given: Mapping[str, Any], of_index: Mapping[str, Any], saved: Mapping[str, Any], own: Mapping[str, Any]
 ) -> EncoderSettings:
     """The settings from options, index, `retriever.json` and the model itself, in this order; None is not
-    given. Raises SettingsError, with all contradictions at once."""
+    given. Raises EncoderSettingsError, with all contradictions at once."""
     wrong = [
         f"{name} is {given[name]!r} in the options and {of_index[name]!r} in the manifest of the index"
         for name in SHARED
@@ -116,13 +118,15 @@ def choose(
         wrong.append(f"pooling is to be {chosen['pooling']!r}, but the model has {own['pooling']!r}")
     if wrong:
         what = f"contradictory settings of the encoder: {'; '.join(wrong)}"
-        raise SettingsError(f"{what}. Correct one of the two, give the option, or leave --index out")
+        raise EncoderSettingsError(f"{what}. Correct one of the two, give the option, or leave --index out")
     if chosen["pooling"] is None:
-        raise SettingsError("the model's folder does not say its pooling: give --pooling (its card tells)")
+        raise EncoderSettingsError(
+            "the model's folder does not say its pooling: give --pooling (its card tells)"
+        )
     try:
         return EncoderSettings(**chosen)
     except ValidationError as error:
-        raise SettingsError(f"settings of the encoder: {_first_line(error)}") from error
+        raise EncoderSettingsError(f"settings of the encoder: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:

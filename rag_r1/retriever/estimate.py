@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rag_r1.evaluation.characters import PER_TOKEN, tokens_of
+from rag_r1.evaluation.characters import PER_TOKEN, estimate_tokens
 from rag_r1.evaluation.judge import JudgeArguments
 from rag_r1.evaluation.tape import Usage
-from rag_r1.retriever.candidates import Candidates, rounds_with_candidates
+from rag_r1.retriever.candidates import CandidateStore, rounds_with_candidates
 from rag_r1.retriever.judge import instructions
-from rag_r1.retriever.relevance import AT_ONCE, MOST_CHARS
+from rag_r1.retriever.relevance import MOST_CHARS, PASSAGES_PER_REQUEST
 from rag_r1.retriever.selection import Use
-from rag_r1.retriever.trajectories import SearchRound, Trajectories
+from rag_r1.retriever.trajectories import SearchRound, TrajectoryReader
 
 #: Tokens of an entry of the judge's list.
 _SCORE, _SUB_ANSWER = 2, 8
 
 
 @dataclass
-class Estimate:
+class CostEstimate:
     """Work of each kind, done or not. `policy` and `judge`: requests and their tokens."""
 
     rounds: int
@@ -44,19 +44,19 @@ class Estimate:
             yield f"  requests to the judge: {self.judge.requests:,}, {_tokens(self.judge)}{cost}"
 
 
-def estimate(
-    trajectories: Trajectories,
-    candidates: Candidates,
+def estimate_cost(
+    trajectories: TrajectoryReader,
+    candidates: CandidateStore,
     use: Use,
     *,
     samples: int,
     in_characters: bool,
     has_judge: bool,
-) -> Estimate:
+) -> CostEstimate:
     """The work for all rounds. `in_characters`: whether the agent counts characters
     (evaluation/characters.py)."""
-    found = Estimate(0, 0, 0, Usage(), Usage())
-    told = {name: tokens_of(instructions(name)) for name in ("sub_answers", "relevance")}
+    found = CostEstimate(0, 0, 0, Usage(), Usage())
+    told = {name: estimate_tokens(instructions(name)) for name in ("sub_answers", "relevance")}
     unit = PER_TOKEN if in_characters else 1
     has_judge = has_judge and use != "correctness"
     for played in trajectories:
@@ -69,14 +69,14 @@ def estimate(
                 requests, read, written = _continuation(one)
                 found.policy.add(Usage(count * requests, count * read // unit, count * written // unit))
             if has_judge:
-                parts = -(-len(documents) // AT_ONCE)
-                texts = sum(tokens_of(document.contents[:MOST_CHARS]) for document in documents)
-                read = parts * (told["relevance"] + tokens_of(one.query)) + texts
+                parts = -(-len(documents) // PASSAGES_PER_REQUEST)
+                texts = sum(estimate_tokens(document.contents[:MOST_CHARS]) for document in documents)
+                read = parts * (told["relevance"] + estimate_tokens(one.query)) + texts
                 found.judge.add(Usage(parts, read, _SCORE * len(documents)))
-                shown += sum(tokens_of(d.contents[:MOST_CHARS]) for d in one.record.documents or ())
+                shown += sum(estimate_tokens(d.contents[:MOST_CHARS]) for d in one.record.documents or ())
         if has_judge:
-            written = tokens_of("".join(turn.text for turn in played.turns))
-            read = told["sub_answers"] + tokens_of(played.question) + written + shown
+            written = estimate_tokens("".join(turn.text for turn in played.turns))
+            read = told["sub_answers"] + estimate_tokens(played.question) + written + shown
             found.judge.add(Usage(1, read, _SUB_ANSWER * len(played.rounds)))
     return found
 

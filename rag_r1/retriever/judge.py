@@ -4,8 +4,8 @@ The judge is any OpenAI-compatible chat endpoint (evaluation/judge.py has its ar
 judges are data: they are sent as JSON, apart from the instructions. Its reply must be the list alone, with or
 without a Markdown fence. A list of another length, or with one wrong entry, is refused as a whole, and the
 judge is asked again, up to `ATTEMPTS` times in each start of the command: first at temperature 0, then, since
-it would say the same again, at `AGAIN` and with another seed. So nothing is guessed, nothing is cut to
-length, and one malformed score costs a request rather than the round. A request that the endpoint itself
+it would say the same again, at `RETRY_MESSAGE` and with another seed. So nothing is guessed, nothing is cut
+to length, and one malformed score costs a request rather than the round. A request that the endpoint itself
 refuses, since it is too long for the judge for example, has no list either, and does not end the run. Both
 are tried again by the next start.
 
@@ -22,20 +22,20 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 from rag_r1.evaluation.chat_engine import PATH, read_chat
-from rag_r1.evaluation.endpoint import Endpoint, EngineFailure, RequestRefused
-from rag_r1.evaluation.exchange import Exchanges
+from rag_r1.evaluation.endpoint import Endpoint, EngineFailure, RequestRejectedError
+from rag_r1.evaluation.exchange import EpisodeClient
 from rag_r1.evaluation.judge import JudgeArguments, judge_request
-from rag_r1.evaluation.tape import Tape
+from rag_r1.evaluation.tape import ResponseCache
 
 Read = TypeVar("Read")
 
 ATTEMPTS = 3
 #: Temperature of the attempts after the first.
-AGAIN = 0.7
+RETRY_MESSAGE = 0.7
 #: Requests without an answer in a row after which the run ends: the endpoint is gone.
-MOST_FAILURES_IN_A_ROW = 50
+MAX_CONSECUTIVE_FAILURES = 50
 #: Tokens of a reply, unless --judge-body says otherwise.
-MOST_TOKENS = 1000
+MAX_REPLY_TOKENS = 1000
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
 
 
@@ -44,11 +44,11 @@ def instructions(name: str) -> str:
     return (files("rag_r1.retriever") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
 
 
-class Judge:
+class RelevanceJudge:
     """See the top of the module. `counts`: replies that were `refused`, requests that the endpoint has
     `declined`, and those that stayed `unanswered`."""
 
-    def __init__(self, given: JudgeArguments, endpoint: Endpoint, tape: Tape):
+    def __init__(self, given: JudgeArguments, endpoint: Endpoint, tape: ResponseCache):
         self.given, self.endpoint, self.tape = given, endpoint, tape
         self.counts: Counter[str] = Counter()
         self._failures_in_a_row = 0
@@ -64,21 +64,21 @@ class Judge:
 
         Raises Unanswered if the endpoint does not answer.
         """
-        exchanges = Exchanges(f"{name}/{before}", self.endpoint, self.tape)
+        exchanges = EpisodeClient(f"{name}/{before}", self.endpoint, self.tape)
         for attempt in range(before, before + ATTEMPTS):
-            temperature = AGAIN if attempt else 0.0
+            temperature = RETRY_MESSAGE if attempt else 0.0
             more = {"temperature": temperature, "seed": attempt}
-            body, most = judge_request(self.given, told, case, MOST_TOKENS, **more)
+            body, most = judge_request(self.given, told, case, MAX_REPLY_TOKENS, **more)
             try:
                 reply = await exchanges.ask(PATH, body, read_chat, most)
             except EngineFailure as error:
-                if isinstance(error, RequestRefused) and self._has_answered:
+                if isinstance(error, RequestRejectedError) and self._has_answered:
                     self.counts["declined"] += 1
                     return None
                 self._note_unanswered(error)
-                if isinstance(error, RequestRefused):
+                if isinstance(error, RequestRejectedError):
                     return None
-                raise Unanswered(str(error)) from error
+                raise JudgeUnansweredError(str(error)) from error
             self._failures_in_a_row, self._has_answered = 0, True
             try:
                 return read(read_list(reply.text))
@@ -89,11 +89,11 @@ class Judge:
     def _note_unanswered(self, error: EngineFailure) -> None:
         self.counts["unanswered"] += 1
         self._failures_in_a_row += 1
-        if (count := self._failures_in_a_row) >= MOST_FAILURES_IN_A_ROW:
+        if (count := self._failures_in_a_row) >= MAX_CONSECUTIVE_FAILURES:
             self.endpoint.stop(f"{count} requests in a row got no answer of the judge; the last: {error}")
 
 
-class Unanswered(Exception):
+class JudgeUnansweredError(Exception):
     """The judge's endpoint gave no answer; the next start asks again."""
 
 

@@ -33,12 +33,12 @@ from sentence_transformers.util import all_gather, all_gather_with_grad, get_ran
 from torch import Tensor, nn
 from torch.nn import functional
 
-#: Fills up rows of `RowTable.known`; no passage has this number.
+#: Fills up rows of `BatchTable.known`; no passage has this number.
 NO_PASSAGE = -1
 
 
 @dataclass(frozen=True)
-class RowTable:
+class BatchTable:
     """What the loss knows of the training rows, beside their texts. A label is the number of a row; rows with
     the same text of the query have the same number of a query.
 
@@ -62,7 +62,7 @@ class RowTable:
         queries: Sequence[int],
         positives: Sequence[Sequence[int]],
         relevance: Sequence[Sequence[float]],
-    ) -> RowTable:
+    ) -> BatchTable:
         """From lists; `positives` are those of each query by its number."""
         offsets = [0, *accumulate(map(len, positives))]
         return cls(
@@ -125,7 +125,7 @@ class RetrieverLoss(CachedLossMixin, nn.Module):
     def __init__(
         self,
         model: Any,
-        table: RowTable,
+        table: BatchTable,
         *,
         temperature: float = 0.01,
         rank_weight: float = 0.0,
@@ -143,9 +143,9 @@ class RetrieverLoss(CachedLossMixin, nn.Module):
         self.uses_gradient_cache = mini_batch is not None
 
     @property
-    def table(self) -> RowTable:
+    def table(self) -> BatchTable:
         """The rows, where the buffers are."""
-        return RowTable(**{field.name: getattr(self, field.name) for field in fields(RowTable)})
+        return BatchTable(**{field.name: getattr(self, field.name) for field in fields(BatchTable)})
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor) -> Tensor:
         """The mean loss of this device's rows."""

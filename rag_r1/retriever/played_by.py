@@ -11,19 +11,19 @@ from typing import Any
 
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.evaluation import card_facts
-from rag_r1.evaluation.card import Card, protocol_part
-from rag_r1.evaluation.card_facts import CardError
+from rag_r1.evaluation.card import Provenance, protocol_part
+from rag_r1.evaluation.card_facts import ProvenanceError
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.run_folder import as_json
+from rag_r1.evaluation.run_folder import json_roundtrip
 
 
-def check_card(run: Path, model: str, setup: AgentSetup) -> None:
+def check_run(run: Path, model: str, setup: AgentSetup) -> None:
     """Raises RunError, with both values, if model, budget or protocol of a run are others than the agent's.
     Models are compared by their files where both are known, else by the last part of their names."""
     try:
-        card = Card.read(run)
-        own = card_facts.model(Path(model) if Path(model).is_dir() else model)
-    except (CardError, OSError) as error:
+        card = Provenance.read(run)
+        own = card_facts.model_facts(Path(model) if Path(model).is_dir() else model)
+    except (ProvenanceError, OSError) as error:
         raise RunError(f"--trajectories {run}: {error}") from error
     if card is None:
         raise RunError(f"--trajectories {run} has no card.json: give the folder of a finished `rag-r1 eval`")
@@ -36,7 +36,7 @@ def check_card(run: Path, model: str, setup: AgentSetup) -> None:
         ("protocol", card.protocol.name, protocol.name),
         ("protocol sha256", card.protocol.sha256, protocol.sha256),
     ]
-    budget = as_json(vars(setup.budget))
+    budget = json_roundtrip(vars(setup.budget))
     names = dict.fromkeys([*card.budget, *budget])
     pairs += [(f"budget.{name}", card.budget.get(name), budget.get(name)) for name in names]
     if wrong := [f"{name} was {was!r} and is now {now!r}" for name, was, now in pairs if was != now]:

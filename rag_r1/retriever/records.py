@@ -89,7 +89,7 @@ class RelevanceRecord(_Record):
     docid_score: dict[Name, Annotated[int, Field(ge=0, le=100)]]
 
 
-class Metrics(_Record):
+class ContinuationMetrics(_Record):
     """`em`: share of the continuations that ended with a right answer."""
 
     em: Share
@@ -99,7 +99,7 @@ class Continuation(_Record):
     """What became of a round if its search found one passage alone. `retrieved_times`: searches after it, the
     mean over the continuations."""
 
-    metric_score: Metrics
+    metric_score: ContinuationMetrics
     retrieved_times: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
 
 
@@ -115,7 +115,7 @@ class CorrectnessRecord(_Record):
     dataset: str = ""
 
 
-class Utility(_Record):
+class PassageUtility(_Record):
     """The scores of a passage of a training row, both from 0 to 1; 0 if one was not measured."""
 
     em: Share
@@ -134,7 +134,7 @@ class TrainingRow(_Record):
     history_queries: tuple[str, ...]
     query_text: str
     passage_ids: Annotated[tuple[Name, ...], Field(min_length=2)]
-    scores: tuple[Utility, ...]
+    scores: tuple[PassageUtility, ...]
     reasoning: str | None = None
 
     @model_validator(mode="after")
@@ -152,10 +152,10 @@ Record = TypeVar("Record", bound=_Record)
 def read_records(kind: type[Record], *paths: str | Path) -> Iterator[Record]:
     """The records of files of this kind. Raises RecordsError, which names file and line, for the first line
     that is none, and for a file that cannot be read."""
-    return (record for path in paths for record, _ in read_placed(kind, Path(path)))
+    return (record for path in paths for record, _ in read_with_offsets(kind, Path(path)))
 
 
-def read_placed(kind: type[Record], path: Path) -> Iterator[tuple[Record, int]]:
+def read_with_offsets(kind: type[Record], path: Path) -> Iterator[tuple[Record, int]]:
     """The same of one file, each with its place for `record_at`."""
     place = 0
     try:

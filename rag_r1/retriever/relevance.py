@@ -25,27 +25,27 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.judge import JudgeArguments
-from rag_r1.evaluation.pool import Pool
+from rag_r1.evaluation.pool import JobPool
 from rag_r1.protocols import Document
-from rag_r1.retriever.candidates import Candidates, rounds_with_candidates
+from rag_r1.retriever.candidates import CandidateStore, rounds_with_candidates
 from rag_r1.retriever.judge import (
-    AGAIN,
     ATTEMPTS,
-    Judge,
-    Unanswered,
+    RETRY_MESSAGE,
+    JudgeUnansweredError,
+    RelevanceJudge,
     instructions,
     read_scores,
     read_texts,
 )
 from rag_r1.retriever.records import RelevanceRecord, SubAnswersRecord
-from rag_r1.retriever.results import Key, Results, fingerprint_of
-from rag_r1.retriever.trajectories import Played, SearchRound, Trajectories
+from rag_r1.retriever.results import Key, ResultJournal, fingerprint_of
+from rag_r1.retriever.trajectories import PlayedTrajectory, SearchRound, TrajectoryReader
 from rag_r1.rewards import cover_exact_match, normalise
 
 #: What the judge says of a query whose answer it cannot tell.
 NOT_SURE = "Not Sure"
 #: Passages in a request.
-AT_ONCE = 10
+PASSAGES_PER_REQUEST = 10
 #: Characters of a passage that the judge is shown.
 MOST_CHARS = 6000
 #: Round number under which the sub-answers of a whole trajectory are kept.
@@ -55,48 +55,48 @@ _WHOLE = 0
 _Case = tuple[Mapping[str, Any], Callable[[list[Any]], Sequence[Any]]]
 
 
-class Relevance:
+class RelevanceScorer:
     """Sub-answers and scores by a judge; a context manager, which holds the step's folder."""
 
-    def __init__(self, given: JudgeArguments, candidates: Candidates, folder: Path):
+    def __init__(self, given: JudgeArguments, candidates: CandidateStore, folder: Path):
         self.given, self.candidates = given, candidates
         self._told = {name: instructions(name) for name in ("sub_answers", "relevance")}
         hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in self._told.items()}
-        self.results = Results(
+        self.results = ResultJournal(
             folder,
             {
                 "command": "relevance",
                 "judge": given.judge_model,
                 "body": json.loads(given.judge_body),
                 "prompts_sha256": hashes,
-                "at_once": AT_ONCE,
+                "at_once": PASSAGES_PER_REQUEST,
                 "attempts": ATTEMPTS,
-                "again": AGAIN,
+                "again": RETRY_MESSAGE,
             },
         )
 
-    def __enter__(self) -> Relevance:
+    def __enter__(self) -> RelevanceScorer:
         return self
 
     def __exit__(self, *unused: object) -> None:
         self.results.__exit__()
 
-    async def score(self, judge: Judge, trajectories: Trajectories) -> None:
+    async def score(self, judge: RelevanceJudge, trajectories: TrajectoryReader) -> None:
         """Ask for what is missing; `judge.endpoint.stop` has the reason if the run was stopped before."""
-        pool = Pool(self.given.judge_in_flight, judge.endpoint.stop, judge.endpoint.idle)
+        pool = JobPool(self.given.judge_in_flight, judge.endpoint.stop, judge.endpoint.idle)
         jobs = (partial(self._answer, judge, played) for played in trajectories)
         await pool.run(jobs, len(trajectories), "sub-answer")
         if judge.endpoint.stop.reason is None:
-            scoring = (partial(self._score, judge, one) for one in trajectories.each_round())
+            scoring = (partial(self._score, judge, one) for one in trajectories.iter_rounds())
             await pool.run(scoring, trajectories.rounds, "round")
 
-    def sub_answers(self, trajectories: Trajectories) -> Iterator[SubAnswersRecord]:
+    def sub_answers(self, trajectories: TrajectoryReader) -> Iterator[SubAnswersRecord]:
         """The sub-answers of the trajectories that have them."""
         for played in trajectories:
             if answers := self.results.get(_whole(played), _whole_fingerprint(played)):
                 yield SubAnswersRecord(id=played.id, sub_answers=tuple(answers))
 
-    def records(self, trajectories: Trajectories) -> Iterator[RelevanceRecord]:
+    def records(self, trajectories: TrajectoryReader) -> Iterator[RelevanceRecord]:
         """The scores, for the rounds that have them."""
         for played in trajectories:
             for one, documents in rounds_with_candidates(self.candidates, played):
@@ -105,7 +105,7 @@ class Relevance:
                     by_id = {d.id: score for d, score in zip(documents, scores, strict=True)}
                     yield RelevanceRecord(id=played.id, round_index=one.index, docid_score=by_id)
 
-    async def _answer(self, judge: Judge, played: Played) -> None:
+    async def _answer(self, judge: RelevanceJudge, played: PlayedTrajectory) -> None:
         """Ask for the sub-answers of a trajectory."""
         case = {
             "question": played.question,
@@ -115,20 +115,23 @@ class Relevance:
         read = partial(read_texts, count=len(played.rounds))
         await self._ask(judge, "sub_answers", _whole(played), _whole_fingerprint(played), [(case, read)])
 
-    async def _score(self, judge: Judge, one: SearchRound) -> None:
+    async def _score(self, judge: RelevanceJudge, one: SearchRound) -> None:
         """Ask for the scores of a round, in as many requests as it takes; not before it is settled what the
         sub-answer is, which would change the requests."""
         whole = _whole(one.played), _whole_fingerprint(one.played)
         if not self.results.has(*whole) and not self.results.attempts(*whole):
             return
         documents = self.candidates.of(one) or []
-        parts = [documents[start : start + AT_ONCE] for start in range(0, len(documents), AT_ONCE)]
+        parts = [
+            documents[start : start + PASSAGES_PER_REQUEST]
+            for start in range(0, len(documents), PASSAGES_PER_REQUEST)
+        ]
         cases = [(self._case(one, part), partial(read_scores, count=len(part))) for part in parts]
         if cases:
             await self._ask(judge, "relevance", one.key, self._fingerprint(one, documents), cases)
 
     async def _ask(
-        self, judge: Judge, prompt: str, key: Key, fingerprint: str, cases: Sequence[_Case]
+        self, judge: RelevanceJudge, prompt: str, key: Key, fingerprint: str, cases: Sequence[_Case]
     ) -> None:
         """Keep what the judge says of these cases, one list after the other, or which of them failed: a case
         that has its list is not asked again."""
@@ -146,9 +149,9 @@ class Relevance:
             return_exceptions=True,
         )
         for one in asked:
-            if isinstance(one, BaseException) and not isinstance(one, Unanswered):
+            if isinstance(one, BaseException) and not isinstance(one, JudgeUnansweredError):
                 raise one
-        if any(isinstance(one, Unanswered) for one in asked):
+        if any(isinstance(one, JudgeUnansweredError) for one in asked):
             return
         for number, one in zip(missing, asked, strict=True):
             lists[number] = one
@@ -179,7 +182,7 @@ class Relevance:
         return fingerprint_of([self._case(one, documents), [document.id for document in documents]])
 
 
-def rule_records(candidates: Candidates, trajectories: Trajectories) -> Iterator[RelevanceRecord]:
+def rule_records(candidates: CandidateStore, trajectories: TrajectoryReader) -> Iterator[RelevanceRecord]:
     """The scores by the rule: 100 where an accepted answer, or that of a step, stands in the passage, else 0.
     Rounds of a question without an answer that can be found so are left out."""
     for played in trajectories:
@@ -202,11 +205,11 @@ def _findable(answers: Sequence[str]) -> list[str]:
     return [answer for answer in answers if normalise(answer) not in ("", "yes", "no")]
 
 
-def _whole(played: Played) -> Key:
+def _whole(played: PlayedTrajectory) -> Key:
     return played.id, _WHOLE
 
 
-def _whole_fingerprint(played: Played) -> str:
+def _whole_fingerprint(played: PlayedTrajectory) -> str:
     return fingerprint_of([played.question, played.golds, [_shown(one) for one in played.rounds]])
 
 

@@ -15,13 +15,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.json_lines import JsonLines
+from rag_r1.evaluation.json_lines import JsonLinesFile
 from rag_r1.evaluation.run_folder import RunFolder
 
 Key = tuple[str, int]
 
 
-class Results:
+class ResultJournal:
     """The results of a step; a context manager, which holds the step's folder. Raises RunError if that is in
     use or was begun with other settings."""
 
@@ -30,11 +30,11 @@ class Results:
         self._failed: dict[Key, tuple[str, int, tuple[int, int]]] = {}
         with ExitStack() as opened:
             self.folder = opened.enter_context(RunFolder(out, settings, notes))
-            self._lines = JsonLines(self.folder.journal / "results.ndjson", self._seen)
+            self._lines = JsonLinesFile(self.folder.journal / "results.ndjson", self._seen)
             opened.callback(self._lines.close)
             self._opened = opened.pop_all()
 
-    def __enter__(self) -> Results:
+    def __enter__(self) -> ResultJournal:
         return self
 
     def __exit__(self, *unused: object) -> None:

@@ -22,11 +22,11 @@ from rag_r1.retriever.records import (
     RecordsError,
     RelevanceRecord,
     RoundsRecord,
-    read_placed,
     read_records,
+    read_with_offsets,
     record_at,
 )
-from rag_r1.retriever.selection import Round, Scored
+from rag_r1.retriever.selection import QueryRound, ScoredCandidate
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class ScoreFiles:
     correctness: Path | None = None
     dataset: str = ""
 
-    def rounds(self) -> Iterator[Round]:
+    def rounds(self) -> Iterator[QueryRound]:
         """All rounds. Raises RecordsError for a file that cannot be read, or a round that is there twice."""
-        relevance = _ByRound(RelevanceRecord, self.relevance)
-        correctness = _ByRound(CorrectnessRecord, self.correctness)
+        relevance = _RoundRecords(RelevanceRecord, self.relevance)
+        correctness = _RoundRecords(CorrectnessRecord, self.correctness)
         if self.candidates is not None:
             for played in read_records(RoundsRecord, self.candidates):
                 for one in played.trajectory:
@@ -59,11 +59,11 @@ class ScoreFiles:
         one: CandidatesRound,
         relevance: RelevanceRecord | None,
         correctness: CorrectnessRecord | None,
-    ) -> Round:
+    ) -> QueryRound:
         earlier = (other for other in played.trajectory if other.round_index < one.round_index)
         before = tuple(other.current_query for other in earlier)
         has_history = "history_queries" in one.model_fields_set  # the published records have none
-        return Round(
+        return QueryRound(
             dataset=played.dataset or self.dataset,
             query_id=played.id,
             question=played.question,
@@ -74,8 +74,8 @@ class ScoreFiles:
             reasoning=one.reasoning,
         )
 
-    def _of_correctness(self, record: CorrectnessRecord, relevance: RelevanceRecord | None) -> Round:
-        return Round(
+    def _of_correctness(self, record: CorrectnessRecord, relevance: RelevanceRecord | None) -> QueryRound:
+        return QueryRound(
             dataset=record.dataset or self.dataset,
             query_id=record.id,
             question=record.question,
@@ -88,22 +88,22 @@ class ScoreFiles:
 
 def _scored(
     names: Sequence[str], relevance: RelevanceRecord | None, correctness: CorrectnessRecord | None
-) -> tuple[Scored, ...]:
+) -> tuple[ScoredCandidate, ...]:
     local = {} if relevance is None else relevance.docid_score
     final = {} if correctness is None else correctness.docid_score
     return tuple(
-        Scored(name, final[name].metric_score.em if name in final else None, local.get(name))
+        ScoredCandidate(name, final[name].metric_score.em if name in final else None, local.get(name))
         for name in dict.fromkeys(names)
     )
 
 
-class _ByRound(Generic[Record]):
+class _RoundRecords(Generic[Record]):
     """The records of a file by round; nothing if there is no file."""
 
     def __init__(self, kind: type[Record], path: Path | None):
         self._kind, self._path = kind, path
         self._places: dict[tuple[str, int], int] = {}
-        for record, place in () if path is None else read_placed(kind, path):
+        for record, place in () if path is None else read_with_offsets(kind, path):
             key = record.id, record.round_index  # type: ignore[attr-defined]
             if key in self._places:
                 raise RecordsError(f"{path} has round {key[1]} of {key[0]} twice: remove one of them")

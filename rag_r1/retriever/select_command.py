@@ -10,11 +10,11 @@ from pydantic import Field, model_validator
 
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.options import Must
+from rag_r1.options import Constraint
 from rag_r1.printable import print_error
 from rag_r1.retriever.records import RecordsError, write_records
 from rag_r1.retriever.scores import ScoreFiles
-from rag_r1.retriever.selection import USEFUL, Rule, RuleMode, Selection, Use
+from rag_r1.retriever.selection import USEFUL, RowSelection, RuleMode, SelectionRule, Use
 
 _DESCRIPTION = """\
 Select training rows from recorded scores: those of `rag-r1 retriever data`, or of the published pipeline,
@@ -25,7 +25,7 @@ example:
       --correctness data/round1/correctness.jsonl --selection faithful --out data/round1/faithful.jsonl
 """
 
-Points = Annotated[int, Field(ge=0, le=100), Must("a whole number from 0 to 100")]
+Points = Annotated[int, Field(ge=0, le=100), Constraint("a whole number from 0 to 100")]
 
 
 class SelectionArguments(Arguments):
@@ -44,9 +44,9 @@ class SelectionArguments(Arguments):
     tolerance: Points = argument("points of LR below the best at which safe sees a tie", "N", default=5)
     negatives: Positive = argument("negatives of a row", "N", default=15)
 
-    def rule(self, seed: int) -> Rule:
+    def rule(self, seed: int) -> SelectionRule:
         """The rule."""
-        return Rule(
+        return SelectionRule(
             mode=self.selection,
             use=self.utility,
             seed=seed,
@@ -95,8 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def write_rows(files: ScoreFiles, rule: Rule, out: Path) -> Selection:
+def write_rows(files: ScoreFiles, rule: SelectionRule, out: Path) -> RowSelection:
     """Select from these scores and write the rows; what was selected. Raises RecordsError."""
-    selection = Selection(rule)
+    selection = RowSelection(rule)
     write_records(out, selection.of(files.rounds()))
     return selection

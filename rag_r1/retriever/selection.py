@@ -31,8 +31,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rag_r1.evaluation.asks import drawn
-from rag_r1.retriever.records import TrainingRow, Utility
+from rag_r1.evaluation.asks import seeded_fraction
+from rag_r1.retriever.records import PassageUtility, TrainingRow
 
 RuleMode = Literal["faithful", "safe"]
 Use = Literal["both", "relevance", "correctness"]
@@ -50,7 +50,7 @@ REASONS = {
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredCandidate:
     """A candidate. `correctness`: GAC, 0 to 1; `relevance`: LR, 0 to 100; None: not measured."""
 
     passage_id: str
@@ -58,13 +58,13 @@ class Scored:
     relevance: int | None = None
 
     @property
-    def utility(self) -> Utility:
+    def utility(self) -> PassageUtility:
         """As a training row has it."""
-        return Utility(em=self.correctness or 0.0, local_utility=(self.relevance or 0) / 100)
+        return PassageUtility(em=self.correctness or 0.0, local_utility=(self.relevance or 0) / 100)
 
 
 @dataclass(frozen=True)
-class Round:
+class QueryRound:
     """A query with its candidates, in the retriever's order. `reasoning`: see TrainingRow."""
 
     dataset: str
@@ -73,12 +73,12 @@ class Round:
     round_index: int
     history_queries: tuple[str, ...]
     query: str
-    candidates: tuple[Scored, ...]
+    candidates: tuple[ScoredCandidate, ...]
     reasoning: str | None = None
 
 
 @dataclass(frozen=True)
-class Rule:
+class SelectionRule:
     """How rows are selected; see the top of the module. `least_relevance` and `tolerance` are points of
     LR."""
 
@@ -90,7 +90,7 @@ class Rule:
     most_positives: int = 3
     negatives: int = 15
 
-    def needs(self, candidate: Scored) -> bool:
+    def needs(self, candidate: ScoredCandidate) -> bool:
         """Has the candidate the scores that the rule reads?"""
         return (self.use == "relevance" or candidate.correctness is not None) and (
             self.use == "correctness" or candidate.relevance is not None
@@ -98,16 +98,16 @@ class Rule:
 
 
 @dataclass
-class Selection:
+class RowSelection:
     """The rows of many rounds, and what is counted on the way. `left_out`: rounds without a row, by the
     reason."""
 
-    rule: Rule
+    rule: SelectionRule
     rounds: int = 0
     rows: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
 
-    def of(self, rounds: Iterable[Round]) -> Iterator[TrainingRow]:
+    def of(self, rounds: Iterable[QueryRound]) -> Iterator[TrainingRow]:
         """Their rows, in order. Raises ValueError for a candidate that is named twice."""
         for one in rounds:
             self.rounds += 1
@@ -125,7 +125,7 @@ class Selection:
         return lines + [f"  left out: {count:,} rounds, {REASONS[why]}" for why, count in left_out]
 
 
-def rows_of(one: Round, rule: Rule) -> list[TrainingRow] | str:
+def rows_of(one: QueryRound, rule: SelectionRule) -> list[TrainingRow] | str:
     """The rows of a round, or the reason (of REASONS) why there are none. Raises ValueError for a candidate
     that is named twice."""
     if len({candidate.passage_id for candidate in one.candidates}) < len(one.candidates):
@@ -148,14 +148,14 @@ def rows_of(one: Round, rule: Rule) -> list[TrainingRow] | str:
     return [_row(one, [positive, *negatives]) for positive in positives[: rule.most_positives]]
 
 
-def _scores(candidate: Scored, rule: Rule) -> list[float]:
+def _scores(candidate: ScoredCandidate, rule: SelectionRule) -> list[float]:
     """The scores that the rule compares, the first one first."""
     correctness, relevance = candidate.correctness or 0.0, float(candidate.relevance or 0)
     every = {"both": [correctness, relevance], "relevance": [relevance], "correctness": [correctness]}
     return every[rule.use]
 
 
-def _is_positive(candidate: Scored, best: Scored, rule: Rule) -> bool:
+def _is_positive(candidate: ScoredCandidate, best: ScoredCandidate, rule: SelectionRule) -> bool:
     if rule.mode == "faithful" or rule.use == "correctness":
         return _scores(candidate, rule) == _scores(best, rule)
     if rule.use == "both" and candidate.correctness != best.correctness:
@@ -164,7 +164,7 @@ def _is_positive(candidate: Scored, best: Scored, rule: Rule) -> bool:
     return (candidate.relevance or 0) >= least
 
 
-def _is_negative(candidate: Scored, best: Scored, rule: Rule) -> bool:
+def _is_negative(candidate: ScoredCandidate, best: ScoredCandidate, rule: SelectionRule) -> bool:
     if rule.mode == "faithful":
         return _scores(candidate, rule) != _scores(best, rule)
     is_correct = rule.use == "relevance" or bool(candidate.correctness)
@@ -173,18 +173,18 @@ def _is_negative(candidate: Scored, best: Scored, rule: Rule) -> bool:
     return not (is_correct and is_relevant)
 
 
-def _draw(others: Sequence[Scored], one: Round, rule: Rule) -> list[Scored]:
+def _draw(others: Sequence[ScoredCandidate], one: QueryRound, rule: SelectionRule) -> list[ScoredCandidate]:
     """As many as the rule wants, in the order in which they are given."""
 
-    def number(candidate: Scored) -> float:
+    def number(candidate: ScoredCandidate) -> float:
         key = json.dumps([one.dataset, one.query_id, one.round_index, candidate.passage_id])
-        return drawn(rule.seed, "negatives", key)
+        return seeded_fraction(rule.seed, "negatives", key)
 
     chosen = {candidate.passage_id for candidate in sorted(others, key=number)[: rule.negatives]}
     return [candidate for candidate in others if candidate.passage_id in chosen]
 
 
-def _row(one: Round, passages: Sequence[Scored]) -> TrainingRow:
+def _row(one: QueryRound, passages: Sequence[ScoredCandidate]) -> TrainingRow:
     return TrainingRow(
         dataset=one.dataset,
         query_id=one.query_id,

@@ -10,7 +10,7 @@ from rag_r1.evaluation.corpus.files import CorpusError
 from rag_r1.evaluation.json_lines import RunError
 from rag_r1.printable import print_error
 from rag_r1.recipe_files import RecipeError
-from rag_r1.retriever.encoder_settings import SettingsError
+from rag_r1.retriever.encoder_settings import EncoderSettingsError
 from rag_r1.retriever.records import RecordsError
 from rag_r1.retriever.train_options import TrainOptions, with_recipe
 
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         folder = train(given)
-    except (TrainingError, SettingsError, RecordsError, CorpusError, RunError, OSError) as error:
+    except (TrainingError, EncoderSettingsError, RecordsError, CorpusError, RunError, OSError) as error:
         print_error(error)
         return 1
     print(f"model: {folder}")

@@ -17,14 +17,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rag_r1.command_line import Arguments, Positive, argument
-from rag_r1.options import Must
+from rag_r1.options import Constraint
 from rag_r1.recipe_files import RecipeError, find_file
 from rag_r1.retriever_query import Mode
 from rag_r1.yaml_files import YamlError, read_yaml
 
-Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Must("a number above 0")]
-From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Must("a number of at least 0")]
-Share = Annotated[float, Field(ge=0, lt=1), Must("a number from 0 to below 1")]
+Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
+From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
+Share = Annotated[float, Field(ge=0, lt=1), Constraint("a number from 0 to below 1")]
 Loggers = Literal["console", "file", "wandb", "tensorboard", "mlflow", "swanlab", "trackio", "clearml"]
 
 
@@ -54,7 +54,7 @@ class TrainOptions(Arguments):
     query_prefix: str | None = argument("before each query (default: likewise)", "TEXT", default=None)
     passage_prefix: str | None = argument("before each passage (default: likewise)", "TEXT", default=None)
     separator: str | None = argument("between the parts of a query (default: likewise)", "TEXT", default=None)
-    max_length: Annotated[int, Field(ge=8), Must("a whole number of at least 8")] | None = argument(
+    max_length: Annotated[int, Field(ge=8), Constraint("a whole number of at least 8")] | None = argument(
         "tokens of a query and of a passage (default: likewise, at most 512)", "N", default=None
     )
     mode: Mode | None = argument(
@@ -83,7 +83,7 @@ class TrainOptions(Arguments):
     lora_rank: Positive = argument("of the adapters", "R", default=16)
     lora_alpha: Positive = argument("of the adapters", "A", default=64)
     lora_dropout: Share = argument("of the adapters", "P", default=0.1)
-    average_weights: Annotated[float, Field(gt=0, le=1), Must("a number above 0, to 1")] = argument(
+    average_weights: Annotated[float, Field(gt=0, le=1), Constraint("a number above 0, to 1")] = argument(
         "share of the trained weights in the saved model; the rest is those that the training started from, "
         "so that the model forgets less (arXiv 2109.01903)",
         "SHARE",
@@ -114,7 +114,7 @@ class TrainOptions(Arguments):
         return {name: getattr(self, name) for name in names}
 
     @property
-    def decisive(self) -> dict[str, Any]:
+    def result_settings(self) -> dict[str, Any]:
         """The options on which the trained model depends; those that only decide where and in which pieces
         the same sums are computed may change when a training goes on."""
         others = {"rows", "corpus", "out", "recipe", "index", "save_steps", "logging_steps", "logger"}

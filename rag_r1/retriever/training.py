@@ -29,7 +29,7 @@ from rag_r1.installation import setup_command
 from rag_r1.retriever.encoder import (
     add_lora,
     average_weights,
-    freeze_unread,
+    freeze_unused,
     merge_lora,
     open_model,
     save_model,
@@ -51,7 +51,7 @@ class TrainingError(RuntimeError):
 
 def train(given: TrainOptions) -> Path:
     """Train, or go on; returns the folder of the model. Raises TrainingError, and the errors of what is read:
-    SettingsError, RecordsError, CorpusError, RunError."""
+    EncoderSettingsError, RecordsError, CorpusError, RunError."""
     args = training_arguments(given)
     is_main = args.process_index == 0
     of_index = settings_of_index(given.index) if given.index else {}
@@ -69,7 +69,7 @@ def train(given: TrainOptions) -> Path:
         raise TrainingError(f"{what}: give --batch-size {len(data.queries)} or less, or more rows")
     about = {
         "encoder": settings.model_dump(exclude={"trained"}),
-        "training": given.decisive,
+        "training": given.result_settings,
         "data": data.fingerprint,
     }
     folder = given.out / MODEL
@@ -79,7 +79,7 @@ def train(given: TrainOptions) -> Path:
         _fit(model, settings, data, given, args)
         if is_main:
             trained = {"base": Path(given.model).name, "rows": len(data.queries), "data": data.fingerprint}
-            trained |= {name: str(value) for name, value in given.decisive.items() if name != "model"}
+            trained |= {name: str(value) for name, value in given.result_settings.items() if name != "model"}
             save_model(model, settings.model_copy(update={"trained": trained}), folder)
             shutil.rmtree(given.out / CHECKPOINTS, ignore_errors=True)
     return folder
@@ -143,7 +143,7 @@ def _fit(model: Any, settings: EncoderSettings, data: TrainingData, given: Train
     if given.lora:
         add_lora(model, given.lora_rank, given.lora_alpha, given.lora_dropout)
     else:
-        freeze_unread(model)
+        freeze_unused(model)
     loss = RetrieverLoss(
         model,
         data.table,
@@ -158,12 +158,12 @@ def _fit(model: Any, settings: EncoderSettings, data: TrainingData, given: Train
         train_dataset=data.dataset(),
         loss=loss,
         data_collator=PassageCollator(model.preprocess, texts=data.texts),
-        callbacks=[_Loggers(given, settings)],
+        callbacks=[_LoggerCallback(given, settings)],
     )
     for unwanted in (ProgressCallback, PrinterCallback, SentenceTransformerModelCardCallback):
         trainer.remove_callback(unwanted)
     if not given.no_progress:
-        trainer.add_callback(_Bar)
+        trainer.add_callback(_ProgressBar)
     checkpoint = last_checkpoint(given.out / CHECKPOINTS) if args.process_index == 0 else None
     if args.world_size > 1:
         from accelerate.utils import broadcast_object_list
@@ -176,14 +176,14 @@ def _fit(model: Any, settings: EncoderSettings, data: TrainingData, given: Train
         average_weights(model, start, given.average_weights)
 
 
-class _Bar(ProgressCallback):
+class _ProgressBar(ProgressCallback):
     """The progress bar alone: the loggers show the numbers."""
 
     def on_log(self, *unused: Any, **others: Any) -> None:
         pass
 
 
-class _Loggers(TrainerCallback):
+class _LoggerCallback(TrainerCallback):
     """veRL's loggers, of the main process."""
 
     def __init__(self, given: TrainOptions, settings: EncoderSettings):
@@ -198,7 +198,7 @@ class _Loggers(TrainerCallback):
         except ImportError as error:
             what = f"--logger: the loggers are veRL's, which is not installed ({error})"
             raise TrainingError(f"{what}: {setup_command()}") from error
-        config = {"trainer": {}, "retriever": {**self.given.decisive, **self.settings.model_dump()}}
+        config = {"trainer": {}, "retriever": {**self.given.result_settings, **self.settings.model_dump()}}
         name = self.given.experiment_name or self.given.out.resolve().name
         self.tracking = Tracking(self.given.project_name, name, list(self.given.logger), config)
 

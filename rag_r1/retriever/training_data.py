@@ -21,7 +21,7 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 
 from rag_r1.evaluation.corpus.files import Corpus, Passage
 from rag_r1.retriever.encoder_settings import EncoderSettings
-from rag_r1.retriever.loss import RowTable
+from rag_r1.retriever.loss import BatchTable
 from rag_r1.retriever.records import RecordsError, TrainingRow, read_training_rows
 from rag_r1.retriever_query import CallContext
 
@@ -37,7 +37,7 @@ class TrainingData:
     queries: list[str]
     passages: list[list[int]]
     texts: list[str]
-    table: RowTable
+    table: BatchTable
     fingerprint: str
 
     def dataset(self) -> Any:
@@ -115,7 +115,7 @@ def assemble(
         [settings.query_prefix + query for query in queries],
         passages,
         texts,
-        RowTable.of(
+        BatchTable.of(
             passages, [query_number[query] for query in queries], [*map(list, positives.values())], relevance
         ),
         digest.hexdigest(),

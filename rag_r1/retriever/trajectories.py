@@ -24,12 +24,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rag_r1.agent import PastTurn, Trajectory, Turn, UnknownToken
+from rag_r1.agent import ReplayTurn, Trajectory, Turn, UnknownTokenError
 from rag_r1.agent.trajectory import CallRecord, call_context
 from rag_r1.agent_setup import AgentSetup
 from rag_r1.evaluation.condition_run import TRAJECTORIES
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.run_folder import Outcome
+from rag_r1.evaluation.run_folder import EpisodeOutcome
 from rag_r1.evaluation.tape import Usage
 from rag_r1.protocols import Call, Document, Protocol
 from rag_r1.records import RecordError, trajectory_of
@@ -54,7 +54,7 @@ _WRONG = (RecordError, ValueError, KeyError, TypeError, AttributeError, Recursio
 class SearchRound:
     """A search of a trajectory: the call number `call` of the turn number `turn`, both from 0."""
 
-    played: Played
+    played: PlayedTrajectory
     index: int
     turn: int
     call: int
@@ -98,18 +98,19 @@ class SearchRound:
             for number, turn in enumerate(self.played.turns[: self.turn + 1])
         )
 
-    def past(self, found: Sequence[Document]) -> tuple[PastTurn, ...]:
+    def past(self, found: Sequence[Document]) -> tuple[ReplayTurn, ...]:
         """The turns up to this search, which now finds these documents."""
         calls = list(self.played.turns[self.turn].calls)
         calls[self.call] = CallRecord(self.record.tool, self.record.arguments, list(found))
         before = [turn.calls for turn in self.played.turns[: self.turn]]
         return tuple(
-            PastTurn.of(ids, made) for ids, made in zip(self.played.token_ids, [*before, calls], strict=False)
+            ReplayTurn.of(ids, made)
+            for ids, made in zip(self.played.token_ids, [*before, calls], strict=False)
         )
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedTrajectory:
     """A trajectory with at least one round. `token_ids`: of each turn; `step_answers`: of the steps that lead
     to the answer, if the question's row names them."""
 
@@ -137,7 +138,7 @@ class Played:
         return [SearchRound(self, i, *place) for i, place in enumerate(_searches(self.turns), 1)]
 
 
-class Trajectories:
+class TrajectoryReader:
     """The trajectories of a finished run of `rag-r1 eval` that can be used, in the order of its questions.
 
     `run`: the run's folder; `setup`: the agent, whose codec reads the tokens; `steps`: by question id, the
@@ -148,12 +149,12 @@ class Trajectories:
     def __init__(self, run: Path, setup: AgentSetup, steps: Mapping[str, Sequence[str]] | None = None):
         self.path = run / TRAJECTORIES / "records.jsonl"
         self._setup, self._steps = setup, steps or {}
-        self._tape = _Taped(run / "journal" / "exchanges.ndjson")
+        self._tape = _CachedResponses(run / "journal" / "exchanges.ndjson")
         #: Of the run, as its endpoint counted.
         self.usage = self._tape.usage
         self.left_out: Counter[str] = Counter()
         #: How those ended in which the infrastructure failed.
-        self.failed: list[Outcome] = []
+        self.failed: list[EpisodeOutcome] = []
         self.rounds = 0
         #: Those whose question names the answers of its steps.
         self.with_steps = 0
@@ -166,18 +167,18 @@ class Trajectories:
     def __len__(self) -> int:
         return len(self._places)
 
-    def __iter__(self) -> Iterator[Played]:
+    def __iter__(self) -> Iterator[PlayedTrajectory]:
         with self.path.open("rb") as file:
             for place in self._places:
                 file.seek(place)
                 yield self._played(_loaded(file.readline()))
 
-    def each_round(self) -> Iterator[SearchRound]:
+    def iter_rounds(self) -> Iterator[SearchRound]:
         """All rounds, in the order of the trajectories."""
         return (one for played in self for one in played.rounds)
 
     def _note(self, record: dict[str, Any], place: int) -> None:
-        trajectory, outcome, name = trajectory_of(record), Outcome.of(record), record["question_id"]
+        trajectory, outcome, name = trajectory_of(record), EpisodeOutcome.of(record), record["question_id"]
         _check(record, trajectory)
         if trajectory.protocol != self._setup.protocol.name:
             raise RunError(
@@ -200,10 +201,10 @@ class Trajectories:
             self.with_steps += bool(self._step_answers(record))
             self._places.append(place)
 
-    def _played(self, record: Mapping[str, Any]) -> Played:
+    def _played(self, record: Mapping[str, Any]) -> PlayedTrajectory:
         trajectory = trajectory_of(dict(record))
         ids = (self._ids(record["id"], number, turn) for number, turn in enumerate(trajectory.turns))
-        return Played(
+        return PlayedTrajectory(
             id=str(record["question_id"]),
             dataset=str(record.get("data_source", "")),
             golds=tuple(record["golds"]),
@@ -224,12 +225,12 @@ class Trajectories:
         try:
             if sampled and codec.decode(sampled) == turn.text:
                 return tuple(sampled)
-        except UnknownToken:
+        except UnknownTokenError:
             pass
         return tuple(codec.encode(turn.text))
 
 
-class _Taped:
+class _CachedResponses:
     """The answers on a run's tape, by ask and turn. Of several for the same turn the last counts: that of the
     episode which has ended."""
 

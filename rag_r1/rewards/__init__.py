@@ -10,13 +10,13 @@ shares in `answer_metrics.py`, the normalisers in `normalise.py`.
 from rag_r1.rewards import agentic_rag, choice, judged, r1_searcher, search_r1, terms  # noqa: F401  (register terms)
 from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match, token_f1
 from rag_r1.rewards.normalise import normalise
-from rag_r1.rewards.registry import Refused, RewardError, register, term_names
-from rag_r1.rewards.reward_sum import Judgement, RewardSum
+from rag_r1.rewards.registry import CannotJudgeError, RewardError, register, term_names
+from rag_r1.rewards.reward_sum import RewardResult, RewardSum
 from rag_r1.rows import as_golds
 
 __all__ = [
-    "Judgement",
-    "Refused",
+    "RewardResult",
+    "CannotJudgeError",
     "RewardError",
     "RewardSum",
     "as_golds",

@@ -20,9 +20,9 @@ from typing import Literal
 
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol
-from rag_r1.rewards.dialect import protocol_of
+from rag_r1.rewards.dialect import trajectory_protocol
 from rag_r1.rewards.registry import register
-from rag_r1.rewards.spans import Part, occurrences, turn_ends, whole_blocks
+from rag_r1.rewards.spans import SpanValue, occurrences, turn_ends, whole_blocks
 
 
 def _format_parts(
@@ -33,22 +33,22 @@ def _format_parts(
     most_searches: int = 3,
     answer: float = 0.4,
     protocol: Protocol | None = None,
-) -> list[Part]:
+) -> list[SpanValue]:
     """What the format earns and where: each tag's score at its occurrences. `value`, the sum, is not read."""
-    dialect, text = protocol_of(trajectory, protocol), trajectory.generated_text
+    dialect, text = trajectory_protocol(trajectory, protocol), trajectory.generated_text
     parts = []
     for role in ("think", "backtrack", "summary"):
         block = next((block for block in dialect.blocks if block.role == role), None)
         for tag in (block.open, block.close) if block is not None else ():
             if found := occurrences(tag, text):
-                parts.append(Part(each, found))
+                parts.append(SpanValue(each, found))
     opened, closed = (occurrences(tag, text) for tag in (dialect.tags.search.open, dialect.tags.search.close))
     if searches := min(len(opened), len(closed)):
         score = each * (searches if searches <= most_searches else most_searches - searches)
-        parts.append(Part(score, opened[:searches] + closed[:searches]))
+        parts.append(SpanValue(score, opened[:searches] + closed[:searches]))
     opened, closed = (occurrences(tag, text) for tag in (dialect.tags.answer.open, dialect.tags.answer.close))
     if len(opened) == len(closed) == 1:
-        parts.append(Part(answer, opened + closed))
+        parts.append(SpanValue(answer, opened + closed))
     return parts
 
 
@@ -84,7 +84,7 @@ def closed_block(
 
     A protocol without such a block earns nothing.
     """
-    dialect, text = protocol_of(trajectory, protocol), trajectory.generated_text
+    dialect, text = trajectory_protocol(trajectory, protocol), trajectory.generated_text
     ends = turn_ends(trajectory)
     scores = [0.0] * len(ends)
     block = next((block for block in dialect.blocks if block.role == role), None)

@@ -8,7 +8,7 @@ from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol, load_protocol
 
 
-def protocol_of(trajectory: Trajectory, protocol: Protocol | None) -> Protocol:
+def trajectory_protocol(trajectory: Trajectory, protocol: Protocol | None) -> Protocol:
     """`protocol`, or the trajectory's if it is None. Raises ProtocolError if that one is not shipped."""
     return protocol or _shipped(trajectory.protocol)
 

@@ -3,10 +3,10 @@
 A request has instructions as its system message and a JSON object with the texts to be judged as its user
 message. The texts come from the policy and from documents: they are data, and the instructions tell the judge
 to follow nothing in them. The reply must be exactly one of the allowed words; white space around it, a full
-stop and letter case do not matter. Whatever else happens raises `Refused` with a short reason, in which there
-is neither a text nor a key, so the term is left out of the sample: a reply in other words, a refusal, an HTTP
-error, a broken connection. Time-outs, broken answers, 5xx and 429 are first repeated with exponential
-back-off and jitter.
+stop and letter case do not matter. Whatever else happens raises `CannotJudgeError` with a short reason, in
+which there is neither a text nor a key, so the term is left out of the sample: a reply in other words, a
+refusal, an HTTP error, a broken connection. Time-outs, broken answers, 5xx and 429 are first repeated with
+exponential back-off and jitter.
 
 Each distinct request is sent once: replies are cached (judge_cache.py), and who asks what is being asked
 already waits for the same answer. A request for which nobody waits any longer is cancelled. Failures are not
@@ -34,7 +34,7 @@ import aiohttp
 from rag_r1.protocols.actions import well_formed
 from rag_r1.rewards.judge_cache import ReplyCache
 from rag_r1.rewards.judge_options import JudgeOptions, key_header
-from rag_r1.rewards.registry import Refused
+from rag_r1.rewards.registry import CannotJudgeError
 
 #: A larger answer than this many bytes is none.
 MAX_ANSWER_BYTES = 1 << 20
@@ -55,7 +55,7 @@ async def ask_judge(
     return await _clients[place][0].ask(instructions, case, allowed)
 
 
-class _Again(Exception):
+class _TransientError(Exception):
     """What may pass. `wait_s`: what the endpoint has asked for."""
 
     def __init__(self, what: str, wait_s: float = 0.0):
@@ -64,7 +64,7 @@ class _Again(Exception):
 
 
 @dataclass
-class _UnderWay:
+class _PendingRequest:
     """A request that is being sent, and how many wait for its reply."""
 
     task: asyncio.Task[str]
@@ -79,7 +79,7 @@ class JudgeClient:
         self._replies = replies
         self._session = session
         self._slots = asyncio.Semaphore(asked.concurrency)
-        self._under_way: dict[str, _UnderWay] = {}
+        self._under_way: dict[str, _PendingRequest] = {}
 
     async def ask(self, instructions: str, case: Mapping[str, Any], allowed: Collection[str]) -> str:
         """As `ask_judge`."""
@@ -92,7 +92,7 @@ class JudgeClient:
         if request is None:
             # A task of its own: if a trajectory is out of time, the others still get their answer.
             task = asyncio.create_task(self._reply(key, body, allowed))
-            request = self._under_way[key] = _UnderWay(task)
+            request = self._under_way[key] = _PendingRequest(task)
         request.waiting += 1
         try:
             return await asyncio.shield(request.task)
@@ -113,7 +113,7 @@ class JudgeClient:
         said = await self._with_retries(body)
         word = said.strip().removesuffix(".").casefold()
         if word not in allowed:
-            raise Refused(f"the judge's reply is none of: {', '.join(allowed)}")
+            raise CannotJudgeError(f"the judge's reply is none of: {', '.join(allowed)}")
         self._replies.put(key, word)
         return word
 
@@ -124,10 +124,10 @@ class JudgeClient:
                 async with self._slots:
                     _count(self.options)
                     return await self._post(body)
-            except _Again as again:
+            except _TransientError as again:
                 if attempt >= self.options.retries:
                     told = f"{again} (attempt {attempt + 1}, the last)"
-                    raise Refused(f"no answer of the judge: {told}") from None
+                    raise CannotJudgeError(f"no answer of the judge: {told}") from None
                 backoff = self.options.backoff_s * 2 ** min(attempt, 10) * random.uniform(0.5, 1.5)
                 wait_s = min(max(again.wait_s, backoff), _LONGEST_WAIT_S)
             attempt += 1
@@ -141,15 +141,17 @@ class JudgeClient:
             async with self._session.post(url, data=body, allow_redirects=False) as response:
                 raw = await _limited(response)
         except (asyncio.TimeoutError, TimeoutError):
-            raise _Again(f"nothing within {self.options.timeout_s:g} s") from None
+            raise _TransientError(f"nothing within {self.options.timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise _Again(type(error).__name__) from None
+            raise _TransientError(type(error).__name__) from None
         if response.status == 200:
             return _content(raw)
         if response.status in _AGAIN or response.status >= 500:
-            raise _Again(f"HTTP {response.status}", _retry_after(response.headers.get("Retry-After", "")))
+            raise _TransientError(
+                f"HTTP {response.status}", _retry_after(response.headers.get("Retry-After", ""))
+            )
         hint = "; check the key that api_key_env names" if response.status in (401, 403) else ""
-        raise Refused(f"the judge's endpoint refused the request: HTTP {response.status}{hint}")
+        raise CannotJudgeError(f"the judge's endpoint refused the request: HTTP {response.status}{hint}")
 
 
 _clients: dict[
@@ -163,7 +165,9 @@ def _count(asked: JudgeOptions) -> None:
     """Count a request that is about to be sent. Raises Refused if there were enough."""
     with _sent_lock:
         if _sent[asked] >= asked.max_requests:
-            raise Refused(f"the judge is asked no more: max_requests ({asked.max_requests:,}) have been sent")
+            raise CannotJudgeError(
+                f"the judge is asked no more: max_requests ({asked.max_requests:,}) have been sent"
+            )
         _sent[asked] += 1
 
 
@@ -193,7 +197,7 @@ async def _limited(response: aiohttp.ClientResponse) -> bytes:
         raw += part
         if len(raw) > MAX_ANSWER_BYTES:
             response.close()
-            raise _Again(f"more than {MAX_ANSWER_BYTES} bytes")
+            raise _TransientError(f"more than {MAX_ANSWER_BYTES} bytes")
     return bytes(raw)
 
 
@@ -204,9 +208,9 @@ def _content(raw: bytes) -> str:
         content, refusal = choice["message"].get("content"), choice["message"].get("refusal")
         filtered = choice.get("finish_reason") == "content_filter"
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
-        raise _Again("an answer that is no chat completion") from None
+        raise _TransientError("an answer that is no chat completion") from None
     if refusal or filtered:
-        raise Refused("the judge declined")
+        raise CannotJudgeError("the judge declined")
     return content if isinstance(content, str) else ""
 
 

@@ -21,12 +21,12 @@ from typing import Any
 
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol
-from rag_r1.rewards.dialect import protocol_of
+from rag_r1.rewards.dialect import trajectory_protocol
 from rag_r1.rewards.judge_client import ask_judge
 from rag_r1.rewards.judge_options import JudgeOptions, option_faults
 from rag_r1.rewards.judging import DEFAULT_TIMEOUT_S
-from rag_r1.rewards.registry import Refused, register
-from rag_r1.rewards.spans import Part, whole_blocks
+from rag_r1.rewards.registry import CannotJudgeError, register
+from rag_r1.rewards.spans import SpanValue, whole_blocks
 
 #: Also the evaluation's (rag_r1/evaluation/judge.py).
 ACCURACY_PROMPT = """\
@@ -83,10 +83,10 @@ async def judged_accuracy(
 
 def _at_searches(
     trajectory: Trajectory, value: float, *, protocol: Protocol | None = None, **judge: Any
-) -> list[Part]:
+) -> list[SpanValue]:
     """The value at the policy's search blocks, which have earned it."""
-    search = protocol_of(trajectory, protocol).tags.search
-    return [Part(value, whole_blocks(search, trajectory.generated_text))]
+    search = trajectory_protocol(trajectory, protocol).tags.search
+    return [SpanValue(value, whole_blocks(search, trajectory.generated_text))]
 
 
 @register("context_relevance", check=option_faults, parts=_at_searches)
@@ -110,7 +110,7 @@ async def context_relevance(
     replies = await _all(ask_judge(asked, prompt, case, GRADES) for prompt in RELEVANCE_PROMPTS)
     grades = [GRADES[reply] for reply in replies if isinstance(reply, str)]
     if not grades:
-        raise Refused(str(replies[0]))
+        raise CannotJudgeError(str(replies[0]))
     return sum(grades) / len(grades)
 
 
@@ -141,17 +141,17 @@ async def query_relevance(
     replies = await _all(ask_judge(asked, QUERY_PROMPT, case, QUERY_GRADES) for case in cases)
     scores = [0.0] * len(trajectory.turns)
     for i, reply in zip(searched, replies, strict=True):
-        if isinstance(reply, Refused):
+        if isinstance(reply, CannotJudgeError):
             raise reply
         scores[i] = QUERY_GRADES[reply] - baseline
     return scores
 
 
-async def _all(requests: Iterable[Awaitable[str]]) -> list[str | Refused]:
+async def _all(requests: Iterable[Awaitable[str]]) -> list[str | CannotJudgeError]:
     """The replies to requests that are made at the same time, or why there is none."""
     replies = await asyncio.gather(*requests, return_exceptions=True)
     for reply in replies:
-        if isinstance(reply, BaseException) and not isinstance(reply, Refused):
+        if isinstance(reply, BaseException) and not isinstance(reply, CannotJudgeError):
             raise reply
     return replies
 

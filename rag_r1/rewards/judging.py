@@ -4,7 +4,7 @@ The result is read into a Credit (credit.py). There is no Credit, and the term i
 the term could not judge:
 
 - it returned None, or a number that is not finite;
-- it raised `Refused`, because a judge declined or gave an unusable answer;
+- it raised `CannotJudgeError`, because a judge declined or gave an unusable answer;
 - an async term took longer than its `timeout_s`, or was ended by its own time-out.
 
 Any other exception is a bug, and so are a wrong type or a wrong number of values: they raise a RewardError
@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rag_r1.agent import Trajectory
-from rag_r1.agent.boundary import Late, within
+from rag_r1.agent.boundary import CallTimeoutError, with_timeout
 from rag_r1.rewards.credit import Credit, as_credit
-from rag_r1.rewards.registry import Refused, RewardError, TermFunction
+from rag_r1.rewards.registry import CannotJudgeError, RewardError, TermFunction
 
 #: Seconds that an async term may take for one trajectory, unless its entry sets `timeout_s`.
 DEFAULT_TIMEOUT_S = 60.0
@@ -59,7 +59,7 @@ class Term:
         with self._naming(trajectory):
             try:
                 given = self.function(trajectory, golds, **self.options)
-            except Refused as refusal:
+            except CannotJudgeError as refusal:
                 return Verdict(None, str(refusal))
             return Verdict(as_credit(given, len(trajectory.turns)))
 
@@ -67,8 +67,10 @@ class Term:
         """The verdict of an async function. Raises RewardError, as described at the top of the module."""
         with self._naming(trajectory):
             try:
-                given = await within(self.timeout_s, lambda: self.function(trajectory, golds, **self.options))
-            except (Refused, Late) as refusal:
+                given = await with_timeout(
+                    self.timeout_s, lambda: self.function(trajectory, golds, **self.options)
+                )
+            except (CannotJudgeError, CallTimeoutError) as refusal:
                 return Verdict(None, str(refusal))
             except (asyncio.TimeoutError, TimeoutError):  # the same class from Python 3.11 on
                 return Verdict(None, "a time-out of its own")

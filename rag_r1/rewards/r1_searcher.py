@@ -30,7 +30,7 @@ from collections.abc import Iterable
 
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol, Tag
-from rag_r1.rewards.dialect import protocol_of
+from rag_r1.rewards.dialect import trajectory_protocol
 from rag_r1.rewards.registry import register
 
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
@@ -43,7 +43,7 @@ def r1_searcher_blocks(
 ) -> float:
     """1 or 0: every query was opened, closed and answered, at least `least` of them, and no documents were
     made up."""
-    tags, text = protocol_of(trajectory, protocol).tags, trajectory.generated_text
+    tags, text = trajectory_protocol(trajectory, protocol).tags, trajectory.generated_text
     searches = sum(bool(turn.queries) for turn in trajectory.turns)
     balanced = text.count(tags.search.open) == text.count(tags.search.close) == searches
     made_up = tags.information.open in text or tags.information.close in text
@@ -55,7 +55,7 @@ def r1_searcher_ending(
     trajectory: Trajectory, golds: list[str], *, protocol: Protocol | None = None
 ) -> float:
     """1 or 0: one thought, which the prompt may have opened, is closed; one answer is opened and closed."""
-    dialect, text = protocol_of(trajectory, protocol), trajectory.generated_text
+    dialect, text = trajectory_protocol(trajectory, protocol), trajectory.generated_text
     think, answer = dialect.tags.think, dialect.tags.answer
     thoughts = dialect.opening.count(think.open) + text.count(think.open)
     return float(
@@ -82,7 +82,7 @@ def r1_searcher_format(
     write the whole conversation. `no_tags_in_answer`: tags of a search or of documents, also without their
     `<|` and `|>`. `most_answer_words`: 0 is no limit.
     """
-    dialect = protocol_of(trajectory, protocol)
+    dialect = trajectory_protocol(trajectory, protocol)
     text, answer = trajectory.generated_text, trajectory.answer or ""
     blocks = (dialect.tags.search, dialect.tags.information)
     faults = (

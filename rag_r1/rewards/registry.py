@@ -17,8 +17,8 @@ Inside this package, `@register("name")` gives a term a short name. A term with 
 the run's Protocol, for its tags.
 
 A term returns one number, or a list with one number for each turn, which sum to its value (credit.py). If it
-cannot judge a trajectory, it returns None (or a number that is not finite), or raises `Refused` with a
-reason. It may be `async def`, to call a model or a server: then its entry may set `timeout_s`, the seconds
+cannot judge a trajectory, it returns None (or a number that is not finite), or raises `CannotJudgeError` with
+a reason. It may be `async def`, to call a model or a server: then its entry may set `timeout_s`, the seconds
 that it may take for one trajectory (judging.py). docs/rewards.md shows both.
 
 What the signature cannot tell about options is told by a function `check`: from the options and the entry's
@@ -32,14 +32,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rag_r1.import_path import ImportPathError, imported
+from rag_r1.import_path import ImportPathError, import_object
 
 #: Returns one number, one for each turn, or None; if async, an awaitable of these.
 TermFunction = Callable[..., Any]
 #: From a term's options and its entry's key to what is wrong.
 OptionCheck = Callable[[Mapping[str, Any], str], list[str]]
 #: From a trajectory, the term's value and, as keywords, `protocol` (or None) and the term's options to the
-#: parts of the value (spans.Part).
+#: parts of the value (spans.SpanValue).
 CreditParts = Callable[..., list[Any]]
 
 _terms: dict[str, TermFunction] = {}
@@ -54,7 +54,7 @@ class RewardError(ValueError):
         self.remedy = remedy
 
 
-class Refused(Exception):
+class CannotJudgeError(Exception):
     """Raised by a term that could not judge a trajectory: the term is left out of that sample. The message
     says why; it is kept in the trajectory's record."""
 
@@ -93,7 +93,7 @@ def find_term(name: Any, key: str) -> TermFunction:
             "or the import path of your own function, `package.module:function`"
         )
     try:
-        function = imported(name)
+        function = import_object(name)
     except ImportPathError as error:
         raise RewardError(f"{key}: {error}", error.remedy) from error
     if not callable(function):

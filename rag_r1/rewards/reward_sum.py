@@ -36,7 +36,7 @@ _TAKEN = ("score", "missing_terms")
 
 
 @dataclass(frozen=True)
-class Judgement:
+class RewardResult:
     """The scores of one trajectory.
 
     rewards: `{"score": sum, "<name>": value, ..., "missing_terms": count}`.
@@ -102,7 +102,7 @@ class RewardSum:
         answers = as_golds(golds)
         return self._judgement(trajectory, [term(trajectory, answers) for term in self.terms]).rewards
 
-    async def judge(self, trajectory: Trajectory, golds: Any) -> Judgement:
+    async def judge(self, trajectory: Trajectory, golds: Any) -> RewardResult:
         """The Judgement of one trajectory. Raises RewardError if a term fails, or the sum is not finite."""
         answers = as_golds(golds)
         verdicts = {term.name: term(trajectory, answers) for term in self.terms if not term.is_async}
@@ -124,7 +124,7 @@ class RewardSum:
         values = {term.name: None for term in self.terms}
         return {"score": None, **values, "missing_terms": float(len(values))}
 
-    def _judgement(self, trajectory: Trajectory, verdicts: Sequence[Verdict]) -> Judgement:
+    def _judgement(self, trajectory: Trajectory, verdicts: Sequence[Verdict]) -> RewardResult:
         """`verdicts` in the order of the terms."""
         told = list(zip(self.terms, verdicts, strict=True))
         known = [(term.weight, v.credit) for term, v in told if v.credit is not None]
@@ -136,4 +136,4 @@ class RewardSum:
         missing = {term.name: v.reason for term, v in told if v.credit is None}
         rewards = {"score": total.value, **values, "missing_terms": float(len(missing))}
         credits = {term.name: v.credit for term, v in told if v.credit is not None}
-        return Judgement(rewards, list(total.turns), missing, credits)
+        return RewardResult(rewards, list(total.turns), missing, credits)

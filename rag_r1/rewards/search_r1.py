@@ -25,7 +25,7 @@ from functools import lru_cache
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol, Tag, Tags
 from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match
-from rag_r1.rewards.dialect import protocol_of
+from rag_r1.rewards.dialect import trajectory_protocol
 from rag_r1.rewards.registry import register
 
 
@@ -43,7 +43,7 @@ def search_r1_format(
     names."""
     if trajectory.answer is None:
         return 0.0
-    valid = is_valid(trajectory, protocol_of(trajectory, protocol).tags)
+    valid = is_valid(trajectory, trajectory_protocol(trajectory, protocol).tags)
     if exact_match(trajectory.answer, golds):
         return 1.0 if valid else 1.0 - structure
     if not valid:

@@ -14,7 +14,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Part:
+class SpanValue:
     """A part of a term's value, and the spans that it is about."""
 
     value: float

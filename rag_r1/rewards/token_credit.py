@@ -23,13 +23,13 @@ from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol
 from rag_r1.rewards.credit import Credit
 from rag_r1.rewards.judging import Term
-from rag_r1.rewards.reward_sum import Judgement, RewardSum
-from rag_r1.rewards.spans import Part, Span, turn_ends
+from rag_r1.rewards.reward_sum import RewardResult, RewardSum
+from rag_r1.rewards.spans import Span, SpanValue, turn_ends
 
 
 def token_scores(
     reward: RewardSum,
-    judgement: Judgement,
+    judgement: RewardResult,
     trajectory: Trajectory,
     tokens: Sequence[Sequence[Span]],
     protocol: Protocol | None = None,
@@ -72,7 +72,7 @@ def _shares(
     parts_of = getattr(term.function, "credit_parts", None)
     if parts_of is not None:
         options = {**term.options, "protocol": term.options.get("protocol") or protocol}
-        parts: list[Part] = parts_of(trajectory, credit.value, **options)
+        parts: list[SpanValue] = parts_of(trajectory, credit.value, **options)
         total = sum(part.value for part in parts)
         if abs(total - credit.value) > 1e-9 * max(1.0, abs(credit.value)):
             raise ValueError(f"the parts of the term {term.name!r} sum to {total}, not to {credit.value}")

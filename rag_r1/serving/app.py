@@ -26,11 +26,11 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from rag_r1.agent import Trajectory
-from rag_r1.serving.chats import FAILURES, Chat, Chats, Wanted, thought
-from rag_r1.serving.conversation import Said, read_conversation
-from rag_r1.serving.guards import Guard
+from rag_r1.serving.chats import FAILURES, ChatParameters, ChatSession, ChatSessions, reasoning_text
+from rag_r1.serving.conversation import ChatMessage, read_conversation
+from rag_r1.serving.guards import RequestGuard
 from rag_r1.serving.metrics import CONTENT_TYPE
-from rag_r1.serving.seats import Full
+from rag_r1.serving.seats import ServerFullError
 from rag_r1.serving.wire import BACK_S, STOPPING, ChatRequest, TextRequest, completion, error_body
 
 _PAGE = Path(__file__).with_name("page")
@@ -45,7 +45,7 @@ _WORDS = {404: "not_found", 405: "method_not_allowed"}
 
 
 @dataclass(frozen=True)
-class About:
+class PageInfo:
     """What the page tells: `what` is searched, `note` is a remark, `examples` are questions to begin with."""
 
     what: str = ""
@@ -55,7 +55,7 @@ class About:
     history: int = field(default=0)
 
 
-class Refused(Exception):
+class RequestError(Exception):
     """A request that gets an error."""
 
     def __init__(self, status: int, code: str, reason: str, headers: dict[str, str] | None = None):
@@ -64,8 +64,8 @@ class Refused(Exception):
 
 
 def create_app(
-    chats: Chats,
-    about: About,
+    chats: ChatSessions,
+    about: PageInfo,
     *,
     own: Iterable[str] = (),
     allowed: Iterable[str] = (),
@@ -81,29 +81,31 @@ def create_app(
     def count(reason: str) -> None:
         chats.metrics.refused.labels(reason).inc()
 
-    app.add_middleware(Guard, own=own, allowed=allowed, token=token, on_refusal=count)
+    app.add_middleware(RequestGuard, own=own, allowed=allowed, token=token, on_refusal=count)
     return app
 
 
-def _add_chat(app: FastAPI, chats: Chats) -> None:
+def _add_chat(app: FastAPI, chats: ChatSessions) -> None:
     @app.post("/v1/chat/completions", response_model=None)
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         chat = _begin(chats, _wanted(chats, body))
         if body.stream:
-            return _Streamed(chats, chat)
+            return _ChatStream(chats, chat)
         record = await _until_gone(request, chat)
         if record is None:
             return Response(status_code=499)  # nobody reads it
-        return JSONResponse(completion(chat.id, chats.name, _answered(record), thought(chat), chat.more))
+        return JSONResponse(
+            completion(chat.id, chats.name, _answered(record), reasoning_text(chat), chat.more)
+        )
 
     @app.post("/chat/", response_model=None)
     @app.post("/chat", response_model=None, include_in_schema=False)
     async def chat_text(request: Request, body: TextRequest) -> Response:
         try:
-            asked = read_conversation([Said("user", body.text)])
+            asked = read_conversation([ChatMessage("user", body.text)])
         except ValueError as error:
-            raise Refused(400, "bad_input", f"text: {error}") from error
-        record = await _until_gone(request, _begin(chats, Wanted(asked)))
+            raise RequestError(400, "bad_input", f"text: {error}") from error
+        record = await _until_gone(request, _begin(chats, ChatParameters(asked)))
         if record is None:
             return Response(status_code=499)
         return JSONResponse({"result": _answered(record).answer or ""})
@@ -116,35 +118,35 @@ def _add_chat(app: FastAPI, chats: Chats) -> None:
         }
 
 
-def _wanted(chats: Chats, body: ChatRequest) -> Wanted:
+def _wanted(chats: ChatSessions, body: ChatRequest) -> ChatParameters:
     if body.model is not None and body.model != chats.name:
-        raise Refused(404, "model_not_found", f"the only model is {chats.name!r}")
+        raise RequestError(404, "model_not_found", f"the only model is {chats.name!r}")
     if reason := body.refused():
-        raise Refused(400, "unsupported", reason)
+        raise RequestError(400, "unsupported", reason)
     try:
         asked = read_conversation([message.said() for message in body.messages])
     except ValueError as error:
-        raise Refused(400, "bad_input", f"messages: {error}") from error
+        raise RequestError(400, "bad_input", f"messages: {error}") from error
     usage = body.stream_options is not None and body.stream_options.include_usage
-    return Wanted(asked, body.temperature or 0.0, body.seed or 0, usage, tuple(body.ignored))
+    return ChatParameters(asked, body.temperature or 0.0, body.seed or 0, usage, tuple(body.ignored))
 
 
-def _begin(chats: Chats, wanted: Wanted) -> Chat:
+def _begin(chats: ChatSessions, wanted: ChatParameters) -> ChatSession:
     if chats.stopped:
         raise _stopping()
     try:
         return chats.begin(wanted)
-    except Full as full:
+    except ServerFullError as full:
         chats.metrics.refused.labels("full").inc()
         headers = {"Retry-After": str(full.retry_after)}
-        raise Refused(503, "overloaded", f"{full}: come back in {full.retry_after} s", headers) from full
+        raise RequestError(503, "overloaded", f"{full}: come back in {full.retry_after} s", headers) from full
 
 
-def _stopping() -> Refused:
-    return Refused(*STOPPING, {"Retry-After": str(BACK_S)})
+def _stopping() -> RequestError:
+    return RequestError(*STOPPING, {"Retry-After": str(BACK_S)})
 
 
-async def _until_gone(request: Request, chat: Chat) -> Trajectory | None:
+async def _until_gone(request: Request, chat: ChatSession) -> Trajectory | None:
     """The record of the chat; None if the client goes away before, which ends the chat. Raises Refused if the
     server stops before the chat has ended."""
 
@@ -166,14 +168,14 @@ async def _until_gone(request: Request, chat: Chat) -> Trajectory | None:
 def _answered(record: Trajectory) -> Trajectory:
     """The record. Raises Refused if the episode failed."""
     if record.status in FAILURES:
-        raise Refused(*FAILURES[record.status])
+        raise RequestError(*FAILURES[record.status])
     return record
 
 
-class _Streamed(StreamingResponse):
+class _ChatStream(StreamingResponse):
     """A chat's stream; the chat ends with it."""
 
-    def __init__(self, chats: Chats, chat: Chat):
+    def __init__(self, chats: ChatSessions, chat: ChatSession):
         headers = {"X-Accel-Buffering": "no"}  # nginx: pass each event on at once
         super().__init__(chats.stream(chat), headers=headers, media_type="text/event-stream")
         self._chat = chat
@@ -185,7 +187,7 @@ class _Streamed(StreamingResponse):
             self._chat.task.cancel()
 
 
-def _add_page(app: FastAPI, about: About) -> None:
+def _add_page(app: FastAPI, about: PageInfo) -> None:
     @app.get("/about")
     async def tell() -> dict[str, Any]:
         return asdict(about)
@@ -201,7 +203,7 @@ def _file(content: bytes, media_type: str) -> Callable[[], Any]:
     return serve
 
 
-def _add_operations(app: FastAPI, chats: Chats) -> None:
+def _add_operations(app: FastAPI, chats: ChatSessions) -> None:
     @app.get("/health")
     async def health() -> dict[str, Any]:
         return {"status": "ok", "running": chats.seats.running, "waiting": chats.seats.waiting}
@@ -211,12 +213,12 @@ def _add_operations(app: FastAPI, chats: Chats) -> None:
         return Response(chats.metrics.page(), media_type=CONTENT_TYPE)
 
 
-def _add_error_handlers(app: FastAPI, chats: Chats) -> None:
+def _add_error_handlers(app: FastAPI, chats: ChatSessions) -> None:
     def answer(status: int, code: str, reason: str, headers: dict[str, str] | None = None) -> JSONResponse:
         return JSONResponse(error_body(code, reason), status, headers)
 
-    @app.exception_handler(Refused)
-    async def refused(_: Request, error: Refused) -> JSONResponse:
+    @app.exception_handler(RequestError)
+    async def refused(_: Request, error: RequestError) -> JSONResponse:
         return answer(error.status, error.code, error.reason, error.headers)
 
     @app.exception_handler(RequestValidationError)

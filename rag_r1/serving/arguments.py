@@ -11,13 +11,13 @@ from pydantic import Field, model_validator
 
 from rag_r1.addresses import Address
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.evaluation.agent_arguments import AskedAgent, handed_on
+from rag_r1.evaluation.agent_arguments import AgentSelection, shared_arguments
 from rag_r1.evaluation.arguments import Above0
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.options import Must
+from rag_r1.options import Constraint
 
-From0 = Annotated[int, Field(ge=0), Must("a whole number of at least 0")]
-Port = Annotated[int, Field(ge=0, le=65535), Must("a port, 0 to 65535")]
+From0 = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
+Port = Annotated[int, Field(ge=0, le=65535), Constraint("a port, 0 to 65535")]
 #: What `given` and EvalArguments have in common, by the same names, beside what every agent has.
 _SHARED = (
     "base_url",
@@ -28,7 +28,7 @@ _SHARED = (
     "vllm_options",
 )
 #: What the demo determines itself.
-_NOT_DEMO = {"model", "documents", *_SHARED, *AskedAgent.model_fields} - {
+_NOT_DEMO = {"model", "documents", *_SHARED, *AgentSelection.model_fields} - {
     "timeout_s",
     "vllm_options",
     "overrides",
@@ -37,7 +37,7 @@ _NOT_DEMO = {"model", "documents", *_SHARED, *AskedAgent.model_fields} - {
 _RETRIES = 2
 
 
-class _Model(Arguments):
+class _ModelArguments(Arguments):
     """Where the model and what is searched come from."""
 
     model: str | None = argument(
@@ -65,7 +65,7 @@ class _Model(Arguments):
     )
 
 
-class AgentArguments(AskedAgent, _Model):
+class ChatAgentArguments(AgentSelection, _ModelArguments):
     """Which agent answers: a model and a search."""
 
     max_response_tokens: Positive = argument("tokens of an answer after its prompt", default=8192)
@@ -98,7 +98,7 @@ class AgentArguments(AskedAgent, _Model):
         return self.history if self.history is not None else 0 if self.demo else 4
 
 
-class ServeArguments(AgentArguments):
+class ServeArguments(ChatAgentArguments):
     """`rag-r1 serve`: also where it listens."""
 
     host: str = argument(
@@ -111,7 +111,7 @@ class ServeArguments(AgentArguments):
         "NAME",
         default=[],
     )
-    drain_s: Annotated[int, Field(ge=1), Must("a number of seconds of at least 1")] = argument(
+    drain_s: Annotated[int, Field(ge=1), Constraint("a number of seconds of at least 1")] = argument(
         "seconds that chats get to finish after SIGTERM or Ctrl-C", default=120
     )
 
@@ -121,28 +121,28 @@ class ServeArguments(AgentArguments):
         return self
 
 
-def check_agent(given: AgentArguments) -> None:
+def check_agent(given: ChatAgentArguments) -> None:
     """Raises ValueError, naming the flags, unless the arguments choose one agent."""
     if given.demo:
-        refuse_others(given, _NOT_DEMO, "--demo brings its own")
+        refuse_unused(given, _NOT_DEMO, "--demo brings its own")
     elif given.model is None:
         raise ValueError("give --model (a folder, or with --base-url the name of a model), or try --demo")
     if given.documents is not None:
-        refuse_others(given, ("retriever_url",), "--documents starts a retrieval server")
+        refuse_unused(given, ("retriever_url",), "--documents starts a retrieval server")
         if not given.documents.is_dir():
             raise ValueError(f"--documents {given.documents} is no folder")
     else:
-        refuse_others(given, ("skip_bad_files",), "there is no --documents")
+        refuse_unused(given, ("skip_bad_files",), "there is no --documents")
 
 
-def refuse_others(given: AgentArguments, names: Iterable[str], why: str) -> None:
+def refuse_unused(given: ChatAgentArguments, names: Iterable[str], why: str) -> None:
     """Raises ValueError if one of these arguments was given, since it would have no effect."""
     if others := sorted(given.model_fields_set & set(names)):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
         raise ValueError(f"{why}: leave out {flags}")
 
 
-def evaluation_of(given: AgentArguments) -> EvalArguments:
+def to_eval_arguments(given: ChatAgentArguments) -> EvalArguments:
     """The arguments with which `rag-r1 eval` plays a question as this server does."""
     return EvalArguments(
         data=[],
@@ -150,12 +150,12 @@ def evaluation_of(given: AgentArguments) -> EvalArguments:
         out=given.out,
         retries=_RETRIES,
         in_flight=given.concurrency,
-        **handed_on(given),
+        **shared_arguments(given),
         **{name: getattr(given, name) for name in _SHARED},
     )
 
 
-def with_demo_limits(given: AgentArguments, words: list[str], vllm: tuple[str, ...]) -> EvalArguments:
+def with_demo_limits(given: ChatAgentArguments, words: list[str], vllm: tuple[str, ...]) -> EvalArguments:
     """The same for the demo: `words` are those of `rag-r1 eval` (rag_r1/demo/evaluation.py), `vllm` the flags
     of its server; the user's own overrides come last."""
     found = read_arguments(EvalArguments, words, prog="rag-r1 eval", description="")

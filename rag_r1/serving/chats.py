@@ -15,13 +15,22 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from rag_r1.agent import Trajectory
-from rag_r1.evaluation.markdown import plain
-from rag_r1.serving.conversation import Asked, fitted
-from rag_r1.serving.metrics import Metrics
-from rag_r1.serving.player import Player
-from rag_r1.serving.seats import Seats, Ticket
-from rag_r1.serving.showing import Shower, Shown, citations
-from rag_r1.serving.wire import DONE, STILL_HERE, STOPPING, Chunks, ending, error_body, finish_reason, sse
+from rag_r1.evaluation.markdown import one_line_text
+from rag_r1.serving.conversation import Conversation, fit_history
+from rag_r1.serving.metrics import ChatMetrics
+from rag_r1.serving.player import ChatAgent
+from rag_r1.serving.seats import AdmissionQueue, AdmissionTicket
+from rag_r1.serving.showing import EventStreamer, StreamEvent, citations
+from rag_r1.serving.wire import (
+    DONE,
+    STILL_HERE,
+    STOPPING,
+    ChunkBuilder,
+    episode_ending,
+    error_body,
+    finish_reason,
+    sse,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +48,10 @@ FAILURES = {
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ChatParameters:
     """What a request asks for."""
 
-    asked: Asked
+    asked: Conversation
     temperature: float = 0.0
     seed: int = 0
     include_usage: bool = False
@@ -50,15 +59,15 @@ class Wanted:
 
 
 @dataclass
-class Chat:
+class ChatSession:
     """One chat. `task` gives the record; `shown` ends with None when it is done; `history`: the earlier
     questions that the policy was shown."""
 
-    wanted: Wanted
-    ticket: Ticket
+    wanted: ChatParameters
+    ticket: AdmissionTicket
     task: asyncio.Task[Trajectory] = field(init=False)
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
-    shown: asyncio.Queue[Shown | None] = field(default_factory=asyncio.Queue)
+    shown: asyncio.Queue[StreamEvent | None] = field(default_factory=asyncio.Queue)
     history: int = 0
 
     @property
@@ -67,20 +76,22 @@ class Chat:
         return {"history": self.history, "ignored": [*self.wanted.asked.ignored, *self.wanted.ignored]}
 
 
-class Chats:
+class ChatSessions:
     """Begins chats, and tells them to clients. `name`: of the model; `most_history`: earlier questions that
     the policy is shown."""
 
-    def __init__(self, player: Player, seats: Seats, metrics: Metrics, name: str, most_history: int):
+    def __init__(
+        self, player: ChatAgent, seats: AdmissionQueue, metrics: ChatMetrics, name: str, most_history: int
+    ):
         self.player, self.seats, self.metrics = player, seats, metrics
         self.name, self.most_history = name, most_history
         #: Whether the server stops, and what is under way is ended.
         self.stopped = False
         self._under_way: set[asyncio.Task[Trajectory]] = set()
 
-    def begin(self, wanted: Wanted) -> Chat:
+    def begin(self, wanted: ChatParameters) -> ChatSession:
         """Begin a chat, or put it into the queue. Raises Full."""
-        chat = Chat(wanted, self.seats.enter())
+        chat = ChatSession(wanted, self.seats.enter())
         chat.task = asyncio.create_task(self._play(chat))
         self._under_way.add(chat.task)
         chat.task.add_done_callback(partial(self._ended, chat))
@@ -92,15 +103,15 @@ class Chats:
         for task in self._under_way:
             task.cancel()
 
-    async def _play(self, chat: Chat) -> Trajectory:
+    async def _play(self, chat: ChatSession) -> Trajectory:
         entered = time.monotonic()
         await chat.ticket.seat()
         self.metrics.wait.observe(time.monotonic() - entered)
         wanted = chat.wanted
         question, chat.history = await asyncio.to_thread(
-            fitted, wanted.asked, self.most_history, self.player.prompt_fits
+            fit_history, wanted.asked, self.most_history, self.player.prompt_fits
         )
-        shower = Shower(self.player.setup.protocol, chat.shown.put_nowait)
+        shower = EventStreamer(self.player.setup.protocol, chat.shown.put_nowait)
         return await self.player.play(
             question,
             temperature=wanted.temperature,
@@ -109,7 +120,7 @@ class Chats:
             on_text=shower.begins,
         )
 
-    def _ended(self, chat: Chat, task: asyncio.Task[Trajectory]) -> None:
+    def _ended(self, chat: ChatSession, task: asyncio.Task[Trajectory]) -> None:
         """Free the seat, count, log; the text of questions is private and not logged."""
         finished = not task.cancelled() and task.exception() is None
         self._under_way.discard(task)
@@ -117,11 +128,11 @@ class Chats:
         chat.shown.put_nowait(None)
         if finished:
             record = task.result()
-            self.metrics.has_ended(record)
+            self.metrics.count_chat(record)
             told = (chat.id, record.status, record.n_searches, record.seconds)
             logger.info("%s: %s, searches: %d, %.1f s", *told)
             if record.status in FAILURES:
-                details = "; ".join(plain(note.detail) for note in record.failures)
+                details = "; ".join(one_line_text(note.detail) for note in record.failures)
                 logger.warning("%s: %s: %s", chat.id, record.status, details)
         elif task.cancelled():
             self.metrics.abandoned.inc()
@@ -129,11 +140,11 @@ class Chats:
         else:
             logger.error("%s failed", chat.id, exc_info=task.exception())
 
-    async def stream(self, chat: Chat) -> AsyncIterator[bytes]:
+    async def stream(self, chat: ChatSession) -> AsyncIterator[bytes]:
         """The answer as server-sent events."""
-        chunks = Chunks(chat.id, self.name)
+        chunks = ChunkBuilder(chat.id, self.name)
         yield chunks.delta(role="assistant", content="")
-        if not chat.ticket.is_seated:
+        if not chat.ticket.is_admitted:
             yield chunks.event("queued", {"ahead": chat.ticket.ahead})
         is_first = True
         while True:
@@ -154,7 +165,7 @@ class Chats:
             yield piece
         yield DONE
 
-    def _last(self, chat: Chat, chunks: Chunks) -> list[bytes]:
+    def _last(self, chat: ChatSession, chunks: ChunkBuilder) -> list[bytes]:
         if chat.task.cancelled() or chat.task.exception() is not None:
             failure = STOPPING if self.stopped and chat.task.cancelled() else FAILURES["error"]
             return [sse(error_body(*failure[1:]))]
@@ -164,13 +175,13 @@ class Chats:
         pieces = [chunks.delta(content=record.answer)] if record.answer else []
         pieces += [
             chunks.event("citations", citations(record)),
-            chunks.event("ended", {**ending(record), **chat.more}),
+            chunks.event("ended", {**episode_ending(record), **chat.more}),
             chunks.delta(finish=finish_reason(record)),
         ]
         return [*pieces, chunks.usage(record)] if chat.wanted.include_usage else pieces
 
 
-def thought(chat: Chat) -> str:
+def reasoning_text(chat: ChatSession) -> str:
     """The reasoning of a chat that has ended, as its stream would have told it. Empties `shown`."""
     text = ""
     while not chat.shown.empty():

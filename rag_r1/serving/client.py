@@ -28,7 +28,9 @@ class ChatError(Exception):
         self.retry_after = retry_after
 
 
-def ask(url: str, messages: Sequence[dict[str, str]], token: str | None = None) -> Iterator[tuple[str, Any]]:
+def stream_answer(
+    url: str, messages: Sequence[dict[str, str]], token: str | None = None
+) -> Iterator[tuple[str, Any]]:
     """What a question streams, in order: ("reasoning", text), ("answer", text) or (event, its data).
 
     `url`: the server's, without a path. Raises ChatError. To stop an answer, close the iterator.

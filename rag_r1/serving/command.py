@@ -23,7 +23,7 @@ from rag_r1.command_line import read_arguments
 from rag_r1.evaluation.json_lines import RunError
 from rag_r1.installation import require
 from rag_r1.printable import print_error
-from rag_r1.serving.arguments import AgentArguments, ServeArguments
+from rag_r1.serving.arguments import ChatAgentArguments, ServeArguments
 
 _DESCRIPTION = """\
 Chat with a search agent: an OpenAI-compatible server, with a page in the browser that shows each search, its
@@ -51,12 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     require_parts(given)
     # Here, because these need what belongs to extras, and `--help` does not.
-    from rag_r1.serving.http_server import Running, serve
-    from rag_r1.serving.places import started
+    from rag_r1.serving.http_server import RunningServer, serve
+    from rag_r1.serving.places import launch_agent
 
     set_up_logs(logging.INFO)
     try:
-        token = taken_token()
+        token = take_token()
     except RunError as error:
         print_error(error)
         return 1
@@ -64,11 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_NO_TOKEN.format(host=given.host, variable=TOKEN_VARIABLE), file=sys.stderr, flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # until the server runs: end what was started
 
-    def ready(running: Running) -> None:
+    def ready(running: RunningServer) -> None:
         print(f"chat at {running.url}", flush=True)
 
     try:
-        with bound(given.host, given.port) as listener, started(given) as place:
+        with bind_socket(given.host, given.port) as listener, launch_agent(given) as place:
             asyncio.run(
                 serve(
                     given,
@@ -88,14 +88,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def require_parts(given: AgentArguments) -> None:
+def require_parts(given: ChatAgentArguments) -> None:
     """Raises ModuleNotFoundError if what the arguments ask for needs vLLM, and it is not installed: before
     the index is built, or a smaller extra is named that would not be enough."""
     if given.demo or given.base_url is None:
         require("vllm")
 
 
-def taken_token() -> str | None:
+def take_token() -> str | None:
     """The token of the environment, which is taken out of it: it is not for the servers that are started
     here. Raises RunError, without the token, if no header can hold it: HTTP libraries show what they refuse.
     """
@@ -108,7 +108,7 @@ def taken_token() -> str | None:
     return token or None
 
 
-def bound(host: str, port: int, flag: str = "--port") -> socket.socket:
+def bind_socket(host: str, port: int, flag: str = "--port") -> socket.socket:
     """A listening socket, before anything is loaded. Raises RunError, which names the flag, if the port is
     taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -20,14 +20,14 @@ _CONNECTIONS = 1024
 _MAX_HEAD_BYTES = 64 << 10
 
 
-def configuration(app: object, *, stop_s: int, lifespan: Literal["on", "off"] = "off") -> uvicorn.Config:
+def uvicorn_config(app: object, *, stop_s: int, lifespan: Literal["on", "off"] = "off") -> uvicorn.Config:
     """uvicorn's, with these limits. `stop_s`: seconds after which a stop cancels what is under way;
     `lifespan`: whether the app is told of the server's start and end."""
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         log_config=None,
         access_log=False,
-        http=WatchedHttp,
+        http=IdleTimeoutProtocol,
         h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
         ws="none",
         lifespan=lifespan,
@@ -38,7 +38,7 @@ def configuration(app: object, *, stop_s: int, lifespan: Literal["on", "off"] = 
     )
 
 
-class WatchedHttp(H11Protocol):
+class IdleTimeoutProtocol(H11Protocol):
     """One connection."""
 
     check_s = CHECK_S

@@ -21,7 +21,7 @@ _NOW = "Now answer this question:"
 
 
 @dataclass(frozen=True)
-class Said:
+class ChatMessage:
     """One message: `role` is system, developer, user or assistant."""
 
     role: str
@@ -29,7 +29,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Earlier:
+class PastQuestion:
     """A question of the conversation and what was answered."""
 
     question: str
@@ -37,21 +37,21 @@ class Earlier:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Conversation:
     """The last question and the answered ones before it, oldest first. `ignored`: the kinds of messages that
     have no place in the protocol's prompt."""
 
     question: str
-    earlier: tuple[Earlier, ...] = ()
+    earlier: tuple[PastQuestion, ...] = ()
     ignored: tuple[str, ...] = ()
 
 
-def read_conversation(messages: Sequence[Said]) -> Asked:
+def read_conversation(messages: Sequence[ChatMessage]) -> Conversation:
     """The question and the history in the messages of a request. A question without an answer (stopped, or
     failed) is left out. Raises ValueError unless the last message is a question."""
     if not messages or messages[-1].role != "user" or not messages[-1].text.strip():
         raise ValueError("the last of the messages must be the user's question")
-    earlier: list[Earlier] = []
+    earlier: list[PastQuestion] = []
     open_question: str | None = None
     for message in messages[:-1]:
         text = well_formed(message.text).strip()
@@ -59,14 +59,14 @@ def read_conversation(messages: Sequence[Said]) -> Asked:
             open_question = text
         elif message.role == "assistant":
             if open_question and text:
-                earlier.append(Earlier(open_question, text))
+                earlier.append(PastQuestion(open_question, text))
             open_question = None
     others = {m.role for m in messages} - {"user", "assistant"}
     ignored = tuple(f"messages of the role {role}" for role in sorted(others))
-    return Asked(well_formed(messages[-1].text).strip(), tuple(earlier), ignored)
+    return Conversation(well_formed(messages[-1].text).strip(), tuple(earlier), ignored)
 
 
-def with_history(asked: Asked) -> str:
+def with_history(asked: Conversation) -> str:
     """The text in the question's place of the prompt: the question itself if nothing was said before it."""
     if not asked.earlier:
         return asked.question
@@ -74,11 +74,11 @@ def with_history(asked: Asked) -> str:
     return "\n".join([_BEFORE, *said, _NOW, asked.question])
 
 
-def fitted(asked: Asked, most: int, fits: Callable[[str], bool]) -> tuple[str, int]:
+def fit_history(asked: Conversation, most: int, fits: Callable[[str], bool]) -> tuple[str, int]:
     """The text with as many of the last questions and answers, at most `most`, as fit; and their number.
     Without room for any it is the question alone, whether that fits or not."""
     for count in range(min(most, len(asked.earlier)), 0, -1):
-        text = with_history(Asked(asked.question, asked.earlier[-count:]))
+        text = with_history(Conversation(asked.question, asked.earlier[-count:]))
         if fits(text):
             return text, count
     return asked.question, 0

@@ -51,7 +51,7 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 Refusal = tuple[int, str, str]
 
 
-class Guard:
+class RequestGuard:
     """One ASGI layer around the app; see the top of the module. `own`: the names of the server beside
     localhost and addresses; `allowed`: those under which a proxy shows it; `token`: required of all but
     OPEN_PATHS; `on_refusal`: told each reason."""
@@ -82,7 +82,7 @@ class Guard:
             self._on_refusal(code)
             headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
             return await JSONResponse(error_body(code, reason), status, headers)(scope, receive, with_headers)
-        await unless_stopped(self._app, scope, limited(receive), with_headers)
+        await unless_cancelled(self._app, scope, limit_body(receive), with_headers)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         hosts = _values(scope, b"host")
@@ -125,9 +125,9 @@ class Guard:
         return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token.encode())
 
 
-class WholeBodies:
+class WholeBodyMiddleware:
     """An ASGI layer for an app that is not ours: it gets a request when the body has arrived, within the
-    limits of this module. `check` is called with the whole body, and may raise BodyRefused."""
+    limits of this module. `check` is called with the whole body, and may raise BodyError."""
 
     def __init__(self, app: ASGIApp, check: Callable[[bytes], None] = lambda body: None):
         self._app, self._check = app, check
@@ -135,15 +135,15 @@ class WholeBodies:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        await unless_stopped(self._whole, scope, receive, send)
+        await unless_cancelled(self._whole, scope, receive, send)
 
     async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arriving, arrived = limited(receive), []
+        arriving, arrived = limit_body(receive), []
         try:
             while not arrived or arrived[-1].get("more_body"):
                 arrived.append(await arriving())
             self._check(b"".join(message.get("body", b"") for message in arrived))
-        except BodyRefused as refused:
+        except BodyError as refused:
             body = error_body(refused.code, refused.detail)
             return await JSONResponse(body, refused.status_code, {"Connection": "close"})(
                 scope, receive, send
@@ -156,7 +156,7 @@ class WholeBodies:
         await self._app(scope, again, send)
 
 
-async def unless_stopped(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+async def unless_cancelled(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """Call the app. At the end of a stop the server cancels what is left, such as a body that has not
     arrived: if nothing has been answered yet, that it stops."""
     has_begun = False
@@ -175,9 +175,9 @@ async def unless_stopped(app: ASGIApp, scope: Scope, receive: Receive, send: Sen
             await stopping(scope, receive, send)
 
 
-def limited(receive: Receive) -> Receive:
+def limit_body(receive: Receive) -> Receive:
     """`receive` that refuses a body which is too large or too slow, before it is in memory: it raises
-    BodyRefused."""
+    BodyError."""
     deadline = asyncio.get_running_loop().time() + BODY_TIMEOUT_S
     seen, whole = 0, False
 
@@ -189,17 +189,17 @@ def limited(receive: Receive) -> Receive:
         try:
             message = await asyncio.wait_for(receive(), max(left, 0.001))
         except (asyncio.TimeoutError, TimeoutError):
-            raise BodyRefused(408, "timeout", f"no whole body within {BODY_TIMEOUT_S:g} s") from None
+            raise BodyError(408, "timeout", f"no whole body within {BODY_TIMEOUT_S:g} s") from None
         seen += len(message.get("body", b""))
         whole = not message.get("more_body", False)
         if seen > MAX_BODY_BYTES:
-            raise BodyRefused(413, "too_large", f"the body is larger than {MAX_BODY_BYTES} bytes")
+            raise BodyError(413, "too_large", f"the body is larger than {MAX_BODY_BYTES} bytes")
         return message
 
     return arriving
 
 
-class BodyRefused(HTTPException):
+class BodyError(HTTPException):
     """A body that is not read to its end."""
 
     def __init__(self, status: int, code: str, reason: str):

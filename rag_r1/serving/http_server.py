@@ -12,20 +12,20 @@ from dataclasses import dataclass
 import uvicorn
 
 from rag_r1.serving.app import create_app
-from rag_r1.serving.arguments import AgentArguments
-from rag_r1.serving.chats import Chats
-from rag_r1.serving.connections import configuration
-from rag_r1.serving.metrics import Metrics
-from rag_r1.serving.places import Place
-from rag_r1.serving.player import opened
-from rag_r1.serving.seats import Seats
+from rag_r1.serving.arguments import ChatAgentArguments
+from rag_r1.serving.chats import ChatSessions
+from rag_r1.serving.connections import uvicorn_config
+from rag_r1.serving.metrics import ChatMetrics
+from rag_r1.serving.places import LaunchedAgent
+from rag_r1.serving.player import open_agent
+from rag_r1.serving.seats import AdmissionQueue
 
 #: Seconds in which the clients of chats that a stop has ended are told so.
 _TOLD_S = 3
 
 
 @dataclass
-class Running:
+class RunningServer:
     """A server that answers: its address, and the way to stop it from another thread."""
 
     url: str
@@ -37,10 +37,10 @@ class Running:
 
 
 async def serve(
-    given: AgentArguments,
-    place: Place,
+    given: ChatAgentArguments,
+    place: LaunchedAgent,
     listener: socket.socket,
-    ready: Callable[[Running], None],
+    ready: Callable[[RunningServer], None],
     *,
     allowed: Sequence[str] = (),
     token: str | None = None,
@@ -49,12 +49,12 @@ async def serve(
     """Serve on a bound socket until a signal, or until Running.stop; `ready` is called when it answers.
     Raises RunError if the search or the model does not work."""
     host, port = listener.getsockname()[:2]
-    async with opened(place.evaluation) as player:
-        seats = Seats(given.concurrency, given.queue)
-        chats = Chats(player, seats, Metrics(seats), given.name, given.earlier)
+    async with open_agent(place.evaluation) as player:
+        seats = AdmissionQueue(given.concurrency, given.queue)
+        chats = ChatSessions(player, seats, ChatMetrics(seats), given.name, given.earlier)
         app = create_app(chats, place.about, own=_own_names(host), allowed=allowed, token=token)
-        server = _Server(configuration(app, stop_s=drain_s + _TOLD_S), ready, chats, drain_s)
-        server.running = Running(f"http://{_in_url(host)}:{port}", server)
+        server = _ChatServer(uvicorn_config(app, stop_s=drain_s + _TOLD_S), ready, chats, drain_s)
+        server.running = RunningServer(f"http://{_in_url(host)}:{port}", server)
         if threading.current_thread() is threading.main_thread():
             # uvicorn stops orderly at a signal, and then raises it once more: that one is ignored.
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -62,12 +62,18 @@ async def serve(
         await server.serve(sockets=[listener])
 
 
-class _Server(uvicorn.Server):
+class _ChatServer(uvicorn.Server):
     """Tells when it answers, and ends the chats that a stop has waited for long enough."""
 
-    running: Running
+    running: RunningServer
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[Running], None], chats: Chats, drain_s: int):
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        ready: Callable[[RunningServer], None],
+        chats: ChatSessions,
+        drain_s: int,
+    ):
         super().__init__(config)
         self._ready, self._chats, self._drain_s = ready, chats, drain_s
 

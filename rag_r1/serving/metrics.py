@@ -13,17 +13,17 @@ from prometheus_client import (
 )
 
 from rag_r1.agent import Trajectory
-from rag_r1.serving.seats import Seats
+from rag_r1.serving.seats import AdmissionQueue
 
-__all__ = ["CONTENT_TYPE", "Metrics"]
+__all__ = ["CONTENT_TYPE", "ChatMetrics"]
 
 _SECONDS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
-class Metrics:
+class ChatMetrics:
     """The instruments of a chat server, named `chat_*`, and the process's own."""
 
-    def __init__(self, seats: Seats) -> None:
+    def __init__(self, seats: AdmissionQueue) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
 
@@ -40,7 +40,7 @@ class Metrics:
         add(Gauge, "running", "Chats that have a seat.").set_function(lambda: seats.running)
         add(Gauge, "waiting", "Chats that wait for a seat.").set_function(lambda: seats.waiting)
 
-    def has_ended(self, record: Trajectory) -> None:
+    def count_chat(self, record: Trajectory) -> None:
         """Count a chat."""
         self.ended.labels(record.status).inc()
         self.seconds.observe(record.seconds)

@@ -19,12 +19,12 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.evaluated_model import resolved, served
+from rag_r1.evaluation.evaluated_model import resolve_model, serve_model
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.import_path import imported
-from rag_r1.retrieval_process import ServerError, build_index, retrieval_server
-from rag_r1.serving.app import About
-from rag_r1.serving.arguments import AgentArguments, evaluation_of
+from rag_r1.import_path import import_object
+from rag_r1.retrieval_process import RetrievalProcessError, build_index, retrieval_process
+from rag_r1.serving.app import PageInfo
+from rag_r1.serving.arguments import ChatAgentArguments, to_eval_arguments
 
 #: What is written anew at each start, below --out. No other module has these names: --out may be a folder
 #: in which the user has an `index`, `documents` or the runs of the demo.
@@ -34,15 +34,15 @@ _DEMO = "rag_r1.demo.chat:start"
 
 
 @dataclass(frozen=True)
-class Place:
+class LaunchedAgent:
     """An agent that is ready to be asked, as the arguments of `rag-r1 eval`, and what is told about it."""
 
     evaluation: EvalArguments
-    about: About
+    about: PageInfo
 
 
 @contextmanager
-def started(given: AgentArguments) -> Iterator[Place]:
+def launch_agent(given: ChatAgentArguments) -> Iterator[LaunchedAgent]:
     """Everything that the arguments name, for as long as the block runs. Raises RunError."""
     given.out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -51,22 +51,22 @@ def started(given: AgentArguments) -> Iterator[Place]:
         except Timeout as error:
             raise RunError(f"another chat uses the folder {given.out}: choose another --out") from error
         try:
-            asked, about = imported(_DEMO)(given, stack) if given.demo else _own(given, stack)
-            asked = resolved(asked)
+            asked, about = import_object(_DEMO)(given, stack) if given.demo else _own(given, stack)
+            asked = resolve_model(asked)
             if asked.base_url is None:
                 say(f"starting vLLM for {asked.model}; its log: {asked.out / 'vllm.log'}")
-            asked = stack.enter_context(served(asked))
-        except ServerError as error:
+            asked = stack.enter_context(serve_model(asked))
+        except RetrievalProcessError as error:
             raise RunError(str(error)) from error
-        yield Place(asked, replace(about, protocol=asked.protocol, history=given.earlier))
+        yield LaunchedAgent(asked, replace(about, protocol=asked.protocol, history=given.earlier))
 
 
-def _own(given: AgentArguments, stack: ExitStack) -> tuple[EvalArguments, About]:
-    asked = evaluation_of(given)
+def _own(given: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
+    asked = to_eval_arguments(given)
     if given.documents is None:
-        return asked, About(what="the passages of its retrieval server")
+        return asked, PageInfo(what="the passages of its retrieval server")
     url = _indexed(given.documents, given.out, stack, given.skip_bad_files)
-    return asked.model_copy(update={"retriever_url": url}), About(
+    return asked.model_copy(update={"retriever_url": url}), PageInfo(
         what=f"the documents in {given.documents.name}"
     )
 
@@ -88,7 +88,7 @@ def start_search(corpus: Path, out: Path, stack: ExitStack) -> str:
     """The address of a retrieval server for a corpus, with its index and log in `out`."""
     say("building the BM25 index")
     index = build_index(corpus, out / _INDEX, "--backend", "bm25")
-    return stack.enter_context(retrieval_server(index, out / "search.log"))
+    return stack.enter_context(retrieval_process(index, out / "search.log"))
 
 
 def say(text: str) -> None:

@@ -19,35 +19,35 @@ from typing import Any
 
 from rag_r1.agent import Observer, Trajectory
 from rag_r1.agent_setup import AgentSetup
-from rag_r1.evaluation.asks import Ask
+from rag_r1.evaluation.asks import EpisodeRequest
 from rag_r1.evaluation.endpoint import Endpoint, EndpointOptions
-from rag_r1.evaluation.engines import IDS, Tokens, engine_maker
+from rag_r1.evaluation.engines import IDS, TokenUnit, engine_maker
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.pacing import Stop
+from rag_r1.evaluation.pacing import CancelToken
 from rag_r1.evaluation.session import (
-    needs_token_ids,
     prepare_agent,
+    requires_token_ids,
     sampling_of,
     try_search,
-    unless_stopped,
+    unless_cancelled,
 )
 from rag_r1.evaluation.streamed import OnText
-from rag_r1.evaluation.streamed_endpoint import Growing
-from rag_r1.evaluation.tape import Tape
+from rag_r1.evaluation.streamed_endpoint import StreamingEndpoint
+from rag_r1.evaluation.tape import ResponseCache
 from rag_r1.evaluation.validation_limits import validation_limits
-from rag_r1.import_path import find_beside_the_caller
+from rag_r1.import_path import add_working_directory
 from rag_r1.tools import close_tools, shared_tools
 
 logger = logging.getLogger(__name__)
 
 
-class Player:
+class ChatAgent:
     """Plays one episode for each question, any number at a time. `given`: as `resolved` and `served` return
     it (evaluation/evaluated_model.py); `answers`: what the endpoint returns (evaluation/engines.py). See
-    `opened`."""
+    `open_agent`."""
 
-    def __init__(self, given: EvalArguments, setup: AgentSetup, tokens: Tokens):
+    def __init__(self, given: EvalArguments, setup: AgentSetup, tokens: TokenUnit):
         self.given, self.setup, self.tokens = given, setup, tokens
         self.sampling = {"model": given.model, **sampling_of(given)}
         self.body = json.loads(given.body)
@@ -74,20 +74,22 @@ class Player:
         """The record of the episode; raises nothing but its own cancellation. `on_text` sees each turn grow
         (evaluation/streamed.py), if the endpoint returns token ids; others are asked for whole turns."""
         endpoint = await self._current()
-        ask = Ask(uuid.uuid4().hex, question, (), seed=seed, temperature=temperature)
-        asked: Any = endpoint if on_text is None or self.answers != IDS else Growing(endpoint, on_text)
+        ask = EpisodeRequest(uuid.uuid4().hex, question, (), seed=seed, temperature=temperature)
+        asked: Any = (
+            endpoint if on_text is None or self.answers != IDS else StreamingEndpoint(endpoint, on_text)
+        )
         make = engine_maker(
             self.answers,
             self.setup,
             asked,
-            Tape(),
+            ResponseCache(),
             self.sampling,
             self.body,
             logprobs=self.setup.budget.max_state is not None,
         )
         episode = self.setup.episode(make(ask), observer)
         try:
-            return await unless_stopped(
+            return await unless_cancelled(
                 endpoint.stop, episode.run(ask.id, question, _prompt_ids(self.setup, question))
             )
         except RunError as error:
@@ -102,8 +104,8 @@ class Player:
         probing = self.tokens.answers(
             self.given.engine, self._endpoint, self.given.model, self.body, self.setup
         )
-        self.answers = await unless_stopped(self._endpoint.stop, probing)
-        needs_token_ids(self.setup, self.answers)
+        self.answers = await unless_cancelled(self._endpoint.stop, probing)
+        requires_token_ids(self.setup, self.answers)
 
     async def close(self) -> None:
         """Close the connections to the endpoint."""
@@ -127,18 +129,18 @@ class Player:
             in_flight=given.in_flight,
             trust_env=given.trust_env,
         )
-        return Endpoint(options, Stop())
+        return Endpoint(options, CancelToken())
 
 
 @asynccontextmanager
-async def opened(given: EvalArguments) -> AsyncIterator[Player]:
+async def open_agent(given: EvalArguments) -> AsyncIterator[ChatAgent]:
     """A player that has been tried out, until the block ends. Raises RunError."""
-    find_beside_the_caller()
+    add_working_directory()
     try:
         config, tokens, setup = prepare_agent(given, validation_limits(given.protocol), validation=True)
     except ValueError as error:  # of a key, of a file
         raise RunError(str(error)) from error
-    player = Player(given, setup, tokens)
+    player = ChatAgent(given, setup, tokens)
     try:
         await player.try_out()
         yield player

@@ -21,7 +21,7 @@ _RECENT = 0.2
 _FIRST_GUESS_S = 5.0
 
 
-class Full(Exception):
+class ServerFullError(Exception):
     """No room for another chat; `retry_after` is in whole seconds."""
 
     def __init__(self, retry_after: int):
@@ -29,13 +29,13 @@ class Full(Exception):
         self.retry_after = retry_after
 
 
-class Seats:
+class AdmissionQueue:
     """See the top of the module."""
 
     def __init__(self, running: int, waiting: int):
         self.most_running, self.most_waiting = running, waiting
-        self._seated: set[Ticket] = set()
-        self._queue: deque[Ticket] = deque()
+        self._seated: set[AdmissionTicket] = set()
+        self._queue: deque[AdmissionTicket] = deque()
         self._mean_s = _FIRST_GUESS_S
 
     @property
@@ -48,26 +48,26 @@ class Seats:
         """Chats that wait for one."""
         return len(self._queue)
 
-    def enter(self) -> Ticket:
+    def enter(self) -> AdmissionTicket:
         """Take a seat, or a place in the queue. Raises Full."""
-        ticket = Ticket(self)
+        ticket = AdmissionTicket(self)
         if self.running < self.most_running and not self._queue:
             self._seat(ticket)
         elif self.waiting < self.most_waiting:
             self._queue.append(ticket)
         else:
-            raise Full(self._retry_after())
+            raise ServerFullError(self._retry_after())
         return ticket
 
     def _retry_after(self) -> int:
         rounds = (self.waiting + 1) / self.most_running
         return max(SOONEST_S, min(LATEST_S, math.ceil(self._mean_s * rounds)))
 
-    def _seat(self, ticket: Ticket) -> None:
+    def _seat(self, ticket: AdmissionTicket) -> None:
         self._seated.add(ticket)
         ticket._sit()
 
-    def _left(self, ticket: Ticket, seconds: float | None) -> None:
+    def _left(self, ticket: AdmissionTicket, seconds: float | None) -> None:
         if ticket in self._seated:
             self._seated.remove(ticket)
             if seconds is not None:
@@ -78,17 +78,17 @@ class Seats:
             self._seat(self._queue.popleft())
 
 
-class Ticket:
+class AdmissionTicket:
     """One chat's place. `ahead`: chats that wait before it, at the moment of entering."""
 
-    def __init__(self, seats: Seats):
+    def __init__(self, seats: AdmissionQueue):
         self._seats = seats
         self.ahead = seats.waiting
         self._seated: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._since = 0.0
 
     @property
-    def is_seated(self) -> bool:
+    def is_admitted(self) -> bool:
         """Has it got a seat?"""
         return self._seated.done()
 

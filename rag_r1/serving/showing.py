@@ -31,7 +31,7 @@ _ACTIONS = ("call", "answer")
 
 
 @dataclass(frozen=True)
-class Shown:
+class StreamEvent:
     """One thing to show: reasoning has `text`, and whether a turn `begins` with it; everything else has
     `data`."""
 
@@ -41,12 +41,12 @@ class Shown:
     data: dict[str, Any] = field(default_factory=dict)
 
 
-class Shower:
+class EventStreamer:
     """An observer of one episode that passes on what is to be shown. `begins` is called when a generation
     begins, if the engine tells it, and returns what takes its pieces; whatever the engine does not tell, the
     end of the turn shows."""
 
-    def __init__(self, protocol: Protocol, show: Callable[[Shown], None]):
+    def __init__(self, protocol: Protocol, show: Callable[[StreamEvent], None]):
         self.protocol, self.show = protocol, show
         self._told: list[str] = []  # of this turn's reasoning, in pieces
 
@@ -55,19 +55,19 @@ class Shower:
         if event.kind == "turn":
             self._told = []
         elif event.kind == "tokens":
-            self._tell_rest(reasoning(data["text"], self.protocol))
+            self._tell_rest(turn_reasoning(data["text"], self.protocol))
         elif event.kind == "calls":
-            self.show(Shown("searching", data={"turn": turn, "calls": data["calls"]}))
+            self.show(StreamEvent("searching", data={"turn": turn, "calls": data["calls"]}))
         elif event.kind == "documents":
-            calls = [shown_call(call) for call in data["calls"]]
-            self.show(Shown("passages", data={"turn": turn, "calls": calls}))
+            calls = [call_for_client(call) for call in data["calls"]]
+            self.show(StreamEvent("passages", data={"turn": turn, "calls": calls}))
         elif event.kind == "rewrite":
-            self.show(Shown("rewrite", data={"turn": turn, "removed": data["removed"]}))
+            self.show(StreamEvent("rewrite", data={"turn": turn, "removed": data["removed"]}))
 
     def begins(self) -> Callable[[str], None]:
         """A generation begins, perhaps anew. What was shown of the turn before stays: of this one is shown
         what goes beyond it, if it begins in the same way."""
-        growing, told = GrowingReasoning(self.protocol), "".join(self._told)
+        growing, told = StreamingReasoning(self.protocol), "".join(self._told)
         same = 0  # characters of `told` that have come again
 
         def grown(piece: str) -> None:
@@ -90,11 +90,11 @@ class Shower:
 
     def _tell(self, new: str) -> None:
         if new:
-            self.show(Shown("reasoning", new, begins=not self._told))
+            self.show(StreamEvent("reasoning", new, begins=not self._told))
             self._told.append(new)
 
 
-def reasoning(text: str, protocol: Protocol) -> str:
+def turn_reasoning(text: str, protocol: Protocol) -> str:
     """What a turn says beside its call or answer, without the protocol's tags."""
     ends = [(end, i) for i, block in enumerate(protocol.acting) if (end := text.find(block.close)) >= 0]
     if ends:
@@ -105,7 +105,7 @@ def reasoning(text: str, protocol: Protocol) -> str:
     return _without_tags(text, protocol)
 
 
-class GrowingReasoning:
+class StreamingReasoning:
     """The same of a turn that is not complete: up to its call or answer, and without an end that may become
     a tag or be white space at the end. Each character is looked at about once, however long the turn is.
 
@@ -162,14 +162,14 @@ def _without_tags(text: str, protocol: Protocol) -> str:
     return re.sub("|".join(map(re.escape, _tags(protocol))), "", text).strip()
 
 
-def shown_call(call: dict[str, Any]) -> dict[str, Any]:
+def call_for_client(call: dict[str, Any]) -> dict[str, Any]:
     """A call's record (CallRecord.to_dict) as a client sees it: each document with its title and text."""
-    documents = [shown_document(Document(**document)) for document in call["documents"] or []]
+    documents = [document_for_client(Document(**document)) for document in call["documents"] or []]
     kept = {name: call[name] for name in ("tool", "arguments", "status")}
     return {**kept, "seconds": round(call["seconds"], 3), "documents": documents}
 
 
-def shown_document(document: Document) -> dict[str, Any]:
+def document_for_client(document: Document) -> dict[str, Any]:
     """A document with its title and the text below it."""
     title, text = title_of(document), document.text or document.contents
     return {"id": document.id, "title": title, "text": text, "score": document.score}
@@ -187,10 +187,10 @@ def citations(record: Trajectory) -> dict[str, Any]:
     return {"answer": record.answer, "passages": found}
 
 
-def searches(record: Trajectory) -> list[dict[str, Any]]:
+def episode_searches(record: Trajectory) -> list[dict[str, Any]]:
     """All calls of an episode, as in the event `passages`."""
     return [
-        {"turn": number, **shown_call(call.to_dict())}
+        {"turn": number, **call_for_client(call.to_dict())}
         for number, turn in enumerate(record.turns)
         for call in turn.calls
     ]

@@ -24,12 +24,12 @@ from rag_r1.addresses import Address
 from rag_r1.command_line import argument, read_arguments
 from rag_r1.evaluation.json_lines import RunError
 from rag_r1.printable import print_error
-from rag_r1.serving.arguments import AgentArguments, check_agent, refuse_others
-from rag_r1.serving.client import ChatError, ask
-from rag_r1.serving.command import bound, require_parts, set_up_logs, taken_token
+from rag_r1.serving.arguments import ChatAgentArguments, check_agent, refuse_unused
+from rag_r1.serving.client import ChatError, stream_answer
+from rag_r1.serving.command import bind_socket, require_parts, set_up_logs, take_token
 
 if TYPE_CHECKING:
-    from rag_r1.serving.http_server import Running
+    from rag_r1.serving.http_server import RunningServer
 
 _DESCRIPTION = """\
 Chat with a search agent in the terminal. Each search is shown as it happens, with the passages that it found;
@@ -46,7 +46,7 @@ _SHOWN = 160
 _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 
-class ChatArguments(AgentArguments):
+class ChatArguments(ChatAgentArguments):
     """`rag-r1 chat`: a server that runs, or an agent."""
 
     out: Path = argument(
@@ -66,7 +66,7 @@ class ChatArguments(AgentArguments):
         if self.url is None:
             check_agent(self)
         else:
-            refuse_others(self, AgentArguments.model_fields, "--url names a server that has its agent")
+            refuse_unused(self, ChatAgentArguments.model_fields, "--url names a server that has its agent")
         return self
 
 
@@ -77,11 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     set_up_logs(logging.WARNING)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # end what was started
     try:
-        token = taken_token()
+        token = take_token()
         if given.url is not None:
-            return Terminal(given.url.rstrip("/"), token).chat(given.ask)
+            return TerminalChat(given.url.rstrip("/"), token).chat(given.ask)
         with _own_server(given) as running:
-            return Terminal(running.url, None).chat(given.ask)
+            return TerminalChat(running.url, None).chat(given.ask)
     except (RunError, OSError) as error:
         print_error(error)
         return 1
@@ -90,22 +90,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _own_server(given: ChatArguments) -> Iterator[Running]:
+def _own_server(given: ChatArguments) -> Iterator[RunningServer]:
     """A server on a free loopback port, in a thread, for as long as the block runs. Raises RunError."""
     require_parts(given)
     # Here, because these need what belongs to extras, and neither `--help` nor `--url` does.
     from rag_r1.serving.http_server import serve
-    from rag_r1.serving.places import started
+    from rag_r1.serving.places import launch_agent
 
-    found: list[Running] = []
+    found: list[RunningServer] = []
     failures: list[BaseException] = []
     ready = threading.Event()
 
-    def note(running: Running) -> None:
+    def note(running: RunningServer) -> None:
         found.append(running)
         ready.set()
 
-    with bound("127.0.0.1", 0) as listener, started(given) as place:
+    with bind_socket("127.0.0.1", 0) as listener, launch_agent(given) as place:
 
         def run() -> None:
             try:
@@ -127,7 +127,7 @@ def _own_server(given: ChatArguments) -> Iterator[Running]:
             thread.join(10)
 
 
-class Terminal:
+class TerminalChat:
     """A conversation. `read` gives the next line of the user, and raises EOFError at the end."""
 
     def __init__(
@@ -164,7 +164,7 @@ class Terminal:
         asked = [*self.messages, {"role": "user", "content": question}]
         text = ""
         try:
-            with closing(ask(self.url, asked, self.token)) as pieces:
+            with closing(stream_answer(self.url, asked, self.token)) as pieces:
                 for kind, data in pieces:
                     text = data if kind == "answer" else text
                     self._show_whole(kind, data)

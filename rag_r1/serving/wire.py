@@ -24,8 +24,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rag_r1.agent import Trajectory
-from rag_r1.serving.conversation import Said
-from rag_r1.serving.showing import citations, searches
+from rag_r1.serving.conversation import ChatMessage
+from rag_r1.serving.showing import citations, episode_searches
 
 #: A request's limits: its messages, and the characters of one.
 MOST_MESSAGES, MOST_CHARACTERS = 200, 32_000
@@ -38,7 +38,7 @@ BACK_S = 5
 STOPPING = (503, "stopping", f"the server stops, and the chat with it: ask again in {BACK_S} s")
 
 
-class Part(BaseModel):
+class ContentPart(BaseModel):
     """A piece of a message's content; only text is read."""
 
     type: str
@@ -49,15 +49,15 @@ class Message(BaseModel):
     """One message of a conversation. Of an assistant's only `content` is read."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, Field(max_length=MOST_CHARACTERS)] | list[Part] | None = None
+    content: Annotated[str, Field(max_length=MOST_CHARACTERS)] | list[ContentPart] | None = None
 
-    def said(self) -> Said:
+    def said(self) -> ChatMessage:
         """As the conversation is read. Raises ValueError for content that is no text."""
         if isinstance(self.content, list):
             if any(part.type != "text" for part in self.content):
                 raise ValueError("messages may contain text only")
-            return Said(self.role, "\n".join(part.text for part in self.content))
-        return Said(self.role, self.content or "")
+            return ChatMessage(self.role, "\n".join(part.text for part in self.content))
+        return ChatMessage(self.role, self.content or "")
 
 
 class StreamOptions(BaseModel):
@@ -110,7 +110,7 @@ def sse(data: Mapping[str, Any]) -> bytes:
     return b"data: " + json.dumps(data, ensure_ascii=True, separators=(",", ":")).encode() + b"\n\n"
 
 
-class Chunks:
+class ChunkBuilder:
     """The chunks of one streamed answer."""
 
     def __init__(self, chat_id: str, model: str):
@@ -151,15 +151,15 @@ def completion(
         "choices": [{"index": 0, "message": message, "finish_reason": finish_reason(record)}],
         "usage": usage_of(record),
         "rag_r1": {
-            **ending(record),
-            "searches": searches(record),
+            **episode_ending(record),
+            "searches": episode_searches(record),
             "citations": citations(record)["passages"],
             **more,
         },
     }
 
 
-def ending(record: Trajectory) -> dict[str, Any]:
+def episode_ending(record: Trajectory) -> dict[str, Any]:
     """How an episode ended. `status`: see rag_r1/agent/trajectory.py."""
     return {"status": record.status, "turns": len(record.turns), "seconds": round(record.seconds, 3)}
 

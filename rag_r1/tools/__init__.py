@@ -1,7 +1,7 @@
 """The tools that the policy can call. `entries.py` explains how they are configured and how to add your own,
 `function_tool.py` makes a tool from a function, and `retrieval.py` is the client of the retrieval server."""
 
-from rag_r1.tools.function_tool import FunctionTool, Searcher, SearcherTool, searching, tool
+from rag_r1.tools.function_tool import FunctionTool, Searcher, SearcherTool, search_tools, tool
 from rag_r1.tools.registry import (
     close_tools,
     make_searcher,
@@ -22,7 +22,7 @@ __all__ = [
     "make_searcher",
     "make_tool",
     "schemas",
-    "searching",
+    "search_tools",
     "shared_searcher",
     "shared_tools",
     "tool",

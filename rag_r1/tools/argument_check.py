@@ -13,10 +13,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rag_r1.limited.schemas import WrongSchema, fault_of, validator_of
-from rag_r1.limited.workers import JobError, LimitError, Limits, Workers
+from rag_r1.limited.schemas import InvalidSchemaError, argument_fault, make_validator
+from rag_r1.limited.workers import JobError, JobLimits, LimitError, WorkerPool
 
-__all__ = ["ArgumentCheck", "WrongSchema", "values_in"]
+__all__ = ["ArgumentValidator", "InvalidSchemaError", "values_in"]
 
 #: Largest schema, in characters of JSON.
 MAX_SCHEMA_CHARS = 256 << 10
@@ -29,21 +29,22 @@ _PLAIN = frozenset(
     "allOf oneOf not title description default examples format deprecated readOnly writeOnly $schema "
     "$comment".split()
 )
-_LIMITS = Limits(cpu_s=1.0, memory=512 << 20, answer=1 << 20)
-_workers = Workers(2)
+_LIMITS = JobLimits(cpu_s=1.0, memory=512 << 20, answer=1 << 20)
+_workers = WorkerPool(2)
 
 
-class ArgumentCheck:
-    """Of one schema. Raises WrongSchema if it is none. `foreign`: the schema is a server's, which is asked
-    whatever cannot be checked here: its regular expressions are left out, and so is a check that fails."""
+class ArgumentValidator:
+    """Of one schema. Raises InvalidSchemaError if it is none. `foreign`: the schema is a server's, which is
+    asked whatever cannot be checked here: its regular expressions are left out, and so is a check that
+    fails."""
 
     def __init__(self, schema: Mapping[str, Any], foreign: bool = False):
         self.schema, self._foreign = schema, foreign
         self._text = json.dumps(schema, default=str)
         if len(self._text) > MAX_SCHEMA_CHARS:
-            raise WrongSchema(f"it has more than {MAX_SCHEMA_CHARS >> 10} KiB")
+            raise InvalidSchemaError(f"it has more than {MAX_SCHEMA_CHARS >> 10} KiB")
         is_few = values_in(schema, _FEW_IN_SCHEMA) <= _FEW_IN_SCHEMA
-        self._validator = validator_of(dict(schema), not foreign) if is_few and _is_plain(schema) else None
+        self._validator = make_validator(dict(schema), not foreign) if is_few and _is_plain(schema) else None
 
     def is_quick(self, arguments: Mapping[str, Any]) -> bool:
         """Are the arguments checked here?"""
@@ -51,9 +52,9 @@ class ArgumentCheck:
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with the arguments, in a sentence for the policy, or None. May take seconds, unless
-        `is_quick`. Raises WrongSchema, and ValueError for references that lead nowhere."""
+        `is_quick`. Raises InvalidSchemaError, and ValueError for references that lead nowhere."""
         if self.is_quick(arguments):
-            return fault_of(self._validator, dict(arguments))
+            return argument_fault(self._validator, dict(arguments))
         try:
             job = [self._text, dict(arguments), not self._foreign]
             return _workers.call("rag_r1.limited.schemas:fault", job, _LIMITS)
@@ -63,8 +64,8 @@ class ArgumentCheck:
             self._text, self._validator = '{"type": "object"}', None  # once is enough
             return None
         except JobError as error:
-            if error.kind == "WrongSchema":
-                raise WrongSchema(str(error)) from None
+            if error.kind == "InvalidSchemaError":
+                raise InvalidSchemaError(str(error)) from None
             if self._foreign:
                 return None
             raise ValueError(f"{error.kind}: {error}") from None

@@ -64,7 +64,7 @@ _PARAMETERS = schema_of(
 )
 
 
-class CannotCalculate(ValueError):
+class CalculationError(ValueError):
     """What is wrong with an expression, in a sentence."""
 
 
@@ -81,28 +81,28 @@ def make_calculator(options: Mapping[str, Any], key: str) -> FunctionTool:
     async def answer(query: str) -> str | Refusal:
         try:
             return calculate(query)
-        except CannotCalculate as error:
+        except CalculationError as error:
             return Refusal(f"The calculator cannot do that: {error}.")
 
     return FunctionTool("calculator", words, _PARAMETERS, answer)
 
 
 def calculate(expression: str) -> str:
-    """The value of an expression. Raises CannotCalculate."""
+    """The value of an expression. Raises CalculationError."""
     if len(expression) > MAX_CHARS:
-        raise CannotCalculate(f"the expression has more than {MAX_CHARS} characters")
+        raise CalculationError(f"the expression has more than {MAX_CHARS} characters")
     try:
         tree = ast.parse(expression.translate(_WRITTEN).strip(), mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise CannotCalculate("it is no arithmetic expression") from None
+        raise CalculationError("it is no arithmetic expression") from None
     try:
         value = _value(tree.body)
     except ZeroDivisionError:
-        raise CannotCalculate("it divides by zero") from None
+        raise CalculationError("it divides by zero") from None
     except (OverflowError, RecursionError):
-        raise CannotCalculate("a number becomes too large") from None
+        raise CalculationError("a number becomes too large") from None
     except (ValueError, TypeError) as error:
-        raise CannotCalculate(str(error)) from None
+        raise CalculationError(str(error)) from None
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)
     return str(value) if isinstance(value, int) else f"{value:.12g}"
@@ -124,8 +124,8 @@ def _value(node: ast.AST) -> int | float:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
         if node.func.id in _FUNCTIONS:
             return _bounded(_FUNCTIONS[node.func.id](*map(_value, node.args)))
-        raise CannotCalculate(f"there is no function {node.func.id!r}, but {', '.join(_FUNCTIONS)}")
-    raise CannotCalculate("it is no arithmetic expression of numbers")
+        raise CalculationError(f"there is no function {node.func.id!r}, but {', '.join(_FUNCTIONS)}")
+    raise CalculationError("it is no arithmetic expression of numbers")
 
 
 def _power(base: int | float, exponent: int | float) -> int | float:
@@ -137,7 +137,7 @@ def _power(base: int | float, exponent: int | float) -> int | float:
             base = float(base)
     value = base**exponent
     if isinstance(value, complex):
-        raise CannotCalculate("a negative number has no such root")
+        raise CalculationError("a negative number has no such root")
     return _bounded(value)
 
 

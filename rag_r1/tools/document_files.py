@@ -7,7 +7,7 @@ scripts, styles and comments are left out, nothing is fetched, and no markup sur
 HTML and PDF are read by a worker with limits of processor time and memory (rag_r1/limited/pages.py), for a
 small file can take for ever to parse. Plain text and Markdown cannot, and are read here.
 
-A file that cannot be read raises `UnreadableFile`, which says why and what to do. PDFs need pypdf
+A file that cannot be read raises `FileReadError`, which says why and what to do. PDFs need pypdf
 (`pip install 'rag-r1[documents]'`). Scanned pages have no text: run OCR over them first.
 """
 
@@ -25,22 +25,22 @@ from rag_r1.limited.pages import (
     MAX_CHARS,
     MAX_SECTIONS,
     DocumentText,
+    FileReadError,
     Section,
-    UnreadableFile,
-    decoded,
+    decode_text,
     html_text,
     one_line,
     within_limits,
 )
-from rag_r1.limited.workers import JobError, LimitError, Limits, Started, Workers
+from rag_r1.limited.workers import JobError, JobHandle, JobLimits, LimitError, WorkerPool
 
 __all__ = [
     "DocumentText",
     "READERS",
-    "Reading",
+    "PendingDocument",
     "Section",
-    "StoppedReading",
-    "UnreadableFile",
+    "ReadLimitError",
+    "FileReadError",
     "html_text",
     "read_ahead",
     "read_document",
@@ -66,24 +66,24 @@ _FENCE = re.compile(r"\s*(```|~~~)")
 _TOGETHER, _SMALL_BYTES, _AHEAD = 32, 64 << 10, 4
 
 #: The processes that read HTML and PDF.
-workers = Workers()
+workers = WorkerPool()
 
 
-class StoppedReading(UnreadableFile):
+class ReadLimitError(FileReadError):
     """A file at which the reader exceeded its limits."""
 
 
 def read_document(path: Path) -> DocumentText:
-    """The text of a file. Raises UnreadableFile, and OSError if it cannot be opened."""
-    return Reading(path).document()
+    """The text of a file. Raises FileReadError, and OSError if it cannot be opened."""
+    return PendingDocument(path).document()
 
 
-def read_ahead(paths: Sequence[Path]) -> Iterator[Reading]:
+def read_ahead(paths: Sequence[Path]) -> Iterator[PendingDocument]:
     """The readings of files, in order; the workers are kept busy with the next ones meanwhile."""
-    ahead: deque[_Batch] = deque()
+    ahead: deque[_ReadBatch] = deque()
     try:
         for first in range(0, len(paths), _TOGETHER):
-            ahead.append(_Batch(paths[first : first + _TOGETHER]))
+            ahead.append(_ReadBatch(paths[first : first + _TOGETHER]))
             for batch in ahead:
                 batch.begin()
             if len(ahead) == _AHEAD:
@@ -99,15 +99,15 @@ def read_ahead(paths: Sequence[Path]) -> Iterator[Reading]:
             batch.give_up()
 
 
-class _Batch:
+class _ReadBatch:
     """Consecutive files, of which a worker reads the small ones in one job. If that fails, each is read by
     itself, within its own limits."""
 
     def __init__(self, paths: Sequence[Path]):
-        self.readings = [Reading(path, self) for path in paths]
-        self._started: Started | None = None
-        self._found: dict[Reading, list[Any]] | None = None
-        self._small: list[Reading] = []
+        self.readings = [PendingDocument(path, self) for path in paths]
+        self._started: JobHandle | None = None
+        self._found: dict[PendingDocument, list[Any]] | None = None
+        self._small: list[PendingDocument] = []
         size = 0
         for reading in self.readings:
             if reading.ending in _PARSED:
@@ -124,7 +124,7 @@ class _Batch:
             with suppress(OSError):
                 self._start(wait=False)
 
-    def found(self, reading: Reading) -> list[Any] | None:
+    def found(self, reading: PendingDocument) -> list[Any] | None:
         """What was read of a file: `["", value]`, or `[kind, message]` of an exception; None if nothing was.
         Raises OSError if no process can be started."""
         if self._found is None and reading in self._small:
@@ -146,21 +146,21 @@ class _Batch:
         self._started = workers.start("rag_r1.limited.pages:read_all", [files], self._limits, wait)
 
 
-class Reading:
+class PendingDocument:
     """The reading of a file, which may have been begun with others."""
 
-    def __init__(self, path: Path, batch: _Batch | None = None):
+    def __init__(self, path: Path, batch: _ReadBatch | None = None):
         self.path, self.ending, self._batch = path, path.suffix.lower(), batch
 
     def document(self) -> DocumentText:
-        """The text. Raises UnreadableFile, and OSError if the file cannot be opened."""
+        """The text. Raises FileReadError, and OSError if the file cannot be opened."""
         if self.ending in _PARSED:
             return self._parsed()
         if self.ending not in READERS:
-            raise UnreadableFile(f"its name must end in one of {', '.join(READERS)}")
+            raise FileReadError(f"its name must end in one of {', '.join(READERS)}")
         if self._size() > 4 * (MAX_CHARS + 1):  # more than UTF-8 or UTF-16 need
-            raise UnreadableFile(f"its text has more than {MAX_CHARS:,} characters: split it")
-        document = within_limits(DocumentText("", [Section(decoded(self.path.read_bytes()))]))
+            raise FileReadError(f"its text has more than {MAX_CHARS:,} characters: split it")
+        document = within_limits(DocumentText("", [Section(decode_text(self.path.read_bytes()))]))
         return document if self.ending == ".txt" else _markdown(document.sections[0].text)
 
     def named(self) -> str:
@@ -170,13 +170,13 @@ class Reading:
     def _size(self) -> int:
         size = self.path.stat().st_size
         if size > MAX_FILE_BYTES:
-            raise UnreadableFile(f"it has more than {MAX_FILE_BYTES >> 20} MiB: split it")
+            raise FileReadError(f"it has more than {MAX_FILE_BYTES >> 20} MiB: split it")
         return size
 
     def _parsed(self) -> DocumentText:
         kind, value = (self._batch and self._batch.found(self)) or self._read_alone()
         if kind:
-            raise OSError(value) if kind == "OSError" else UnreadableFile(value)
+            raise OSError(value) if kind == "OSError" else FileReadError(value)
         title, sections = value
         return DocumentText(title, [Section(*one) for one in sections])
 
@@ -185,20 +185,20 @@ class Reading:
             job = [self.named(), self.ending]
             return "", workers.call("rag_r1.limited.pages:read", job, _limits(self._size()))
         except LimitError as error:
-            raise StoppedReading(f"{error}: split it or save it in another format") from None
+            raise ReadLimitError(f"{error}: split it or save it in another format") from None
         except JobError as error:
             return error.kind, str(error)
 
 
-def _limits(size: int) -> Limits:
+def _limits(size: int) -> JobLimits:
     """Of files that have so many bytes in all."""
-    return Limits(CPU_S + CPU_S_MIB * size / (1 << 20), MEMORY + MEMORY_BYTE * size)
+    return JobLimits(CPU_S + CPU_S_MIB * size / (1 << 20), MEMORY + MEMORY_BYTE * size)
 
 
 def _markdown(text: str) -> DocumentText:
     """Sections begin at headings, except those inside a fenced block of code."""
     if sum(map(text.count, _LINE_ENDS)) > MAX_LINES:
-        raise UnreadableFile(f"it has more than {MAX_LINES:,} lines: split it")
+        raise FileReadError(f"it has more than {MAX_LINES:,} lines: split it")
     found: list[tuple[str, list[str]]] = [("", [])]
     fence = None
     for line in text.splitlines():
@@ -208,7 +208,7 @@ def _markdown(text: str) -> DocumentText:
         heading = None if fence else _HEADING.fullmatch(line)
         if heading:
             if len(found) == MAX_SECTIONS:
-                raise UnreadableFile(f"it has more than {MAX_SECTIONS:,} sections: split it")
+                raise FileReadError(f"it has more than {MAX_SECTIONS:,} sections: split it")
             found.append((one_line(_without_closing_marks(heading[1])), []))
         else:
             found[-1][1].append(line)

@@ -23,10 +23,10 @@ from typing import Annotated, Any
 import numpy as np
 
 from rag_r1.installation import pip_command
-from rag_r1.options import Flag, Must, PositiveCount, Text, options, options_from
+from rag_r1.options import Constraint, Flag, PositiveCount, Text, options, options_from
 from rag_r1.protocols import Document
 from rag_r1.tools.documents import index_folder
-from rag_r1.tools.loading import LoadedOnce
+from rag_r1.tools.loading import LazyValue
 
 #: In the folder, unless `index` names another place. Hidden, so that it is not read as a document.
 INDEX = ".rag_r1_index"
@@ -44,9 +44,9 @@ class DocumentsOptions:
     """The keys of the tool `documents`."""
 
     #: The documents: .txt, .md, .html, .pdf, in subfolders too.
-    folder: Annotated[Text, Must("a folder with documents")]
+    folder: Annotated[Text, Constraint("a folder with documents")]
     #: Where the passages are kept; null: in the folder itself.
-    index: Annotated[Text | None, Must("a folder or null")] = None
+    index: Annotated[Text | None, Constraint("a folder or null")] = None
     #: Passages for a query.
     topk: PositiveCount = 3
     #: Leave out files that cannot be read; otherwise every search fails and the log names them.
@@ -71,7 +71,7 @@ class DocumentSearch:
 
     def __init__(self, options: DocumentsOptions):
         self.options = options
-        self._index = LoadedOnce(self._load)
+        self._index = LazyValue(self._load)
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
         """For each query its best passages. Raises DocumentsError, or OSError, if the folder cannot be

@@ -32,19 +32,19 @@ from typing import Any
 from filelock import FileLock
 from tqdm import tqdm
 
-from rag_r1.printable import printable
+from rag_r1.printable import terminal_text
 from rag_r1.protocols.actions import well_formed
 from rag_r1.tools.document_files import (
     READERS,
     DocumentText,
+    FileReadError,
+    ReadLimitError,
     Section,
-    StoppedReading,
-    UnreadableFile,
     read_ahead,
     read_document,
     workers,
 )
-from rag_r1.whole_files import whole_file
+from rag_r1.whole_files import atomic_file
 
 logger = logging.getLogger(__name__)
 
@@ -90,9 +90,9 @@ def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_fil
         if corpus.is_file() and _read_note(note) == made_from:
             return corpus
         note.unlink(missing_ok=True)
-        with whole_file(corpus) as part:
+        with atomic_file(corpus) as part:
             _write(folder, files, part, progress, skip_bad_files)
-        with whole_file(note) as part:
+        with atomic_file(note) as part:
             part.write_text(json.dumps(made_from), encoding="utf-8")
     return corpus
 
@@ -118,7 +118,7 @@ def document_files(folder: Path) -> list[Path]:
 
 def passages_of(name: str, path: Path, document: DocumentText | None = None) -> Iterator[dict[str, Any]]:
     """The passages of a file that is called `name`, whose text may have been read already. Raises
-    UnreadableFile, or OSError."""
+    FileReadError, or OSError."""
     document = document or read_document(path)
     title = document.title or path.stem
     numbers: dict[int | None, int] = {}
@@ -187,9 +187,9 @@ def _rows(folder: Path, files: list[Path], progress: bool, bad: list[str]) -> It
                 name = _name(reading.path.relative_to(folder))
                 try:
                     rows = list(passages_of(name, reading.path, reading.document()))
-                except (UnreadableFile, OSError) as error:
-                    bad.append(printable(f"{name}: {error}", _SHOWN))
-                    stopped += isinstance(error, StoppedReading)
+                except (FileReadError, OSError) as error:
+                    bad.append(terminal_text(f"{name}: {error}", _SHOWN))
+                    stopped += isinstance(error, ReadLimitError)
                     if stopped == _NAMED:
                         listed = "".join(f"\n  {one}" for one in bad[-_NAMED:])
                         raise DocumentsError(

@@ -18,9 +18,9 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 from rag_r1.addresses import Address
-from rag_r1.options import Must, PositiveCount, PositiveSeconds, Text, options, options_from
+from rag_r1.options import Constraint, PositiveCount, PositiveSeconds, Text, options, options_from
 from rag_r1.protocols import Document, Failure
-from rag_r1.tools.http_json import HttpFailure, HttpRefusal, JsonServer, Variable, secret
+from rag_r1.tools.http_json import HttpFailure, HttpRefusal, JsonClient, Variable, secret
 from rag_r1.tools.retrieval import failure
 from rag_r1.tools.wire import MAX_DOCUMENT_CHARS, MAX_ID_CHARS
 
@@ -32,7 +32,7 @@ class ElasticsearchOptions:
     """The keys of the tool `elasticsearch`."""
 
     #: Name of the index, or several with commas between them.
-    index: Annotated[Text, Must("the name of an index")]
+    index: Annotated[Text, Constraint("the name of an index")]
     #: Address of the server.
     url: Address = "http://127.0.0.1:9200"
     #: Documents for a query.
@@ -55,7 +55,7 @@ class WikiSearcher:
 
     def __init__(self, index: str, url: str, *, key: str | None = None, timeout_s: float = 30.0):
         self._url = f"{url.rstrip('/')}/{quote(index, safe=',*')}/_search"
-        self._server = JsonServer({"Authorization": f"ApiKey {key}"} if key else {}, timeout_s)
+        self._server = JsonClient({"Authorization": f"ApiKey {key}"} if key else {}, timeout_s)
 
     async def search(self, query: str, size: int = 5) -> list[dict[str, str]]:
         """At most `size` results, best first: {id, url, title, text}. Raises HttpFailure, also for an index

@@ -31,19 +31,19 @@ from cachetools import LRUCache
 from jsonschema.exceptions import SchemaError
 from pydantic import AfterValidator, BeforeValidator
 
-from rag_r1.import_path import ImportPathError, imported
-from rag_r1.options import Must, OptionFault, OptionsError, Text, option_names, options, options_from
+from rag_r1.import_path import ImportPathError, import_object
+from rag_r1.options import Constraint, OptionFault, OptionsError, Text, option_names, options, options_from
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal
 from rag_r1.retriever_query import Context
 from rag_r1.tool_limits import ToolLimits
-from rag_r1.tools.argument_check import ArgumentCheck
+from rag_r1.tools.argument_check import ArgumentValidator
 from rag_r1.tools.function_tool import (
     FunctionTool,
     SearcherTool,
-    by_name,
     checked_fault,
+    named_arguments,
     schema_of,
-    sent_in_context,
+    sent_arguments,
 )
 
 #: The shipped tools, imported when an entry names them: factories of (options, key of the entry).
@@ -79,12 +79,12 @@ class EntryKeys:
     tool: Annotated[
         Text,
         AfterValidator(_known),
-        Must(f"one of {', '.join(SHIPPED)}, or an import path, `package.module:name`"),
+        Constraint(f"one of {', '.join(SHIPPED)}, or an import path, `package.module:name`"),
     ]
     description: Text | None = None
-    parameters: Annotated[dict | None, Must("a JSON schema, its properties, or null")] = None
-    required: Annotated[list | None, Must("a list of names of parameters, or null")] = None
-    limits: Annotated[ToolLimits | None, BeforeValidator(_limits), Must("a mapping of limits")] = None
+    parameters: Annotated[dict | None, Constraint("a JSON schema, its properties, or null")] = None
+    required: Annotated[list | None, Constraint("a list of names of parameters, or null")] = None
+    limits: Annotated[ToolLimits | None, BeforeValidator(_limits), Constraint("a mapping of limits")] = None
 
 
 def make_tool(name: str, entry: ToolEntry) -> Any:
@@ -117,7 +117,7 @@ def make_tool(name: str, entry: ToolEntry) -> Any:
     limits = keys.limits or getattr(made, "limits", None)
     if keys.description is None and schema is None and limits is None:
         return made
-    return Declared(name, made, keys.description, schema, limits)
+    return ConfiguredTool(name, made, keys.description, schema, limits)
 
 
 def _faults(tool: Any, options: dict[str, Any], key: str) -> list[OptionFault]:
@@ -148,9 +148,9 @@ def _schema(keys: EntryKeys, key: str) -> dict[str, Any] | None:
 def _made(tool: str, options: dict[str, Any], key: str) -> Any:
     """What `tool` names: a tool or an async function, or what its factory makes of the options."""
     if tool in SHIPPED:
-        return imported(SHIPPED[tool])(options, key)
+        return import_object(SHIPPED[tool])(options, key)
     try:
-        found = imported(tool)
+        found = import_object(tool)
     except ImportPathError as error:
         raise ImportPathError(f"{key}: {error}", error.remedy) from error
     if not (is_tool(found) or iscoroutinefunction(found)):
@@ -167,7 +167,7 @@ def is_tool(thing: Any) -> bool:
     )
 
 
-class Declared:
+class ConfiguredTool:
     """A tool with what its entry declares about it, and with a cache if `limits` asks for one.
 
     The cache belongs to a process and holds answers; failures and refusals are asked for again.
@@ -185,19 +185,19 @@ class Declared:
         self.description = tool.description if description is None else description
         self.parameters = tool.parameters if parameters is None else parameters
         self.together = getattr(tool, "together", True)
-        self._check = None if parameters is None else ArgumentCheck(parameters)
+        self._check = None if parameters is None else ArgumentValidator(parameters)
         size = limits.cache_size if limits else 0
         self._cache: LRUCache[str, tuple[Document, ...]] | None = LRUCache(size) if size else None
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with the arguments, or None."""
-        given = by_name(arguments, self.parameters)
+        given = named_arguments(arguments, self.parameters)
         declared = None if self._check is None else self._check.fault(given)
         return declared or self.tool.fault(arguments)
 
     async def checked(self, arguments: Mapping[str, Any]) -> str | None:
         """The same; the event loop goes on meanwhile."""
-        given = by_name(arguments, self.parameters)
+        given = named_arguments(arguments, self.parameters)
         declared = None if self._check is None else await self._check.checked(given)
         return declared or await checked_fault(self.tool, arguments)
 
@@ -222,7 +222,7 @@ class Declared:
         self, arguments: Sequence[Mapping[str, Any]], context: Context
     ) -> Sequence[Mapping[str, Any]] | Failure:
         """What the tool makes of the arguments in the context of the turn."""
-        return await sent_in_context(self.tool, arguments, context)
+        return await sent_arguments(self.tool, arguments, context)
 
     async def close(self) -> None:
         """Close the tool's connections."""

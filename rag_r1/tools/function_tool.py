@@ -22,10 +22,10 @@ from typing import Protocol as Interface
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from rag_r1.protocols import SEARCH, Document, Failure, Refusal, in_words
+from rag_r1.protocols import SEARCH, Document, Failure, Refusal, text_result
 from rag_r1.retriever_query import Context
 from rag_r1.tool_limits import ToolLimits
-from rag_r1.tools.argument_check import MAX_SCHEMA_CHARS, ArgumentCheck
+from rag_r1.tools.argument_check import MAX_SCHEMA_CHARS, ArgumentValidator
 
 #: Characters kept of a text that a tool returns; usually the budget of the observation is the lower limit.
 _MOST_CHARS = 20_000
@@ -55,7 +55,7 @@ async def checked_fault(tool: Any, arguments: Mapping[str, Any]) -> str | None:
     return tool.fault(arguments) if checked is None else await checked(arguments)
 
 
-def by_name(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+def named_arguments(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     """Words from a syntax that names no arguments, `{"query": text}`, as the parameter that they are meant
     for: the only required one, or the only one, of a schema without `query`. Others are unchanged."""
     properties = parameters.get("properties")
@@ -82,16 +82,16 @@ class FunctionTool:
     ):
         self.name, self.description, self.function = name, description, function
         self.parameters, self.limits = parameters, limits
-        self._check = ArgumentCheck(parameters)
+        self._check = ArgumentValidator(parameters)
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with the arguments, or None. May take seconds for a schema with references or regular
         expressions."""
-        return self._check.fault(by_name(arguments, self.parameters))
+        return self._check.fault(named_arguments(arguments, self.parameters))
 
     async def checked(self, arguments: Mapping[str, Any]) -> str | None:
         """The same; the event loop goes on meanwhile."""
-        return await self._check.checked(by_name(arguments, self.parameters))
+        return await self._check.checked(named_arguments(arguments, self.parameters))
 
     async def call(self, arguments: Sequence[Mapping[str, Any]]) -> list[list[Document] | Failure | Refusal]:
         """Make all calls concurrently."""
@@ -99,12 +99,12 @@ class FunctionTool:
 
     async def _one(self, arguments: Mapping[str, Any]) -> list[Document] | Failure | Refusal:
         try:
-            result = await self.function(**by_name(arguments, self.parameters))
+            result = await self.function(**named_arguments(arguments, self.parameters))
         except Exception as error:
             shown = f"The tool {self.name} did not answer. Try another call, or answer with what is known."
             return Failure(shown, "tool", f"{type(error).__name__}: {error}"[:200])
         if isinstance(result, str):
-            return in_words(self.name, result[:_MOST_CHARS])
+            return text_result(self.name, result[:_MOST_CHARS])
         return result  # type: ignore[return-value]  # the episode's guard checks it
 
 
@@ -136,7 +136,7 @@ class Searcher(Interface):
     async def search(self, queries: Sequence[str]) -> Sequence[Sequence[Document] | Failure]: ...
 
 
-async def sent_in_context(inner: Any, what: Sequence[Any], context: Context) -> Sequence[Any] | Failure:
+async def sent_arguments(inner: Any, what: Sequence[Any], context: Context) -> Sequence[Any] | Failure:
     """What a tool (or a searcher) makes of the arguments (or queries) of a turn; unchanged if it does not
     read the context."""
     in_context = getattr(inner, "in_context", None)
@@ -169,7 +169,7 @@ class SearcherTool:
         self, arguments: Sequence[Mapping[str, Any]], context: Context
     ) -> Sequence[Mapping[str, Any]] | Failure:
         """The arguments with what the searcher is to be sent for each query."""
-        sent = await sent_in_context(self.searcher, [one["query"] for one in arguments], context)
+        sent = await sent_arguments(self.searcher, [one["query"] for one in arguments], context)
         return sent if isinstance(sent, Failure) else [{"query": query} for query in sent]
 
     async def close(self) -> None:
@@ -178,6 +178,6 @@ class SearcherTool:
             await close()
 
 
-def searching(searcher: Searcher) -> dict[str, SearcherTool]:
+def search_tools(searcher: Searcher) -> dict[str, SearcherTool]:
     """The tools of an episode that can only search."""
     return {SEARCH: SearcherTool(SEARCH, searcher)}

@@ -28,11 +28,11 @@ from typing import Annotated, Any
 from urllib.parse import unquote
 
 from rag_r1.installation import pip_command
-from rag_r1.limited.workers import JobError, LimitError, Limits, Workers
-from rag_r1.options import Must, PositiveCount, Text, options, options_from
-from rag_r1.printable import printable
+from rag_r1.limited.workers import JobError, JobLimits, LimitError, WorkerPool
+from rag_r1.options import Constraint, PositiveCount, Text, options, options_from
+from rag_r1.printable import terminal_text
 from rag_r1.protocols import Document
-from rag_r1.tools.loading import LoadedOnce
+from rag_r1.tools.loading import LazyValue
 
 #: Ending of a file's name -> rdflib's name of the format.
 FORMATS = {".ttl": "turtle", ".nt": "nt", ".rdf": "xml", ".owl": "xml", ".xml": "xml"}
@@ -60,7 +60,7 @@ class GraphOptions:
     """The keys of the tool `graph`."""
 
     #: The RDF file.
-    file: Annotated[Text, Must(f"a file that ends in one of {', '.join(FORMATS)}")]
+    file: Annotated[Text, Constraint(f"a file that ends in one of {', '.join(FORMATS)}")]
     #: Things that are shown for a query.
     topk: PositiveCount = 3
     #: Facts that are shown of each.
@@ -88,7 +88,7 @@ class GraphSearch:
 
     def __init__(self, options: GraphOptions):
         self.options = options
-        self._facts = LoadedOnce(lambda: Facts.read(Path(options.file), options.language))
+        self._facts = LazyValue(lambda: FactGraph.read(Path(options.file), options.language))
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
         """For each query the things that it names. Raises GraphError, or OSError, if the file cannot be
@@ -103,7 +103,7 @@ class GraphError(ValueError):
     """The file cannot be read; the message names it and says why."""
 
 
-class Facts:
+class FactGraph:
     """A graph with the names of its things. May be used by several threads.
 
     `terms` and `triples`: as rag_r1/limited/graphs.py gives them. A thing is the number of its term."""
@@ -121,23 +121,23 @@ class Facts:
         self._read_names()
 
     @classmethod
-    def read(cls, path: Path, language: str = "en") -> Facts:
+    def read(cls, path: Path, language: str = "en") -> FactGraph:
         """From an RDF file. Raises OSError, and GraphError."""
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
             raise GraphError(f"{path}: it has more than {MAX_FILE_BYTES >> 20} MiB")
-        limits = Limits(
+        limits = JobLimits(
             CPU_S + CPU_S_MIB * size / (1 << 20), (1 << 30) + _MEMORY * size, (128 << 20) + _ANSWER * size
         )
         job = [os.fsencode(path.absolute()).decode("latin-1"), FORMATS[path.suffix.lower()]]
-        workers = Workers(1)
+        workers = WorkerPool(1)
         try:
             terms, triples = workers.call("rag_r1.limited.graphs:read", job, limits)
         except LimitError as error:
-            raise GraphError(printable(f"{path}: {error}: repair it or split it", 600)) from None
+            raise GraphError(terminal_text(f"{path}: {error}: repair it or split it", 600)) from None
         except JobError as error:
             kind = OSError if error.kind == "OSError" else GraphError
-            raise kind(printable(f"{path}: {error}", 600)) from None
+            raise kind(terminal_text(f"{path}: {error}", 600)) from None
         finally:
             workers.close()
         return cls(terms, triples, language)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import aiohttp
 
 from rag_r1.json_limits import JsonLimitError, read_json
-from rag_r1.options import Must, Text
+from rag_r1.options import Constraint, Text
 
 #: A larger answer than this many bytes is none.
 MAX_ANSWER_BYTES = 16 << 20
@@ -24,7 +24,7 @@ MAX_VALUES = 500_000
 
 
 #: Of an option that names an environment variable.
-Variable = Annotated[Text | None, Must("the name of an environment variable, or null")]
+Variable = Annotated[Text | None, Constraint("the name of an environment variable, or null")]
 
 
 class HttpFailure(Exception):
@@ -44,7 +44,7 @@ def secret(variable: str | None) -> str | None:
     return value or None
 
 
-class JsonServer:
+class JsonClient:
     """A server that answers with JSON; bound to the event loop in which it is first asked. `headers` may hold
     secrets."""
 

@@ -14,7 +14,7 @@ from cachetools import LRUCache
 from rag_r1.protocols import Document
 
 
-class KeptAnswers:
+class QueryCache:
     """The documents of the `size` queries that were last asked for; see the top of the module."""
 
     def __init__(self, size: int):

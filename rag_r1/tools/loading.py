@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class LoadedOnce(Generic[T]):
+class LazyValue(Generic[T]):
     """What `load` returns; bound to the event loop in which it is first wanted."""
 
     def __init__(self, load: Callable[[], T]):

@@ -32,10 +32,10 @@ from pydantic import AfterValidator, BeforeValidator
 
 from rag_r1.addresses import Address
 from rag_r1.installation import pip_command
-from rag_r1.options import Must, OptionFault, OptionsError, PositiveSeconds, Text, options, options_from
-from rag_r1.printable import printable
+from rag_r1.options import Constraint, OptionFault, OptionsError, PositiveSeconds, Text, options, options_from
+from rag_r1.printable import terminal_text
 from rag_r1.protocols import Refusal
-from rag_r1.tools.function_tool import FunctionTool, by_name, schema_of
+from rag_r1.tools.function_tool import FunctionTool, named_arguments, schema_of
 from rag_r1.tools.http_json import Variable, secret
 
 #: Longest text of a result, in characters.
@@ -53,7 +53,10 @@ def _texts(value: tuple) -> tuple:
 
 
 Texts = Annotated[
-    tuple, BeforeValidator(_listed), AfterValidator(_texts), Must("a list of texts, such as [npx, server]")
+    tuple,
+    BeforeValidator(_listed),
+    AfterValidator(_texts),
+    Constraint("a list of texts, such as [npx, server]"),
 ]
 
 
@@ -115,13 +118,13 @@ class McpTool(FunctionTool):
         async with (await _connections()).connection(self.options).link() as link:
             schemas = await link.schemas()
             if self.name not in schemas:
-                known = printable(", ".join(sorted(schemas)), 300) or "none"
+                known = terminal_text(", ".join(sorted(schemas)), 300) or "none"
                 raise McpFailure(f"the server has no tool {self.name!r}; it has: {known}")
-            given = dict(by_name(arguments, schemas[self.name]))
+            given = dict(named_arguments(arguments, schemas[self.name]))
             if fault := await link.fault(self.name, given):
                 return Refusal(fault[:300])
             result = await link.client.call_tool(self.name, given, self.options.timeout_s)
-        text = in_text(result)
+        text = content_text(result)
         if not result.is_error:
             return text
         if self.options.errors == "failures":
@@ -138,7 +141,7 @@ async def _connections() -> Any:
     return await asyncio.to_thread(import_module, "rag_r1.tools.mcp_connections")
 
 
-def in_text(result: Any) -> str:
+def content_text(result: Any) -> str:
     """The content of a result as one text; what is no text is named, not shown."""
     parts = []
     for block in result.content:
@@ -160,7 +163,7 @@ def token_of(options: McpOptions) -> str | None:
     return secret(options.token_env)
 
 
-def named(tools: Sequence[Any]) -> dict[str, dict[str, Any]]:
+def prefixed_entries(tools: Sequence[Any]) -> dict[str, dict[str, Any]]:
     """What a server says about its tools, as entries of `rag_r1.tools` without their server."""
     return {
         tool.name: {

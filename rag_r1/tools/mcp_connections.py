@@ -22,15 +22,15 @@ from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
-from rag_r1.child_processes import ends_with_parent
-from rag_r1.printable import printable
-from rag_r1.tools.argument_check import ArgumentCheck, WrongSchema
+from rag_r1.child_processes import bind_to_parent
+from rag_r1.printable import terminal_text
+from rag_r1.tools.argument_check import ArgumentValidator, InvalidSchemaError
 from rag_r1.tools.mcp_client import McpFailure, McpOptions, environment_of, token_of
-from rag_r1.tools.mcp_streams import BoundedHttp, Told, http_streams, stdio_streams
-from rag_r1.tools.mcp_words import bound_logs
+from rag_r1.tools.mcp_streams import BoundedTransport, CloseReason, http_streams, stdio_streams
+from rag_r1.tools.mcp_words import limit_logs
 
 logger = logging.getLogger(__name__)
-bound_logs()
+limit_logs()
 
 #: Most pages of a server's list of tools, and most tools.
 _MOST_PAGES, _MOST_TOOLS = 50, 1_000
@@ -42,34 +42,34 @@ _STREAM_S = 300.0
 _BROKEN = {CONNECTION_CLOSED, REQUEST_TIMEOUT}
 
 
-_servers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Server]] = WeakKeyDictionary()
+_servers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, McpServer]] = WeakKeyDictionary()
 
 
-def connection(options: McpOptions) -> Server:
+def server_for_loop(options: McpOptions) -> McpServer:
     """The server with these options, of the running event loop. Connects to nothing yet."""
     servers = _servers.setdefault(asyncio.get_running_loop(), {})
     key = json.dumps([options.command, options.url, options.env, options.cwd, options.token_env])
     if key not in servers:
-        servers[key] = Server(options)
+        servers[key] = McpServer(options)
     return servers[key]
 
 
-class Server:
+class McpServer:
     """A server, and the connection that new calls use."""
 
     def __init__(self, options: McpOptions):
         self.options = options
-        self._link: Link | None = None
-        self._retired: set[Link] = set()
+        self._link: McpConnection | None = None
+        self._retired: set[McpConnection] = set()
 
     @asynccontextmanager
-    async def link(self) -> AsyncIterator[Link]:
+    async def link(self) -> AsyncIterator[McpConnection]:
         """An open connection, for one call. Raises McpFailure if the server cannot be reached, and what the
         block raises."""
         if self._link is not None and self._link.is_closed:
             self._retire(self._link)
         if self._link is None:
-            self._link = Link(self.options)
+            self._link = McpConnection(self.options)
         link = self._link
         link.calls += 1
         try:
@@ -97,14 +97,14 @@ class Server:
             self._retire(self._link)
         await asyncio.gather(*(link.close() for link in self._retired))
 
-    def _retire(self, link: Link) -> None:
+    def _retire(self, link: McpConnection) -> None:
         if self._link is link:
             self._link = None
             self._retired.add(link)
-            link.when_closed(self._retired.discard)
+            link.wait_closed(self._retired.discard)
 
 
-class Link:
+class McpConnection:
     """One connection. `calls`: those that are using it."""
 
     def __init__(self, options: McpOptions):
@@ -116,9 +116,9 @@ class Link:
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         self._schemas: dict[str, dict[str, Any]] | None = None
-        self._checks: dict[str, ArgumentCheck] = {}
+        self._checks: dict[str, ArgumentValidator] = {}
         #: Why the connection was ended, if the server sent too much.
-        self.told = Told()
+        self.told = CloseReason()
         self._task = asyncio.ensure_future(self._live())
 
     @property
@@ -172,12 +172,12 @@ class Link:
         assert self._schemas is not None
         try:
             if name not in self._checks:
-                self._checks[name] = ArgumentCheck(self._schemas[name], foreign=True)
+                self._checks[name] = ArgumentValidator(self._schemas[name], foreign=True)
             return await self._checks[name].checked(arguments)
-        except WrongSchema as error:
+        except InvalidSchemaError as error:
             raise McpFailure(f"the server's schema of {name!r} is no JSON schema: {error}") from None
 
-    def when_closed(self, tell: Callable[[Link], object]) -> None:
+    def wait_closed(self, tell: Callable[[McpConnection], object]) -> None:
         """Call `tell` with this connection once it is closed."""
         self._task.add_done_callback(lambda _: tell(self))
 
@@ -212,7 +212,7 @@ class Link:
     async def _client(self, stack: AsyncExitStack) -> Client:
         options = self._options
         if options.command is not None:
-            command = ends_with_parent(options.command, options.cwd)
+            command = bind_to_parent(options.command, options.cwd)
             return Client(stdio_streams(command, environment_of(options), options.cwd, self.told))
         assert options.url is not None
         token = token_of(options)
@@ -221,7 +221,7 @@ class Link:
             headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {}),
             timeout=httpx2.Timeout(options.timeout_s, read=max(options.timeout_s, _STREAM_S)),
             trust_env=False,
-            transport=BoundedHttp(trust_env=False),
+            transport=BoundedTransport(trust_env=False),
         )
         await stack.enter_async_context(http)
         return Client(http_streams(options.url, http))
@@ -237,4 +237,4 @@ def _first_line(error: BaseException) -> str:
     """The first cause in a group of exceptions, on one line."""
     while getattr(error, "exceptions", None):
         error = error.exceptions[0]
-    return printable(f"{type(error).__name__}: {error}")
+    return terminal_text(f"{type(error).__name__}: {error}")

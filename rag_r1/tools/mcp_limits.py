@@ -3,7 +3,8 @@
 A message of a few megabytes can hold a million values, for each of which the package makes several objects on
 the event loop. So a message's length, values and nesting are counted first, and so are messages and bytes in
 all: a server may send so much unasked, notifications of progress and of logs for instance, between two
-requests of ours. What is beyond these limits raises `TooMuch`; mcp_streams.py says what follows from it.
+requests of ours. What is beyond these limits raises `McpLimitError`; mcp_streams.py says what follows from
+it.
 """
 
 from __future__ import annotations
@@ -22,21 +23,22 @@ MAX_MESSAGES, MAX_BYTES = 10_000, 64 << 20
 _MAX_FIELD_BYTES = 4096
 
 
-class TooMuch(Exception):
+class McpLimitError(Exception):
     """A server has sent more than is read; the message says what."""
 
 
 def check_message(data: bytes) -> None:
-    """Raises TooMuch for a JSON text of too many bytes, values or levels. Takes time linear in the bytes."""
+    """Raises McpLimitError for a JSON text of too many bytes, values or levels. Takes time linear in the
+    bytes."""
     if len(data) > MAX_MESSAGE_BYTES:
-        raise TooMuch(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
+        raise McpLimitError(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
     try:
         check_json(data, MAX_VALUES, MAX_DEPTH)
     except JsonLimitError as error:
-        raise TooMuch(f"a message{str(error).removeprefix('it')}") from None
+        raise McpLimitError(f"a message{str(error).removeprefix('it')}") from None
 
 
-class Allowance:
+class TrafficAllowance:
     """What a server may still send."""
 
     def __init__(self) -> None:
@@ -47,15 +49,17 @@ class Allowance:
         self._messages, self._bytes = MAX_MESSAGES, MAX_BYTES
 
     def spend(self, size: int, messages: int = 0) -> None:
-        """Raises TooMuch."""
+        """Raises McpLimitError."""
         self._messages -= messages
         self._bytes -= size
         if self._messages < 0 or self._bytes < 0:
-            raise TooMuch(f"more than {MAX_MESSAGES:,} messages or {MAX_BYTES >> 20} MiB for one request")
+            raise McpLimitError(
+                f"more than {MAX_MESSAGES:,} messages or {MAX_BYTES >> 20} MiB for one request"
+            )
 
 
-class Lines:
-    """Cuts what arrives into lines. Raises TooMuch for one that is too long."""
+class LineSplitter:
+    """Cuts what arrives into lines. Raises McpLimitError for one that is too long."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -70,28 +74,28 @@ class Lines:
         self._parts.append(rest)
         self._size += len(rest)
         if self._size > MAX_MESSAGE_BYTES:
-            raise TooMuch(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
+            raise McpLimitError(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
         return complete
 
 
-class Events:
+class EventSplitter:
     """The lines of server-sent events, of which each event is checked as a message when it is complete."""
 
-    def __init__(self, allowance: Allowance):
+    def __init__(self, allowance: TrafficAllowance):
         self._allowance = allowance
         self._data: list[bytes] = []
         self._size = 0
 
     def line(self, line: bytes) -> None:
-        """The next line; an empty one ends the event. Raises TooMuch."""
+        """The next line; an empty one ends the event. Raises McpLimitError."""
         line = line.removeprefix(codecs.BOM_UTF8)
         if line.startswith(b"data:"):
             self._data.append(line[5:])
             self._size += len(line)
             if self._size > MAX_MESSAGE_BYTES:
-                raise TooMuch(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
+                raise McpLimitError(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
         elif len(line) > _MAX_FIELD_BYTES:
-            raise TooMuch(f"an event has a line of more than {_MAX_FIELD_BYTES} bytes that is no data")
+            raise McpLimitError(f"an event has a line of more than {_MAX_FIELD_BYTES} bytes that is no data")
         elif not line:
             self._allowance.spend(0, 1)
             check_message(b"\n".join(self._data))

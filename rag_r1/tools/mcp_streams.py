@@ -24,14 +24,21 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
 
-from rag_r1.tools.mcp_limits import MAX_MESSAGE_BYTES, Allowance, Events, Lines, TooMuch, check_message
-from rag_r1.tools.mcp_words import show_stderr
+from rag_r1.tools.mcp_limits import (
+    MAX_MESSAGE_BYTES,
+    EventSplitter,
+    LineSplitter,
+    McpLimitError,
+    TrafficAllowance,
+    check_message,
+)
+from rag_r1.tools.mcp_words import copy_stderr
 
 #: Seconds for a server to end when its stdin is closed, and again after SIGTERM.
 _END_S = 2.0
 
 
-class Told:
+class CloseReason:
     """Why a server's connection was ended by us, if it was."""
 
     why: str | None = None
@@ -39,7 +46,7 @@ class Told:
 
 @asynccontextmanager
 async def stdio_streams(
-    command: list[str], environment: dict[str, str], folder: str | None, told: Told
+    command: list[str], environment: dict[str, str], folder: str | None, told: CloseReason
 ) -> AsyncIterator[tuple[Any, Any]]:
     """Starts a server in a session of its own; yields the streams that the package's client reads and writes.
     Raises OSError if it cannot be started."""
@@ -51,13 +58,13 @@ async def stdio_streams(
     )
     arrived, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     sent, leaving = anyio.create_memory_object_stream[SessionMessage](0)
-    allowance, written, silent = Allowance(), anyio.Event(), anyio.Event()
+    allowance, written, silent = TrafficAllowance(), anyio.Event(), anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_read, process, arrived, allowance, told)
         tasks.start_soon(_write, process, leaving, arrived, allowance, written)
-        tasks.start_soon(show_stderr, process.stderr, silent)
+        tasks.start_soon(copy_stderr, process.stderr, silent)
         try:
-            yield WithoutResultSchemas(received), sent
+            yield SchemaFilter(received), sent
         finally:
             with anyio.CancelScope(shield=True):
                 received.close()  # what is still arriving is thrown away, or the server could not end
@@ -70,15 +77,15 @@ async def stdio_streams(
 
 @asynccontextmanager
 async def http_streams(url: str, client: httpx2.AsyncClient) -> AsyncIterator[tuple[Any, Any]]:
-    """The streams of streamable HTTP. `client`: with BoundedHttp as its transport."""
+    """The streams of streamable HTTP. `client`: with BoundedTransport as its transport."""
     inner = streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES)
     async with inner as (received, sent):
-        yield WithoutResultSchemas(received), sent
+        yield SchemaFilter(received), sent
 
 
-async def _read(process: Process, arrived: Any, allowance: Allowance, told: Told) -> None:
+async def _read(process: Process, arrived: Any, allowance: TrafficAllowance, told: CloseReason) -> None:
     assert process.stdout is not None
-    lines = Lines()
+    lines = LineSplitter()
     with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, ConnectionError):
         async with arrived:
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # nobody reads any more
@@ -90,7 +97,7 @@ async def _read(process: Process, arrived: Any, allowance: Allowance, told: Told
                             allowance.spend(0, 1)
                             check_message(line)
                             await arrived.send(_message(line))
-                except TooMuch as error:
+                except McpLimitError as error:
                     told.why = f"it was ended, since the server sent too much: {error}"
         with anyio.CancelScope(shield=True):
             while True:
@@ -105,7 +112,9 @@ def _message(line: bytes) -> SessionMessage | Exception:
         return ValueError("the MCP server sent a line that is no message")
 
 
-async def _write(process: Process, leaving: Any, arrived: Any, allowance: Allowance, written: Any) -> None:
+async def _write(
+    process: Process, leaving: Any, arrived: Any, allowance: TrafficAllowance, written: Any
+) -> None:
     assert process.stdin is not None
     try:
         async with leaving:
@@ -143,7 +152,7 @@ async def _end(process: Process, silent: anyio.Event) -> None:
         await process.aclose()
 
 
-class WithoutResultSchemas:
+class SchemaFilter:
     """A stream of messages, of which lists of tools lose the schemas of results."""
 
     def __init__(self, inner: Any):
@@ -160,13 +169,13 @@ class WithoutResultSchemas:
         """Close it."""
         await self._inner.aclose()
 
-    def __aiter__(self) -> WithoutResultSchemas:
+    def __aiter__(self) -> SchemaFilter:
         return self
 
     async def __anext__(self) -> Any:
         return _stripped(await self._inner.__anext__())
 
-    async def __aenter__(self) -> WithoutResultSchemas:
+    async def __aenter__(self) -> SchemaFilter:
         await self._inner.__aenter__()
         return self
 
@@ -184,7 +193,7 @@ def _stripped(item: Any) -> Any:
     return item
 
 
-class BoundedHttp(httpx2.AsyncHTTPTransport):
+class BoundedTransport(httpx2.AsyncHTTPTransport):
     """HTTP of which the responses are bounded."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -195,12 +204,12 @@ class BoundedHttp(httpx2.AsyncHTTPTransport):
             await response.aclose()
             raise httpx2.ReadError("the MCP server compresses its answer, which was not asked for")
         events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        kind = _Events if events else _Whole
+        kind = _BoundedEvents if events else _BoundedBody
         response.stream = kind(response.stream)
         return response
 
 
-class _Whole(httpx2.AsyncByteStream):
+class _BoundedBody(httpx2.AsyncByteStream):
     def __init__(self, inner: Any):
         self._inner = inner
 
@@ -211,9 +220,9 @@ class _Whole(httpx2.AsyncByteStream):
                 body.append(chunk)
                 size += len(chunk)
                 if size > MAX_MESSAGE_BYTES:
-                    raise TooMuch(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
+                    raise McpLimitError(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
             check_message(b"".join(body))
-        except TooMuch as error:
+        except McpLimitError as error:
             raise httpx2.StreamError(f"the server sent too much: {error}") from None
         yield b"".join(body)
 
@@ -221,12 +230,12 @@ class _Whole(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-class _Events(_Whole):
+class _BoundedEvents(_BoundedBody):
     """Server-sent events; an event is passed on when it has been checked."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        allowance, lines, kept = Allowance(), Lines(), b""
-        event = Events(allowance)
+        allowance, lines, kept = TrafficAllowance(), LineSplitter(), b""
+        event = EventSplitter(allowance)
         try:
             async for chunk in self._inner:
                 allowance.spend(len(chunk))
@@ -240,6 +249,6 @@ class _Events(_Whole):
             last = lines.feed(b"\n")
             event.line(last[0])
             event.line(b"")
-        except TooMuch as error:
+        except McpLimitError as error:
             raise httpx2.SSEError(f"the server sent too much: {error}") from None
         yield last[0] + b"\n"

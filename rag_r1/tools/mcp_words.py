@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 
-from rag_r1.printable import printable, printable_lines
+from rag_r1.printable import terminal_lines, terminal_text
 
 #: Most bytes of a server's stderr that are shown of one connection, and longest line.
 MAX_STDERR_BYTES, _LINE_BYTES = 1 << 20, 8192
@@ -26,7 +26,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 _LOGGERS = ("client", "mcp.client.streamable_http", "mcp.shared.jsonrpc_dispatcher")
 
 
-async def show_stderr(stream: Any, ended: anyio.Event) -> None:
+async def copy_stderr(stream: Any, ended: anyio.Event) -> None:
     """Copy the lines of a server's stderr to ours; sets `ended` at its end. What is too much is read, so that
     the server can go on, and thrown away."""
     left, line = MAX_STDERR_BYTES, b""
@@ -52,14 +52,14 @@ async def show_stderr(stream: Any, ended: anyio.Event) -> None:
 
 
 def _show(line: bytes) -> None:
-    shown = printable_lines(_COLOUR.sub("", line[:_LINE_BYTES].decode("utf-8", "replace")))
+    shown = terminal_lines(_COLOUR.sub("", line[:_LINE_BYTES].decode("utf-8", "replace")))
     # Not sys.stderr, which may be another stream by now, or closed.
     stream = sys.__stderr__ or sys.stderr
     encoding = stream.encoding or "utf-8"
     print(shown.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
 
 
-class _Bounded(logging.Filter):
+class _LogLimit(logging.Filter):
     """Makes a record one printable line without a traceback; drops those beyond MAX_LOGGED in a minute."""
 
     def __init__(self) -> None:
@@ -71,14 +71,14 @@ class _Bounded(logging.Filter):
         if now - self._since > 60:
             self._since, self._seen = now, 0
         self._seen += 1
-        record.msg, record.args = printable(record.getMessage(), 300), ()
+        record.msg, record.args = terminal_text(record.getMessage(), 300), ()
         record.exc_info = record.exc_text = record.stack_info = None
         return self._seen <= MAX_LOGGED
 
 
-def bound_logs() -> None:
+def limit_logs() -> None:
     """Let the package mcp log about servers' messages in this way."""
     for name in _LOGGERS:
         logger = logging.getLogger(name)
-        if not any(isinstance(one, _Bounded) for one in logger.filters):
-            logger.addFilter(_Bounded())
+        if not any(isinstance(one, _LogLimit) for one in logger.filters):
+            logger.addFilter(_LogLimit())

@@ -17,7 +17,7 @@ from rag_r1.addresses import Address
 from rag_r1.options import PositiveCount, PositiveSeconds, options, options_from
 from rag_r1.protocols import Refusal
 from rag_r1.tools.function_tool import FunctionTool, schema_of
-from rag_r1.tools.http_json import HttpFailure, JsonServer
+from rag_r1.tools.http_json import HttpFailure, JsonClient
 from rag_r1.tools.retrieval import token_header
 
 _PARAMETERS = schema_of(
@@ -44,13 +44,13 @@ class PageOptions:
 def make_page(options: Mapping[str, Any], key: str) -> FunctionTool:
     """The tool. Raises OptionsError."""
     given = options_from(PageOptions, options, key)
-    return PageTool(given, JsonServer(token_header(), given.timeout_s))
+    return PageTool(given, JsonClient(token_header(), given.timeout_s))
 
 
 class PageTool(FunctionTool):
     """Reads pages from a retrieval server."""
 
-    def __init__(self, options: PageOptions, server: JsonServer):
+    def __init__(self, options: PageOptions, server: JsonClient):
         words = "Opens a page by its address and shows its text; a long page in parts."
         super().__init__("page", words, _PARAMETERS, self.read)
         self.options, self.server = options, server

@@ -33,7 +33,7 @@ VERSION_HEADER = "X-Index-Version"
 Get = Callable[[str], Awaitable[tuple[int, bytes]]]
 
 
-class FormatError(ValueError):
+class QueryFormatError(ValueError):
     """The server does not tell how it wants its queries, or wants them otherwise than `key` says, for the
     reason in `what`. `again`: asking later may help."""
 
@@ -54,9 +54,9 @@ def ready_address(base: str) -> tuple[str, str | None]:
 
 
 def read_format(address: str, index: str | None, status: int, body: bytes) -> QueryFormat:
-    """The format in an answer to `GET /ready`. Raises FormatError, whose text names key and remedy."""
+    """The format in an answer to `GET /ready`. Raises QueryFormatError, whose text names key and remedy."""
     if status != 200:
-        raise FormatError(f"{address} answers HTTP {status}", again=status >= 500 or status == 429)
+        raise QueryFormatError(f"{address} answers HTTP {status}", again=status >= 500 or status == 429)
     try:
         ready = json.loads(body) if len(body) <= MAX_READY_BYTES else None
     except (ValueError, RecursionError):
@@ -64,19 +64,19 @@ def read_format(address: str, index: str | None, status: int, body: bytes) -> Qu
     try:
         return QueryFormat.of_ready(ready, index)
     except ValueError as error:
-        raise FormatError(str(error)) from None
+        raise QueryFormatError(str(error)) from None
 
 
-def chosen_mode(form: QueryFormat, given: Mode | None) -> Mode:
+def choose_mode(form: QueryFormat, given: Mode | None) -> Mode:
     """What a query is sent with: what the encoder was trained to read, else what is `given`, else the
-    question. Raises FormatError if these two differ."""
+    question. Raises QueryFormatError if these two differ."""
     if given is not None and form.mode not in (None, given):
         what = f"it is {given}, but the encoder of the index was trained with {form.mode}"
-        raise FormatError(what, key=MODE_KEY, remedy=MODE_REMEDY)
+        raise QueryFormatError(what, key=MODE_KEY, remedy=MODE_REMEDY)
     return form.mode or given or "agentic"
 
 
-class AskedFormat:
+class RemoteQueryFormat:
     """The format of a server, asked for by the first query that needs it; bound to the running event loop.
     Queries that arrive meanwhile wait for the same answer. What failed is asked again by the next query, and
     what was about an earlier version of the index."""
@@ -87,7 +87,7 @@ class AskedFormat:
         self._asked: asyncio.Task[QueryFormat] | None = None
 
     async def format(self) -> QueryFormat:
-        """Raises FormatError, and the errors of connections after the last retry; also if the client is
+        """Raises QueryFormatError, and the errors of connections after the last retry; also if the client is
         closed meanwhile."""
         if self._asked is None or (self._asked.done() and _failed(self._asked)):
             self._asked = asyncio.create_task(self._ask())
@@ -118,7 +118,7 @@ class AskedFormat:
             try:
                 status, body = await self._get(self._address)
                 return read_format(self._address, self._index, status, body)
-            except FormatError as error:
+            except QueryFormatError as error:
                 if attempt == self._retries or not error.again:
                     raise
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError):

@@ -26,12 +26,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from rag_r1.import_path import ImportPathError, imported
+from rag_r1.import_path import ImportPathError, import_object
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal
 from rag_r1.retriever_query import Context
 from rag_r1.tool_limits import ToolLimits
 from rag_r1.tools.entries import ToolEntry, make_tool
-from rag_r1.tools.function_tool import SearcherTool, checked_fault, searching, sent_in_context
+from rag_r1.tools.function_tool import SearcherTool, checked_fault, search_tools, sent_arguments
 from rag_r1.tools.retrieval import RetrievalClient, RetrieverConfig
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def shared_searcher(config: dict[str, Any]) -> Any:
     searchers = _shared.setdefault(asyncio.get_running_loop(), {})
     key = json.dumps(config, sort_keys=True, default=str)
     if key not in searchers:
-        searchers[key] = _MadeWhenAsked(config)
+        searchers[key] = _LazySearcher(config)
     return searchers[key]
 
 
@@ -67,8 +67,8 @@ def shared_tools(retriever: Mapping[str, Any], tools: Mapping[str, ToolEntry]) -
     shared = _shared.setdefault(asyncio.get_running_loop(), {})
     key = json.dumps([dict(retriever), dict(tools)], sort_keys=True, default=str)
     if key not in shared:
-        made: dict[str, Any] = dict(searching(shared_searcher(dict(retriever))))
-        shared[key] = made | {name: _MadeWhenCalled(name, entry) for name, entry in tools.items()}
+        made: dict[str, Any] = dict(search_tools(shared_searcher(dict(retriever))))
+        shared[key] = made | {name: _LazyTool(name, entry) for name, entry in tools.items()}
     return shared[key]
 
 
@@ -93,7 +93,7 @@ def schemas(tools: Mapping[str, ToolEntry], names: Mapping[str, str] | None = No
     ]
 
 
-class _MadeWhenCalled:
+class _LazyTool:
     """A tool that is made on first use."""
 
     def __init__(self, name: str, entry: ToolEntry):
@@ -135,7 +135,7 @@ class _MadeWhenCalled:
     async def in_context(
         self, arguments: Sequence[Mapping[str, Any]], context: Context
     ) -> Sequence[Mapping[str, Any]] | Failure:
-        return await sent_in_context(self._tool(), arguments, context)
+        return await sent_arguments(self._tool(), arguments, context)
 
     async def close(self) -> None:
         await _close(self.made)
@@ -156,7 +156,7 @@ async def _close(thing: Any) -> None:
         await close()
 
 
-class _MadeWhenAsked:
+class _LazySearcher:
     """A searcher that is made by its first search."""
 
     def __init__(self, config: dict[str, Any]):
@@ -171,7 +171,7 @@ class _MadeWhenAsked:
     async def in_context(self, queries: Sequence[str], context: Context) -> Sequence[str] | Failure:
         if self.searcher is None:
             self.searcher = make_searcher(self.config)
-        return await sent_in_context(self.searcher, queries, context)
+        return await sent_arguments(self.searcher, queries, context)
 
     async def close(self) -> None:
         await _close(self.searcher)
@@ -184,6 +184,6 @@ def _import(name: str) -> Callable[[dict[str, Any]], Any]:
             "or the import path of your own factory, `package.module:factory`"
         )
     try:
-        return imported(str(name))
+        return import_object(str(name))
     except ImportPathError as error:
         raise ImportPathError(f"rag_r1.retriever.tool: {error}", error.remedy) from error

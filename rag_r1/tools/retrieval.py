@@ -33,13 +33,13 @@ from rag_r1.json_limits import read_json
 from rag_r1.options import options_from
 from rag_r1.protocols import Document, Failure
 from rag_r1.retriever_query import Context
-from rag_r1.tools.kept_answers import KeptAnswers
+from rag_r1.tools.kept_answers import QueryCache
 from rag_r1.tools.query_format import (
     MAX_READY_BYTES,
     VERSION_HEADER,
-    AskedFormat,
-    FormatError,
-    chosen_mode,
+    QueryFormatError,
+    RemoteQueryFormat,
+    choose_mode,
 )
 from rag_r1.tools.retriever_options import RetrieverConfig
 
@@ -89,7 +89,7 @@ def make_retrieval(options: Mapping[str, Any], key: str) -> RetrievalClient:
     return RetrievalClient(options_from(RetrieverConfig, options, key))
 
 
-class _WrongAnswer(Exception):
+class _BadResponse(Exception):
     """The server answered, but not with results for these queries."""
 
 
@@ -99,14 +99,14 @@ class RetrievalClient:
     def __init__(self, config: RetrieverConfig):
         self.config = config
         self.stats = ClientStats()
-        self._kept = KeptAnswers(config.cache_size)
+        self._kept = QueryCache(config.cache_size)
         self._in_flight: dict[str, asyncio.Future[Result]] = {}
         self._tasks: set[asyncio.Task] = set()
         #: Turns whose queries wait for others, and the timer that ends their wait.
         self._gathered: list[list[str]] = []
         self._departure: asyncio.TimerHandle | None = None
         self._session: aiohttp.ClientSession | None = None
-        self._format = AskedFormat(config.base, self._get, self._wait, config.retries)
+        self._format = RemoteQueryFormat(config.base, self._get, self._wait, config.retries)
 
     async def in_context(self, queries: Sequence[str], context: Context) -> Sequence[str] | Failure:
         """What to search for instead of these queries of a turn: see `agentic_input`. A Failure if the server
@@ -115,9 +115,9 @@ class RetrievalClient:
             return queries
         try:
             form = await self._format.format()
-            mode = chosen_mode(form, self.config.mode)
-        except (FormatError, aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-            if isinstance(error, FormatError) and not error.stops(self.config.mode):
+            mode = choose_mode(form, self.config.mode)
+        except (QueryFormatError, aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            if isinstance(error, QueryFormatError) and not error.stops(self.config.mode):
                 return queries
             logger.warning("no separator from %s (%s)", self.config.base, error)
             return failure(str(error) or type(error).__name__)
@@ -221,7 +221,7 @@ class RetrievalClient:
             # Otherwise the server understood the request, and would refuse it again.
             refused = error.status < 500 and error.status not in _RETRIED_STATUSES
             wait = _retry_after(error.headers)
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError, _WrongAnswer) as error:
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError, _BadResponse) as error:
             found = [f"{type(error).__name__}: {error}"] * len(queries)
         problems = [one for one in found if isinstance(one, str)]
         if not problems:
@@ -265,7 +265,7 @@ class RetrievalClient:
 
     async def _ask(self, queries: list[str]) -> list[list[Document] | str]:
         """For each query its documents, or what is wrong with them."""
-        payload, sent_at = self.config.spoken.payload(queries, self.config.topk), self._kept.changes
+        payload, sent_at = self.config.wire_format.payload(queries, self.config.topk), self._kept.changes
         # A redirect would carry queries and token to an address that nobody has configured.
         posted = self._connected().post(self.config.endpoint, json=payload, allow_redirects=False)
         async with posted as response:
@@ -278,12 +278,14 @@ class RetrievalClient:
             self._kept.seen(version, sent_at)
             body = await _body(response, MAX_RESPONSE_BYTES)
         if len(body) > MAX_RESPONSE_BYTES:
-            raise _WrongAnswer(f"more than {MAX_RESPONSE_BYTES} bytes")
+            raise _BadResponse(f"more than {MAX_RESPONSE_BYTES} bytes")
         most_values = _FEW_VALUES + _VALUES_OF_A_DOCUMENT * len(queries) * self.config.topk
         try:
-            return self.config.spoken.parse_each(read_json(body, most_values), len(queries), self.config.topk)
+            return self.config.wire_format.parse_each(
+                read_json(body, most_values), len(queries), self.config.topk
+            )
         except (ValueError, RecursionError) as error:
-            raise _WrongAnswer(str(error)) from error
+            raise _BadResponse(str(error)) from error
 
 
 async def _body(response: aiohttp.ClientResponse, most: int) -> bytes:

@@ -16,7 +16,7 @@ from rag_r1.options import (
     options_from,
 )
 from rag_r1.retriever_query import MODES
-from rag_r1.tools.wire import WIRES, Wire
+from rag_r1.tools.wire import WIRES, WireFormat
 
 
 @options("rag_r1.retriever")
@@ -62,7 +62,7 @@ class RetrieverConfig:
         return options_from(cls, config)
 
     @property
-    def spoken(self) -> Wire:
+    def wire_format(self) -> WireFormat:
         """The wire format that `wire` names."""
         return WIRES[self.wire]
 
@@ -77,4 +77,4 @@ class RetrieverConfig:
     @property
     def endpoint(self) -> str:
         """The full address to which queries are sent."""
-        return self.base + self.spoken.path
+        return self.base + self.wire_format.path

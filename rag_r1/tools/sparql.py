@@ -18,10 +18,10 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 from rag_r1.addresses import Address
-from rag_r1.options import Must, PositiveCount, PositiveSeconds, Text, options, options_from
+from rag_r1.options import Constraint, PositiveCount, PositiveSeconds, Text, options, options_from
 from rag_r1.protocols import Refusal
 from rag_r1.tools.function_tool import FunctionTool, schema_of
-from rag_r1.tools.http_json import HttpFailure, HttpRefusal, JsonServer, Variable, secret
+from rag_r1.tools.http_json import HttpFailure, HttpRefusal, JsonClient, Variable, secret
 
 #: Longest value that is shown, in characters.
 _SHOWN = 300
@@ -41,7 +41,7 @@ class SparqlOptions:
     url: Address
     #: A query with {words}, for policies that write words; null: the policy writes queries.
     template: Annotated[
-        Annotated[Text, AfterValidator(_with_words)] | None, Must("a query with {words} in it, or null")
+        Annotated[Text, AfterValidator(_with_words)] | None, Constraint("a query with {words} in it, or null")
     ] = None
     #: Rows that are shown.
     rows: PositiveCount = 20
@@ -69,7 +69,7 @@ class SparqlTool(FunctionTool):
         self.options = options
         token = secret(options.token_env)
         headers = {"User-Agent": "rag-r1", "Accept": "application/sparql-results+json"}
-        self._server = JsonServer(
+        self._server = JsonClient(
             {**headers, **({"Authorization": f"Bearer {token}"} if token else {})}, options.timeout_s
         )
 

@@ -25,7 +25,7 @@ MAX_ID_CHARS = 2_000
 
 
 @dataclass(frozen=True)
-class Wire:
+class WireFormat:
     """A wire format. `path`: the server's route; `payload(queries, topk)`: the body of a request; `key`:
     where an answer has one list of documents for each query; `read`: converts one document from JSON."""
 
@@ -93,13 +93,13 @@ def _read_line(item: Any) -> Document:
 
 
 WIRES = {
-    "retrieve": Wire(
+    "retrieve": WireFormat(
         "/retrieve",
         lambda queries, topk: {"queries": list(queries), "topk": topk, "return_scores": True},
         "result",
         _read_document,
     ),
-    "queries": Wire(
+    "queries": WireFormat(
         "/queries", lambda queries, topk: {"queries": list(queries), "k": topk}, "answers", _read_line
     ),
 }

@@ -26,7 +26,7 @@ from rag_r1.demo.run import train
 from rag_r1.demo.world import PROMPT_FILE
 from rag_r1.recipe_files import Recipe
 from rag_r1.records import read_records
-from rag_r1.retrieval_process import build_index, retrieval_server
+from rag_r1.retrieval_process import build_index, retrieval_process
 
 RECIPE = "smoke/hotpotqa"
 POLICY = policy_path("rag_r1_mq")
@@ -102,7 +102,7 @@ def smoke(
     print(f"2/4 {backend} index of {inputs.corpus.name}")
     index = make_index(inputs, backend, out)
     print("3/4 retrieval server")
-    with retrieval_server(index, out / "server.log") as url:
+    with retrieval_process(index, out / "server.log") as url:
         print(f"4/4 training; log: {out / 'train.log'}")
         command = [
             *(sys.executable, "-m", "rag_r1.cli", "train", "--recipe", RECIPE),

@@ -24,14 +24,14 @@ from typing import Any
 
 from retrieval_server.cluster.merging import merge
 from retrieval_server.cluster.ray_options import RayOptions
-from retrieval_server.encode.malloc import keep_giving_back, use_few_heaps
+from retrieval_server.encode.malloc import limit_heaps, trim_heap_regularly
 from retrieval_server.errors import IndexFolderError, RayError
 from retrieval_server.folder.manifest import EncoderSection, Manifest, check_files
 from retrieval_server.folder.passages import Passage
 from retrieval_server.folder.shard_set import read_shards
-from retrieval_server.guarantee import Guarantee, Probe, together
+from retrieval_server.guarantee import Determinism, ProbeResult, combine_probes
 from retrieval_server.search.options import OpenOptions
-from retrieval_server.sources import Description, Retrieved, SearchFailed, StagedSource
+from retrieval_server.sources import ScoredPassage, SearchFailedError, SourceDescription, StagedSource
 
 log = logging.getLogger(__name__)
 #: Seconds between two calls to a dead replica: the first value, doubled each time, up to the second.
@@ -42,21 +42,21 @@ class QueryEncoder:
     """A replica of an index's encoder."""
 
     def __init__(self, section: dict, options: OpenOptions):
-        from retrieval_server.encode.cpu import let_idle_threads_sleep, prefer_reproducible_products
+        from retrieval_server.encode.cpu import set_mkl_reproducible, set_passive_wait
 
-        let_idle_threads_sleep()
-        prefer_reproducible_products()
-        use_few_heaps()
-        keep_giving_back()
+        set_passive_wait()
+        set_mkl_reproducible()
+        limit_heaps()
+        trim_heap_regularly()
         from retrieval_server.encode.encoder import Encoder
-        from retrieval_server.search.threads import encoder_threads, probed
+        from retrieval_server.search.threads import encoder_threads, probe_encoder
 
         found = EncoderSection.model_validate(section)
         self._encoder = Encoder.open(found, options.encoder, options.device, options.dtype, options.openvino)
         self._threads = encoder_threads(options)
-        self._probed = probed(self._encoder, self._threads)
+        self._probed = probe_encoder(self._encoder, self._threads)
 
-    def call(self, queries: list[str]) -> tuple[Any, Probe]:
+    def call(self, queries: list[str]) -> tuple[Any, ProbeResult]:
         """The queries' vectors, (queries, dimension), and the result of this process's probe."""
         self._threads.use_for(len(queries))
         return self._encoder.encode_queries(queries), self._probed
@@ -68,8 +68,8 @@ class Shard:
     def __init__(self, folder: str, verify: bool | None, options: OpenOptions):
         from retrieval_server.search.index_source import IndexSource
 
-        use_few_heaps()
-        keep_giving_back()
+        limit_heaps()
+        trim_heap_regularly()
         self._index = IndexSource.open(Path(folder), verify=verify, options=options, encodes=False)
         self._dense = self._index.manifest.dense is not None
 
@@ -88,7 +88,7 @@ class ShardedSource(StagedSource):
 
     def __init__(
         self,
-        description: Description,
+        description: SourceDescription,
         encoder: Any,
         shards: Sequence[Any],
         *,
@@ -101,12 +101,18 @@ class ShardedSource(StagedSource):
         self._deadline_s = deadline_s
         self.encoders, self.searchers = at_once
         self._on_close = on_close
-        self._probes: set[Probe] = set()
+        self._probes: set[ProbeResult] = set()
 
     @property
-    def description(self) -> Description:
+    def description(self) -> SourceDescription:
         """What this is. The guarantee is that of all encoder replicas that have answered so far."""
-        known = Guarantee.BITS if self._encoder is None else together(self._probes) if self._probes else None
+        known = (
+            Determinism.BITS
+            if self._encoder is None
+            else combine_probes(self._probes)
+            if self._probes
+            else None
+        )
         return replace(self._description, guarantee=known)
 
     def warm_up(self) -> None:
@@ -119,12 +125,15 @@ class ShardedSource(StagedSource):
         self._probes.add(probed)
         return vectors
 
-    def find(self, prepared: Any, topks: Sequence[int]) -> list[tuple[Retrieved, ...]]:
+    def find(self, prepared: Any, topks: Sequence[int]) -> list[tuple[ScoredPassage, ...]]:
         answers = self._ask(self._shards, prepared, list(topks))
         return [
             merge(
                 [
-                    [Retrieved(Passage(key, text, url), score) for key, text, url, score in answer[position]]
+                    [
+                        ScoredPassage(Passage(key, text, url), score)
+                        for key, text, url, score in answer[position]
+                    ]
                     for answer in answers
                 ],
                 topk,
@@ -136,7 +145,8 @@ class ShardedSource(StagedSource):
         self._on_close()
 
     def _ask(self, handles: Sequence[Any], *arguments: Any) -> list[Any]:
-        """The answers of all handles, called at once. Raises SearchFailed when the deadline has passed."""
+        """The answers of all handles, called at once. Raises SearchFailedError when the deadline has
+        passed."""
         deadline = time.monotonic() + self._deadline_s
         calls = [handle.call.remote(*arguments) for handle in handles]
         return [
@@ -167,7 +177,7 @@ class ShardedSource(StagedSource):
             wait = min(2 * wait, longest)
             call = handle.call.remote(*arguments)
         reason = f"{handle.deployment_name} of the index does not answer"
-        raise SearchFailed(503, "shard_unavailable", reason, retry_after=5)
+        raise SearchFailedError(503, "shard_unavailable", reason, retry_after=5)
 
 
 class RayServe:
@@ -285,11 +295,11 @@ class RayServe:
         )
 
 
-def describe(shards: Sequence[tuple[Path, Manifest]], dtype: str) -> Description:
+def describe(shards: Sequence[tuple[Path, Manifest]], dtype: str) -> SourceDescription:
     """The description of the index as a whole, for /ready; ``dtype``: what queries are encoded in."""
     first = shards[0][1]
     encoder = first.dense.encoder if first.dense else None
-    return Description(
+    return SourceDescription(
         backend=first.backend,
         passages=sum(manifest.count for _, manifest in shards),
         corpus_sha256=first.shard.whole_sha256 if first.shard else first.corpus.sha256,

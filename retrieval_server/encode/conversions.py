@@ -23,7 +23,7 @@ from retrieval_server.folder.manifest import MANIFEST, FileEntry, describe_files
 log = logging.getLogger(__name__)
 
 
-class _Kept(BaseModel):
+class _ConversionManifest(BaseModel):
     """``manifest.json`` of a conversion: the hashes of its files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -31,7 +31,7 @@ class _Kept(BaseModel):
     files: dict[str, FileEntry]
 
 
-def kept_conversion(place: Path, convert: Callable[[Path], None]) -> Path:
+def cached_conversion(place: Path, convert: Callable[[Path], None]) -> Path:
     """``place``, with the files that ``convert`` writes into the folder it is given, unless they are there.
 
     Raises EncoderError if the folder cannot be written. What ``convert`` raises is passed on, and nothing is
@@ -62,7 +62,7 @@ def _whole(place: Path) -> bool:
     if not place.exists():
         return False
     try:
-        kept = _Kept.model_validate_json((place / MANIFEST).read_bytes())
+        kept = _ConversionManifest.model_validate_json((place / MANIFEST).read_bytes())
         if kept.files == describe_files(place):
             return True
     except (FileNotFoundError, ValidationError):
@@ -73,7 +73,7 @@ def _whole(place: Path) -> bool:
 
 def _publish(work: Path, place: Path) -> None:
     """Give a finished conversion its name, unless another process was faster."""
-    kept = _Kept(files=describe_files(work))
+    kept = _ConversionManifest(files=describe_files(work))
     (work / MANIFEST).write_text(kept.model_dump_json(indent=2) + "\n", encoding="utf-8")
     try:
         os.rename(work, place)  # fails where there is a folder that is not empty

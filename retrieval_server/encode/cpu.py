@@ -6,7 +6,7 @@ import os
 import sys
 
 
-def prefer_reproducible_products() -> None:
+def set_mkl_reproducible() -> None:
     """Ask Intel MKL, torch's matrix library on x86, for products that do not depend on the batch size.
 
     By default MKL divides a product among threads in a way that depends on its shape, which changes the last
@@ -17,7 +17,7 @@ def prefer_reproducible_products() -> None:
     os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 
-def let_idle_threads_sleep() -> None:
+def set_passive_wait() -> None:
     """Let the idle threads of GNU's OpenMP runtime, which torch's wheels bring, sleep after about 0.1 ms.
 
     By default they spin for some milliseconds after each product, in case another follows, and so take a core
@@ -29,7 +29,7 @@ def let_idle_threads_sleep() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
-def share_the_interpreter() -> None:
+def set_switch_interval() -> None:
     """Let a thread that waits for Python's interpreter lock get it after half a millisecond instead of five.
 
     Encoding a batch needs the lock some hundreds of times, between two products, and each time an event loop

@@ -21,17 +21,17 @@ from retrieval_server.encode.encoder_settings import (
     check_length,
     choose_pooling,
     find_family,
-    settle_settings,
+    resolve_settings,
 )
-from retrieval_server.encode.imports import first_import_of, loading_a_model
+from retrieval_server.encode.imports import import_library, model_load_lock
 from retrieval_server.encode.model_folder import hash_model, read_folder_settings, resolve_model
-from retrieval_server.encode.options import EncoderOptions, OpenVino
+from retrieval_server.encode.options import EncoderOptions, OpenVinoOptions
 from retrieval_server.errors import EncoderError
 from retrieval_server.folder.manifest import EncoderSection, require_equal
-from retrieval_server.guarantee import Probe, probe
+from retrieval_server.guarantee import ProbeResult, probe_model
 
 if TYPE_CHECKING:
-    from retrieval_server.encode.openvino_model import Converted
+    from retrieval_server.encode.openvino_model import OpenVinoTransformer
 
 log = logging.getLogger(__name__)
 BUCKET = 8  # queries are padded to a multiple of this many tokens
@@ -41,7 +41,7 @@ _QUERY_BATCH = 64  # queries of one bucket encoded at once
 class Encoder:
     """A loaded model and its settings. Vectors are float32, (texts, dimension)."""
 
-    def __init__(self, model, section: EncoderSection, converted: Converted | None = None):
+    def __init__(self, model, section: EncoderSection, converted: OpenVinoTransformer | None = None):
         """``converted``: what computes the transformer in ``model`` if that is not torch."""
         self._model = model
         self.section = section
@@ -54,7 +54,7 @@ class Encoder:
         options: EncoderOptions,
         device: str | None = None,
         dtype: str = "float32",
-        openvino: OpenVino | None = None,
+        openvino: OpenVinoOptions | None = None,
     ) -> Encoder:
         """Load a model for a new index and settle every open setting.
 
@@ -70,7 +70,7 @@ class Encoder:
             special = getattr(model.tokenizer, "num_special_tokens_to_add", lambda: 0)()
             check_length(folder, own, special=special, positions=_positions(model))
         sha256 = hash_model(folder)
-        section = settle_settings(
+        section = resolve_settings(
             kept_name,
             sha256,
             own,
@@ -92,7 +92,7 @@ class Encoder:
         override: str | None = None,
         device: str | None = None,
         dtype: str = "float32",
-        openvino: OpenVino | None = None,
+        openvino: OpenVinoOptions | None = None,
     ) -> Encoder:
         """Load the model of an existing index; ``override`` is another place of the same files.
 
@@ -123,15 +123,15 @@ class Encoder:
         texts = [self.section.query_prefix + query for query in queries]
         if self._plain:
             return self._encode_in_buckets(texts)
-        return self.encode_together(texts)
+        return self.encode_batch(texts)
 
     def encode_passages(self, passages: Sequence[str], batch_size: int = 64) -> np.ndarray:
-        return self.encode_together([self.section.passage_prefix + text for text in passages], batch_size)
+        return self.encode_batch([self.section.passage_prefix + text for text in passages], batch_size)
 
     @cached_property
-    def probed(self) -> Probe:
+    def probed(self) -> ProbeResult:
         """What ``encode_queries`` guarantees in this process; found out on first use."""
-        found = self._converted.probe() if self._converted else probe(self._model)
+        found = self._converted.probe() if self._converted else probe_model(self._model)
         if self._plain:
             return found
         # Padded to the longest of the batch: the last digits of a vector depend on the others' lengths.
@@ -184,7 +184,7 @@ class Encoder:
                 vectors[chunk] = found.cpu().numpy()
         return vectors
 
-    def encode_together(self, texts: list[str], batch_size: int = 64) -> np.ndarray:
+    def encode_batch(self, texts: list[str], batch_size: int = 64) -> np.ndarray:
         """Encode texts that already have their prefix, in batches padded to the longest."""
         import torch
 
@@ -211,14 +211,14 @@ def _positions(model) -> int | None:
     return number
 
 
-def _convert(model, sha256: str, dtype: str, settings: OpenVino) -> Converted:
+def _convert(model, sha256: str, dtype: str, settings: OpenVinoOptions) -> OpenVinoTransformer:
     from retrieval_server.encode.openvino_model import use_openvino  # imports torch
 
     return use_openvino(model, sha256, dtype, settings)
 
 
 def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: str):
-    with first_import_of("sentence_transformers"):
+    with import_library("sentence_transformers"):
         import torch
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
@@ -228,7 +228,7 @@ def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: 
     # Without the second one, a folder that brings code of its own makes the library ask on the terminal.
     only_data = {"local_files_only": True, "trust_remote_code": False}
     try:
-        with loading_a_model:
+        with model_load_lock:
             if not bare:
                 model = SentenceTransformer(str(folder), device=device, **only_data)
                 return model.to(getattr(torch, dtype))

@@ -21,7 +21,7 @@ MAX_LENGTH = 512  # tokens; the cap where a model's folder does not set one
 
 
 @dataclass(frozen=True)
-class Family:
+class EncoderFamily:
     """How a published family of encoders is meant to be used, recognised by the model's name."""
 
     name: str
@@ -34,14 +34,14 @@ class Family:
 # From the model cards. Other members (bge-m3, *-instruct, e5-mistral) differ, and are left to their folders
 # and flags.
 FAMILIES = (
-    Family(
+    EncoderFamily(
         "BGE (English)",
         re.compile(r"bge-(small|base|large)-en\b"),
         "cls",
         "Represent this sentence for searching relevant passages: ",
         "",
     ),
-    Family(
+    EncoderFamily(
         "E5",
         re.compile(r"\be5-(small|base|large)(?!.*instruct)"),
         "mean",
@@ -51,13 +51,15 @@ FAMILIES = (
 )
 
 
-def find_family(name: str) -> Family | None:
+def find_family(name: str) -> EncoderFamily | None:
     """The family by the last part of the name: ``BAAI/bge-large-en-v1.5``, ``/models/e5-base-v2``."""
     last = Path(name).name.lower().replace("_", "-")
     return next((family for family in FAMILIES if family.pattern.search(last)), None)
 
 
-def choose_pooling(name: str, options: EncoderOptions, own: FolderSettings, family: Family | None) -> str:
+def choose_pooling(
+    name: str, options: EncoderOptions, own: FolderSettings, family: EncoderFamily | None
+) -> str:
     """The pooling on which flag, folder and family agree.
 
     Raises EncoderError if two of them differ, or if none gives one.
@@ -105,7 +107,7 @@ def check_length(folder: Path, own: FolderSettings, *, special: int, positions: 
         )
 
 
-def settle_settings(
+def resolve_settings(
     name: str,
     sha256: str,
     own: FolderSettings,

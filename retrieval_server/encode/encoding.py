@@ -18,7 +18,7 @@ from tqdm import tqdm
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.errors import EncoderError
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.folder.vector_rows import RowLayout, RowType, TooLarge
+from retrieval_server.folder.vector_rows import RowLayout, RowType, ValueTooLargeError
 
 BLOCK = 1024  # passages encoded and written at once
 
@@ -56,7 +56,7 @@ def encode_rows(
             vectors = encoder.encode_passages(block, batch_size)
             try:
                 stream.write(layout.encode(vectors, first))
-            except TooLarge as error:
+            except ValueTooLargeError as error:
                 raise EncoderError(
                     f"{encoder.section.name}: of the passages, {error}. Take --preset small or exact."
                 ) from None
@@ -70,7 +70,7 @@ def encode_rows(
         os.fsync(stream.fileno())
 
 
-class Vectors:
+class VectorFiles:
     """The rows of files, one file after another: ``vectors[a:b]`` is a float32 array (b - a, dimension).
 
     All files hold rows of the type ``kind``. A slice is read from disk each time and not kept.

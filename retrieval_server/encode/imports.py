@@ -12,11 +12,11 @@ from contextlib import contextmanager
 #: it found. Of two threads at once the second finds, and puts back, what the first has put there: the process
 #: then ties no weights any more, and models that share some load with random ones (transformers 5.10,
 #: initialization.no_tie_weights).
-loading_a_model = threading.Lock()
+model_load_lock = threading.Lock()
 
 
 @contextmanager
-def first_import_of(library: str) -> Iterator[None]:
+def import_library(library: str) -> Iterator[None]:
     """Import ``library``, and what it brings, within this; it does nothing if the library is there already.
 
     sentence-transformers makes 800,000 objects, nearly all of them for good. The collector goes through them

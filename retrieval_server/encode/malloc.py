@@ -27,13 +27,13 @@ _LARGEST = 32 * 2**20  # bytes; glibc takes no more
 _NEVER = 2**30  # bytes free at the end of the heap, from which on it would shrink by itself
 
 
-def give_back_freed() -> None:
+def trim_heap() -> None:
     """Return the pages of freed memory to the system. Other Python threads run meanwhile."""
     if _trim is not None:
         _trim(0)
 
 
-def use_few_heaps(heaps: int | None = None) -> None:
+def limit_heaps(heaps: int | None = None) -> None:
     """Serve all threads from ``heaps`` heaps, and blocks of up to 32 MB from them.
 
     None: one for every four cores, since threads of the same heap wait for each other. What the user has set
@@ -46,8 +46,8 @@ def use_few_heaps(heaps: int | None = None) -> None:
         _set(_TRIM_THRESHOLD, _NEVER)
 
 
-def keep_giving_back(every_s: float = 60.0) -> threading.Event:
-    """Call ``give_back_freed`` every ``every_s`` seconds, in a thread of its own, until the event is set.
+def trim_heap_regularly(every_s: float = 60.0) -> threading.Event:
+    """Call ``trim_heap`` every ``every_s`` seconds, in a thread of its own, until the event is set.
 
     For processes that encode or search until they are stopped: the server, and the replicas on Ray.
     """
@@ -55,7 +55,7 @@ def keep_giving_back(every_s: float = 60.0) -> threading.Event:
 
     def work() -> None:
         while not done.wait(every_s):
-            give_back_freed()
+            trim_heap()
 
     threading.Thread(target=work, name="give-back-memory", daemon=True).start()
     return done

@@ -34,10 +34,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Transformer
 from transformers.modeling_outputs import BaseModelOutput
 
-from retrieval_server.encode.conversions import kept_conversion
-from retrieval_server.encode.options import OpenVino
+from retrieval_server.encode.conversions import cached_conversion
+from retrieval_server.encode.options import OpenVinoOptions
 from retrieval_server.errors import EncoderError
-from retrieval_server.guarantee import Guarantee, Probe, try_batches
+from retrieval_server.guarantee import Determinism, ProbeResult, try_batches
 
 log = logging.getLogger(__name__)
 _one_at_a_time = threading.Lock()  # torch traces one model at a time in a process
@@ -50,7 +50,7 @@ _NUMBERS_OF_A_SCALE = 32  # of a token's, rounded with one scale: OpenVINO's own
 _LEAST_COSINE = {"float32": 0.9999, "int8": 0.9}
 
 
-class Converted(torch.nn.Module):
+class OpenVinoTransformer(torch.nn.Module):
     """Stands where the transformer stood: token ids in, the states of the last layer out, float32."""
 
     device = torch.device("cpu")
@@ -66,7 +66,7 @@ class Converted(torch.nn.Module):
             states = self._request.infer(given)[0]
         return BaseModelOutput(last_hidden_state=torch.from_numpy(states))
 
-    def probe(self) -> Probe:
+    def probe(self) -> ProbeResult:
         """What holds for a text's states whatever is in its batch, found out by computing some."""
 
         def compute(ids: torch.Tensor) -> torch.Tensor:
@@ -76,11 +76,13 @@ class Converted(torch.nn.Module):
         same, digest = try_batches(
             lambda shape, generator: torch.randint(vocabulary, shape, generator=generator), compute
         )
-        otherwise = Guarantee.ORDER if self._dtype == "float32" else Guarantee.NONE
-        return Probe(Guarantee.BITS, digest, otherwise) if same else Probe(otherwise)
+        otherwise = Determinism.ORDER if self._dtype == "float32" else Determinism.NONE
+        return ProbeResult(Determinism.BITS, digest, otherwise) if same else ProbeResult(otherwise)
 
 
-def use_openvino(model: SentenceTransformer, sha256: str, dtype: str, settings: OpenVino) -> Converted:
+def use_openvino(
+    model: SentenceTransformer, sha256: str, dtype: str, settings: OpenVinoOptions
+) -> OpenVinoTransformer:
     """Let OpenVINO compute the transformer of ``model`` in ``dtype``, float32, bfloat16 or int8.
 
     ``sha256`` identifies the model's files. The first time this converts it, which takes some seconds. Raises
@@ -115,7 +117,7 @@ def use_openvino(model: SentenceTransformer, sha256: str, dtype: str, settings: 
             f"{folder}: OpenVINO does not load this conversion ({error}). Remove the folder, and it is made "
             "again, or encode with --runtime torch."
         ) from error
-    converted = Converted(compiled, inputs, transformer.model.config, dtype)
+    converted = OpenVinoTransformer(compiled, inputs, transformer.model.config, dtype)
     transformer.model = converted
     return converted
 
@@ -162,13 +164,13 @@ def _compile(core: Any, graph: Any, dtype: str, threads: int | None) -> Any:
 
 
 def _conversion(
-    transformer: torch.nn.Module, inputs: list[str], sha256: str, weights: str, settings: OpenVino
+    transformer: torch.nn.Module, inputs: list[str], sha256: str, weights: str, settings: OpenVinoOptions
 ) -> Path:
     """The folder of the conversion, made if it is not there or not whole."""
     libraries = [f"{name} {version(name)}" for name in ("openvino", "torch", "transformers")]
     key = hashlib.sha256("\n".join([str(_FORMAT), sha256, weights, *libraries]).encode()).hexdigest()
     place = settings.folder / f"{key[:32]}-{weights}"
-    return kept_conversion(place, partial(_convert, transformer, inputs, weights))
+    return cached_conversion(place, partial(_convert, transformer, inputs, weights))
 
 
 def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work: Path) -> None:
@@ -201,7 +203,9 @@ def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work
             _quantise(graph)
         openvino.save_model(graph, work / _GRAPH, compress_to_fp16=False)
         compiled = _compile(openvino_core(), openvino_core().read_model(work / _GRAPH), weights, None)
-        found = Converted(compiled, inputs, transformer.config, weights)(**example).last_hidden_state
+        found = OpenVinoTransformer(compiled, inputs, transformer.config, weights)(
+            **example
+        ).last_hidden_state
     except (EncoderError, OSError):  # told as they are: a model without matrices, a disk that is full
         raise
     except Exception as error:  # tracing raises whatever the model's code does

@@ -50,7 +50,7 @@ def _usual_cache() -> Path:
 
 
 @dataclass(frozen=True)
-class OpenVino:
+class OpenVinoOptions:
     """How OpenVINO is used: the folder of conversions, and its threads (None: one for each core)."""
 
     folder: Path = field(default_factory=_usual_cache)
@@ -63,7 +63,7 @@ def choose_runtime(
     device: str | None,
     folder: Path | None = None,
     threads: int | None = None,
-) -> OpenVino | None:
+) -> OpenVinoOptions | None:
     """The settings of OpenVINO if it computes the encoder, None if torch does.
 
     Raises ValueError for options that contradict each other.
@@ -80,7 +80,7 @@ def choose_runtime(
         raise ValueError("--runtime openvino computes in float32, bfloat16 or int8, not in float16")
     if device not in (None, "cpu"):
         raise ValueError(f"--device {device}: OpenVINO (--runtime openvino, --dtype int8) is for the CPU")
-    return OpenVino(folder or _usual_cache(), threads)
+    return OpenVinoOptions(folder or _usual_cache(), threads)
 
 
 class EncoderOptions(Options):

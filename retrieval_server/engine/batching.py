@@ -76,7 +76,9 @@ class BatchFormer(Generic[Item]):
         """Note how many queries were waiting or under way when a batch was done."""
         self._recent.append(crowd)
 
-    def due_in(self, now: float, free_since: float = float("-inf"), under_way: int = 0) -> float | None:
+    def seconds_until_due(
+        self, now: float, free_since: float = float("-inf"), under_way: int = 0
+    ) -> float | None:
         """Seconds until a batch is due: 0.0 now, None if no query waits.
 
         ``free_since`` is the time at which the encoder became idle, ``under_way`` the number of queries that

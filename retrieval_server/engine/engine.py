@@ -5,8 +5,8 @@
        +---------------- the jobs' futures <-------- deliver <-----------------------+
 
 All bookkeeping happens in the event loop; threads only run the source's stages. The queue is bounded: what
-does not fit is refused at once (``Overloaded``), never queued without end. A query whose clients have all
-gone (connection closed, deadline) is taken out of the queue; one that is being searched is finished, and
+does not fit is refused at once (``OverloadedError``), never queued without end. A query whose clients have
+all gone (connection closed, deadline) is taken out of the queue; one that is being searched is finished, and
 cached.
 """
 
@@ -20,11 +20,11 @@ from collections.abc import Callable, Sequence
 from cachetools import LRUCache
 
 from retrieval_server.engine.job_queue import JobQueue
-from retrieval_server.engine.jobs import Answer, Batch, Job, now
+from retrieval_server.engine.jobs import Answer, JobBatch, QueryJob, now
 from retrieval_server.engine.metrics import IndexMetrics
 from retrieval_server.engine.options import EngineOptions
-from retrieval_server.engine.pace import Pace
-from retrieval_server.engine.runners import RemoteRunner, StagedRunner, Stages
+from retrieval_server.engine.pace import LatencyModel
+from retrieval_server.engine.runners import RemoteRunner, StagedRunner, StageThreads
 from retrieval_server.sources import RemoteSource, Source, StagedSource
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _LOOK_AGAIN_S = 0.02
 
 
-class Overloaded(Exception):
+class OverloadedError(Exception):
     """The request was refused; ``retry_after`` is in whole seconds, ``reason`` a metrics label."""
 
     def __init__(self, reason: str, message: str, retry_after: int):
@@ -48,10 +48,10 @@ class Engine:
         self.source: Source | None = None
         self._metrics = metrics
         self._queue: JobQueue | None = None  # made by load: the size of a batch depends on the source
-        self._pace: Pace | None = None
+        self._pace: LatencyModel | None = None
         self._cache: LRUCache[tuple[str, int], Answer] = LRUCache(options.cache_size)
-        self._in_flight: dict[tuple[str, int], Job] = {}
-        self._stages = Stages()
+        self._in_flight: dict[tuple[str, int], QueryJob] = {}
+        self._stages = StageThreads()
         self._tasks: list[asyncio.Task] = []
         self._searches = 0
 
@@ -75,7 +75,7 @@ class Engine:
         source = await self._stages.load(load)
         runner: RemoteRunner | StagedRunner
         if isinstance(source, RemoteSource):  # batches would make fast queries wait for slow ones
-            self._queue, self._pace = JobQueue(max_batch=1, max_wait_s=0.0), Pace(max_batch=1)
+            self._queue, self._pace = JobQueue(max_batch=1, max_wait_s=0.0), LatencyModel(max_batch=1)
             runner = RemoteRunner(source, self._queue.next_batch, self._deliver)
         else:
             try:
@@ -84,7 +84,7 @@ class Engine:
                 source.close()
                 raise
             self._queue = JobQueue(options.max_batch, options.max_wait_ms / 1000)
-            self._pace = Pace(options.max_batch)
+            self._pace = LatencyModel(options.max_batch)
             overlap = source.overlaps if options.overlap is None else options.overlap
             runner = StagedRunner(source, self._stages, self._queue.next_batch, self._deliver, overlap)
         self._tasks = [asyncio.create_task(coroutine) for coroutine in runner.work()]
@@ -119,9 +119,9 @@ class Engine:
             self._searches -= 1
 
     async def _search(self, queries: Sequence[str], topk: int) -> list[Answer]:
-        waits: list[Answer | Job] = []
-        joined: set[Job] = set()
-        fresh: list[Job] = []
+        waits: list[Answer | QueryJob] = []
+        joined: set[QueryJob] = set()
+        fresh: list[QueryJob] = []
         asked = cached = 0
         loop = asyncio.get_running_loop()
         for query in queries:
@@ -136,7 +136,7 @@ class Engine:
                 continue
             job = self._in_flight.get(key)
             if job is None:
-                job = Job(query, topk, loop.create_future())
+                job = QueryJob(query, topk, loop.create_future())
                 fresh.append(job)
                 if self.options.single_flight:
                     self._in_flight[key] = job
@@ -144,7 +144,7 @@ class Engine:
             waits.append(job)
         try:
             self._admit(len(fresh))
-        except Overloaded:
+        except OverloadedError:
             for job in fresh:
                 self._forget(job)
             raise
@@ -152,9 +152,9 @@ class Engine:
         self._metrics.cache_hits.inc(cached)
         self._metrics.joined.inc(asked - cached - len(fresh))
         await self._answered(fresh, joined)
-        return [wait.future.result() if isinstance(wait, Job) else wait for wait in waits]
+        return [wait.future.result() if isinstance(wait, QueryJob) else wait for wait in waits]
 
-    async def _answered(self, fresh: list[Job], jobs: set[Job]) -> None:
+    async def _answered(self, fresh: list[QueryJob], jobs: set[QueryJob]) -> None:
         """Returns when all ``jobs`` are answered; the ``fresh`` ones among them enter the queue."""
         assert self._queue is not None
         self._queue.add(fresh)
@@ -170,11 +170,11 @@ class Engine:
                     self._metrics.dropped.inc()
                     self._forget(job)
 
-    def refuses(self) -> Overloaded | None:
+    def refuses(self) -> OverloadedError | None:
         """Why one more query would be refused at this moment, or None."""
         try:
             self._admit(1)
-        except Overloaded as error:
+        except OverloadedError as error:
             return error
         return None
 
@@ -187,19 +187,19 @@ class Engine:
         retry_after = max(1, math.ceil(self._pace.expected(outstanding)))
         if total > options.max_queue:
             message = f"{outstanding} queries under way, at most {options.max_queue}"
-            raise Overloaded("queue_full", message, retry_after)
+            raise OverloadedError("queue_full", message, retry_after)
         if not outstanding:
             return  # an idle server accepts a request however long it may take
-        seconds = self._pace.at_most(total)
+        seconds = self._pace.upper_bound(total)
         if seconds > options.deadline_s:
             message = f"the answer could take {seconds:.0f} s; the deadline is {options.deadline_s:g} s"
-            raise Overloaded("deadline", message, retry_after)
+            raise OverloadedError("deadline", message, retry_after)
         most = options.max_delay_s
         if most is not None and seconds > most:
             message = f"the answer could take {seconds:.2f} s; --max-delay is {most:g} s"
-            raise Overloaded("delay", message, retry_after)
+            raise OverloadedError("delay", message, retry_after)
 
-    def _deliver(self, batch: Batch) -> None:
+    def _deliver(self, batch: JobBatch) -> None:
         """Give the jobs of a finished batch their answers, or their error."""
         self._metrics.batch_size.observe(len(batch.jobs))
         for job in batch.jobs:
@@ -212,7 +212,7 @@ class Engine:
             assert batch.error is not None
             self._fail(batch, batch.error)
 
-    def _succeed(self, batch: Batch, answers: Sequence[Answer]) -> None:
+    def _succeed(self, batch: JobBatch, answers: Sequence[Answer]) -> None:
         assert self._queue is not None and self._pace is not None
         self._pace.batch_done(len(batch.jobs), batch.started, now())
         self._queue.batch_done()
@@ -223,7 +223,7 @@ class Engine:
             self._forget(job)
             job.future.set_result(answer)
 
-    def _fail(self, batch: Batch, error: Exception) -> None:
+    def _fail(self, batch: JobBatch, error: Exception) -> None:
         assert self._queue is not None
         if len(batch.jobs) > 1:
             log.warning("a batch of %d queries failed; trying each alone", len(batch.jobs), exc_info=error)
@@ -235,7 +235,7 @@ class Engine:
         job.future.set_exception(error)
         job.future.exception()  # mark as seen: its askers may all have gone
 
-    def _forget(self, job: Job) -> None:
+    def _forget(self, job: QueryJob) -> None:
         key = (job.query, job.topk)
         if self._in_flight.get(key) is job:
             del self._in_flight[key]

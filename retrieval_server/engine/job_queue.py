@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from retrieval_server.engine.batching import BatchFormer
-from retrieval_server.engine.jobs import Batch, Job, now
+from retrieval_server.engine.jobs import JobBatch, QueryJob, now
 
 #: Turns of the event loop within which a request that has arrived at the socket reaches the queue.
 _TURNS_TO_READ = 3
@@ -20,7 +20,7 @@ class JobQueue:
     """Belongs to one event loop."""
 
     def __init__(self, max_batch: int, max_wait_s: float):
-        self._former: BatchFormer[Job] = BatchFormer(max_batch, max_wait_s)
+        self._former: BatchFormer[QueryJob] = BatchFormer(max_batch, max_wait_s)
         self._wakes: set[asyncio.Future[None]] = set()
         self._unanswered = 0
 
@@ -33,7 +33,7 @@ class JobQueue:
         """Jobs that wait, or are in a batch that is not finished."""
         return self._unanswered
 
-    def add(self, jobs: Sequence[Job]) -> None:
+    def add(self, jobs: Sequence[QueryJob]) -> None:
         """Append the jobs of one request."""
         request = object()
         for job in jobs:
@@ -41,14 +41,14 @@ class JobQueue:
         self._unanswered += len(jobs)
         self._wake()
 
-    def withdraw(self, job: Job) -> bool:
+    def withdraw(self, job: QueryJob) -> bool:
         """Take a job out of the queue; False if it no longer waits."""
         if not self._former.remove(job):
             return False
         self._unanswered -= 1
         return True
 
-    def retry_alone(self, jobs: Sequence[Job]) -> None:
+    def retry_alone(self, jobs: Sequence[QueryJob]) -> None:
         """Put the jobs of a failed batch back, to be tried one at a time before all others."""
         self._former.add_suspects(list(jobs))
         self._wake()
@@ -61,10 +61,10 @@ class JobQueue:
         """A job that was taken has its answer, or its error."""
         self._unanswered -= 1
 
-    async def next_batch(self) -> Batch:
+    async def next_batch(self) -> JobBatch:
         """The next batch, when it is due. Several callers may wait; each batch goes to one of them."""
         await self._until_due()
-        return Batch(self._former.take(), now())
+        return JobBatch(self._former.take(), now())
 
     async def _until_due(self) -> None:
         loop = asyncio.get_running_loop()
@@ -90,7 +90,7 @@ class JobQueue:
 
     def _due_in(self, free_since: float) -> float | None:
         under_way = self._unanswered - len(self._former)
-        return self._former.due_in(now(), free_since, under_way)
+        return self._former.seconds_until_due(now(), free_since, under_way)
 
     def _wake(self) -> None:
         for wake in self._wakes:

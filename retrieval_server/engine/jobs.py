@@ -7,15 +7,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from retrieval_server.sources import Retrieved
+from retrieval_server.sources import ScoredPassage
 
 #: The engine's clock, in seconds.
 now = time.monotonic
 #: The documents found for one query, best first.
-Answer = Sequence[Retrieved]
+Answer = Sequence[ScoredPassage]
 
 
-class Job:
+class QueryJob:
     """One query in the engine; compared by identity. ``askers`` counts the requests that wait for it."""
 
     __slots__ = ("query", "topk", "future", "arrived", "askers")
@@ -27,13 +27,13 @@ class Job:
 
 
 @dataclass
-class Batch:
+class JobBatch:
     """Jobs that are searched together, and what became of them: ``answers``, one for each job, or ``error``.
 
     ``seconds`` is the time spent in each stage that was completed.
     """
 
-    jobs: list[Job]
+    jobs: list[QueryJob]
     started: float
     answers: Sequence[Answer] | None = None
     error: Exception | None = None

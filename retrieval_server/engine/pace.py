@@ -18,7 +18,7 @@ _NEWEST, _NEWEST_OF_SCATTER = 0.2, 0.1
 _DEVIATIONS = 2.0
 
 
-class Pace:
+class LatencyModel:
     """A time for each batch and one for each query, and how far the batches are from it.
 
     Both times are needed. With a time for each query alone, a server that has refused many, and so works in
@@ -64,7 +64,7 @@ class Pace:
         slope = min(max(slope, 0.0), average)
         return self._batches(queries) * (self._seconds - slope * self._queries) + queries * slope
 
-    def at_most(self, queries: int) -> float:
+    def upper_bound(self, queries: int) -> float:
         """Seconds with a margin for scatter: if batches scatter as lately, normally and independently of each
         other, 19 of 20 times are below."""
         scatter = self._deviation * self.expected(min(queries, self._max_batch))

@@ -19,16 +19,16 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from retrieval_server.engine.jobs import Batch, now
+from retrieval_server.engine.jobs import JobBatch, now
 from retrieval_server.sources import RemoteSource, StagedSource
 
-NextBatch = Callable[[], Awaitable[Batch]]
-Deliver = Callable[[Batch], None]
+NextBatch = Callable[[], Awaitable[JobBatch]]
+Deliver = Callable[[JobBatch], None]
 Work = list[Coroutine[Any, Any, None]]
 Made = TypeVar("Made")
 
 
-class Stages:
+class StageThreads:
     """The threads of the two stages. An index is loaded in the one that will encode."""
 
     def __init__(self) -> None:
@@ -55,7 +55,12 @@ class StagedRunner:
     """Batches through the two stages of a source. With ``overlap`` both stages run at once."""
 
     def __init__(
-        self, source: StagedSource, stages: Stages, next_batch: NextBatch, deliver: Deliver, overlap: bool
+        self,
+        source: StagedSource,
+        stages: StageThreads,
+        next_batch: NextBatch,
+        deliver: Deliver,
+        overlap: bool,
     ):
         self._source, self._stages, self._overlap = source, stages, overlap
         self._next_batch, self._deliver = next_batch, deliver
@@ -66,7 +71,7 @@ class StagedRunner:
             return [self._encode_and_search()]
         source = self._source
         self._stages.widen(source.encoders, source.searchers)
-        encoded: asyncio.Queue[tuple[Batch, Any]] = asyncio.Queue(maxsize=source.searchers)
+        encoded: asyncio.Queue[tuple[JobBatch, Any]] = asyncio.Queue(maxsize=source.searchers)
         first = [self._encode(encoded) for _ in range(source.encoders)]
         return first + [self._search(encoded) for _ in range(source.searchers)]
 
@@ -79,7 +84,7 @@ class StagedRunner:
                 batch.error = error
             self._deliver(batch)
 
-    def _both(self, batch: Batch) -> None:
+    def _both(self, batch: JobBatch) -> None:
         """Both stages, in the thread that calls: between them nothing waits for the event loop."""
         source, jobs = self._source, batch.jobs
         began = now()
@@ -89,7 +94,7 @@ class StagedRunner:
         batch.answers = source.find(prepared, [job.topk for job in jobs])
         batch.seconds["search"] = now() - began
 
-    async def _encode(self, encoded: asyncio.Queue[tuple[Batch, Any]]) -> None:
+    async def _encode(self, encoded: asyncio.Queue[tuple[JobBatch, Any]]) -> None:
         while True:
             batch = await self._next_batch()
             try:
@@ -100,7 +105,7 @@ class StagedRunner:
             else:
                 await encoded.put((batch, prepared))
 
-    async def _search(self, encoded: asyncio.Queue[tuple[Batch, Any]]) -> None:
+    async def _search(self, encoded: asyncio.Queue[tuple[JobBatch, Any]]) -> None:
         while True:
             batch, prepared = await encoded.get()
             try:
@@ -109,18 +114,18 @@ class StagedRunner:
                 batch.error = error
             self._deliver(batch)
 
-    async def _prepare(self, batch: Batch) -> Any:
+    async def _prepare(self, batch: JobBatch) -> Any:
         queries = [job.query for job in batch.jobs]
         return await _timed(batch, "encode", self._stages.encoding, self._source.prepare, queries)
 
-    async def _find(self, batch: Batch, prepared: Any) -> None:
+    async def _find(self, batch: JobBatch, prepared: Any) -> None:
         topks = [job.topk for job in batch.jobs]
         searching = self._stages.searching
         batch.answers = await _timed(batch, "search", searching, self._source.find, prepared, topks)
 
 
 async def _timed(
-    batch: Batch, stage: str, threads: ThreadPoolExecutor, work: Callable[..., Made], *arguments: Any
+    batch: JobBatch, stage: str, threads: ThreadPoolExecutor, work: Callable[..., Made], *arguments: Any
 ) -> Made:
     started = now()
     made = await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
@@ -152,7 +157,7 @@ class RemoteRunner:
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
 
-    async def _call(self, batch: Batch) -> None:
+    async def _call(self, batch: JobBatch) -> None:
         (job,) = batch.jobs
         try:
             batch.answers = [await self._source.answer(job.query, job.topk)]

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from retrieval_server.errors import CorpusError
 from retrieval_server.folder.bad_rows import NAMED, BadRows
-from retrieval_server.folder.corpus_rows import BadRow, parse_jsonl_row, parse_tsv_row, passage_of
+from retrieval_server.folder.corpus_rows import BadRowError, parse_jsonl_row, parse_tsv_row, passage_of
 from retrieval_server.folder.manifest import CorpusSection
 from retrieval_server.folder.passages import Passage, PassageWriter
 
@@ -106,7 +106,7 @@ class CorpusReader:
                 rows = _parquet_rows if path.name.lower().endswith(".parquet") else _line_rows
                 for found in rows(path, bar):
                     place += 1
-                    if isinstance(found, BadRow):
+                    if isinstance(found, BadRowError):
                         self._bad(place, str(found))
                     elif found is not None:
                         yield place, found
@@ -122,7 +122,7 @@ class CorpusReader:
             log.warning("bad row: %s: %s", self.where(place), fault)
 
 
-def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRow | None]:
+def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError | None]:
     """What each line holds; None is a blank line."""
     name = path.name.lower()
     parse = next(parse for suffix, parse in _LINES.items() if name.removesuffix(".gz").endswith(suffix))
@@ -135,7 +135,7 @@ def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRow | None]:
                     bar.update(raw.tell() - counted)
                     counted = raw.tell()
                 if len(line) > MAX_LINE_BYTES:
-                    yield BadRow(f"longer than {MAX_LINE_BYTES} bytes")
+                    yield BadRowError(f"longer than {MAX_LINE_BYTES} bytes")
                     while line and not line.endswith(b"\n"):  # to where the next row begins
                         line = stream.readline(MAX_LINE_BYTES)
                     continue
@@ -143,14 +143,14 @@ def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRow | None]:
                     text = line.decode("utf-8-sig" if number == 0 else "utf-8").rstrip("\r\n")
                     yield parse(text) if text.strip() else None
                 except UnicodeDecodeError as error:
-                    yield BadRow(f"not UTF-8 ({error.reason} at byte {error.start})")
-                except BadRow as fault:
+                    yield BadRowError(f"not UTF-8 ({error.reason} at byte {error.start})")
+                except BadRowError as fault:
                     yield fault
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise CorpusError(f"{path}: broken gzip file ({error}). Fetch it again.") from error
 
 
-def _parquet_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRow]:
+def _parquet_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError]:
     """What each row holds. In memory are a thousand rows and the open pages of the columns."""
     try:
         with pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
@@ -160,7 +160,7 @@ def _parquet_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRow]:
                 for row in batch.to_pylist():
                     try:
                         yield passage_of(row)
-                    except BadRow as fault:
+                    except BadRowError as fault:
                         yield fault
                 bar.update(int(share * batch.num_rows))
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:

@@ -14,54 +14,54 @@ from collections.abc import Mapping
 from retrieval_server.folder.passages import Passage
 
 
-class BadRow(ValueError):
+class BadRowError(ValueError):
     """What is wrong with one row, in words."""
 
 
 def passage_of(row: Mapping[str, object]) -> Passage:
-    """The passage of a row of named values; ids may be strings or whole numbers. Raises BadRow."""
+    """The passage of a row of named values; ids may be strings or whole numbers. Raises BadRowError."""
     identity = row.get("id")
     if isinstance(identity, int) and not isinstance(identity, bool):
         identity = str(identity)
     if identity is None:
-        raise BadRow("no 'id'")
+        raise BadRowError("no 'id'")
     if "contents" in row:
         contents = _text(row["contents"], "contents")
     elif "text" in row:
         text = _text(row["text"], "text")
         contents = f'"{_text(row["title"], "title")}"\n{text}' if row.get("title") else text
     else:
-        raise BadRow("neither 'contents' nor 'text'")
+        raise BadRowError("neither 'contents' nor 'text'")
     url = None if row.get("url") is None else _text(row["url"], "url")
     return Passage(_text(identity, "id"), contents, url)
 
 
 def parse_jsonl_row(line: str) -> Passage:
-    """One line of JSONL. Raises BadRow."""
+    """One line of JSONL. Raises BadRowError."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise BadRow(f"not JSON ({error})") from None
+        raise BadRowError(f"not JSON ({error})") from None
     if not isinstance(row, dict):
-        raise BadRow(f"a JSON {type(row).__name__}, not an object")
+        raise BadRowError(f"a JSON {type(row).__name__}, not an object")
     return passage_of(row)
 
 
 def parse_tsv_row(line: str) -> Passage:
-    """One line of RAG-R1's tsv. Raises BadRow."""
+    """One line of RAG-R1's tsv. Raises BadRowError."""
     columns = line.split("\t")
     if len(columns) != 2:
-        raise BadRow(f"{len(columns)} tab-separated columns instead of 2 (id, then 'title   text')")
+        raise BadRowError(f"{len(columns)} tab-separated columns instead of 2 (id, then 'title   text')")
     return Passage(_text(columns[0], "id"), _text(columns[1], "contents"))
 
 
 def _text(value: object, name: str) -> str:
     if not isinstance(value, str):
-        raise BadRow(f"{name!r} is {type(value).__name__}, not a string")
+        raise BadRowError(f"{name!r} is {type(value).__name__}, not a string")
     if not value.strip():
-        raise BadRow(f"{name!r} is empty")
+        raise BadRowError(f"{name!r} is empty")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise BadRow(f"{name!r} holds half a surrogate pair, which no encoding can write") from None
+        raise BadRowError(f"{name!r} holds half a surrogate pair, which no encoding can write") from None
     return value

@@ -17,7 +17,7 @@ from retrieval_server.errors import BuildError
 
 
 @contextmanager
-def held_alone(path: Path, refusal: str) -> Iterator[None]:
+def exclusive_lock(path: Path, refusal: str) -> Iterator[None]:
     """Hold the file or folder, which must exist. Raises BuildError(refusal) if another process holds it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -29,7 +29,7 @@ def held_alone(path: Path, refusal: str) -> Iterator[None]:
 
 
 @contextmanager
-def held_by_name(path: Path, refusal: str) -> Iterator[None]:
+def named_lock(path: Path, refusal: str) -> Iterator[None]:
     """Hold a lock file of that name, for work whose own files come and go; it is removed in the end.
 
     One that a killed process has left is taken over. Raises BuildError(refusal) if another process holds it.

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from retrieval_server.errors import BuildError
-from retrieval_server.folder.locking import held_alone
+from retrieval_server.folder.locking import exclusive_lock
 from retrieval_server.folder.manifest import MANIFEST
 
 
@@ -34,7 +34,7 @@ def work_folder(out: Path, keep: Sequence[str] = ()) -> Iterator[Path]:
     out.parent.mkdir(parents=True, exist_ok=True)
     work = out.with_name(out.name + ".building")
     work.mkdir(exist_ok=True)
-    with held_alone(work, f"{work}: another build of this index is running."):
+    with exclusive_lock(work, f"{work}: another build of this index is running."):
         for left in work.iterdir():
             if left.is_dir():
                 shutil.rmtree(left)

@@ -31,7 +31,7 @@ _LARGEST: dict[RowType, float] = {
 }
 
 
-class TooLarge(ValueError):
+class ValueTooLargeError(ValueError):
     """A value is finite, and more than the type can hold."""
 
 
@@ -51,7 +51,7 @@ class RowLayout:
     def encode(self, vectors: np.ndarray, first: int = 0) -> bytes:
         """The bytes of float32 vectors (rows, dimension); ``first`` is the number of the first, for errors.
 
-        Raises ValueError for a value that is not finite, TooLarge for one that 16 bits cannot hold.
+        Raises ValueError for a value that is not finite, ValueTooLargeError for one that 16 bits cannot hold.
         """
         largest = np.abs(vectors).max(axis=1, initial=0.0)
         fits = largest <= _LARGEST[self.kind]  # False for a value that is not a number, too
@@ -59,7 +59,7 @@ class RowLayout:
             row = int(np.flatnonzero(~fits)[0])
             what = f"vector {first + row} has a value of {largest[row]}, which"
             if np.isfinite(largest[row]):
-                raise TooLarge(f"{what} {self.kind} cannot hold")
+                raise ValueTooLargeError(f"{what} {self.kind} cannot hold")
             raise ValueError(f"{what} is not finite")
         if self.kind == "float32":
             return np.ascontiguousarray(vectors, "<f4").tobytes()

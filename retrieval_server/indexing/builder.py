@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retrieval_server.errors import BuildError
-from retrieval_server.extras import DENSE, INDEX, WORDS, need
+from retrieval_server.extras import DENSE, INDEX, WORDS, require_packages
 from retrieval_server.folder.corpus import CorpusReader, write_passages
 from retrieval_server.folder.manifest import (
     BM25_FOLDER,
@@ -36,11 +36,11 @@ from retrieval_server.folder.passages import PassageStore
 from retrieval_server.folder.publishing import link_or_copy, publish, refuse_target, work_folder
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.indexing.unfinished import (
-    HALF_BUILT,
     KEPT,
+    PARTIAL_INDEX,
     PROGRESS,
     VECTORS,
-    keep_if_same,
+    keep_if_unchanged,
     remove_except,
 )
 
@@ -64,7 +64,7 @@ def build_index(options: BuildOptions) -> Manifest:
     encoder = None
     # First: what is missing shows before the corpus is read.
     if options.backend in ("bm25", "lucene"):
-        need(f"--backend {options.backend}", options.backend, WORDS)
+        require_packages(f"--backend {options.backend}", options.backend, WORDS)
     if options.backend == "lucene":
         from retrieval_server.search.lucene import java
 
@@ -77,16 +77,16 @@ def build_index(options: BuildOptions) -> Manifest:
         store = PassageStore(work / PASSAGES)
         sections: dict[str, BM25Section | DenseSection] = {}
         if encoder is not None:
-            from retrieval_server.encode.encoding import Vectors, encode_rows
-            from retrieval_server.indexing.dense_build import keep_half_built, make_dense
+            from retrieval_server.encode.encoding import VectorFiles, encode_rows
+            from retrieval_server.indexing.dense_build import keep_partial_index, make_dense
             from retrieval_server.indexing.presets import row_type
 
             kind = row_type(options)
             name = VECTORS if kind == "float32" else ROWS
-            keep_if_same(work, name, origin_of_rows(corpus, encoder.section, kind))
-            keep_half_built(options, work, len(store), encoder.section, corpus)
-            remove_except(work, [name] if kind == "float32" else [name, HALF_BUILT])
-            say_needs(options, store, encoder.section.dimension, encoder, encodes=True)
+            keep_if_unchanged(work, name, origin_of_rows(corpus, encoder.section, kind))
+            keep_partial_index(options, work, len(store), encoder.section, corpus)
+            remove_except(work, [name] if kind == "float32" else [name, PARTIAL_INDEX])
+            print_resources(options, store, encoder.section.dimension, encoder, encodes=True)
             encode_rows(
                 store,
                 encoder,
@@ -95,7 +95,7 @@ def build_index(options: BuildOptions) -> Manifest:
                 batch_size=options.batch_size,
                 progress=options.progress,
             )
-            vectors = Vectors([work / name], encoder.section.dimension, kind)
+            vectors = VectorFiles([work / name], encoder.section.dimension, kind)
             sections["dense"] = make_dense(options, work, store, encoder.section, vectors, encoder)
         elif options.backend == "lucene":
             from retrieval_server.search.lucene import build_lucene
@@ -117,14 +117,14 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
 
     Raises BuildError naming the part that is missing, not finished or of another corpus or encoder.
     """
-    need("A dense index", "retrieval", INDEX)
+    require_packages("A dense index", "retrieval", INDEX)
     from retrieval_server.encode.encoder import Encoder
-    from retrieval_server.encode.encoding import Vectors
+    from retrieval_server.encode.encoding import VectorFiles
     from retrieval_server.indexing.dense_build import (
         check_options,
-        keep_half_built,
+        keep_partial_index,
         make_dense,
-        measures_recall,
+        needs_recall,
     )
     from retrieval_server.indexing.parts import check_parts, open_corpus
     from retrieval_server.indexing.presets import row_type
@@ -139,15 +139,15 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
             f"with the --preset of encode, or encode them again without one."
         )
     loaded = None
-    if measures_recall(options, encoder.dimension):  # now: that it is missing shows before the index is built
+    if needs_recall(options, encoder.dimension):  # now: that it is missing shows before the index is built
         loaded = Encoder.open(encoder, options.encoder, options.device, options.dtype, options.openvino)
     with work_folder(options.out, keep=KEPT) as work:
         link_or_copy(parts / PASSAGES, work / PASSAGES)
-        vectors, store = Vectors(files, encoder.dimension, kind), PassageStore(work / PASSAGES)
-        keep_if_same(work, ROWS, origin_of_rows(record.corpus, encoder, row_type(options), kind))
-        keep_half_built(options, work, len(store), encoder, record.corpus)
-        remove_except(work, [] if row_type(options) == "float32" else [ROWS, HALF_BUILT])
-        say_needs(options, store, encoder.dimension, loaded, encodes=False)
+        vectors, store = VectorFiles(files, encoder.dimension, kind), PassageStore(work / PASSAGES)
+        keep_if_unchanged(work, ROWS, origin_of_rows(record.corpus, encoder, row_type(options), kind))
+        keep_partial_index(options, work, len(store), encoder, record.corpus)
+        remove_except(work, [] if row_type(options) == "float32" else [ROWS, PARTIAL_INDEX])
+        print_resources(options, store, encoder.dimension, loaded, encodes=False)
         section = make_dense(options, work, store, encoder, vectors, loaded)
         return finish_index(options, work, record.corpus, record.count, {"dense": section})
 
@@ -215,7 +215,7 @@ def finish_index(
 def open_encoder(options: BuildOptions):
     """The encoder of a new index, loaded. Raises EncoderError, BuildError for a factory that does not fit,
     MissingExtraError."""
-    need("A dense index", "retrieval", DENSE)
+    require_packages("A dense index", "retrieval", DENSE)
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.indexing.dense_build import check_options
 
@@ -228,7 +228,7 @@ def open_encoder(options: BuildOptions):
     return encoder
 
 
-def say_needs(
+def print_resources(
     options: BuildOptions, store: PassageStore, dimension: int, encoder: Encoder | None, *, encodes: bool
 ) -> None:
     """Print what the preset needs for these passages, if there is one.
@@ -237,15 +237,15 @@ def say_needs(
     this build does not use of an interrupted one must be removed already. Raises BuildError if the disk has
     less than what is needed.
     """
-    from retrieval_server.indexing.plan import announce, measured
-    from retrieval_server.indexing.presets import chosen
+    from retrieval_server.indexing.plan import estimate_times, print_estimate
+    from retrieval_server.indexing.presets import chosen_preset
 
-    if (preset := chosen(options)) is not None:
-        needs = measured(preset, store, dimension, encoder, options.batch_size, encodes=encodes)
+    if (preset := chosen_preset(options)) is not None:
+        needs = estimate_times(preset, store, dimension, encoder, options.batch_size, encodes=encodes)
         work = options.out.with_name(options.out.name + ".building")
         files = [work / name for name in KEPT if name != PROGRESS]
         there = sum(path.stat().st_size for path in files if path.exists())
-        announce(preset, len(store), dimension, needs, options.out.parent, there)
+        print_estimate(preset, len(store), dimension, needs, options.out.parent, there)
 
 
 def origin_of_rows(

@@ -13,7 +13,7 @@ import faiss
 from tqdm import tqdm
 
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.encode.encoding import Vectors
+from retrieval_server.encode.encoding import VectorFiles
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.manifest import (
     FAISS_INDEX,
@@ -24,21 +24,21 @@ from retrieval_server.folder.manifest import (
     SearchSection,
 )
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.folder.vector_rows import RowLayout, RowType, TooLarge
+from retrieval_server.folder.vector_rows import RowLayout, RowType, ValueTooLargeError
 from retrieval_server.indexing.faiss_build import make_index, write_faiss_index
 from retrieval_server.indexing.faiss_recall import (
     GOOD,
-    Rescoring,
+    RescoringRows,
     choose_default,
     measure_recall,
     read_queries,
+    recall_table,
+    recall_warning,
     sample_queries,
-    shortfall,
-    table,
 )
 from retrieval_server.indexing.options import BuildOptions
-from retrieval_server.indexing.presets import chosen
-from retrieval_server.indexing.unfinished import HALF_BUILT, keep_if_same
+from retrieval_server.indexing.presets import chosen_preset
+from retrieval_server.indexing.unfinished import PARTIAL_INDEX, keep_if_unchanged
 from retrieval_server.search.faiss_search import SearchParameters, is_exact
 from retrieval_server.search.stored_rows import StoredRows
 
@@ -55,16 +55,16 @@ def check_options(options: BuildOptions, dimension: int) -> None:
         read_queries(options.recall_queries)
 
 
-def measures_recall(options: BuildOptions, dimension: int) -> bool:
+def needs_recall(options: BuildOptions, dimension: int) -> bool:
     """Whether the build asks its index, for which it needs an encoder that is loaded."""
     return not is_exact(_empty(options, dimension))
 
 
-def keep_half_built(
+def keep_partial_index(
     options: BuildOptions, work: Path, passages: int, encoder: EncoderSection, corpus: CorpusSection
 ) -> None:
     """Of the index that an interrupted build with a preset has left, keep the same as this one's alone."""
-    preset = chosen(options)
+    preset = chosen_preset(options)
     if preset is not None and preset.rescoring is not None:
         origin = {
             "factory": preset.factory(passages, encoder.dimension),
@@ -73,7 +73,7 @@ def keep_half_built(
             "corpus": corpus.sha256,
             "encoder": encoder.model_dump(),
         }
-        keep_if_same(work, HALF_BUILT, origin)
+        keep_if_unchanged(work, PARTIAL_INDEX, origin)
 
 
 def make_dense(
@@ -81,7 +81,7 @@ def make_dense(
     work: Path,
     store: PassageStore,
     encoder: EncoderSection,
-    vectors: Vectors,
+    vectors: VectorFiles,
     loaded: Encoder | None,
 ) -> DenseSection:
     """Write the FAISS index of ``vectors`` into ``work``, and the rows of a compressed one.
@@ -89,10 +89,10 @@ def make_dense(
     The recall of an approximate index is measured and printed, and its default settings are chosen from it;
     the encoder must be ``loaded`` for that. If the build is stopped meanwhile, the next one finds the
     finished index of a preset. What is in ``work`` of an earlier build must be of the same index; see
-    keep_half_built.
+    keep_partial_index.
     """
     path = work / FAISS_INDEX
-    preset = chosen(options)
+    preset = chosen_preset(options)
     rescoring = preset.rescoring if preset else None
     factory = preset.factory(len(vectors), vectors.dimension) if preset else options.factory
     section = DenseSection(
@@ -105,9 +105,9 @@ def make_dense(
     saved = None
     if rescoring is not None:
         vectors = keep_rows(vectors, work / ROWS, rescoring.rows, options.progress)
-        saved = work / HALF_BUILT
+        saved = work / PARTIAL_INDEX
     write_faiss_index(vectors, factory, path, options.train_sample, saved=saved, progress=options.progress)
-    if not measures_recall(options, vectors.dimension):
+    if not needs_recall(options, vectors.dimension):
         return section
     assert loaded is not None, "the queries of an approximate index must be encoded"
     if options.recall_queries is None:
@@ -118,14 +118,14 @@ def make_dense(
     scoring = None
     if rescoring is not None:
         stored = StoredRows(work / ROWS, RowLayout(vectors.dimension, rescoring.rows), len(vectors))
-        scoring = Rescoring(stored, rescoring.candidates)
+        scoring = RescoringRows(stored, rescoring.candidates)
     found = measure_recall(path, vectors, loaded.encode_queries(queries), source, asked, scoring)
-    print(table(found))
+    print(recall_table(found))
     good = preset.good if preset else GOOD
     best = asked
     if asked == SearchParameters():
         best = choose_default(found.rows, good)
-        if warning := shortfall(found.rows, good):
+        if warning := recall_warning(found.rows, good):
             print(warning)
     search = SearchSection(nprobe=best.nprobe, ef_search=best.ef_search)
     return section.model_copy(update={"search": search, "recall": found})
@@ -133,11 +133,11 @@ def make_dense(
 
 def _empty(options: BuildOptions, dimension: int) -> faiss.Index:
     """An index of the kind that is asked for. Raises BuildError for a string that FAISS does not take."""
-    preset = chosen(options)
+    preset = chosen_preset(options)
     return make_index(preset.factory(1, dimension) if preset else options.factory, dimension)
 
 
-def keep_rows(vectors: Vectors, path: Path, kind: RowType, progress: bool = False) -> Vectors:
+def keep_rows(vectors: VectorFiles, path: Path, kind: RowType, progress: bool = False) -> VectorFiles:
     """Write the vectors to ``path`` as rows of that type, unless they are there, and return those rows.
 
     A file that an interrupted build has left is continued; it must be of the same vectors.
@@ -155,11 +155,11 @@ def keep_rows(vectors: Vectors, path: Path, kind: RowType, progress: bool = Fals
             rows = slice(first, min(first + _BLOCK, len(vectors)))
             try:
                 stream.write(layout.encode(vectors[rows], first))
-            except TooLarge as error:
+            except ValueTooLargeError as error:
                 raise BuildError(f"{error}. Take --preset small or exact.") from None
             except ValueError as error:
                 raise BuildError(
                     f"{error}. No index can be made of it: look at the encoder, or at the embeddings."
                 ) from None
             bar.update(rows.stop - rows.start)
-    return Vectors([path], vectors.dimension, kind)
+    return VectorFiles([path], vectors.dimension, kind)

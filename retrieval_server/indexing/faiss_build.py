@@ -17,10 +17,10 @@ import faiss
 import numpy as np
 from tqdm import tqdm
 
-from retrieval_server.encode.encoding import Vectors
+from retrieval_server.encode.encoding import VectorFiles
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.publishing import link_or_copy
-from retrieval_server.search.faiss_search import cells, choose_cells_well
+from retrieval_server.search.faiss_search import cell_count, widen_cell_search
 
 log = logging.getLogger(__name__)
 #: Vectors to train on, at least: FAISS uses no more of them for 256 centroids.
@@ -52,7 +52,7 @@ def make_index(factory: str, dimension: int) -> faiss.Index:
 
 
 def write_faiss_index(
-    vectors: Vectors,
+    vectors: VectorFiles,
     factory: str,
     path: Path,
     train_sample: int | None = None,
@@ -74,8 +74,8 @@ def write_faiss_index(
         if index is None:
             index = make_index(factory, vectors.dimension)
             if not index.is_trained:
-                index.train(_sample(vectors, train_sample or sample_size(cells(index))))
-            choose_cells_well(index)
+                index.train(_sample(vectors, train_sample or sample_size(cell_count(index))))
+            widen_cell_search(index)
             _save(index, saved)
         with tqdm(
             total=len(vectors), initial=index.ntotal, desc="adding", unit=" vectors", disable=not progress
@@ -112,7 +112,7 @@ def _save(index: faiss.Index, path: Path | None) -> None:
         unfinished.replace(path)
 
 
-def _half_built(path: Path | None, vectors: Vectors) -> faiss.Index | None:
+def _half_built(path: Path | None, vectors: VectorFiles) -> faiss.Index | None:
     """What an interrupted build has left of an index of these vectors; None for nothing, or if damaged."""
     if path is None or not path.exists():
         return None
@@ -132,7 +132,7 @@ def _half_built(path: Path | None, vectors: Vectors) -> faiss.Index | None:
     return index
 
 
-def _sample(vectors: Vectors, most: int) -> np.ndarray:
+def _sample(vectors: VectorFiles, most: int) -> np.ndarray:
     if len(vectors) <= most:
         return vectors[:]
     rows = np.random.default_rng(_SEED).choice(len(vectors), most, replace=False, shuffle=False)

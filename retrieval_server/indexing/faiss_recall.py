@@ -16,12 +16,12 @@ from pathlib import Path
 import faiss
 import numpy as np
 
-from retrieval_server.encode.encoding import Vectors
+from retrieval_server.encode.encoding import VectorFiles
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.manifest import RecallRow, RecallSection
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.search.faiss_files import open_index
-from retrieval_server.search.faiss_search import FIRST, ApproximateSearch, SearchParameters, cells
+from retrieval_server.search.faiss_search import FIRST, ApproximateSearch, SearchParameters, cell_count
 from retrieval_server.search.flat_search import multiply_batches
 from retrieval_server.search.stored_rows import StoredRows
 
@@ -36,7 +36,7 @@ _SEED = 1
 
 
 @dataclass(frozen=True)
-class Rescoring:
+class RescoringRows:
     """The rows that candidates are scored from, and how many of a query's are."""
 
     stored: StoredRows
@@ -66,11 +66,11 @@ def read_queries(path: Path) -> list[str]:
 
 def measure_recall(
     path: Path,
-    vectors: Vectors,
+    vectors: VectorFiles,
     queries: np.ndarray,
     source: str,
     asked: SearchParameters,
-    rescoring: Rescoring | None = None,
+    rescoring: RescoringRows | None = None,
 ) -> RecallSection:
     """The table of the index in ``path`` of ``vectors``, for (queries, dimension).
 
@@ -114,7 +114,7 @@ def choose_default(rows: Sequence[RecallRow], good: float = GOOD) -> SearchParam
     return SearchParameters(row.nprobe, row.ef_search)
 
 
-def shortfall(rows: Sequence[RecallRow], good: float = GOOD) -> str | None:
+def recall_warning(rows: Sequence[RecallRow], good: float = GOOD) -> str | None:
     """What to tell the user if no row is good; None if one is."""
     best = max(rows, key=lambda row: row.recall)
     if best.recall >= good:
@@ -129,7 +129,7 @@ def shortfall(rows: Sequence[RecallRow], good: float = GOOD) -> str | None:
     )
 
 
-def table(section: RecallSection) -> str:
+def recall_table(section: RecallSection) -> str:
     """The table as text."""
     lines = [
         f"recall@{section.k} against exact search; {section.queries} queries: {section.source}",
@@ -143,7 +143,7 @@ def table(section: RecallSection) -> str:
 
 def _settings(index: faiss.Index, asked: SearchParameters) -> list[SearchParameters]:
     """The settings that the index has, in the order of rising cost."""
-    if ivf := cells(index):
+    if ivf := cell_count(index):
         probes = {n for n in _NPROBES if n <= ivf} | ({asked.nprobe} if asked.nprobe else set())
         return [SearchParameters(n, asked.ef_search) for n in sorted(probes)]
     if _takes(index, SearchParameters(ef_search=64)):
@@ -160,7 +160,9 @@ def _takes(index: faiss.Index, parameters: SearchParameters) -> bool:
     return True
 
 
-def exact_best(vectors: Vectors | np.ndarray, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def exact_best(
+    vectors: VectorFiles | np.ndarray, queries: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
     """The ``k`` largest inner products and their rows, (queries, k) each, best first.
 
     The vectors are read once, in blocks. There are fewer than ``k`` if there are fewer vectors.

@@ -33,7 +33,7 @@ from retrieval_server.folder.manifest import (
 )
 from retrieval_server.folder.passages import Passage, PassageStore
 from retrieval_server.folder.publishing import refuse_target, work_folder
-from retrieval_server.indexing.builder import finish_index, open_encoder, say_needs
+from retrieval_server.indexing.builder import finish_index, open_encoder, print_resources
 from retrieval_server.indexing.dense_build import make_dense
 from retrieval_server.indexing.embedding_files import Embeddings
 from retrieval_server.indexing.options import BuildOptions
@@ -80,7 +80,7 @@ def import_index(
             f"{encoder.section.name} have {dimension}. Give the encoder that made them."
         )
     with work_folder(options.out) as work:
-        reader = (CorpusReader if trust else _Numbered)(options.corpus, progress=options.progress)
+        reader = (CorpusReader if trust else _NumberedCorpus)(options.corpus, progress=options.progress)
         corpus, count = write_passages(reader, work / PASSAGES)
         store = PassageStore(work / PASSAGES)
         if vectors is None:
@@ -89,12 +89,12 @@ def import_index(
         else:
             vectors.settle(count)
             _probe(encoder, store, vectors.take, exact=True, trust=trust)
-            say_needs(options, store, dimension, encoder, encodes=False)
+            print_resources(options, store, dimension, encoder, encodes=False)
             section = _make_index(options, vectors, encoder, store, work)
         return finish_index(options, work, corpus, count, {"dense": section})
 
 
-class _Numbered(CorpusReader):
+class _NumberedCorpus(CorpusReader):
     """A corpus whose ids must be its row numbers."""
 
     def __iter__(self) -> Iterator[tuple[int, Passage]]:

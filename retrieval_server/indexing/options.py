@@ -14,7 +14,7 @@ from retrieval_server.encode.options import (
     DType,
     EncoderCache,
     EncoderOptions,
-    OpenVino,
+    OpenVinoOptions,
     Runtime,
     choose_runtime,
 )
@@ -87,7 +87,7 @@ class DenseOptions(Options):
     encoder_cache: EncoderCache = None
 
     @property
-    def openvino(self) -> OpenVino | None:
+    def openvino(self) -> OpenVinoOptions | None:
         """How OpenVINO computes the encoder; None: torch does."""
         return choose_runtime(self.dtype, self.runtime, self.device, self.encoder_cache)
 

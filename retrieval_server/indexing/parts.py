@@ -30,7 +30,7 @@ from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.encoding import encode_rows
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.corpus import CorpusReader, write_passages
-from retrieval_server.folder.locking import held_alone, held_by_name
+from retrieval_server.folder.locking import exclusive_lock, named_lock
 from retrieval_server.folder.manifest import PASSAGES, CorpusSection, EncoderSection, sha256_of_file
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.folder.vector_rows import SUFFIXES, RowType
@@ -65,7 +65,7 @@ class PartRecord(_Record):
 
 
 @dataclass(frozen=True)
-class Part:
+class EncodingPart:
     """Part number ``number``, from 1, of ``of`` parts."""
 
     number: int
@@ -79,7 +79,7 @@ class Part:
         return f"{self.number}/{self.of}"
 
     @classmethod
-    def parse(cls, text: str) -> Part:
+    def parse(cls, text: str) -> EncodingPart:
         """From ``I/N``. Raises BuildError."""
         if not re.fullmatch(r"[0-9]{1,5}/[0-9]{1,5}", text):
             raise BuildError(f"--part {text}: not of the form I/N, 2/10 for the second of ten.")
@@ -106,7 +106,7 @@ def prepare_corpus(reader: CorpusReader, folder: Path) -> CorpusRecord:
     if (folder / CORPUS).exists():
         raise BuildError(f"{folder / CORPUS} exists: the folder has its corpus. Choose another --parts.")
     folder.mkdir(parents=True, exist_ok=True)
-    with held_alone(folder, f"{folder}: another process is writing the corpus of this folder."):
+    with exclusive_lock(folder, f"{folder}: another process is writing the corpus of this folder."):
         corpus, count = write_passages(reader, folder / PASSAGES)
         record = CorpusRecord(corpus=corpus, count=count)
         _write(folder / CORPUS, record)
@@ -130,7 +130,7 @@ def open_corpus(folder: Path) -> tuple[CorpusRecord, PassageStore]:
 
 def encode_part(
     folder: Path,
-    part: Part,
+    part: EncodingPart,
     encoder: Encoder,
     *,
     rows: RowType = "float32",
@@ -150,7 +150,7 @@ def encode_part(
     )
     path = part.vectors(folder, rows)
     # One lock whatever the type: with --overwrite the files of the other types are removed.
-    with held_by_name(part.lock(folder), f"part {part}: another process is encoding it in {folder}."):
+    with named_lock(part.lock(folder), f"part {part}: another process is encoding it in {folder}."):
         if part.record(folder).exists() and not overwrite:
             there = _read(part.record(folder), PartRecord)
             if difference := _difference(there, wanted):
@@ -188,7 +188,11 @@ def check_parts(folder: Path, *, progress: bool = True) -> tuple[EncoderSection,
     Raises BuildError naming the part that is missing, unfinished, damaged, or of another corpus or encoder.
     """
     record, _ = open_corpus(folder)
-    found = [Part(*map(int, m.groups())) for p in sorted(folder.iterdir()) if (m := _NAME.fullmatch(p.name))]
+    found = [
+        EncodingPart(*map(int, m.groups()))
+        for p in sorted(folder.iterdir())
+        if (m := _NAME.fullmatch(p.name))
+    ]
     again = f"rag-r1 index build encode --parts {folder} --part"
     if not found:
         raise BuildError(f"{folder}: no part in this folder. Make them with: {again} 1/N --encoder NAME")
@@ -198,7 +202,7 @@ def check_parts(folder: Path, *, progress: bool = True) -> tuple[EncoderSection,
         raise BuildError(f"{folder}: parts of different divisions ({example}). Remove all but one division.")
     reference: PartRecord | None = None
     files = []
-    parts = [Part(number, divisions[0]) for number in range(1, divisions[0] + 1)]
+    parts = [EncodingPart(number, divisions[0]) for number in range(1, divisions[0] + 1)]
     for part in tqdm(parts, desc="checking parts", unit="part", disable=not progress):
         if part not in found:
             raise BuildError(f"part {part} is missing in {folder}: {again} {part} --encoder NAME")

@@ -25,7 +25,7 @@ from retrieval_server.folder.passages import PassageStore
 from retrieval_server.folder.vector_rows import RowLayout
 from retrieval_server.indexing.faiss_build import make_index, sample_size
 from retrieval_server.indexing.presets import GRAPH_FROM, Preset, cells_for
-from retrieval_server.search.faiss_search import choose_cells_well
+from retrieval_server.search.faiss_search import widen_cell_search
 
 _ID_BYTES = 8  # of a row in a cell
 _LINK_BYTES = 4 * 2 * 32 + 16  # of a centre in a graph of the cells, HNSW32
@@ -38,7 +38,7 @@ _STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True)
-class Needs:
+class ResourceEstimate:
     """Bytes and seconds; ``encode_s`` is None if the passages are encoded already.
 
     ``memory`` is that of a server, with ``process`` bytes that do not depend on the corpus; the rows on disk
@@ -55,9 +55,9 @@ class Needs:
     with_encoder: bool = True
 
 
-def needs_of(
+def estimate_bytes(
     preset: Preset, passages: int, dimension: int, *, encodes: bool = True, with_encoder: bool = True
-) -> Needs:
+) -> ResourceEstimate:
     """The bytes for ``passages`` vectors of ``dimension``, without times.
 
     ``encodes``: whether the build writes the vectors itself; else they lie elsewhere and are only read.
@@ -65,7 +65,7 @@ def needs_of(
     flat = 4 * dimension * passages
     if preset.bits is None or preset.rescoring is None:
         # The vectors of the encoder and the index are on disk together; the index is built in memory.
-        return Needs(
+        return ResourceEstimate(
             memory=flat,
             process=_resident(),
             build_memory=2 * flat,
@@ -80,7 +80,7 @@ def needs_of(
     rows = RowLayout(dimension, preset.rescoring.rows).row_bytes * passages
     # Training holds the sample and two copies; cells grow by doubling while vectors are added.
     sample = 4 * dimension * min(passages, sample_size(many))
-    return Needs(
+    return ResourceEstimate(
         memory=index,
         process=_resident(),
         build_memory=max(3 * sample, 2 * index),
@@ -90,7 +90,7 @@ def needs_of(
     )
 
 
-def measured(
+def estimate_times(
     preset: Preset,
     store: PassageStore,
     dimension: int,
@@ -98,13 +98,13 @@ def measured(
     batch_size: int,
     *,
     encodes: bool,
-) -> Needs:
+) -> ResourceEstimate:
     """The same with times, from some seconds of work.
 
     ``encoder``: the one that this process has loaded; it must be there if the build ``encodes``.
     """
     passages = len(store)
-    needs = needs_of(preset, passages, dimension, encodes=encodes, with_encoder=encoder is not None)
+    needs = estimate_bytes(preset, passages, dimension, encodes=encodes, with_encoder=encoder is not None)
     if passages < _WORTH_TIMING:
         return needs
     encode_s = None
@@ -113,11 +113,11 @@ def measured(
         encoder.encode_passages(texts[:1])  # warm
         encode_s = _seconds(lambda: encoder.encode_passages(texts, batch_size)) / len(texts) * passages
     index_s = 0.0 if preset.bits is None else _index_seconds(preset, passages, dimension)
-    return Needs(**{**vars(needs), "encode_s": encode_s, "index_s": index_s})
+    return ResourceEstimate(**{**vars(needs), "encode_s": encode_s, "index_s": index_s})
 
 
-def announce(
-    preset: Preset, passages: int, dimension: int, needs: Needs, folder: Path, there: int = 0
+def print_estimate(
+    preset: Preset, passages: int, dimension: int, needs: ResourceEstimate, folder: Path, there: int = 0
 ) -> None:
     """Print what the build will need. Raises BuildError if the disk of ``folder`` has less than that free.
 
@@ -127,25 +127,27 @@ def announce(
     lines = [
         f"{passages} passages of {dimension} dimensions, preset {preset.name}: "
         f"{preset.factory(passages, dimension)}",
-        f"  memory of a server    {size(needs.memory)} for the index, "
-        f"and {size(needs.process)} for the process{'' if needs.with_encoder else ' without the encoder'}",
-        f"  memory of the build   {size(needs.build_memory)} for the vectors in work, and the same process",
-        f"  disk                  {size(needs.disk)}, beside the text ({size(free)} are free)",
+        f"  memory of a server    {size_text(needs.memory)} for the index, "
+        f"and {size_text(needs.process)} for the process{'' if needs.with_encoder else ' without the encoder'}",
+        f"  memory of the build   {size_text(needs.build_memory)} for the vectors in work, and the same process",
+        f"  disk                  {size_text(needs.disk)}, beside the text ({size_text(free)} are free)",
     ]
     if needs.encode_s is not None:
-        lines.append(f"  time to encode        about {duration(needs.encode_s)} on this machine as it is now")
+        lines.append(
+            f"  time to encode        about {duration_text(needs.encode_s)} on this machine as it is now"
+        )
     if needs.index_s:
-        lines.append(f"  time to index         about {duration(needs.index_s)}")
+        lines.append(f"  time to index         about {duration_text(needs.index_s)}")
     print("\n".join(lines), flush=True)
     if free < needs.disk:
         raise BuildError(
-            f"--preset {preset.name}: {folder} has {size(free)} free, and the build needs "
-            f"{size(needs.disk)}. "
+            f"--preset {preset.name}: {folder} has {size_text(free)} free, and the build needs "
+            f"{size_text(needs.disk)}. "
             "Free some, choose another --out, or take a smaller preset."
         )
 
 
-def size(number: float) -> str:
+def size_text(number: float) -> str:
     """Bytes for people."""
     for unit in ("B", "kB", "MB"):
         if number < 1000:
@@ -154,7 +156,7 @@ def size(number: float) -> str:
     return f"{number:.1f} GB"
 
 
-def duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Seconds for people."""
     for limit, unit in ((90, "s"), (90, "min"), (48, "h")):
         if seconds < limit:
@@ -179,7 +181,7 @@ def _index_seconds(preset: Preset, passages: int, dimension: int) -> float:
         assign = 2 * dimension * many * product
     else:
         graph = faiss.index_factory(dimension, f"IVF{_PROBED_CELLS}_HNSW32,Flat", faiss.METRIC_INNER_PRODUCT)
-        choose_cells_well(graph)
+        widen_cell_search(graph)
         graph.quantizer.add(vectors)  # only the graph over the centres is wanted
         # A search in a graph grows with the logarithm of its size.
         longer = math.log2(many) / math.log2(_PROBED_VECTORS)

@@ -66,12 +66,12 @@ def cells_for(passages: int) -> int:
     return 2 ** math.floor(math.log2(wanted)) if wanted >= 1 else 1
 
 
-def chosen(options: DenseOptions) -> Preset | None:
+def chosen_preset(options: DenseOptions) -> Preset | None:
     """The preset of the options, if they name one."""
     return PRESETS[options.preset] if options.preset else None
 
 
 def row_type(options: DenseOptions) -> RowType:
     """The type in which passages are encoded to disk: that of the preset's rows, else float32."""
-    preset = chosen(options)
+    preset = chosen_preset(options)
     return preset.rescoring.rows if preset and preset.rescoring else "float32"

@@ -23,7 +23,7 @@ import numpy as np
 from tqdm import tqdm
 
 from retrieval_server.errors import BuildError
-from retrieval_server.extras import INDEX, need
+from retrieval_server.extras import INDEX, require_packages
 from retrieval_server.folder.manifest import (
     BM25_FOLDER,
     FAISS_INDEX,
@@ -53,7 +53,7 @@ def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) 
     if manifest.backend not in ("dense", "bm25"):
         raise BuildError(f"{folder}: a {manifest.backend} index; dense and bm25 indexes can be split.")
     if manifest.backend == "dense":
-        need("A dense index", "retrieval", INDEX)
+        require_packages("A dense index", "retrieval", INDEX)
     if out.exists():
         raise BuildError(f"{out} exists. Choose another --out, or remove it.")
     if not 1 <= shards <= manifest.count:

@@ -16,9 +16,9 @@ PROGRESS = "progress.json"
 #: Encoded vectors of an index that does not keep them.
 VECTORS = "vectors.f32"
 #: The half-built FAISS index of a build with a preset.
-HALF_BUILT = "faiss.index.unfinished"
+PARTIAL_INDEX = "faiss.index.unfinished"
 #: All that an interrupted build of any kind leaves; the rows are a part of the index if it rescores.
-KEPT = (VECTORS, ROWS, HALF_BUILT, PROGRESS)
+KEPT = (VECTORS, ROWS, PARTIAL_INDEX, PROGRESS)
 
 
 def remove_except(work: Path, used: Collection[str]) -> None:
@@ -28,7 +28,7 @@ def remove_except(work: Path, used: Collection[str]) -> None:
             (work / name).unlink(missing_ok=True)
 
 
-def keep_if_same(work: Path, name: str, origin: Mapping[str, object]) -> None:
+def keep_if_unchanged(work: Path, name: str, origin: Mapping[str, object]) -> None:
     """Keep the file ``name`` of the folder only if its recorded origin is ``origin``, and record that."""
     path = work / PROGRESS
     try:

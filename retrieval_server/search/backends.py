@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from retrieval_server.guarantee import Guarantee
+from retrieval_server.guarantee import Determinism
 
 _BORDER = 8  # hits at the end of a list that may be in it only because of rounding
 
@@ -26,7 +26,7 @@ class Hit:
     score: float
 
 
-def nested(search: Callable[[int], list[Hit]], topk: int, total: int, first: int = 32) -> list[Hit]:
+def search_nested(search: Callable[[int], list[Hit]], topk: int, total: int, first: int = 32) -> list[Hit]:
     """The ``topk`` best hits of an index whose answer depends on how many it is asked for.
 
     ``search(depth)`` gives up to ``depth`` hits, best first. It is called with 32, 128, 512, ... whatever
@@ -57,7 +57,7 @@ class Backend(ABC):
     #: Whether it is faster to run the stages at once; see StagedSource.
     overlaps: bool = True
     #: What holds for a query's hits whatever batch it is in.
-    guarantee: Guarantee = Guarantee.BITS
+    guarantee: Determinism = Determinism.BITS
 
     @property
     def paged_in(self) -> float | None:

@@ -26,11 +26,11 @@ from retrieval_server.search.faiss_search import (
     SearchParameters,
     open_search,
 )
-from retrieval_server.search.gpu import place
+from retrieval_server.search.gpu import place_on_gpus
 from retrieval_server.search.options import OpenOptions
-from retrieval_server.search.page_in import PageIn, available_memory
+from retrieval_server.search.page_in import Prefetch, available_memory
 from retrieval_server.search.stored_rows import StoredRows
-from retrieval_server.search.threads import encoder_threads, probed
+from retrieval_server.search.threads import encoder_threads, probe_encoder
 
 
 class DenseBackend(Backend):
@@ -59,11 +59,11 @@ class DenseBackend(Backend):
             kept.ef_search if options.ef_search is None else options.ef_search,
         ).apply(index, compressed=rescoring is not None)
         self._search = _open_search(index, path, section, count, options)
-        self._page_in = PageIn([path], available_memory()) if mapped else None
+        self._page_in = Prefetch([path], available_memory()) if mapped else None
         self._encoder = encoder
         if encoder is not None:
             self._encode_threads = encoder_threads(options)
-            self.guarantee = probed(encoder, self._encode_threads).guarantee
+            self.guarantee = probe_encoder(encoder, self._encode_threads).guarantee
         # On the same cores two batches at once take longer than one after the other, and are smaller.
         self.overlaps = isinstance(self._search, GpuSearch) or (encoder is not None and encoder.on_gpu)
 
@@ -99,7 +99,7 @@ def _open_search(
             )
         return open_search(
             index,
-            lambda index: place(index, options),
+            lambda index: place_on_gpus(index, options),
             options.search_threads,
             options.search_threads_alone,
         )

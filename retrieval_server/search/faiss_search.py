@@ -7,7 +7,7 @@ candidates; these are scored again in float64, query by query, equal scores in c
 - ``FlatSearch``, for exact indexes (flat_search.py): a few candidates more than topk, and still more where a
   near-tie could have been cut off;
 - ``ApproximateSearch``, for all others: one query at a time in each of several threads, always with the same
-  numbers of candidates (see ``nested``). Scores are those of the vectors that the index stores: of a
+  numbers of candidates (see ``search_nested``). Scores are those of the vectors that the index stores: of a
   quantised index, the decoded vectors; of a compressed index with rescoring, the rows of a file beside it;
 - ``GpuSearch``, for an index with a copy on GPUs: the copy chooses candidates for the whole batch.
 """
@@ -24,7 +24,7 @@ import faiss
 import numpy as np
 
 from retrieval_server.errors import IndexFolderError
-from retrieval_server.search.backends import Hit, nested
+from retrieval_server.search.backends import Hit, search_nested
 from retrieval_server.search.flat_search import FlatSearch
 from retrieval_server.search.stored_rows import StoredRows
 
@@ -65,7 +65,7 @@ class SearchParameters:
                     f"Drop the flag, or build with --factory {kind}..."
                 ) from None
         if compressed and self.ef_search is None:
-            choose_cells_well(index)
+            widen_cell_search(index)
 
 
 def is_exact(index: faiss.Index) -> bool:
@@ -73,13 +73,13 @@ def is_exact(index: faiss.Index) -> bool:
     return type(faiss.downcast_index(index)) is faiss.IndexFlat or isinstance(index, faiss.IndexFlatIP)
 
 
-def cells(index: faiss.Index) -> int:
+def cell_count(index: faiss.Index) -> int:
     """The number of cells of an IVF index, 0 for another kind."""
     ivf = faiss.try_extract_index_ivf(index)
     return 0 if ivf is None else ivf.nlist
 
 
-def choose_cells_well(index: faiss.Index) -> None:
+def widen_cell_search(index: faiss.Index) -> None:
     """Let a graph over the cells of an IVF index look at more of them than are searched.
 
     FAISS's default, a list of 16 candidates or as many as cells are searched, misses some of the nearest.
@@ -126,7 +126,7 @@ class ApproximateSearch:
         def search(depth: int) -> list[Hit]:
             return _scored(self._vectors, query, self._index.search(query[None], depth)[1][0])
 
-        return nested(search, topk, self._index.ntotal, self._candidates)
+        return search_nested(search, topk, self._index.ntotal, self._candidates)
 
 
 class GpuSearch:
@@ -147,7 +147,7 @@ class GpuSearch:
             return _scored(self._index.reconstruct_batch, queries[i], candidates(depth)[i])
 
         most = min(self._index.ntotal, _GPU_MOST)
-        return [nested(partial(search, i), topk, most) for i in range(len(queries))]
+        return [search_nested(partial(search, i), topk, most) for i in range(len(queries))]
 
     def close(self) -> None:
         """Nothing to release."""

@@ -112,7 +112,7 @@ class FlatSearch:
         ]
 
 
-class _Rows(faiss.SearchParameters):
+class _RowRange(faiss.SearchParameters):
     """Limits a search to the rows from ``first`` to before ``end``."""
 
     def __init__(self, first: int, end: int):
@@ -120,10 +120,10 @@ class _Rows(faiss.SearchParameters):
         super().__init__(sel=self._selector)
 
 
-def _parts(index: faiss.Index, most: int) -> list[_Rows | None]:
+def _parts(index: faiss.Index, most: int) -> list[_RowRange | None]:
     """The rows of an index in at most so many parts of about the same size; [None] is all of them in one."""
     count = index.ntotal
     number = min(most, count * index.d // _LEAST_IN_PART)
     if number < 2:
         return [None]
-    return [_Rows(i * count // number, (i + 1) * count // number) for i in range(number)]
+    return [_RowRange(i * count // number, (i + 1) * count // number) for i in range(number)]

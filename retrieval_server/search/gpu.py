@@ -16,19 +16,19 @@ from retrieval_server.search.options import OpenOptions
 log = logging.getLogger(__name__)
 
 
-def gpus() -> int:
+def gpu_count() -> int:
     """The number of GPUs that this build of FAISS can use; faiss-cpu sees none."""
     return faiss.get_num_gpus() if hasattr(faiss, "GpuMultipleClonerOptions") else 0
 
 
-def place(index: faiss.Index, options: OpenOptions) -> faiss.Index:
+def place_on_gpus(index: faiss.Index, options: OpenOptions) -> faiss.Index:
     """What searches the index: a copy on the GPUs, or ``index`` itself.
 
     Raises IndexFolderError if ``options.gpu`` is ``on`` and there is no GPU, or none for this kind of index.
     """
-    if options.gpu == "off" or (options.gpu == "auto" and not gpus()):
+    if options.gpu == "off" or (options.gpu == "auto" and not gpu_count()):
         return index
-    if not gpus():
+    if not gpu_count():
         raise IndexFolderError(
             "--gpu on: this FAISS sees no GPU. Install faiss-gpu in place of faiss-cpu and look at "
             "nvidia-smi, or start with --gpu auto to search on the CPU."

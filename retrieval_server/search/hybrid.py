@@ -22,7 +22,7 @@ from retrieval_server.folder.manifest import (
     read_manifest,
     require_equal,
 )
-from retrieval_server.guarantee import weakest
+from retrieval_server.guarantee import weakest_determinism
 from retrieval_server.search.backends import Backend, Hit
 
 
@@ -48,7 +48,7 @@ class HybridBackend(Backend):
         self._members = list(members)
         self._section = section
         self.overlaps = all(member.overlaps for member in members)
-        self.guarantee = weakest(member.guarantee for member in members)
+        self.guarantee = weakest_determinism(member.guarantee for member in members)
 
     @property
     def paged_in(self) -> float | None:

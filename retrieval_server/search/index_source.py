@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval_server.extras import DENSE, INDEX, WORDS, need
+from retrieval_server.extras import DENSE, INDEX, WORDS, require_packages
 from retrieval_server.folder.manifest import (
     BM25_FOLDER,
     FAISS_INDEX,
@@ -20,7 +20,7 @@ from retrieval_server.folder.manifest import (
 from retrieval_server.folder.passages import Passage, PassageStore
 from retrieval_server.search.backends import Backend
 from retrieval_server.search.options import OpenOptions
-from retrieval_server.sources import Description, Retrieved, StagedSource, rounded
+from retrieval_server.sources import ScoredPassage, SourceDescription, StagedSource, round_score
 
 
 class IndexSource(StagedSource):
@@ -68,10 +68,10 @@ class IndexSource(StagedSource):
         return cls(manifest, passages, backend, options.dtype if by_encoder else None)
 
     @property
-    def description(self) -> Description:
+    def description(self) -> SourceDescription:
         manifest = self.manifest
         encoder = manifest.dense.encoder if manifest.dense else None
-        return Description(
+        return SourceDescription(
             backend=manifest.backend,
             passages=manifest.count,
             corpus_sha256=manifest.corpus.sha256,
@@ -91,22 +91,22 @@ class IndexSource(StagedSource):
         """The first stage, for queries that are not blank: turn them into what ``find`` needs."""
         return self._backend.prepare(queries)
 
-    def find(self, prepared: Any, topks: Sequence[int]) -> list[tuple[Retrieved, ...]]:
+    def find(self, prepared: Any, topks: Sequence[int]) -> list[tuple[ScoredPassage, ...]]:
         """The second stage: at most ``topks[i]`` documents for query ``i``, best first."""
-        return [tuple(map(rounded, hits)) for hits in self.find_unrounded(prepared, topks)]
+        return [tuple(map(round_score, hits)) for hits in self.find_unrounded(prepared, topks)]
 
-    def find_unrounded(self, prepared: Any, topks: Sequence[int]) -> list[list[Retrieved]]:
+    def find_unrounded(self, prepared: Any, topks: Sequence[int]) -> list[list[ScoredPassage]]:
         """The second stage with unrounded scores, for merging the hits of several shards."""
         found = self._backend.find(prepared, max(topks))
         return [
-            [Retrieved(self._passages[hit.row], hit.score) for hit in hits[:topk]]
+            [ScoredPassage(self._passages[hit.row], hit.score) for hit in hits[:topk]]
             for hits, topk in zip(found, topks, strict=True)
         ]
 
-    def search(self, queries: Sequence[str], topk: int) -> list[list[Retrieved]]:
+    def search(self, queries: Sequence[str], topk: int) -> list[list[ScoredPassage]]:
         """At most ``topk`` documents a query, best first, in the queries' order; a blank query finds none."""
         asked = [position for position, query in enumerate(queries) if query.strip()]
-        results: list[list[Retrieved]] = [[] for _ in queries]
+        results: list[list[ScoredPassage]] = [[] for _ in queries]
         if asked:
             found = self.find(self.prepare([queries[position] for position in asked]), [topk] * len(asked))
             for position, hits in zip(asked, found, strict=True):
@@ -130,9 +130,9 @@ def need_libraries(manifest: Manifest, options: OpenOptions, encodes: bool = Tru
     if options.backend:
         return
     if manifest.dense is not None:  # that of a hybrid index is its member's
-        need("A dense index", "retrieval", DENSE if encodes else INDEX)
+        require_packages("A dense index", "retrieval", DENSE if encodes else INDEX)
     if manifest.backend in ("bm25", "lucene"):
-        need(f"A {manifest.backend} index", manifest.backend, WORDS)
+        require_packages(f"A {manifest.backend} index", manifest.backend, WORDS)
 
 
 def open_backend(
@@ -141,9 +141,9 @@ def open_backend(
     """The search index of the folder. Imports are here so that BM25 does not need torch, nor dense bm25s."""
     need_libraries(manifest, options, encodes)
     if options.backend:
-        from retrieval_server.search.own_backend import open_own_backend
+        from retrieval_server.search.own_backend import open_custom_backend
 
-        return open_own_backend(options.backend, folder, manifest)
+        return open_custom_backend(options.backend, folder, manifest)
     if manifest.backend == "hybrid":
         from retrieval_server.search.hybrid import open_members
 

@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from retrieval_server.errors import BuildError, IndexFolderError
 from retrieval_server.folder.manifest import BM25Section, require_equal
-from retrieval_server.search.backends import Backend, Hit, nested
+from retrieval_server.search.backends import Backend, Hit, search_nested
 from retrieval_server.search.bm25 import Analyzer
 
 _FIELD = "contents"
@@ -173,7 +173,7 @@ class LuceneBackend(Backend):
                 found = self._searcher.search(query, depth).scoreDocs
                 return [Hit(hit.doc, hit.score) for hit in found]
 
-            return nested(search, topk, self._count)
+            return search_nested(search, topk, self._count)
 
     def close(self) -> None:
         with _lock:

@@ -7,7 +7,14 @@ from typing import Annotated, Literal
 from pydantic import model_validator
 
 from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
-from retrieval_server.encode.options import Device, DType, EncoderCache, OpenVino, Runtime, choose_runtime
+from retrieval_server.encode.options import (
+    Device,
+    DType,
+    EncoderCache,
+    OpenVinoOptions,
+    Runtime,
+    choose_runtime,
+)
 
 _FAISS = Group("search of a FAISS index")
 _THREADS = Group(
@@ -110,7 +117,7 @@ class OpenOptions(Options):
     ] = None
 
     @property
-    def openvino(self) -> OpenVino | None:
+    def openvino(self) -> OpenVinoOptions | None:
         """How OpenVINO computes the encoder; None: torch does."""
         return choose_runtime(self.dtype, self.runtime, self.device, self.encoder_cache, self.encode_threads)
 

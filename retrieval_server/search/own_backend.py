@@ -28,7 +28,7 @@ from retrieval_server.folder.manifest import Manifest
 from retrieval_server.search.backends import Backend
 
 
-def open_own_backend(path: str, folder: Path, manifest: Manifest) -> Backend:
+def open_custom_backend(path: str, folder: Path, manifest: Manifest) -> Backend:
     """What ``module:function`` opens. Raises IndexFolderError that says what is wrong with it."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:

@@ -75,7 +75,7 @@ def available_memory() -> int | None:
     return min([free, *limits])
 
 
-class PageIn:
+class Prefetch:
     """Reads ``files`` in a thread of its own. ``share`` is the part that has been read, from 0 to 1.
 
     ``share`` is None if ``available`` bytes are too few for them and the files of all others that are open in
@@ -138,7 +138,7 @@ class PageIn:
 
 
 #: What is open in this process and was, or is being, read ahead.
-_reading: weakref.WeakSet[PageIn] = weakref.WeakSet()
+_reading: weakref.WeakSet[Prefetch] = weakref.WeakSet()
 _lock = threading.Lock()
 
 

@@ -21,12 +21,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from retrieval_server.encode.imports import first_import_of, loading_a_model
+from retrieval_server.encode.imports import import_library, model_load_lock
 from retrieval_server.encode.model_folder import resolve_model
 from retrieval_server.errors import EncoderError
 from retrieval_server.folder.passages import Passage
-from retrieval_server.guarantee import Guarantee, probe, weakest
-from retrieval_server.sources import Description, Retrieved, StagedSource
+from retrieval_server.guarantee import Determinism, probe_model, weakest_determinism
+from retrieval_server.sources import ScoredPassage, SourceDescription, StagedSource
 
 _BATCH = 32  # pairs of equal length scored at once
 _LONGEST = 512  # tokens of a pair, where the model does not say
@@ -40,7 +40,7 @@ class Reranker:
         self._device = device
         self._model: Any = None
         self._activation: Any = None
-        self._guarantee = Guarantee.NONE
+        self._guarantee = Determinism.NONE
         # One thread, also for the tokenizer. Unlike a lock it serves callers in order of arrival.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cross-encoder")
 
@@ -53,11 +53,11 @@ class Reranker:
             return
         _, folder = resolve_model(self.name)
 
-        with first_import_of("sentence_transformers"):
+        with import_library("sentence_transformers"):
             from sentence_transformers import CrossEncoder
 
         try:
-            with loading_a_model:
+            with model_load_lock:
                 model = CrossEncoder(
                     str(folder), device=self._device, local_files_only=True, trust_remote_code=False
                 )
@@ -71,7 +71,7 @@ class Reranker:
                 f"--rerank {self.name}: the model gives {labels} labels for a pair, not one score. "
                 "Take a cross-encoder for ranking, such as cross-encoder/ms-marco-MiniLM-L6-v2."
             )
-        self._guarantee = probe(model).guarantee
+        self._guarantee = probe_model(model).guarantee
         import torch
 
         # Applied to each score alone: of several in a row the CPU's vector instructions compute some, and
@@ -82,7 +82,7 @@ class Reranker:
         self._model = model
 
     @property
-    def guarantee(self) -> Guarantee:
+    def guarantee(self) -> Determinism:
         """What holds for a pair's score whatever else is scored with it. Loads the model if necessary."""
         self.load()
         return self._guarantee
@@ -131,15 +131,15 @@ class RerankedSource(StagedSource):
         self._guarantee = reranker.guarantee  # kept: asking the reranker waits for the model
 
     @property
-    def description(self) -> Description:
+    def description(self) -> SourceDescription:
         inner = self._source.description
-        least = None if inner.guarantee is None else weakest([inner.guarantee, self._guarantee])
+        least = None if inner.guarantee is None else weakest_determinism([inner.guarantee, self._guarantee])
         return replace(inner, backend=f"{inner.backend}+rerank", guarantee=least)
 
     def prepare(self, queries: Sequence[str]) -> tuple[list[str], Any]:
         return list(queries), self._source.prepare(queries)
 
-    def find(self, prepared: tuple[list[str], Any], topks: Sequence[int]) -> list[tuple[Retrieved, ...]]:
+    def find(self, prepared: tuple[list[str], Any], topks: Sequence[int]) -> list[tuple[ScoredPassage, ...]]:
         queries, inner = prepared
         with self._searching:  # no more of them at once than the source allows
             found = self._source.find(inner, [self._depth] * len(queries))
@@ -148,7 +148,7 @@ class RerankedSource(StagedSource):
         answers = []
         for hits, topk in zip(found, topks, strict=True):
             ranked = _best_first([next(scores) for _ in hits])[:topk]
-            answers.append(tuple(Retrieved(hits[i].passage, score) for i, score in ranked))
+            answers.append(tuple(ScoredPassage(hits[i].passage, score) for i, score in ranked))
         return answers
 
     def documents(self, ids: Sequence[str]) -> list[Passage | None]:

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retrieval_server.guarantee import Probe
+from retrieval_server.guarantee import ProbeResult
 from retrieval_server.search.options import OpenOptions
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _MAPS = "/proc/{}/maps"
 _RUNTIMES = ("libgomp", "libomp", "libiomp")
 
 
-class Threads:
+class ThreadCount:
     """Tells a library how many threads to use, ``alone`` for one query and ``together`` for more.
 
     ``set_threads`` sets the number for the thread that calls it, or for the process. None leaves the
@@ -64,12 +64,14 @@ def _own_number(usual: Callable[[], int]) -> int:
     return usual()
 
 
-def encoder_threads(options: OpenOptions) -> Threads:
+def encoder_threads(options: OpenOptions) -> ThreadCount:
     """The threads of an encoder in this process, as the options say."""
-    return Threads(_set_torch_threads, _torch_threads, options.encode_threads_alone, options.encode_threads)
+    return ThreadCount(
+        _set_torch_threads, _torch_threads, options.encode_threads_alone, options.encode_threads
+    )
 
 
-def probed(encoder: Encoder, threads: Threads) -> Probe:
+def probe_encoder(encoder: Encoder, threads: ThreadCount) -> ProbeResult:
     """What the encoder guarantees with these threads. The number for a batch is the one that is probed; if a
     query alone has another, bits are not promised: the order is, and in 16 or 8 bits nothing."""
     threads.use_for(2)
@@ -91,7 +93,7 @@ def _torch_threads() -> int:
     return torch.get_num_threads()
 
 
-def loaded_runtimes(process: int | str = "self") -> list[str]:
+def openmp_runtimes(process: int | str = "self") -> list[str]:
     """The files of the OpenMP runtimes in a process, in the order of their paths; Linux only.
 
     Raises OSError if there is no such process, or it belongs to somebody else.

@@ -23,13 +23,13 @@ from retrieval_server.search.rerank import Reranker
 from retrieval_server.server import routes
 from retrieval_server.server.error_answers import add_error_handlers
 from retrieval_server.server.indexes import Loader
-from retrieval_server.server.limits import Limits
-from retrieval_server.server.middleware import BearerToken, BodyLimit, Measure
-from retrieval_server.server.origins import HostNames, JsonOnly, OwnOrigin
+from retrieval_server.server.limits import RequestLimits
+from retrieval_server.server.middleware import BodyLimitMiddleware, MetricsMiddleware, TokenMiddleware
+from retrieval_server.server.origins import HostNames, JsonMiddleware, OriginMiddleware
 from retrieval_server.server.reload import Reloader
 from retrieval_server.server.rerank_route import add_rerank_route
 from retrieval_server.server.services import Services
-from retrieval_server.server.shedding import LoopWatch, Shed
+from retrieval_server.server.shedding import LoadSheddingMiddleware, LoopMonitor
 from retrieval_server.server.wire import DEFAULT_INDEX
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ def create_app(
     load: Loader | Mapping[str, Loader],
     *,
     topk: int = 3,
-    limits: Limits | None = None,
+    limits: RequestLimits | None = None,
     options: EngineOptions | None = None,
     pages: Path | None = None,
     reloader: Reloader | None = None,
@@ -61,14 +61,14 @@ def create_app(
     """
     services = Services.make(
         load if isinstance(load, Mapping) else {DEFAULT_INDEX: load},
-        limits=limits or Limits(),
+        limits=limits or RequestLimits(),
         topk=topk,
         options=options or EngineOptions(),
         pages=pages,
         reloader=reloader,
         log_queries=log_queries,
     )
-    watch = LoopWatch()
+    watch = LoopMonitor()
     app = FastAPI(
         title="Retrieval server",
         description="Passages for the queries of search agents, from indexes or web search engines.",
@@ -80,18 +80,18 @@ def create_app(
     guarded = APIRouter(dependencies=[Depends(HTTPBearer(auto_error=False))] if token else [])
     routes.add_search_routes(guarded, services)
     routes.add_document_routes(guarded, services)
-    routes.add_operations(guarded, services)
+    routes.add_admin_routes(guarded, services)
     if reranker is not None:
         add_rerank_route(guarded, services, reranker, routes.ERRORS)
     app.include_router(guarded)
-    routes.add_probes(app, services)
+    routes.add_health_routes(app, services)
     _add_middleware(app, services, watch, token, hosts)
     return app
 
 
 def _lifespan(
     services: Services,
-    watch: LoopWatch,
+    watch: LoopMonitor,
     on_ready: Callable[[], None] | None,
     on_load_failure: Callable[[BaseException], None] | None,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
@@ -124,15 +124,15 @@ def _lifespan(
 
 
 def _add_middleware(
-    app: FastAPI, services: Services, watch: LoopWatch, token: str | None, hosts: HostNames | None
+    app: FastAPI, services: Services, watch: LoopMonitor, token: str | None, hosts: HostNames | None
 ) -> None:
     """The last one added is the outermost."""
     metrics = services.metrics
     own_routes = frozenset(app.openapi()["paths"])
-    app.add_middleware(BodyLimit, max_bytes=services.search.limits.max_body_bytes)
-    app.add_middleware(Shed, watch=watch, services=services)
-    app.add_middleware(JsonOnly, metrics=metrics)
+    app.add_middleware(BodyLimitMiddleware, max_bytes=services.search.limits.max_body_bytes)
+    app.add_middleware(LoadSheddingMiddleware, watch=watch, services=services)
+    app.add_middleware(JsonMiddleware, metrics=metrics)
     if token:
-        app.add_middleware(BearerToken, token=token, metrics=metrics)
-    app.add_middleware(OwnOrigin, hosts=hosts, metrics=metrics)
-    app.add_middleware(Measure, metrics=metrics, routes=own_routes)
+        app.add_middleware(TokenMiddleware, token=token, metrics=metrics)
+    app.add_middleware(OriginMiddleware, hosts=hosts, metrics=metrics)
+    app.add_middleware(MetricsMiddleware, metrics=metrics, routes=own_routes)

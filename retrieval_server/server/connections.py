@@ -28,16 +28,16 @@ MAX_HEAD_BYTES = 64 * 2**10
 MAX_HEADERS = 100
 
 
-def limited(limits: ConnectionLimits) -> type[LimitedHttp]:
+def limited_protocol(limits: ConnectionLimits) -> type[LimitedHttpProtocol]:
     """The protocol class for ``uvicorn.Config(http=...)``."""
-    return type("LimitedHttp", (LimitedHttp,), {"limits": limits})
+    return type("LimitedHttpProtocol", (LimitedHttpProtocol,), {"limits": limits})
 
 
-class _Refused(Exception):
+class _HeadRefused(Exception):
     """Ends the parsing of a request's head; httptools turns it into an error of its own."""
 
 
-class LimitedHttp(HttpToolsProtocol):
+class LimitedHttpProtocol(HttpToolsProtocol):
     """One connection."""
 
     limits: ConnectionLimits
@@ -134,7 +134,7 @@ class LimitedHttp(HttpToolsProtocol):
         else:
             return
         self._refusal = (431, "headers_too_large", reason)
-        raise _Refused(reason)
+        raise _HeadRefused(reason)
 
     def _read_within(self) -> None:
         self._stop_reading()

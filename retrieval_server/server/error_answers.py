@@ -7,22 +7,24 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from retrieval_server.server.refusals import ClientGone, Refused
+from retrieval_server.server.refusals import ClientDisconnectedError, RequestError
 from retrieval_server.server.wire import Error
 
 
-def error_answer(status: int, error: str, reason: str, headers: dict[str, str] | None = None) -> JSONResponse:
+def error_response(
+    status: int, error: str, reason: str, headers: dict[str, str] | None = None
+) -> JSONResponse:
     return JSONResponse(Error(error=error, reason=reason).model_dump(), status, headers)
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    @app.exception_handler(ClientGone)
-    async def client_gone(_: Request, error: ClientGone) -> Response:
+    @app.exception_handler(ClientDisconnectedError)
+    async def client_gone(_: Request, error: ClientDisconnectedError) -> Response:
         return Response(status_code=499)  # seen only in the metrics and the log
 
-    @app.exception_handler(Refused)
-    async def refused(_: Request, error: Refused) -> JSONResponse:
-        return error_answer(error.status, error.error, error.reason, error.headers)
+    @app.exception_handler(RequestError)
+    async def refused(_: Request, error: RequestError) -> JSONResponse:
+        return error_response(error.status, error.error, error.reason, error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def bad_input(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -30,19 +32,19 @@ def add_error_handlers(app: FastAPI) -> None:
         keys = [part for part in first["loc"] if part != "body"]
         where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".")
         if first["type"] == "json_invalid":
-            return error_answer(422, "bad_input", f"the body is not JSON: {first['ctx']['error']}")
-        return error_answer(422, "bad_input", f"{where or 'body'}: {first['msg']}")
+            return error_response(422, "bad_input", f"the body is not JSON: {first['ctx']['error']}")
+        return error_response(422, "bad_input", f"{where or 'body'}: {first['msg']}")
 
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> JSONResponse:
         if error.status_code == 413:
-            return error_answer(413, "too_large", error.detail)
+            return error_response(413, "too_large", error.detail)
         if error.status_code == 400:  # FastAPI's answer to a body that it cannot parse at all
-            return error_answer(422, "bad_input", "the body is not JSON in UTF-8")
+            return error_response(422, "bad_input", "the body is not JSON in UTF-8")
         word = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-        return error_answer(error.status_code, word, error.detail, dict(error.headers or {}))
+        return error_response(error.status_code, word, error.detail, dict(error.headers or {}))
 
     @app.exception_handler(Exception)
     async def unexpected(_: Request, error: Exception) -> JSONResponse:
         reason = f"the search failed ({type(error).__name__}); see the server's log"
-        return error_answer(500, "internal", reason)
+        return error_response(500, "internal", reason)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from retrieval_server.engine.engine import Engine
 from retrieval_server.engine.metrics import IndexMetrics, Metrics
 from retrieval_server.engine.options import EngineOptions
-from retrieval_server.guarantee import Guarantee
-from retrieval_server.server.refusals import Refusals
+from retrieval_server.guarantee import Determinism
+from retrieval_server.server.refusals import RequestErrors
 from retrieval_server.sources import Source
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ Loader = Callable[[], Source]
 
 
 @dataclass(frozen=True)
-class Serving:
+class LoadedIndex:
     """A loaded index and its version: 1 at start, one more with each reload."""
 
     engine: Engine
@@ -44,7 +44,7 @@ class ServedIndex:
     def __init__(self, name: str, options: EngineOptions, metrics: IndexMetrics):
         self.name = name
         self.metrics = metrics
-        self.serving: Serving | None = None
+        self.serving: LoadedIndex | None = None
         self.reloading = False
         self._options = options
         self._engines: set[Engine] = set()  # all that have threads: loading, serving or draining
@@ -55,11 +55,11 @@ class ServedIndex:
         metrics.watch("index_version", lambda: self.serving.version if self.serving else 0)
 
     @property
-    def guarantee(self) -> Guarantee | None:
+    def guarantee(self) -> Determinism | None:
         """What holds for its answers at any load; None before it is loaded, and for web engines."""
         return self.serving.source.description.guarantee if self.serving else None
 
-    async def load(self, load: Loader) -> Serving:
+    async def load(self, load: Loader) -> LoadedIndex:
         """Load an index and switch to it. Raises what ``load`` raises; then nothing has changed."""
         engine = Engine(self._options, self.metrics)
         self._engines.add(engine)
@@ -69,7 +69,7 @@ class ServedIndex:
             await self._end(engine)
             raise
         old = self.serving
-        self.serving = Serving(engine, old.version + 1 if old else 1)
+        self.serving = LoadedIndex(engine, old.version + 1 if old else 1)
         if self.guarantee is not None:
             log.info("index %s guarantees %s: %s", self.name, self.guarantee, self.guarantee.meaning)
         if old is not None:
@@ -99,7 +99,7 @@ class Indexes:
     """All indexes of a server. The first of ``loaders`` is the one of requests that name none."""
 
     def __init__(
-        self, loaders: Mapping[str, Loader], options: EngineOptions, metrics: Metrics, refusals: Refusals
+        self, loaders: Mapping[str, Loader], options: EngineOptions, metrics: Metrics, refusals: RequestErrors
     ):
         self.by_name = {name: ServedIndex(name, options, metrics.of(name)) for name in loaders}
         self.default = next(iter(loaders))
@@ -117,7 +117,7 @@ class Indexes:
         for index in self.by_name.values():
             await index.stop()
 
-    def require(self, name: str | None = None) -> tuple[ServedIndex, Serving]:
+    def require(self, name: str | None = None) -> tuple[ServedIndex, LoadedIndex]:
         """The index of that name (None: the default) and what it serves now. Raises Refused."""
         index = self.by_name.get(self.default if name is None else name)
         refused = self._refusals.refused

@@ -13,7 +13,7 @@ from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
 _OTHER_FILES = 128
 
 
-class Limits(Options):
+class RequestLimits(Options):
     """The most that one request may ask for; beyond it the answer is 413."""
 
     group = Group("limits of one request")
@@ -24,7 +24,7 @@ class Limits(Options):
     max_body_bytes: int = 16 * 2**20
 
 
-def most_connections(wanted: int) -> int:
+def connection_limit(wanted: int) -> int:
     """``wanted``, or as many as the process may have files open (``ulimit -n``)."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return wanted if files == resource.RLIM_INFINITY else max(16, min(wanted, files - _OTHER_FILES))
@@ -41,7 +41,7 @@ class ConnectionLimits(Options):
             "connections at a time, idle ones included; more get 503; 4096, or what ulimit -n leaves",
             metavar="N",
         ),
-    ] = Field(default_factory=lambda: most_connections(4096))
+    ] = Field(default_factory=lambda: connection_limit(4096))
     read_timeout_s: Annotated[
         float,
         Field(gt=0),

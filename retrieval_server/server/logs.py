@@ -18,7 +18,7 @@ NOTE = "retrieval_server.note"
 
 
 @dataclass
-class Note:
+class RequestNote:
     """What is logged about a request beside route, status and time; the search service fills it in."""
 
     id: str
@@ -27,7 +27,7 @@ class Note:
     texts: tuple[str, ...] = ()
 
 
-class JsonLines(logging.Formatter):
+class JsonLinesFormatter(logging.Formatter):
     """A record as one line of JSON: time, level, logger, message, and the record's ``fields``."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -42,7 +42,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
-class Text(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """A record as a line of text: the fields follow the message, as key=value."""
 
     def __init__(self) -> None:
@@ -57,5 +57,5 @@ class Text(logging.Formatter):
 def set_up_logs(form: str, level: str) -> None:
     """Send all records of ``level`` and above to standard error; ``form`` is "json" or "text"."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines() if form == "json" else Text())
+    handler.setFormatter(JsonLinesFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])

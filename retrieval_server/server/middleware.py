@@ -16,8 +16,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrieval_server.engine.metrics import Metrics
-from retrieval_server.server.error_answers import error_answer
-from retrieval_server.server.logs import NOTE, Note
+from retrieval_server.server.error_answers import error_response
+from retrieval_server.server.logs import NOTE, RequestNote
 from retrieval_server.server.logs import requests as request_log
 
 #: Answered without the token: probes send none, and the API page holds no data.
@@ -25,7 +25,7 @@ OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/docs/oauth2-redirect", "
 _GOOD_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
-class Measure:
+class MetricsMiddleware:
     """Counts answers and their seconds by route, and logs a line for each.
 
     Every answer gets ``X-Request-ID``: the client's, if it sent a well-formed one. Paths that are no route of
@@ -43,7 +43,7 @@ class Measure:
         started, status = time.monotonic(), 500  # the status of an exception
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         good = _GOOD_ID.fullmatch(given)
-        note = scope[NOTE] = Note(given.decode() if good else next(self._ids))
+        note = scope[NOTE] = RequestNote(given.decode() if good else next(self._ids))
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -70,7 +70,7 @@ class Measure:
                 request_log.info("request", extra={"fields": fields})
 
 
-class BearerToken:
+class TokenMiddleware:
     """Requires ``Authorization: Bearer`` with the server's token, except for OPEN_PATHS."""
 
     def __init__(self, app: ASGIApp, token: str, metrics: Metrics):
@@ -86,11 +86,11 @@ class BearerToken:
             return await self._app(scope, receive, send)
         self._metrics.rejections.labels("", "unauthorized").inc()
         reason = "send the server's token as the header 'Authorization: Bearer TOKEN'"
-        answer = error_answer(401, "unauthorized", reason, {"WWW-Authenticate": "Bearer"})
+        answer = error_response(401, "unauthorized", reason, {"WWW-Authenticate": "Bearer"})
         await answer(scope, receive, send)
 
 
-class BodyLimit:
+class BodyLimitMiddleware:
     """Refuses a body beyond the limit before it is in memory."""
 
     def __init__(self, app: ASGIApp, max_bytes: int):
@@ -103,7 +103,7 @@ class BodyLimit:
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if len(declared) > 18 or (declared.isdigit() and int(declared) > self._max):
             reason = f"the body is larger than {self._max} bytes"
-            return await error_answer(413, "too_large", reason)(scope, receive, send)
+            return await error_response(413, "too_large", reason)(scope, receive, send)
 
         async def counted() -> Message:
             nonlocal seen

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retrieval_server.engine.metrics import Metrics
-from retrieval_server.server.error_answers import error_answer
+from retrieval_server.server.error_answers import error_response
 
 ANY_HOST = "*"
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]*)?")
@@ -53,13 +53,13 @@ class HostNames:
         return not self._allowed.isdisjoint({name, f".{name}"} | parents)
 
 
-def own_names(listen: str) -> set[str]:
+def server_names(listen: str) -> set[str]:
     """The name of this machine, and the address that the server listens on."""
     name = socket.gethostname()
     return {listen, name, name.partition(".")[0]}
 
 
-class OwnOrigin:
+class OriginMiddleware:
     """Refuses what a page of another site sends. ``hosts`` None: any ``Host`` is accepted."""
 
     def __init__(self, app: ASGIApp, hosts: HostNames | None, metrics: Metrics):
@@ -69,7 +69,7 @@ class OwnOrigin:
         if scope["type"] == "http" and (refusal := self._refusal(scope)):
             status, error, reason = refusal
             self._metrics.rejections.labels("", error).inc()
-            return await error_answer(status, error, reason)(scope, receive, send)
+            return await error_response(status, error, reason)(scope, receive, send)
         await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> tuple[int, str, str] | None:
@@ -101,7 +101,7 @@ class OwnOrigin:
         return bool(there) and (listed or there in hosts)
 
 
-class JsonOnly:
+class JsonMiddleware:
     """Refuses a POST whose content type is not JSON."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics):
@@ -113,7 +113,7 @@ class JsonOnly:
             if len(given) != 1 or not _JSON.fullmatch(given[0].partition(";")[0].strip()):
                 self._metrics.rejections.labels("", "unsupported_media_type").inc()
                 reason = "send the body as JSON, with the header 'Content-Type: application/json'"
-                return await error_answer(415, "unsupported_media_type", reason)(scope, receive, send)
+                return await error_response(415, "unsupported_media_type", reason)(scope, receive, send)
         await self._app(scope, receive, send)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from retrieval_server.errors import CorpusError
-from retrieval_server.server.refusals import Refusals
+from retrieval_server.server.refusals import RequestErrors
 
 
 class PageStore:
@@ -73,7 +73,7 @@ class PageStore:
 class ServedPages:
     """The pages of a server, once they are read; ``path`` is None where it has none."""
 
-    def __init__(self, path: Path | None, refusals: Refusals):
+    def __init__(self, path: Path | None, refusals: RequestErrors):
         self._path, self._refusals = path, refusals
         self._store: PageStore | None = None
 

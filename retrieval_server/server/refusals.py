@@ -5,18 +5,18 @@ from __future__ import annotations
 from retrieval_server.engine.metrics import Metrics
 
 
-class Refused(Exception):
+class RequestError(Exception):
     """A request that is answered with this status, a fixed word to branch on and a sentence for people."""
 
     def __init__(self, status: int, error: str, reason: str, headers: dict[str, str] | None = None):
         self.status, self.error, self.reason, self.headers = status, error, reason, headers
 
 
-class ClientGone(Exception):
+class ClientDisconnectedError(Exception):
     """The client closed its connection: there is nobody to answer."""
 
 
-class Refusals:
+class RequestErrors:
     """Makes refusals, and counts each in the metrics."""
 
     def __init__(self, metrics: Metrics):
@@ -31,8 +31,8 @@ class Refusals:
         index: str | None = None,
         metric: str | None = None,
         retry_after: int | None = None,
-    ) -> Refused:
+    ) -> RequestError:
         """A refusal, to be raised or sent now. ``index`` and ``metric`` (None: ``error``) are labels."""
         self._metrics.rejections.labels(index or "", metric or error).inc()
         headers = None if retry_after is None else {"Retry-After": str(retry_after)}
-        return Refused(status, error, reason, headers)
+        return RequestError(status, error, reason, headers)

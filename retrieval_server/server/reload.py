@@ -17,19 +17,19 @@ from pathlib import Path
 
 from retrieval_server.errors import IndexFolderError, RetrievalServerError
 from retrieval_server.folder.manifest import read_manifest
-from retrieval_server.server.indexes import Indexes, Loader, ServedIndex, Serving
-from retrieval_server.server.refusals import Refusals
+from retrieval_server.server.indexes import Indexes, LoadedIndex, Loader, ServedIndex
+from retrieval_server.server.refusals import RequestErrors
 from retrieval_server.sources import Source
 
 log = logging.getLogger(__name__)
 
 
-class OutsideRoot(Exception):
+class OutsideRootError(Exception):
     """A folder that ``/reload`` may not open; the message says which it may."""
 
 
 @dataclass(frozen=True)
-class Place:
+class IndexLocation:
     """Where an index is, and its encoder, if that was moved since the build."""
 
     path: Path
@@ -44,7 +44,10 @@ class Reloader:
     """
 
     def __init__(
-        self, places: Mapping[str, Place], open_index: Callable[[Place], Source], root: Path | None = None
+        self,
+        places: Mapping[str, IndexLocation],
+        open_index: Callable[[IndexLocation], Source],
+        root: Path | None = None,
     ):
         self.places = dict(places)
         self._open = open_index
@@ -52,11 +55,11 @@ class Reloader:
             name: (root or place.path.absolute().parent).resolve() for name, place in places.items()
         }
 
-    def loader(self, place: Place) -> Loader:
+    def loader(self, place: IndexLocation) -> Loader:
         return lambda: self._open(place)
 
-    def resolve(self, index: str, path: str | None, encoder: str | None) -> Place:
-        """The place that an order means; relative paths begin at the root. Raises OutsideRoot.
+    def resolve(self, index: str, path: str | None, encoder: str | None) -> IndexLocation:
+        """The place that an order means; relative paths begin at the root. Raises OutsideRootError.
 
         The encoder's place is kept only while the index's is: another index may have another encoder.
         """
@@ -65,7 +68,7 @@ class Reloader:
         found = None if path is None else self._inside(index, "path", path)
         for member in _members(found):
             self._inside(index, "path", str(member))
-        return Place(
+        return IndexLocation(
             path=found or now.path,
             encoder=kept if encoder is None else str(self._inside(index, "encoder", encoder)),
         )
@@ -76,16 +79,18 @@ class Reloader:
             found = (root / name).resolve()
             found.exists()  # raises for a name that is too long for the file system
         except (OSError, ValueError, RuntimeError):  # a loop of links, a NUL
-            raise OutsideRoot(f"{key}: not a path") from None
+            raise OutsideRootError(f"{key}: not a path") from None
         if not found.is_relative_to(root):
-            raise OutsideRoot(f"{key}: outside {root}, the only folder that /reload opens (--reload-root)")
+            raise OutsideRootError(
+                f"{key}: outside {root}, the only folder that /reload opens (--reload-root)"
+            )
         return found
 
 
 class ReloadService:
     """Carries out orders to reload. Without a ``reloader`` it refuses them all."""
 
-    def __init__(self, indexes: Indexes, reloader: Reloader | None, refusals: Refusals):
+    def __init__(self, indexes: Indexes, reloader: Reloader | None, refusals: RequestErrors):
         self._indexes, self._reloader, self._refusals = indexes, reloader, refusals
         self._running: set[asyncio.Task] = set()
 
@@ -94,7 +99,9 @@ class ReloadService:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    async def reload(self, name: str | None, path: str | None, encoder: str | None) -> tuple[str, Serving]:
+    async def reload(
+        self, name: str | None, path: str | None, encoder: str | None
+    ) -> tuple[str, LoadedIndex]:
         """Replace an index (None: the default) by the one at ``path``; its name and what it serves now.
 
         Raises Refused; the index then serves what it served before. A caller that goes away does not stop it.
@@ -109,7 +116,7 @@ class ReloadService:
             raise refused(409, "reloading", reason, index=index.name)
         try:
             place = self._reloader.resolve(index.name, path, encoder)
-        except OutsideRoot as error:
+        except OutsideRootError as error:
             raise refused(403, "forbidden", str(error), index=index.name) from None
         index.reloading = True
         task = asyncio.create_task(self._replace(self._reloader, index, place))
@@ -124,7 +131,7 @@ class ReloadService:
             reason = f"a file of it cannot be read ({error.strerror}). The old index keeps serving."
             raise refused(422, "reload_failed", reason, index=index.name) from None
 
-    async def _replace(self, reloader: Reloader, index: ServedIndex, place: Place) -> Serving:
+    async def _replace(self, reloader: Reloader, index: ServedIndex, place: IndexLocation) -> LoadedIndex:
         try:
             serving = await index.load(reloader.loader(place))
         except Exception as error:

@@ -38,7 +38,7 @@ class GivenScored(BaseModel):
     document: GivenDocument
 
 
-Given = Query | GivenScored | GivenDocument
+RerankInput = Query | GivenScored | GivenDocument
 
 
 class RerankRequest(BaseModel):
@@ -58,7 +58,7 @@ class RerankRequest(BaseModel):
 
     query: Query | None = Field(None, description="One query; `documents` is then a list of documents.")
     queries: list[Query] | None = Field(None, description="Queries; `documents` is then a list for each.")
-    documents: list[Given] | list[list[Given]]
+    documents: list[RerankInput] | list[list[RerankInput]]
     topk: TopK | None = Field(
         None,
         validation_alias=AliasChoices("topk", "rerank_topk", "top_n"),
@@ -78,7 +78,7 @@ class RerankRequest(BaseModel):
             raise PydanticCustomError("documents", "there must be one list of documents for each query")
         return self
 
-    def lists(self) -> list[tuple[str, list[Given]]]:
+    def lists(self) -> list[tuple[str, list[RerankInput]]]:
         """Each query with its documents."""
         if self.queries is None:
             return [(self.query or "", self.documents)]  # type: ignore[list-item]
@@ -123,14 +123,16 @@ def add_rerank_route(app: APIRouter, services: Services, reranker: Reranker, err
         pairs = [(query, _text(given)) for query, documents in lists for given in documents]
         work = asyncio.get_running_loop().run_in_executor(thread, reranker.score, pairs)
         try:
-            scores = iter(await services.search.while_wanted(request, work))  # cancelled if it has not begun
+            scores = iter(
+                await services.search.until_disconnected(request, work)
+            )  # cancelled if it has not begun
         finally:
             waiting -= 1
         result = [_ranked([(given, next(scores)) for given in given_list], body) for _, given_list in lists]
         return JSONResponse({"result": result} if body.queries is not None else {"results": result[0]})
 
 
-def _check(lists: list[tuple[str, list[Given]]], services: Services) -> None:
+def _check(lists: list[tuple[str, list[RerankInput]]], services: Services) -> None:
     refused, most = services.refusals.refused, services.search.limits.max_query_chars
     pairs = sum(len(documents) for _, documents in lists)
     if pairs > MAX_PAIRS:
@@ -141,19 +143,19 @@ def _check(lists: list[tuple[str, list[Given]]], services: Services) -> None:
         raise refused(413, "too_large", f"a query of more than {most} characters")
 
 
-def _text(given: Given) -> str:
+def _text(given: RerankInput) -> str:
     if isinstance(given, GivenScored):
         given = given.document
     return given if isinstance(given, str) else given.contents
 
 
-def _as_sent(given: Given) -> Any:
+def _as_sent(given: RerankInput) -> Any:
     if isinstance(given, GivenScored):
         given = given.document
     return given if isinstance(given, str) else given.model_dump()
 
 
-def _ranked(scored: list[tuple[Given, float]], body: RerankRequest) -> list[Any]:
+def _ranked(scored: list[tuple[RerankInput, float]], body: RerankRequest) -> list[Any]:
     order = sorted(range(len(scored)), key=lambda i: -scored[i][1])[: body.topk]
     if body.queries is None:
         return [{"index": i, "relevance_score": scored[i][1]} for i in order]

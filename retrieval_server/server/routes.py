@@ -14,9 +14,9 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 
 from retrieval_server.engine.metrics import CONTENT_TYPE
 from retrieval_server.folder.passages import Passage
-from retrieval_server.server.indexes import Serving
-from retrieval_server.server.refusals import Refused
-from retrieval_server.server.search_service import Documents, Found
+from retrieval_server.server.indexes import LoadedIndex
+from retrieval_server.server.refusals import RequestError
+from retrieval_server.server.search_service import DocumentResult, SearchResult
 from retrieval_server.server.services import Services
 from retrieval_server.server.wire import (
     AccessRequest,
@@ -35,7 +35,7 @@ from retrieval_server.server.wire import (
     RetrieveResponse,
     ServerLimits,
 )
-from retrieval_server.sources import Retrieved
+from retrieval_server.sources import ScoredPassage
 
 _FOREIGN = (403, 415, 421)  # refusals of what pages of other sites can send
 ERRORS: dict[int | str, dict] = {
@@ -109,7 +109,7 @@ def add_document_routes(app: APIRouter, services: Services) -> None:
         return JSONResponse({"result": [pages.get(url) for url in body.urls]})
 
 
-def add_probes(app: FastAPI, services: Services) -> None:
+def add_health_routes(app: FastAPI, services: Services) -> None:
     limits = ServerLimits(
         max_queue=services.options.max_queue,
         deadline_s=services.options.deadline_s,
@@ -129,7 +129,7 @@ def add_probes(app: FastAPI, services: Services) -> None:
         return Ready(**default, topk=services.search.topk, index=indexes.default, indexes=statuses)
 
 
-def add_operations(app: APIRouter, services: Services) -> None:
+def add_admin_routes(app: APIRouter, services: Services) -> None:
     @app.post(
         "/reload",
         summary="Replace an index or its encoder without dropping a request",
@@ -172,15 +172,15 @@ async def _answer_queries(
 
 def _one_name(in_path: str, in_body: str | None) -> str:
     if in_body not in (None, in_path):
-        raise Refused(422, "bad_input", "index: the path and the body name two different ones")
+        raise RequestError(422, "bad_input", "index: the path and the body name two different ones")
     return in_path
 
 
-def _status(serving: Serving) -> IndexStatus:
+def _status(serving: LoadedIndex) -> IndexStatus:
     return IndexStatus(index_version=serving.version, **asdict(serving.source.description))
 
 
-def _source(found: Found | Documents) -> dict[str, str]:
+def _source(found: SearchResult | DocumentResult) -> dict[str, str]:
     return {"X-Index": found.index, "X-Index-Version": str(found.version)}
 
 
@@ -189,13 +189,13 @@ def _document(passage: Passage) -> dict[str, str]:
     return document if passage.url is None else document | {"url": passage.url}
 
 
-def _bare(hit: Retrieved) -> dict[str, str]:
+def _bare(hit: ScoredPassage) -> dict[str, str]:
     return _document(hit.passage)
 
 
-def _scored(hit: Retrieved) -> dict:
+def _scored(hit: ScoredPassage) -> dict:
     return {"document": _document(hit.passage), "score": hit.score}
 
 
-def _flat(hit: Retrieved) -> dict:
+def _flat(hit: ScoredPassage) -> dict:
     return _scored(hit) | {"id": hit.passage.id, "content": hit.passage.contents}

@@ -8,19 +8,19 @@ from typing import NamedTuple, TypeVar
 
 from starlette.requests import Request
 
-from retrieval_server.engine.engine import Overloaded
+from retrieval_server.engine.engine import OverloadedError
 from retrieval_server.engine.jobs import Answer
 from retrieval_server.folder.passages import Passage
 from retrieval_server.server.indexes import Indexes
-from retrieval_server.server.limits import Limits
-from retrieval_server.server.logs import NOTE, Note
-from retrieval_server.server.refusals import ClientGone, Refusals, Refused
-from retrieval_server.sources import SearchFailed
+from retrieval_server.server.limits import RequestLimits
+from retrieval_server.server.logs import NOTE, RequestNote
+from retrieval_server.server.refusals import ClientDisconnectedError, RequestError, RequestErrors
+from retrieval_server.sources import SearchFailedError
 
 Made = TypeVar("Made")
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """The answers to one request, and the name and version of the index that gave them."""
 
     answers: list[Answer]
@@ -28,7 +28,7 @@ class Found(NamedTuple):
     version: int
 
 
-class Documents(NamedTuple):
+class DocumentResult(NamedTuple):
     """The documents of one request, and the name and version of the index that holds them."""
 
     passages: list[Passage | None]
@@ -42,9 +42,9 @@ class SearchService:
     def __init__(
         self,
         indexes: Indexes,
-        refusals: Refusals,
+        refusals: RequestErrors,
         *,
-        limits: Limits,
+        limits: RequestLimits,
         topk: int,
         deadline_s: float,
         log_queries: bool = False,
@@ -59,9 +59,9 @@ class SearchService:
 
     async def search(
         self, request: Request, queries: Sequence[str], topk: int | None, name: str | None = None
-    ) -> Found:
-        """Documents for each query. Raises Refused, or ClientGone with the work taken back."""
-        note: Note | None = request.scope.get(NOTE)
+    ) -> SearchResult:
+        """Documents for each query. Raises Refused, or ClientDisconnectedError with the work taken back."""
+        note: RequestNote | None = request.scope.get(NOTE)
         if note is not None:
             note.queries = len(queries)
             note.texts = tuple(queries) if self._log_queries else ()
@@ -71,15 +71,17 @@ class SearchService:
         wanted = self._check(queries, topk, index.name)
         try:
             searching = serving.engine.search(queries, wanted)
-            answers = await self.while_wanted(request, searching, index.name)
-            return Found(answers, index.name, serving.version)
-        except Overloaded as error:
+            answers = await self.until_disconnected(request, searching, index.name)
+            return SearchResult(answers, index.name, serving.version)
+        except OverloadedError as error:
             raise self._overloaded(index.name, error) from None
-        except SearchFailed as error:
+        except SearchFailedError as error:
             raise self._failed(index.name, error) from None
 
-    async def documents(self, request: Request, ids: Sequence[str], name: str | None = None) -> Documents:
-        """The documents with these ids. Raises Refused, or ClientGone."""
+    async def documents(
+        self, request: Request, ids: Sequence[str], name: str | None = None
+    ) -> DocumentResult:
+        """The documents with these ids. Raises Refused, or ClientDisconnectedError."""
         index, serving = self._indexes.require(name)
 
         async def look_up() -> list[Passage | None]:
@@ -87,14 +89,16 @@ class SearchService:
                 return await asyncio.to_thread(serving.source.documents, ids)
 
         try:
-            passages = await self.while_wanted(request, look_up(), index.name)
-        except SearchFailed as error:
+            passages = await self.until_disconnected(request, look_up(), index.name)
+        except SearchFailedError as error:
             raise self._failed(index.name, error) from None
-        return Documents(passages, index.name, serving.version)
+        return DocumentResult(passages, index.name, serving.version)
 
-    async def while_wanted(self, request: Request, work: Awaitable[Made], index: str | None = None) -> Made:
-        """What ``work`` gives. It is cancelled if its client goes away first (ClientGone) or the deadline
-        passes (Refused)."""
+    async def until_disconnected(
+        self, request: Request, work: Awaitable[Made], index: str | None = None
+    ) -> Made:
+        """What ``work`` gives. It is cancelled if its client goes away first (ClientDisconnectedError) or the
+        deadline passes (Refused)."""
         working = asyncio.ensure_future(work)
         leaving = asyncio.ensure_future(_disconnected(request))
         try:
@@ -104,28 +108,28 @@ class SearchService:
             if working.done():
                 return working.result()
             if leaving.done():
-                raise ClientGone
+                raise ClientDisconnectedError
             reason = f"no answer within the server's deadline of {self._deadline_s:g} s"
             raise self._refusals.refused(504, "deadline", reason, index=index)
         finally:
             working.cancel()
             leaving.cancel()
 
-    def overload(self, name: str | None) -> Overloaded | None:
+    def overload(self, name: str | None) -> OverloadedError | None:
         """Why the index of that name (None: the default) would refuse one more query now, or None."""
         index = self._indexes.by_name.get(name or self._indexes.default)
         return index.serving.engine.refuses() if index and index.serving else None
 
-    def refuse_overload(self, name: str | None, overload: Overloaded) -> Refused:
+    def refuse_overload(self, name: str | None, overload: OverloadedError) -> RequestError:
         """The refusal of a request that has not been read; counted."""
         return self._overloaded(name or self._indexes.default, overload)
 
-    def _failed(self, index: str, error: SearchFailed) -> Refused:
+    def _failed(self, index: str, error: SearchFailedError) -> RequestError:
         return self._refusals.refused(
             error.status, error.error, error.reason, index=index, retry_after=error.retry_after
         )
 
-    def _overloaded(self, index: str, error: Overloaded) -> Refused:
+    def _overloaded(self, index: str, error: OverloadedError) -> RequestError:
         return self._refusals.refused(
             503, "overloaded", str(error), index=index, metric=error.reason, retry_after=error.retry_after
         )

@@ -9,9 +9,9 @@ from pathlib import Path
 from retrieval_server.engine.metrics import Metrics
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.server.indexes import Indexes, Loader
-from retrieval_server.server.limits import Limits
+from retrieval_server.server.limits import RequestLimits
 from retrieval_server.server.pages import ServedPages
-from retrieval_server.server.refusals import Refusals
+from retrieval_server.server.refusals import RequestErrors
 from retrieval_server.server.reload import Reloader, ReloadService
 from retrieval_server.server.search_service import SearchService
 
@@ -22,7 +22,7 @@ class Services:
 
     options: EngineOptions
     metrics: Metrics
-    refusals: Refusals
+    refusals: RequestErrors
     indexes: Indexes
     pages: ServedPages
     search: SearchService
@@ -33,7 +33,7 @@ class Services:
         cls,
         loaders: Mapping[str, Loader],
         *,
-        limits: Limits,
+        limits: RequestLimits,
         topk: int,
         options: EngineOptions,
         pages: Path | None = None,
@@ -42,7 +42,7 @@ class Services:
     ) -> Services:
         """Nothing is loaded yet. The first of ``loaders`` is the index of requests that name none."""
         metrics = Metrics()
-        refusals = Refusals(metrics)
+        refusals = RequestErrors(metrics)
         indexes = Indexes(loaders, options, metrics, refusals)
         search = SearchService(
             indexes,

@@ -18,7 +18,7 @@ from functools import partial
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from retrieval_server.server.refusals import Refused
+from retrieval_server.server.refusals import RequestError
 from retrieval_server.server.services import Services
 
 #: How often the delay of the event loop is measured, and which delay is too long, in seconds.
@@ -28,7 +28,7 @@ _SEARCH = re.compile(r"(?:/indexes/([^/]+))?/(?:retrieve|queries)")
 _MANY = 5
 
 
-class LoopWatch:
+class LoopMonitor:
     """Whether there is no time to read requests that will be refused. ``watch`` runs in the event loop."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class LoopWatch:
         return self._refusing or self._refused >= _MANY or self.late_s > _LATE_S
 
 
-def refusal_at(services: Services, path: str) -> Callable[[], Refused] | None:
+def refusal_at(services: Services, path: str) -> Callable[[], RequestError] | None:
     """What refuses a search at this path whatever its body says; None if the body matters, or nothing would.
 
     Call it if the request is refused: that counts.
@@ -64,10 +64,10 @@ def refusal_at(services: Services, path: str) -> Callable[[], Refused] | None:
     return overload and partial(services.search.refuse_overload, found[1], overload)
 
 
-class Shed:
+class LoadSheddingMiddleware:
     """Answers a search at once when the watch is pressed and the engine would refuse it anyway."""
 
-    def __init__(self, app: ASGIApp, watch: LoopWatch, services: Services):
+    def __init__(self, app: ASGIApp, watch: LoopMonitor, services: Services):
         self._app, self._watch, self._services = app, watch, services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,8 +81,8 @@ class Shed:
         await self._app(scope, receive, send)
 
 
-async def _send(refused: Refused, send: Send) -> None:
-    """What ``error_answer`` would send, without the cost of its classes."""
+async def _send(refused: RequestError, send: Send) -> None:
+    """What ``error_response`` would send, without the cost of its classes."""
     body = json.dumps({"error": refused.error, "reason": refused.reason}).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body))} | (refused.headers or {})
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]

@@ -20,7 +20,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 from pydantic_core import PydanticCustomError
 
-from retrieval_server.guarantee import Guarantee
+from retrieval_server.guarantee import Determinism
 
 DEFAULT_INDEX = "default"  # the name of an index that was given without one
 MAX_URLS = 64  # pages in one answer: a page can be long
@@ -223,7 +223,7 @@ class IndexStatus(BaseModel):
     passage_dtype: str | None = Field(
         None, description="int8 where the passages were encoded in 8 bits; null: in floating point."
     )
-    guarantee: Guarantee | None = Field(
+    guarantee: Determinism | None = Field(
         None,
         description="What holds for an answer at every load. bits: the same ids and the same bits of every "
         "score. order: scores within 1e-6, and the same ids except where scores are that close. none: "

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Hold:
+class BreakerHold:
     """No request may go now; perhaps in ``seconds``. ``down``: the engine fails; else it limits the rate."""
 
     seconds: float
     down: bool
 
 
-class Breaker:
+class CircuitBreaker:
     """Counts failures in a row; any answer, even a refusal, shows that the engine is up."""
 
     def __init__(self, failures: int = 8, cool_down_s: float = 5.0):
@@ -34,15 +34,15 @@ class Breaker:
     def is_down(self) -> bool:
         return self._failures >= self._allowed
 
-    def hold(self, now: float) -> Hold | None:
+    def hold(self, now: float) -> BreakerHold | None:
         """What holds a request back. None lets it go; report its outcome with one of the methods below."""
         if self.is_down:
             if self._probing:
-                return Hold(self.cool_down_s, down=True)
+                return BreakerHold(self.cool_down_s, down=True)
             if now < self._closed_until:
-                return Hold(self._closed_until - now, down=True)
+                return BreakerHold(self._closed_until - now, down=True)
         if now < self._limited_until:
-            return Hold(self._limited_until - now, down=False)
+            return BreakerHold(self._limited_until - now, down=False)
         self._probing = self.is_down
         return None
 

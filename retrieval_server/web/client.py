@@ -23,8 +23,8 @@ from email.utils import parsedate_to_datetime
 import aiohttp
 
 from retrieval_server.json_limits import read_json
-from retrieval_server.sources import SearchFailed
-from retrieval_server.web.breaker import Breaker
+from retrieval_server.sources import SearchFailedError
+from retrieval_server.web.breaker import CircuitBreaker
 from retrieval_server.web.engines import WebDocument, WebEngine
 from retrieval_server.web.options import WebOptions
 
@@ -36,7 +36,7 @@ _HIDDEN = ("Cc", "Cf", "Co", "Cs")  # control and formatting characters
 _now = time.monotonic
 
 
-class _Retryable(Exception):
+class _TransientError(Exception):
     """An attempt failed, but another may succeed. ``after``: the engine's Retry-After, in seconds."""
 
     def __init__(self, problem: str, after: float | None = None, limited: bool = False):
@@ -50,7 +50,7 @@ class WebClient:
     def __init__(self, engine: WebEngine, url: str, key: str | None, options: WebOptions):
         self.engine = engine
         self.options = options
-        self.breaker = Breaker()
+        self.breaker = CircuitBreaker()
         self._url = url
         self._key = key
         self._session: aiohttp.ClientSession | None = None
@@ -60,17 +60,17 @@ class WebClient:
         return f"WebClient({self.engine.name})"  # no address, no key
 
     async def search(self, query: str, depth: int) -> list[WebDocument]:
-        """Up to ``depth`` results, best first. Raises SearchFailed with a reason for the client."""
+        """Up to ``depth`` results, best first. Raises SearchFailedError with a reason for the client."""
         for attempt in range(self.options.retries + 1):
             await self._admission()
             try:
                 documents = await self._attempt(query, depth)
                 self.breaker.answered()
                 return documents
-            except _Retryable as error:
+            except _TransientError as error:
                 failure = error
                 self._note(error)
-            except SearchFailed:
+            except SearchFailedError:
                 self.breaker.answered()
                 raise
             except BaseException:
@@ -98,7 +98,7 @@ class WebClient:
                 raise self._failed(503, "web_limited", f"it asked for a pause of {seconds} s", seconds)
             await asyncio.sleep(hold.seconds + random.uniform(0, self.options.backoff_s))
 
-    def _note(self, error: _Retryable) -> None:
+    def _note(self, error: _TransientError) -> None:
         self._problem = str(error)
         if error.after is not None:
             self.breaker.limited(_now(), error.after)
@@ -118,13 +118,13 @@ class WebClient:
                 body = await _read(response)
                 status, headers = response.status, response.headers
         except asyncio.TimeoutError:
-            raise _Retryable(f"no answer within {self.options.timeout_s:g} s") from None
+            raise _TransientError(f"no answer within {self.options.timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             # Only the kind of error: its text may contain the address, which may be private.
-            raise _Retryable(f"no answer ({_root(error)})") from None
+            raise _TransientError(f"no answer ({_root(error)})") from None
         if status == 429 or status >= 500:
             limited = status == 429
-            raise _Retryable(f"HTTP {status}{_said(body)}", _retry_after(headers), limited)
+            raise _TransientError(f"HTTP {status}{_said(body)}", _retry_after(headers), limited)
         if status in self.engine.refusals or status in (401, 403):
             reason = f"HTTP {status}{_said(body)}; {self._remedy()}"
             raise self._failed(502, "web_refused", reason)
@@ -160,8 +160,10 @@ class WebClient:
             return "the instance must allow format=json (search.formats in its settings.yml) and this client"
         return f"look at {self.engine.key_variable} and the account's quota"
 
-    def _failed(self, status: int, word: str, reason: str, retry_after: int | None = None) -> SearchFailed:
-        return SearchFailed(status, word, f"{self.engine.name}: {self._scrub(reason)}", retry_after)
+    def _failed(
+        self, status: int, word: str, reason: str, retry_after: int | None = None
+    ) -> SearchFailedError:
+        return SearchFailedError(status, word, f"{self.engine.name}: {self._scrub(reason)}", retry_after)
 
     def _scrub(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text

@@ -40,7 +40,7 @@ class WebOptions(Options):
     params: Mapping[str, Any] = {}
 
 
-class WebChoice(Options):
+class WebSelection(Options):
     """Which engine answers, and from or into which recording; ``web`` is None where there is no engine."""
 
     group = Group(

@@ -10,17 +10,19 @@ from urllib.parse import urlsplit
 
 from retrieval_server.errors import RecordingError, WebEngineError
 from retrieval_server.folder.passages import Passage
-from retrieval_server.sources import Description, RemoteSource, Retrieved, SearchFailed
+from retrieval_server.sources import RemoteSource, ScoredPassage, SearchFailedError, SourceDescription
 from retrieval_server.web.client import WebClient
 from retrieval_server.web.engines import ENGINES, WebEngine
-from retrieval_server.web.options import WebChoice, WebOptions
-from retrieval_server.web.tape import Question, Tape
+from retrieval_server.web.options import WebOptions, WebSelection
+from retrieval_server.web.tape import Recording, RecordingKey
 
 
 class WebSource(RemoteSource):
     """Documents of one engine. A document's id is its address, its score 1 / rank."""
 
-    def __init__(self, engine: WebEngine, options: WebOptions, client: WebClient | None, tape: Tape | None):
+    def __init__(
+        self, engine: WebEngine, options: WebOptions, client: WebClient | None, tape: Recording | None
+    ):
         self.engine = engine
         self.concurrency = options.concurrency
         self._params = dict(options.params)
@@ -49,12 +51,12 @@ class WebSource(RemoteSource):
         client = None
         if replay is None or record is not None:
             client = WebClient(engine, _url(engine, environment, url), _key(engine, environment), options)
-        tape = Tape(replay, record) if replay or record else None
+        tape = Recording(replay, record) if replay or record else None
         return cls(engine, options, client, tape)
 
     @property
-    def description(self) -> Description:
-        return Description(backend=f"web:{self.engine.name}")
+    def description(self) -> SourceDescription:
+        return SourceDescription(backend=f"web:{self.engine.name}")
 
     @property
     def note(self) -> str:
@@ -62,21 +64,23 @@ class WebSource(RemoteSource):
         recorded = f"{len(self._tape)} recorded answers" if self._tape is not None else "nothing recorded"
         return recorded if self._client is not None else f"{recorded}, nothing else"
 
-    async def answer(self, query: str, topk: int) -> tuple[Retrieved, ...]:
-        question = Question(self.engine.name, query, self.engine.depth(topk), self._params)
+    async def answer(self, query: str, topk: int) -> tuple[ScoredPassage, ...]:
+        question = RecordingKey(self.engine.name, query, self.engine.depth(topk), self._params)
         try:
             documents = self._tape.get(question) if self._tape is not None else None
             if documents is None:
                 if self._client is None:
                     reason = f"the recording has no answer of {self.engine.name} for {query[:100]!r}"
-                    raise SearchFailed(404, "not_recorded", f"{reason} with topk {topk} and these parameters")
+                    raise SearchFailedError(
+                        404, "not_recorded", f"{reason} with topk {topk} and these parameters"
+                    )
                 documents = await self._client.search(query, question.depth)
                 if self._tape is not None:
                     documents = self._tape.put(question, documents)
         except RecordingError as error:
-            raise SearchFailed(503, "record_failed", str(error), retry_after=60) from None
+            raise SearchFailedError(503, "record_failed", str(error), retry_after=60) from None
         return tuple(
-            Retrieved(Passage(document.url, document.contents, document.url), 1 / rank)
+            ScoredPassage(Passage(document.url, document.contents, document.url), 1 / rank)
             for rank, document in enumerate(documents[:topk], 1)
         )
 
@@ -87,7 +91,7 @@ class WebSource(RemoteSource):
             self._tape.close()
 
 
-def open_web(choice: WebChoice) -> WebSource:
+def open_web(choice: WebSelection) -> WebSource:
     """The source that the options ask for. Raises WebEngineError or RecordingError."""
     assert choice.web is not None
     read = _json_or_text if ENGINES[choice.web].method == "POST" else str

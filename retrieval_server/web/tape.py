@@ -36,7 +36,7 @@ _BROKEN = (ValueError, KeyError, TypeError, RecursionError)
 
 
 @dataclass(frozen=True)
-class Question:
+class RecordingKey:
     """What an answer belongs to; no API key is part of it."""
 
     engine: str
@@ -49,7 +49,7 @@ class Question:
         return hashlib.blake2b(text.encode("ascii"), digest_size=16).digest()
 
 
-class Tape:
+class Recording:
     """Answers from ``replay`` and ``record``, and appends new ones to ``record``. Safe for threads.
 
     ``replay`` must exist. ``record`` may exist only if it is also ``replay``, so that an old run is not mixed
@@ -76,7 +76,7 @@ class Tape:
     def __len__(self) -> int:
         return len(self._at)
 
-    def get(self, question: Question) -> list[WebDocument] | None:
+    def get(self, question: RecordingKey) -> list[WebDocument] | None:
         """The recorded answer, or None. Raises RecordingError if the file was changed meanwhile."""
         place = self._at.get(question.digest())
         if place is None:
@@ -89,7 +89,7 @@ class Tape:
             raise RecordingError(f"{path}: was changed since it was opened ({error!r}).") from None
         return [WebDocument(**document) for document in row["documents"]]
 
-    def put(self, question: Question, documents: Sequence[WebDocument]) -> list[WebDocument]:
+    def put(self, question: RecordingKey, documents: Sequence[WebDocument]) -> list[WebDocument]:
         """Record an answer, if there is a file to record into. Returns the first answer recorded for its key.
 
         Raises RecordingError if the file cannot be written; the line is then removed from it.
@@ -156,7 +156,9 @@ class Tape:
                     break
                 try:
                     row = _parse(line)
-                    question = Question(**{name: value for name, value in row.items() if name != "documents"})
+                    question = RecordingKey(
+                        **{name: value for name, value in row.items() if name != "documents"}
+                    )
                 except _BROKEN as error:
                     raise RecordingError(
                         f"{path}: line {number} is no recorded answer ({error!r}). Remove the line; its "

@@ -37,7 +37,7 @@ from stub_loop import StubLoop, StubServer  # noqa: E402
 from rag_r1.demo.policy import policy_path  # noqa: E402
 from rag_r1.demo.search import WorldSearch  # noqa: E402
 from rag_r1.demo.world import Question, demo_protocol, make_questions, make_world, to_row  # noqa: E402
-from rag_r1.evaluation.asks import drawn  # noqa: E402
+from rag_r1.evaluation.asks import seeded_fraction  # noqa: E402
 from rag_r1.protocols import Document, Failure, Protocol, load_protocol, protocol_names  # noqa: E402
 from rag_r1.rows import write_rows  # noqa: E402
 
@@ -107,7 +107,7 @@ def judge() -> Iterator[Any]:
     """A judge whose verdicts are drawn by case; some are no verdict, and to some it does not reply."""
 
     def reply(case: dict[str, Any]) -> str | None:
-        number = int(drawn(0, "verdict", json.dumps(case, sort_keys=True)) * 8)
+        number = int(seeded_fraction(0, "verdict", json.dumps(case, sort_keys=True)) * 8)
         return (None, "Perhaps.", "incorrect", "Incorrect.", "correct", "Correct.", "correct", "correct")[
             number
         ]
@@ -121,7 +121,10 @@ def difficult(folder: Path, count: int = 16) -> Iterator[Any]:
     """A policy for which questions have a difficulty, for `rag-r1 filter`; its questions."""
 
     def fate(question: str, temperature: float, seed: int) -> bool:
-        return drawn(0, "fate", f"{question}/{temperature}/{seed}") < drawn(0, "easiness", question) ** 2
+        return (
+            seeded_fraction(0, "fate", f"{question}/{temperature}/{seed}")
+            < seeded_fraction(0, "easiness", question) ** 2
+        )
 
     questions = make_questions(make_world(1, "train", people=60, places=20), count, 1)
     protocol = load_protocol("rag_r1_mq")
@@ -273,7 +276,7 @@ def greedy_rollouts(name: str) -> list[dict[str, Any]]:
     import torch
 
     from rag_r1.demo.policy import load_policy
-    from rag_r1.demo.simulate import roll_out
+    from rag_r1.demo.simulate import run_rollouts
 
     try:
         folder = policy_path(name)
@@ -281,7 +284,7 @@ def greedy_rollouts(name: str) -> list[dict[str, Any]]:
         return []
     torch.set_num_threads(1)
     model, words = load_policy(folder)
-    played = roll_out(model, words, demo_protocol(name), QUESTIONS, WorldSearch(WORLD.passages))
+    played = run_rollouts(model, words, demo_protocol(name), QUESTIONS, WorldSearch(WORLD.passages))
     return [
         {
             "correct": one.correct,

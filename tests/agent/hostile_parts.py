@@ -20,10 +20,10 @@ from rag_r1.agent import (
     FailurePolicy,
     Generation,
     Trajectory,
-    UnknownToken,
+    UnknownTokenError,
 )
 from rag_r1.protocols import Document, Failure, load_protocol
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 PROTOCOLS = [load_protocol(name) for name in ("rag_r1_mq", "rag_r1_sq", "r1_searcher")]
 PROTOCOL = PROTOCOLS[0]
@@ -75,7 +75,7 @@ class Codec:
     def decode(self, ids):
         self.decoded += 1
         if any(i >= VOCABULARY for i in ids):
-            raise UnknownToken("no such character")
+            raise UnknownTokenError("no such character")
         fault = self.decode_faults.get(self.decoded - 1, "good")
         return CODEC_DECODE[fault](ids)
 
@@ -204,7 +204,7 @@ class Parts:
 def play(parts, codec=None, policy=QUICK, protocol=PROTOCOL, prompt=(1, 2), question="Q?", **budget):
     """(record, ledger) of an episode that must end by itself."""
     budget = Budget(**{**LIMITS, **budget})
-    episode = Episode(protocol, budget, parts, searching(parts), codec or Codec(), policy)
+    episode = Episode(protocol, budget, parts, search_tools(parts), codec or Codec(), policy)
     record = virtual_time.run(asyncio.wait_for(episode.run("id", question, prompt), 60))
     check(record, episode)
     return record, episode.ledger

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import PreTrainedTokenizerFast
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
-from rag_r1.agent.bpe import QuickBpe
+from rag_r1.agent.bpe import FastBpe
 from rag_r1.demo.tokenizer import make_tokenizer
 from rag_r1.demo.world import make_world
 
@@ -84,7 +84,7 @@ TOKENIZERS = {
     "as GPT-2's": byte_level(None),
     "an expression that leaves blanks between its matches": byte_level(r"\p{L}+|\p{N}+|[^\s\p{L}\p{N}]+"),
 }
-QUICK = {name: QuickBpe.of(tokenizer) for name, tokenizer in TOKENIZERS.items()}
+QUICK = {name: FastBpe.of(tokenizer) for name, tokenizer in TOKENIZERS.items()}
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_ids_of_a_real_corpus_are_those_of_a_tokenizer_of_usual_size(cuts):
         texts = [json.loads(row)["contents"] for row in rows]
     normalizer = None if cuts else normalizers.NFC()
     tokenizer = byte_level(PRETOKENIZE_REGEX, cuts, normalizer, texts, size=60_000)
-    quick = QuickBpe.of(tokenizer)
+    quick = FastBpe.of(tokenizer)
     assert [text for text in texts if quick.encode(text) != tokenizer.encode(text)] == []
 
 
@@ -129,7 +129,7 @@ def test_a_token_that_no_merges_lead_to_is_not_made():
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     a, bc = vocabulary["a"], vocabulary["bc"]
-    assert QuickBpe.of(wrapped).encode("abc") == wrapped.encode("abc") == [a, bc]
+    assert FastBpe.of(wrapped).encode("abc") == wrapped.encode("abc") == [a, bc]
 
 
 def not_all_cuts(spec: dict) -> None:
@@ -172,13 +172,13 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_tokenizer_of_another_kind_is_left_to_itself(name):
     tokenizer = changed(TOKENIZERS["as Qwen's"].backend_tokenizer, REFUSED[name])
-    assert QuickBpe.of(PreTrainedTokenizerFast(tokenizer_object=tokenizer)) is None
+    assert FastBpe.of(PreTrainedTokenizerFast(tokenizer_object=tokenizer)) is None
 
 
 def test_so_is_one_that_is_no_byte_level_bpe():
     words = Tokenizer(models.WordPiece({"[UNK]": 0, "mara": 1}, unk_token="[UNK]"))
-    assert QuickBpe.of(PreTrainedTokenizerFast(tokenizer_object=words)) is None
-    assert QuickBpe.of(object()) is None
+    assert FastBpe.of(PreTrainedTokenizerFast(tokenizer_object=words)) is None
+    assert FastBpe.of(object()) is None
 
 
 def test_so_is_one_that_has_its_own_way_to_encode_or_decode():
@@ -191,6 +191,6 @@ def test_so_is_one_that_has_its_own_way_to_encode_or_decode():
             return getattr(TOKENIZERS["as Qwen's"], name)
 
     tokenizer = TOKENIZERS["as Qwen's"].backend_tokenizer
-    assert QuickBpe.of(PreTrainedTokenizerFast(tokenizer_object=tokenizer)) is not None
-    assert QuickBpe.of(Upper(tokenizer_object=tokenizer)) is None
-    assert QuickBpe.of(Wrapper()) is None
+    assert FastBpe.of(PreTrainedTokenizerFast(tokenizer_object=tokenizer)) is not None
+    assert FastBpe.of(Upper(tokenizer_object=tokenizer)) is None
+    assert FastBpe.of(Wrapper()) is None

@@ -8,7 +8,7 @@ from scripted import ANSWER, Characters, Engine, Searcher
 
 from rag_r1.agent import Budget, Episode, FailurePolicy
 from rag_r1.protocols import load_protocol
-from rag_r1.tools import searching, tool
+from rag_r1.tools import search_tools, tool
 
 TEXT = {"x": {"type": "string"}}
 QUICK = FailurePolicy(wait_s=0.0, tool_timeout_s=0.05)
@@ -67,7 +67,7 @@ def play(protocol, line, tools, failures=QUICK, **budget):
         protocol,
         Budget(**{"max_query_observation_tokens": 4000, "max_response_tokens": 10_000, **budget}),
         Engine([line, ANSWER]),
-        {**searching(Searcher()), **{tool.name: tool for tool in tools}},
+        {**search_tools(Searcher()), **{tool.name: tool for tool in tools}},
         Characters(),
         failures,
     )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rag_r1.agent import Budget, Generation, TokenizerCodec
 from rag_r1.agent_setup import AgentSetup, chat_template, for_tokenizer
 from rag_r1.protocols import Document, load_protocol
-from rag_r1.tools import schemas, searching, tool
+from rag_r1.tools import schemas, search_tools, tool
 
 TOOLS = load_protocol("agentic_rag_tools")
 BUDGET = Budget(
@@ -73,7 +73,7 @@ def setup_with(name, found=None, budget=BUDGET, **tools):
         protocol=for_tokenizer(TOOLS, tokenizer, described),
         codec=TokenizerCodec(tokenizer),
         budget=budget,
-        tools=lambda: {**searching(Searcher(found or {})), **tools},
+        tools=lambda: {**search_tools(Searcher(found or {})), **tools},
         chat=chat_template(tokenizer),
         schemas=tuple(described),
     )

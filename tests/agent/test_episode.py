@@ -8,7 +8,7 @@ from scripted import ANSWER, FOUND, OBSERVED, SEARCH, Characters, Engine, Search
 
 from rag_r1.agent import Budget, Episode
 from rag_r1.protocols import Document, Failure, load_protocol
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 SQ, MQ = load_protocol("rag_r1_sq"), load_protocol("rag_r1_mq")
 
@@ -17,7 +17,7 @@ async def play(lines, protocol=SQ, searcher=None, aborted=False, **budget):
     """(record, ledger, what the engine saw) of an episode with the prompt "P"."""
     budget = Budget(**{"max_query_observation_tokens": 4000, "max_response_tokens": 10_000, **budget})
     engine = Engine(lines, aborted=aborted)
-    episode = Episode(protocol, budget, engine, searching(searcher or Searcher()), Characters())
+    episode = Episode(protocol, budget, engine, search_tools(searcher or Searcher()), Characters())
     record = await episode.run("hotpot-1", "Which city?", [ord("P")])
     return record, episode.ledger, engine.contexts
 
@@ -151,7 +151,9 @@ def random_scene(seed):
 async def test_many_trajectories_at_once_give_the_records_of_one_after_another():
     async def episode(seed):
         lines, result, pause = random_scene(seed)
-        loop = Episode(MQ, Budget(), Engine(lines, pause), searching(Searcher(result, pause)), Characters())
+        loop = Episode(
+            MQ, Budget(), Engine(lines, pause), search_tools(Searcher(result, pause)), Characters()
+        )
         record = await loop.run(str(seed), "q", [seed])
         return untimed(record), loop.ledger.row()
 
@@ -163,11 +165,11 @@ async def test_many_trajectories_at_once_give_the_records_of_one_after_another()
 async def test_no_trajectory_waits_for_anothers_search():
     answered = asyncio.Event()
     stuck = Episode(
-        SQ, Budget(), Engine([SEARCH, ANSWER]), searching(Searcher(pause=answered.wait)), Characters()
+        SQ, Budget(), Engine([SEARCH, ANSWER]), search_tools(Searcher(pause=answered.wait)), Characters()
     )
     waiting = asyncio.create_task(stuck.run("stuck", "q", [1]))
     others = [
-        Episode(SQ, Budget(), Engine([SEARCH, ANSWER]), searching(Searcher()), Characters())
+        Episode(SQ, Budget(), Engine([SEARCH, ANSWER]), search_tools(Searcher()), Characters())
         for _ in range(20)
     ]
     records = await asyncio.gather(*(other.run("free", "q", [1]) for other in others))

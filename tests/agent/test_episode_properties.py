@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 from rag_r1.agent import STATUSES, Budget, Episode, Generation, Trajectory
 from rag_r1.agent.trajectory import query_key
 from rag_r1.protocols import Document, Failure, Protocol, Tag, load_protocol
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 PROTOCOLS = [
@@ -255,7 +255,7 @@ class Played:
 def play(protocol, budget, codec, script):
     engine = ScriptedEngine(script, codec)
     searcher = ScriptedSearcher(engine)
-    episode = Episode(protocol, budget, engine, searching(searcher), codec)
+    episode = Episode(protocol, budget, engine, search_tools(searcher), codec)
     prompt = codec.encode("<|im_start|>user\nQ? e.g. <answer> Beijing </answer>")
     record = loop().run_until_complete(episode.run("id", "Q?", prompt))
     return Played(episode, record, engine, searcher, prompt)

@@ -9,14 +9,14 @@ from scripted import ANSWER, SEARCH, Characters, Engine, Searcher, untimed
 from rag_r1.agent import Budget, Episode
 from rag_r1.protocols import Failure, load_protocol
 from rag_r1.records import EventLog, read_records, trajectory_of
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 MQ = load_protocol("rag_r1_mq")
 
 
 def play(lines, observer=None, result=None):
     searcher = Searcher(result) if result is not None else Searcher()
-    episode = Episode(MQ, Budget(), Engine(lines), searching(searcher), Characters(), observer=observer)
+    episode = Episode(MQ, Budget(), Engine(lines), search_tools(searcher), Characters(), observer=observer)
     return asyncio.run(episode.run("id", "q", [1])), episode.ledger
 
 

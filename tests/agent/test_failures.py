@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import Characters
 
-from rag_r1.agent import Budget, Episode, FailureNote, FailurePolicy, Generation
+from rag_r1.agent import Budget, Episode, FailurePolicy, FailureRecord, Generation
 from rag_r1.protocols import Document, Failure, load_protocol
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 PROTOCOL = load_protocol("rag_r1_mq")
 SEARCH, ANSWER = "<search> a, b </search>", "<answer> Rome </answer>"
@@ -53,7 +53,7 @@ class Searcher:
 
 
 def play(engine, searcher, policy=MASKING, **budget):
-    episode = Episode(PROTOCOL, Budget(**budget), engine, searching(searcher), Characters(), policy)
+    episode = Episode(PROTOCOL, Budget(**budget), engine, search_tools(searcher), Characters(), policy)
     record = asyncio.run(asyncio.wait_for(episode.run("id", "Q?", [1]), 20))
     return record, episode.ledger.row()
 
@@ -79,14 +79,14 @@ def test_a_search_that_stays_failed_ends_a_trajectory_that_would_be_masked():
     searcher = Searcher({"b": 9})
     record, row = play(Engine([SEARCH, ANSWER]), searcher)
     assert (record.status, record.answer, len(record.turns)) == ("tool_failure", None, 1)
-    assert record.failures == [FailureNote("retriever", 0, "HTTP 503")]
+    assert record.failures == [FailureRecord("retriever", 0, "HTTP 503")]
     assert len(searcher.calls) == 2 and len(row.response_ids) == len(SEARCH)
 
 
 def test_a_failure_that_is_not_masked_is_shown_and_the_episode_goes_on():
     record, row = play(Engine([SEARCH, ANSWER]), Searcher({"b": 9}), FailurePolicy(mask=("engine",)))
     assert (record.status, record.answer) == ("answered", "Rome")
-    assert record.failures == [FailureNote("retriever", 0, "HTTP 503")]
+    assert record.failures == [FailureRecord("retriever", 0, "HTTP 503")]
     assert "away" in Characters().decode(row.response_ids)
 
 
@@ -100,7 +100,7 @@ def test_each_failed_turn_is_recorded_once_with_its_number():
 def test_an_engine_that_stays_away_is_an_engine_failure_with_its_reason():
     record, row = play(Engine([SEARCH], [None, OSError("gone"), OSError("gone")]), Searcher())
     assert record.status == "engine_failure"
-    assert record.failures == [FailureNote("engine", 1, "OSError: gone")]
+    assert record.failures == [FailureRecord("engine", 1, "OSError: gone")]
     assert record.turns[-1].text == "" and row.response_mask[-1] == 0
 
 
@@ -119,7 +119,7 @@ def test_a_tool_that_hangs_is_a_failed_search_and_does_not_hang_the_episode():
     searcher = Hanging()
     record, _ = play(Engine([SEARCH, ANSWER]), searcher, policy)
     assert (record.status, len(searcher.calls)) == ("tool_failure", 2)
-    assert record.failures == [FailureNote("tool", 0, "no answer within 0.01 s")]
+    assert record.failures == [FailureRecord("tool", 0, "no answer within 0.01 s")]
 
 
 def test_no_answer_within_the_budget_is_recorded_as_such_and_is_nobody_elses_failure():
@@ -148,7 +148,7 @@ def test_a_trajectory_suspended_in_a_search_goes_on_where_it_was():
                 return Generation(out.token_ids, [-float(version)] * len(out.token_ids))
 
         engine = Versioned([SEARCH, ANSWER])
-        episode = Episode(PROTOCOL, Budget(), engine, searching(Slow()), Characters(), MASKING)
+        episode = Episode(PROTOCOL, Budget(), engine, search_tools(Slow()), Characters(), MASKING)
         task = asyncio.create_task(episode.run("id", "Q?", [1]))
         await asyncio.wait_for(asked.wait(), 5)
         version = 2

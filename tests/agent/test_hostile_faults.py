@@ -25,10 +25,10 @@ from hostile_parts import (
     raise_,
 )
 
-from rag_r1.agent import Budget, Episode, FailureNote, FailurePolicy, TokenizerCodec, UnknownToken
+from rag_r1.agent import Budget, Episode, FailurePolicy, FailureRecord, TokenizerCodec, UnknownTokenError
 from rag_r1.agent.boundary import NO_ANSWER, TIMED_OUT
 from rag_r1.demo.tokenizer import make_tokenizer
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 
 @pytest.mark.parametrize("fault", sorted(ENGINE_FAULTS))
@@ -148,12 +148,12 @@ def test_a_prompt_is_awaited_and_one_that_cannot_be_made_is_a_bad_row():
 
     assert play(Parts([ANSWER]), prompt=made([7]))[1].prompt_ids == [7]
     record, _ = play(Parts([ANSWER]), prompt=made([]))
-    assert record.failures == [FailureNote("row", 0, "no prompt: KeyError: 'raw_prompt'")]
+    assert record.failures == [FailureRecord("row", 0, "no prompt: KeyError: 'raw_prompt'")]
 
 
 def test_an_engine_that_hangs_is_as_late_as_the_policy_says():
     record, _ = play(Parts([ANSWER], ["hangs"] * 2))
-    assert record.failures == [FailureNote("engine", 0, "no answer within 0.01 s")]
+    assert record.failures == [FailureRecord("engine", 0, "no answer within 0.01 s")]
 
 
 @pytest.mark.parametrize("waits", ["engine", "searcher", "retry", "prompt"])
@@ -177,7 +177,7 @@ def test_a_cancelled_episode_ends_as_cancelled_and_ends_what_it_waits_for(waits)
             parts.search = forever
         policy = FailurePolicy(retries=1, wait_s=1000.0, mask=MASKED)
         prompt = forever() if waits == "prompt" else [1]
-        episode = Episode(PROTOCOL, Budget(**LIMITS), parts, searching(parts), Codec(), policy)
+        episode = Episode(PROTOCOL, Budget(**LIMITS), parts, search_tools(parts), Codec(), policy)
         task = asyncio.create_task(episode.run("id", "Q?", prompt))
         if waits == "retry":
             while not parts.asked:
@@ -214,7 +214,7 @@ TOKENIZER = make_tokenizer(["<answer> Rome </answer>"], ["<think>"])
 
 @pytest.mark.parametrize("wrong", [-1, 500, 1 << 31, 1 << 33])
 def test_a_tokenizers_codec_refuses_ids_that_the_model_does_not_have(wrong):
-    with pytest.raises(UnknownToken, match=str(wrong)):
+    with pytest.raises(UnknownTokenError, match=str(wrong)):
         TokenizerCodec(TOKENIZER, vocabulary_size=500).decode([1, wrong, 2])
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import SEARCH, Characters, Engine, Searcher
 
-from rag_r1.agent import Budget, Episode, FailurePolicy, Trajectory, play_paths
-from rag_r1.agent.paths import best_of
+from rag_r1.agent import Budget, Episode, FailurePolicy, Trajectory, sample_paths
+from rag_r1.agent.paths import majority_vote
 from rag_r1.protocols import Failure, load_protocol
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 SQ = load_protocol("rag_r1_sq")
 
@@ -37,7 +37,7 @@ def answered(*answers):
     ],
 )
 def test_the_first_path_with_the_answer_of_most_counts(answers, path):
-    best = best_of(answered(*answers))
+    best = majority_vote(answered(*answers))
     assert (best.answer, best.path) == (answers[path], path)
 
 
@@ -46,11 +46,11 @@ def test_the_order_of_the_paths_decides_nothing_but_ties(answers, random):
     mixed = random.sample(answers, len(answers))
     counts = [answers.count(one) for one in set(answers) - {None}]
     if counts and counts.count(max(counts)) == 1:
-        assert best_of(answered(*answers)).answer == best_of(answered(*mixed)).answer
+        assert majority_vote(answered(*answers)).answer == majority_vote(answered(*mixed)).answer
 
 
 def test_the_record_shows_all_paths_and_survives_json():
-    best = best_of(answered("Ulm", "Rome", "Rome"))
+    best = majority_vote(answered("Ulm", "Rome", "Rome"))
     assert [path["answer"] for path in best.paths] == ["Ulm", "Rome", "Rome"]
     assert best.paths[1] == {**best.to_dict(), "path": 0, "paths": [], "seconds": 1.0}
     assert best.seconds == 2.0
@@ -62,16 +62,16 @@ def test_the_record_shows_all_paths_and_survives_json():
 
 def test_one_path_is_the_record_itself():
     (record,) = answered("Rome")
-    assert best_of([record]) is record and record.paths == []
+    assert majority_vote([record]) is record and record.paths == []
 
 
 def test_a_path_that_failed_stands_for_all_if_its_failure_is_masked():
     records = answered("Rome", "Rome", None)
     records[2].failed("retriever", "away")
-    assert best_of(records, ("retriever",)).path == 2
-    assert best_of(answered("Rome", "Rome", None)).path == 0
+    assert majority_vote(records, ("retriever",)).path == 2
+    assert majority_vote(answered("Rome", "Rome", None)).path == 0
     records[2].paths, records[2].path = [], 0
-    assert best_of(records).path == 0
+    assert majority_vote(records).path == 0
 
 
 def test_paths_share_nothing_but_the_question():
@@ -84,11 +84,11 @@ def test_paths_share_nothing_but_the_question():
 
     async def path(number):
         found = Failure("no answer", "retriever") if number == 1 else []
-        tools = searching(Searcher(found))
+        tools = search_tools(Searcher(found))
         episode = Episode(SQ, Budget(paths=3), engines[number], tools, Characters(), FailurePolicy())
         return await episode.run("q", "Who?", [ord("P")])
 
-    best = asyncio.run(play_paths(path, 3))
+    best = asyncio.run(sample_paths(path, 3))
     assert (best.answer, best.path) == ("Rome", 0)
     assert [engine.contexts[0] for engine in engines] == ["P"] * 3
     assert [len(engine.contexts) for engine in engines] == [2, 1, 2]

@@ -8,7 +8,7 @@ import pytest
 
 from rag_r1.agent import Budget, Episode, Generation
 from rag_r1.protocols import Document, Failure, load_protocol
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 PROTOCOL = load_protocol("r1_searcher")
 QUESTION = "Which river does Ulm lie on?"
@@ -57,7 +57,7 @@ def play(lines, found=FOUND, **budget):
     """(record, episode, script); the prompt is in the ledger as `Assistant: <think>` leaves it."""
     script, codec = Scripted(lines, found), Characters()
     limits = Budget(**{"max_turns": 8, "max_turn_tokens": 512, "max_response_tokens": 20_000, **budget})
-    episode = Episode(PROTOCOL, limits, script, searching(script), codec)
+    episode = Episode(PROTOCOL, limits, script, search_tools(script), codec)
     prompt = PROTOCOL.prompt_ids(PROTOCOL.messages(QUESTION), chat=list, encode=codec.encode)
     return asyncio.run(episode.run("id", QUESTION, prompt)), episode, script
 

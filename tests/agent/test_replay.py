@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from scripted import ANSWER, FOUND, Characters, Engine, Searcher, untimed
 from virtual_time import run
 
-from rag_r1.agent import Budget, Episode, FailurePolicy, PastTurn
+from rag_r1.agent import Budget, Episode, FailurePolicy, ReplayTurn
 from rag_r1.agent.failures import FOR_TRAINING
 from rag_r1.protocols import Document, Refusal, load_protocol
-from rag_r1.tools import searching, tool
+from rag_r1.tools import search_tools, tool
 
 SQ = load_protocol("rag_r1_sq")
 MQ = load_protocol("rag_r1_mq")
@@ -27,11 +27,11 @@ def episode(engine, searcher=None, protocol=SQ, **limits) -> Episode:
     budget = Budget(
         **{"max_turns": 4, "max_query_observation_tokens": 4000, "max_response_tokens": 10_000, **limits}
     )
-    return Episode(protocol, budget, engine, searching(searcher or Searcher()), Characters(), NEVER)
+    return Episode(protocol, budget, engine, search_tools(searcher or Searcher()), Characters(), NEVER)
 
 
-def past_of(record, count: int) -> list[PastTurn]:
-    return [PastTurn.of(Characters().encode(turn.text), turn.calls) for turn in record.turns[:count]]
+def past_of(record, count: int) -> list[ReplayTurn]:
+    return [ReplayTurn.of(Characters().encode(turn.text), turn.calls) for turn in record.turns[:count]]
 
 
 class Conversation(Engine):
@@ -75,7 +75,7 @@ async def test_a_past_search_may_have_found_something_else():
     past = past_of(record, 1)
     (found,) = past[0].found
     engine, searcher = Engine([search("b"), ANSWER]), Searcher()
-    other = [PastTurn(past[0].token_ids, {found: (OTHER,)})]
+    other = [ReplayTurn(past[0].token_ids, {found: (OTHER,)})]
     resumed = await episode(engine, searcher).resume("id", "Who?", [1], other)
     assert "Paris is a city." in engine.contexts[0] and "Rome is a city." not in engine.contexts[0]
     assert "Rome is a city." in engine.contexts[1] and searcher.calls == [["b"]]
@@ -88,7 +88,7 @@ async def test_of_several_searches_in_a_turn_each_finds_what_it_found():
     assert record.turns[0].queries == ["a", "b"]
     past = past_of(record, 1)[0]
     second = [key for key in past.found if '"b"' in key]
-    changed = PastTurn(past.token_ids, {**past.found, second[0]: (OTHER,)})
+    changed = ReplayTurn(past.token_ids, {**past.found, second[0]: (OTHER,)})
     resumed = await episode(Engine([ANSWER]), protocol=MQ).resume("id", "Who?", [1], [changed])
     assert resumed.turns[0].documents == [[FOUND], [OTHER]]
 
@@ -143,7 +143,7 @@ async def test_a_refused_call_is_refused_again_with_the_same_words_and_counts(ca
 
 
 async def test_a_call_that_the_past_has_not_made_is_a_failure():
-    past = [PastTurn(tuple(map(ord, search("a"))), {})]
+    past = [ReplayTurn(tuple(map(ord, search("a"))), {})]
     searcher = Searcher()
     resumed = await episode(Engine([ANSWER]), searcher).resume("id", "Who?", [1], past)
     assert resumed.status == "tool_failure" and resumed.masked(NEVER.mask) and searcher.calls == []

@@ -10,7 +10,7 @@ from scripted import ANSWER, SEARCH, Characters, Engine, Searcher
 
 from rag_r1.agent import Budget, Episode
 from rag_r1.protocols import load_protocol
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 SUMMARY = "<think> enough </think> <summary> Rome is a city </summary>"
 
@@ -34,7 +34,7 @@ class OwnWords(Engine):
 def play(protocol, lines, **budget):
     given = {"max_query_observation_tokens": 4000, "max_response_tokens": 10_000, "max_turns": 8, **budget}
     engine = Engine(lines)
-    episode = Episode(protocol, Budget(**given), engine, searching(Searcher()), Characters())
+    episode = Episode(protocol, Budget(**given), engine, search_tools(Searcher()), Characters())
     return asyncio.run(episode.run("id", "q", [ord("P")])), episode, engine
 
 
@@ -98,7 +98,9 @@ def test_every_row_is_what_the_engine_saw_and_no_token_is_trained_on_twice(proto
 def test_observations_of_the_policy_itself_are_trained_on_and_counted():
     step = "<search> [Wiki_RAG]: q </search> <observation> in Rome </observation>"
     engine, searcher = OwnWords([f"{step} {step} {ANSWER}"]), Searcher()
-    episode = Episode(load_protocol("agentic_rag_ssrl"), Budget(), engine, searching(searcher), Characters())
+    episode = Episode(
+        load_protocol("agentic_rag_ssrl"), Budget(), engine, search_tools(searcher), Characters()
+    )
     record = asyncio.run(episode.run("id", "q", [ord("P")]))
     assert (record.answer, record.turns[0].simulated, record.n_searches, searcher.calls) == ("Rome", 2, 0, [])
     assert all(episode.ledger.row().response_mask) and record.observed_tokens == 0

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from scripted import ANSWER, Characters, Engine, Searcher
 
 from rag_r1.agent import Budget, Episode, FailurePolicy
-from rag_r1.agent.guard import ToolGuard
+from rag_r1.agent.guard import ToolExecutor
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.protocols import Document, Failure, Refusal, load_protocol
 from rag_r1.records import summary
 from rag_r1.tool_limits import ToolLimits
-from rag_r1.tools import searching, tool
+from rag_r1.tools import search_tools, tool
 
 TEXT = {"x": {"type": "string"}}
 HOUR = 3600.0
@@ -42,7 +42,7 @@ def play(protocol, lines, tools, failures=None, engine=None):
         protocol,
         Budget(max_turns=8, max_query_observation_tokens=4000, max_response_tokens=10_000),
         engine,
-        {**searching(Searcher()), **{tool.name: tool for tool in tools}},
+        {**search_tools(Searcher()), **{tool.name: tool for tool in tools}},
         Characters(),
         failures or FailurePolicy(wait_s=0.0),
     )
@@ -121,7 +121,7 @@ def test_whatever_tools_do_each_call_gets_what_it_deserves_and_the_counts_agree(
         counted = Counter()
         limits = ToolLimits(timeout_s=1.0, max_calls=most)
         tools = {name: Fake(name, act, limits, together) for name, act in does.items()}
-        guard = ToolGuard(tools, FailurePolicy(), None, counted)
+        guard = ToolExecutor(tools, FailurePolicy(), None, counted)
         for turn in turns:
             calls = [CallRecord(name, {}) for name in turn]
             results = await guard.call(calls)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks import index_presets
 from benchmarks.index_presets import RandomVectors, folder_for, make_files
-from retrieval_server.encode.encoding import Vectors
+from retrieval_server.encode.encoding import VectorFiles
 from retrieval_server.folder.manifest import (
     FAISS_INDEX,
     FORMAT_VERSION,
@@ -64,4 +64,4 @@ def test_an_index_that_was_not_finished_is_made_again(tmp_path, monkeypatch):
             make_files("small", RandomVectors(200, 8), tmp_path)
     make_files("small", RandomVectors(200, 8), tmp_path)
     assert faiss.read_index(str(tmp_path / FAISS_INDEX)).ntotal == 200
-    assert len(Vectors([tmp_path / ROWS], 8, "int8")) == 200
+    assert len(VectorFiles([tmp_path / ROWS], 8, "int8")) == 200

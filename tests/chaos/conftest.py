@@ -50,7 +50,7 @@ class FaultyProxy(Proxy):
         self.counts[fault] += 1
         if fault == "500":
             return web.Response(status=500, text="<html>")
-        answer = await self.passed_on(request)
+        answer = await self.forward_request(request)
         if answer.status == 502:
             self.counts["away"] += 1
             return answer

@@ -15,7 +15,7 @@ import pytest
 
 from rag_r1.agent import Budget, Episode, FailurePolicy, Generation
 from rag_r1.protocols import load_protocol
-from rag_r1.tools import RetrievalClient, RetrieverConfig, searching
+from rag_r1.tools import RetrievalClient, RetrieverConfig, search_tools
 
 PROTOCOL = load_protocol("rag_r1_mq")
 MASKED = ("retriever", "tool", "engine")
@@ -62,7 +62,7 @@ async def play_all(url, lines, policy, pause_s=0.0, within_s=600, **client):
     async def play(i):
         engine = Script(lines[i], pause_s * (1 + i % 5))
         budget = Budget(max_response_tokens=20_000)
-        episode = Episode(PROTOCOL, budget, engine, searching(searcher), Characters(), policy)
+        episode = Episode(PROTOCOL, budget, engine, search_tools(searcher), Characters(), policy)
         return await episode.run(str(i), "Q?", [i]), episode.ledger.row()
 
     try:

@@ -119,8 +119,8 @@ def test_what_has_been_read_is_dropped_and_an_element_without_end_is_refused(mon
     with pytest.raises(ArrayError, match="an element of more than 4,096 characters"):
         list(elements(text))
     assert text.asked < 1 << 15
-    window = json_array._Window(io.StringIO("[" + "1, " * 10_000 + "1]"), 1)
+    window = json_array._TextWindow(io.StringIO("[" + "1, " * 10_000 + "1]"), 1)
     for _ in range(9_000):
-        assert window.value() == 1 and window.next_sign() == ","
+        assert window.value() == 1 and window.next_character() == ","
         window.at += 1
         assert len(window.seen) <= 2 << 8

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from data_process.mix import Entry, read_entries
+from data_process.mix import MixEntry, read_entries
 from data_process.questions import DataError
 from data_process.sources import SOURCES
 
 
-def entries(tmp_path: Path, text: str) -> list[Entry]:
+def entries(tmp_path: Path, text: str) -> list[MixEntry]:
     (tmp_path / "mix.yaml").write_text(text, encoding="utf-8")
     return read_entries({}, tmp_path / "mix.yaml")
 
@@ -23,10 +23,10 @@ def test_a_flag_names_source_name_file_and_number():
     }
     nq, mine, hotpotqa = SOURCES["nq"], SOURCES["questions"], SOURCES["hotpotqa"]
     assert read_entries(flags, None) == [
-        Entry("test", nq, "nq", hub_split="dev", take=7),
-        Entry("train", nq, "nq"),
-        Entry("train", mine, "mine", Path("a b/my.jsonl"), take=500),
-        Entry("train", hotpotqa, "hotpotqa", Path("x=y.json")),
+        MixEntry("test", nq, "nq", hub_split="dev", take=7),
+        MixEntry("train", nq, "nq"),
+        MixEntry("train", mine, "mine", Path("a b/my.jsonl"), take=500),
+        MixEntry("train", hotpotqa, "hotpotqa", Path("x=y.json")),
     ]
 
 
@@ -39,9 +39,9 @@ validation:
   - {source: bamboogle, name: b}
 """
     assert entries(tmp_path, text) == [
-        Entry("test", SOURCES["bamboogle"], "b"),
-        Entry("train", SOURCES["hotpotqa"], "hotpotqa", Path("train.json"), take=10),
-        Entry("train", SOURCES["nq"], "nq_3", join=3),
+        MixEntry("test", SOURCES["bamboogle"], "b"),
+        MixEntry("train", SOURCES["hotpotqa"], "hotpotqa", Path("train.json"), take=10),
+        MixEntry("train", SOURCES["nq"], "nq_3", join=3),
     ]
 
 

@@ -8,23 +8,23 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_process.mix import Entry
-from data_process.pool import Pool
+from data_process.mix import MixEntry
+from data_process.pool import QuestionPool
 from data_process.qa_parquet import make_splits
-from data_process.questions import Question, Source
+from data_process.questions import Question, QuestionFile
 from data_process.sources import SOURCES
 
 ANY = SOURCES["questions"]
 
 
-def entry(split: str = "train", name: str = "made", take: int | None = None, join: int = 1) -> Entry:
-    return Entry(split, ANY, name, Path("made.jsonl"), take=take, join=join)
+def entry(split: str = "train", name: str = "made", take: int | None = None, join: int = 1) -> MixEntry:
+    return MixEntry(split, ANY, name, Path("made.jsonl"), take=take, join=join)
 
 
 @contextmanager
-def pool(folder: Path, listed: list[tuple[Entry, list[Question]]], seed: int = 0):
+def pool(folder: Path, listed: list[tuple[MixEntry, list[Question]]], seed: int = 0):
     """A pool with the rows of each entry."""
-    with Pool(folder / "pool.sqlite", [one for one, _ in listed], seed) as made:
+    with QuestionPool(folder / "pool.sqlite", [one for one, _ in listed], seed) as made:
         for number, (_, questions) in enumerate(listed):
             made.add(number, questions)
         yield made
@@ -86,8 +86,8 @@ def test_repetitions_and_overlap_are_those_that_the_scripts_find(tmp_path_factor
         [Question(text, (gold,), row=i) for i, (text, gold) in enumerate(rows)] for rows in (one, two, tested)
     ]
     kept_in_any_case = [Question("kept", ("x",))]
-    train = Source("train", [*kept_in_any_case, *made[0], *made[1]])
-    expected = make_splits(train, Source("test", made[2]) if made[2] else None)
+    train = QuestionFile("train", [*kept_in_any_case, *made[0], *made[1]])
+    expected = make_splits(train, QuestionFile("test", made[2]) if made[2] else None)
     listed = [
         (entry("test"), made[2]),
         (entry(), [*kept_in_any_case, *made[0]]),

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_process.qa_parquet import make_rows, make_splits, question_key, write_splits
-from data_process.questions import DataError, Question, Source
+from data_process.questions import DataError, Question, QuestionFile
 from rag_r1.protocols import load_protocol
 from rag_r1.rewards import as_golds
 
 SQ, MQ = load_protocol("rag_r1_sq"), load_protocol("rag_r1_mq")
 
 
-def source(*questions: str | Question, name: str = "made") -> Source:
+def source(*questions: str | Question, name: str = "made") -> QuestionFile:
     rows = [q if isinstance(q, Question) else Question(q, ("x",)) for q in questions]
-    return Source(name, rows, n_read=len(rows))
+    return QuestionFile(name, rows, n_read=len(rows))
 
 
 def texts(split):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_process.qa_parquet import make_rows, make_splits, write_splits
-from data_process.questions import Question, Source
+from data_process.questions import Question, QuestionFile
 from data_process.same_question import question_key
 from rag_r1.protocols import load_protocol
 
@@ -86,8 +86,8 @@ def test_no_letter_mark_digit_or_sign_is_dropped(text):
     assert [c for c in kept if unicodedata.category(c)[0] in "LMN"] == letters
 
 
-def source(*questions: Question) -> Source:
-    return Source("made", list(questions), n_read=len(questions))
+def source(*questions: Question) -> QuestionFile:
+    return QuestionFile("made", list(questions), n_read=len(questions))
 
 
 def lines(path):

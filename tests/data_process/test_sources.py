@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_process.mix import Entry
+from data_process.mix import MixEntry
 from data_process.questions import Question
 from data_process.row_files import DataError
 from data_process.source_rows import read_source
@@ -52,7 +52,7 @@ CORPUS = "searchr1_example_corpus_10.jsonl"
 
 
 def read(source: str, path: Path) -> list[Question | ValueError]:
-    return [question for _, question in read_source(Entry("train", SOURCES[source], source, path))]
+    return [question for _, question in read_source(MixEntry("train", SOURCES[source], source, path))]
 
 
 def one(source: str, row: object) -> Question:
@@ -411,13 +411,13 @@ def test_a_hub_data_set_is_read_with_the_columns_of_its_source_only(tmp_path, mo
         pa.Table.from_pylist([{**row, "supporting_facts": facts, "context": context}]), tmp_path / "h.parquet"
     )
     hub = {"train": HubSplit("parquet", None, "train", files=str(tmp_path / "h.parquet"))}
-    entry = Entry("train", replace(SOURCES["hotpotqa"], hub=hub), "hotpotqa")
+    entry = MixEntry("train", replace(SOURCES["hotpotqa"], hub=hub), "hotpotqa")
     metadata = {"question_type": "bridge", "level": "easy", "hops": 2, **TITLES}
     assert list(read_source(entry)) == [(1, Question("Who?", ("Ada",), "1", metadata=metadata))]
     with pytest.raises(
         DataError, match=r"parquet \(.*h.parquet, train\): not of popqa: it looks like hotpotqa"
     ):
-        list(read_source(Entry("train", replace(SOURCES["popqa"], hub=hub), "popqa")))
+        list(read_source(MixEntry("train", replace(SOURCES["popqa"], hub=hub), "popqa")))
     with pytest.raises(DataError, match="cannot load .* give a file instead: --train hotpotqa=FILE"):
         list(read_source(replace(entry, hub_split="dev")))
 

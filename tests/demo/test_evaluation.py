@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.command_line import read_arguments
-from rag_r1.demo.evaluation import NO_CACHE, evaluation
+from rag_r1.demo.evaluation import NO_CACHE, eval_words
 from rag_r1.evaluation.eval_arguments import EvalArguments
 
 
@@ -15,7 +15,7 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
     ("protocol", "topk", "response"), [("rag_r1_sq", 2, 416), ("rag_r1_mq", 2, 416), ("r1_searcher", 3, 448)]
 )
 def test_the_words_have_the_limits_of_the_demos_recipes(protocol, topk, response):
-    words = evaluation(
+    words = eval_words(
         Path("m"), Path("q.parquet"), protocol, "http://u", Path("o"), "--in-flight", "1", NO_CACHE
     )
     given = read_arguments(EvalArguments, words, description="")

@@ -9,7 +9,7 @@ import pytest
 from rag_r1.demo import memory
 from rag_r1.demo.memory import RECIPES, figures, finished_runs
 from rag_r1.demo.memory_policy import made_of
-from rag_r1.demo.memory_text import draw, held, markdown
+from rag_r1.demo.memory_text import claim_lines, draw, markdown
 from rag_r1.demo.run import recipe_names
 
 EMS = {f"EM {kind}": 0.5 for kind in ("one_hop", "bridge", "both")}
@@ -51,8 +51,8 @@ def test_figures_are_shares_of_trajectories_whatever_their_rows():
 )
 def test_the_claim_needs_both_gains(memory_ems, plain_em, verdict):
     runs = [run_of("memory", 3, *memory_ems), run_of("plain", 3, 0.1, plain_em)]
-    assert held(runs) == [f"- seed 3: {verdict}"]
-    assert held(runs[:1]) == []
+    assert claim_lines(runs) == [f"- seed 3: {verdict}"]
+    assert claim_lines(runs[:1]) == []
 
 
 @pytest.mark.slow  # the first picture of a process

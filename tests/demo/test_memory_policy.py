@@ -11,8 +11,8 @@ from rag_r1.agent import TokenizerCodec
 from rag_r1.demo.memory_policy import (
     EMBEDDED,
     WARM,
-    extended,
-    measured,
+    add_memory_tokens,
+    measure_memory,
     memory_base,
     memory_protocol,
     warm_start,
@@ -27,7 +27,7 @@ PROTOCOL = memory_protocol("agentic_rag_en")
 
 
 def test_every_tag_is_one_token_and_the_known_ones_begin_as_the_bases():
-    model, tokenizer = extended(PROTOCOL)
+    model, tokenizer = add_memory_tokens(PROTOCOL)
     before, base_tokenizer = load_policy(policy_path(EMBEDDED))
     weights, base = model.get_input_embeddings().weight, before.get_input_embeddings().weight
     assert model.config.vocab_size == len(tokenizer) == len(weights)
@@ -52,6 +52,6 @@ def test_a_warm_start_is_made_once_and_can_be_measured(tmp_path):
     assert memory_base(base) == base and warm_start(folder, PROTOCOL, base) == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == made
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "policy"]
-    found = measured(folder, PROTOCOL, pages_data(0, train=3, val=6), questions=3)
+    found = measure_memory(folder, PROTOCOL, pages_data(0, train=3, val=6), questions=3)
     assert set(found) == {"greedy", "sampled"}
     assert {"all", "summary", "backtrack", "token limit"} <= set(found["greedy"])

@@ -10,12 +10,18 @@ from functools import partial
 
 import pytest
 
-from rag_r1.demo.memory_policy import extended, memory_budget, memory_protocol, memory_setup, weighted_rows
-from rag_r1.demo.memory_traces import MIXED, RIGHT, Script, scripted_rows
+from rag_r1.demo.memory_policy import (
+    add_memory_tokens,
+    memory_budget,
+    memory_protocol,
+    memory_setup,
+    weighted_rows,
+)
+from rag_r1.demo.memory_traces import MIXED, RIGHT, ScriptedMemory, scripted_rows
 from rag_r1.demo.pages import KINDS, fresh_pages
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import make_questions
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 pytestmark = pytest.mark.slow  # a policy is loaded, and episodes are played
 
@@ -29,7 +35,7 @@ def setups():
     found = {}
     for name in (MEMORY, PLAIN):
         protocol = memory_protocol(name)
-        found[name] = memory_setup(extended(protocol)[1], protocol)
+        found[name] = memory_setup(add_memory_tokens(protocol)[1], protocol)
     return found
 
 
@@ -38,12 +44,12 @@ def play(setup, habits, count=24, **budget):
     rng = random.Random(0)
     pages = fresh_pages(rng)
     search = WorldSearch(pages.world.passages, topk=1)
-    setup = replace(setup, tools=partial(searching, search), budget=replace(setup.budget, **budget))
+    setup = replace(setup, tools=partial(search_tools, search), budget=replace(setup.budget, **budget))
     played = []
 
     async def run():
         for question in make_questions(pages.world, count, 0, KINDS):
-            episode = setup.episode(Script(question, pages, setup.protocol, setup.codec, rng, habits))
+            episode = setup.episode(ScriptedMemory(question, pages, setup.protocol, setup.codec, rng, habits))
             record = await episode.run("a", question.text, setup.prompt_ids(question.text))
             played.append((question, record, episode.ledger))
 

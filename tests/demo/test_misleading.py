@@ -10,18 +10,18 @@ from rag_r1.demo.misleading import (
     KINDS,
     TRAIN,
     WORDING,
-    ask,
-    fresh_misleading,
-    misleading,
+    draw_questions,
+    fresh_misleading_world,
+    make_misleading_world,
     misleading_data,
-    write_misleading,
+    write_misleading_data,
 )
 from rag_r1.demo.misleading_policy import protocol
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import make_world
 from rag_r1.rows import read_rows
 
-WORLD = misleading(make_world(0, "train", people=40, places=10, words=20), 0)
+WORLD = make_misleading_world(make_world(0, "train", people=40, places=10, words=20), 0)
 
 
 def test_each_fact_is_stated_by_one_passage_and_no_near_duplicate_has_its_value():
@@ -43,31 +43,31 @@ def test_a_search_by_shared_words_finds_near_duplicates_first():
 
 
 def test_a_persons_name_does_not_say_which_fact_is_asked_for():
-    questions = ask(WORLD.world, 60, 0)
+    questions = draw_questions(WORLD.world, 60, 0)
     asked = [fact.relation for question in questions for fact in question.lookups]
     assert asked.count("birthplace") > 15 and asked.count("year") > 15
     assert {question.kind for question in questions} == set(KINDS)
 
 
 def test_questions_are_different_and_have_their_answers_in_the_world():
-    for question in ask(WORLD.world, 60, 1):
+    for question in draw_questions(WORLD.world, 60, 1):
         for fact in question.lookups:
             assert fact.value in WORLD.passage_of(fact)["contents"]
         values = [fact.value for fact in question.lookups]
         assert question.gold == (" and ".join(values) if question.kind == "both" else values[-1])
     with pytest.raises(ValueError, match="does not have 5000 different questions"):
-        ask(WORLD.world, 5000, 0)
+        draw_questions(WORLD.world, 5000, 0)
 
 
 def test_a_seed_draws_the_same_world_and_another_one_others():
     base = make_world(0, "train", people=20, places=10, words=12)
-    assert misleading(base, 1) == misleading(base, 1) != misleading(base, 2)
-    assert fresh_misleading(random.Random(1)) == fresh_misleading(random.Random(1))
+    assert make_misleading_world(base, 1) == make_misleading_world(base, 1) != make_misleading_world(base, 2)
+    assert fresh_misleading_world(random.Random(1)) == fresh_misleading_world(random.Random(1))
 
 
 @pytest.mark.slow
 def test_the_files_keep_training_scored_and_held_out_questions_apart(tmp_path):
-    write_misleading(tmp_path, protocol(), 0, scored=30, val=30)
+    write_misleading_data(tmp_path, protocol(), 0, scored=30, val=30)
     rows = {name: list(read_rows(tmp_path / f"{name}.parquet")) for name in ("train", "scored", "val")}
     assert {name: len(of) for name, of in rows.items()} == {"train": TRAIN, "scored": 30, "val": 30}
     texts = [row["prompt"][0]["content"] for of in rows.values() for row in of]

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from rag_r1.demo.misleading import WORDING, ask, fresh_misleading
+from rag_r1.demo.misleading import WORDING, draw_questions, fresh_misleading_world
 from rag_r1.demo.misleading_policy import PROTOCOL, budget, protocol
-from rag_r1.demo.misleading_traces import MIXED, RIGHT, DrawnSearch, Script, scripted_rows
+from rag_r1.demo.misleading_traces import MIXED, RIGHT, NoisySearch, ScriptedSearcher, scripted_rows
 from rag_r1.demo.policy import demo_setup, load_policy, policy_path
 from rag_r1.demo.search import WorldSearch
 from rag_r1.protocols import Document
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 pytestmark = pytest.mark.slow  # a policy is loaded, and episodes are played
 
@@ -44,15 +44,15 @@ def setup():
 
 def play(setup, habits, search=None, count=24):
     rng = random.Random(0)
-    world = fresh_misleading(rng)
-    drawn = DrawnSearch.of(world, rng)
+    world = fresh_misleading_world(rng)
+    drawn = NoisySearch.of(world, rng)
     tools = search(world) if search else drawn
-    setup = replace(setup, tools=lambda: searching(tools))
+    setup = replace(setup, tools=lambda: search_tools(tools))
     played = []
 
     async def run():
-        for question in ask(world.world, count, 0):
-            episode = setup.episode(Script(question, world, setup.codec, drawn, rng, habits))
+        for question in draw_questions(world.world, count, 0):
+            episode = setup.episode(ScriptedSearcher(question, world, setup.codec, drawn, rng, habits))
             played.append((question, await episode.run("a", question.text, setup.prompt_ids(question.text))))
 
     asyncio.run(run())

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from rag_r1.demo.pages import fresh_pages, pages_data, pages_of, reference
+from rag_r1.demo.pages import fresh_pages, make_pages, pages_data, reference_line
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import make_world
 
@@ -14,7 +14,7 @@ WORLD = make_world(0, "train", people=20, places=10, words=12)
 
 
 def test_half_of_the_pages_have_the_fact_and_the_others_refer_to_the_page_that_has_it():
-    pages = pages_of(WORLD, 0)
+    pages = make_pages(WORLD, 0)
     contents = [passage["contents"] for passage in pages.world.passages]
     assert len(contents) == len(WORLD.passages) + len(pages.moved) == 1.5 * len(WORLD.passages)
     for entity, fact in pages.fact.items():
@@ -22,18 +22,18 @@ def test_half_of_the_pages_have_the_fact_and_the_others_refer_to_the_page_that_h
         (last,) = [text for text in contents if text.startswith(f'"{pages.last(entity)}"\n')]
         assert last.endswith(fact) and pages.last(entity) in fact
         if entity in pages.moved:
-            assert own.endswith(reference(entity, pages.last(entity))) and fact not in own
+            assert own.endswith(reference_line(entity, pages.last(entity))) and fact not in own
 
 
 def test_a_fact_says_what_it_said_in_the_plain_world():
-    pages = pages_of(WORLD, 0)
+    pages = make_pages(WORLD, 0)
     for relation, values in WORLD.facts.items():
         for entity, value in values.items():
             assert value in pages.fact[entity], (relation, entity)
 
 
 def test_the_names_referred_to_are_new_and_different():
-    pages = pages_of(WORLD, 0)
+    pages = make_pages(WORLD, 0)
     new = list(pages.moved.values())
     assert len(set(new)) == len(new) and not set(new) & set(pages.fact)
 
@@ -41,12 +41,12 @@ def test_the_names_referred_to_are_new_and_different():
 def test_too_few_free_names_are_an_error():
     full = make_world(0, "test", people=20, places=50)
     with pytest.raises(ValueError, match="free names .*, not 25"):
-        pages_of(full, 0)
+        make_pages(full, 0)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_query_with_a_name_finds_its_page(seed):
-    pages = pages_of(make_world(seed, "test", people=200, places=36), seed)
+    pages = make_pages(make_world(seed, "test", people=200, places=36), seed)
     search = WorldSearch(pages.world.passages, topk=1)
     for name in [*pages.fact, *pages.moved.values()]:
         [[page]] = search.results([name])
@@ -54,7 +54,7 @@ def test_a_query_with_a_name_finds_its_page(seed):
 
 
 def test_a_seed_draws_the_same_pages_and_another_one_others():
-    assert pages_of(WORLD, 1) == pages_of(WORLD, 1) != pages_of(WORLD, 2)
+    assert make_pages(WORLD, 1) == make_pages(WORLD, 1) != make_pages(WORLD, 2)
     assert fresh_pages(random.Random(1)) == fresh_pages(random.Random(1))
 
 

@@ -59,7 +59,7 @@ def test_figures_are_means_over_all_questions_and_over_each_kind():
     ],
 )
 def test_a_claim_holds_its_opposite_does_or_neither_was_shown(first, second, verdict):
-    entry = report.claim("c", "grpo", "sft", {"grpo": scores(*first), "sft": scores(*second)})
+    entry = report.check_claim("c", "grpo", "sft", {"grpo": scores(*first), "sft": scores(*second)})
     assert entry["verdict"] == verdict
 
 
@@ -69,7 +69,7 @@ EMS = st.lists(st.tuples(st.sampled_from([0.0, 1.0]), st.sampled_from([0.0, 1.0]
 @given(EMS)
 def test_a_claim_and_its_opposite_mirror_each_other(pairs):
     both = {name: scores(*(pair[i] for pair in pairs)) for i, name in enumerate(("grpo", "sft"))}
-    one, other = report.claim("c", "grpo", "sft", both), report.claim("c", "sft", "grpo", both)
+    one, other = report.check_claim("c", "grpo", "sft", both), report.check_claim("c", "sft", "grpo", both)
     assert one["difference"] == -other["difference"] and one["p"] == other["p"]
     assert one["only_first"] == other["only_second"] == sum(a > b for a, b in pairs)
     assert one["p"] == mcnemar(one["only_first"], one["only_second"])

@@ -12,7 +12,7 @@ from rag_r1.command_line import read_arguments
 from rag_r1.demo.pipeline import command
 from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
 from rag_r1.demo.pipeline.limits import BUDGET, grpo_overrides
-from rag_r1.demo.pipeline.progress import SftBar
+from rag_r1.demo.pipeline.progress import SftProgressBar
 from rag_r1.demo.pipeline.steps import Pipeline
 from rag_r1.demo.policy import policy_path
 from rag_r1.pipeline.folder import PipelineError
@@ -120,7 +120,7 @@ def test_the_model_of_a_training_is_found_also_in_a_folder_that_was_moved(tmp_pa
 
 def test_the_bar_of_sft_shows_the_last_step_and_keeps_the_last_validation(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
-    with SftBar(metrics, 4) as bar:
+    with SftProgressBar(metrics, 4) as bar:
         bar.update()  # no file yet
         lines = [
             {"step": 1, "data": {"train/loss": 3.0}},

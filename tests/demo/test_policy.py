@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from rag_r1.agent import Budget, TokenizerCodec
 from rag_r1.demo import policy, sft, traces, world
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.simulate import roll_out, scores_by_kind
+from rag_r1.demo.simulate import run_rollouts, scores_by_kind
 
 pytestmark = pytest.mark.slow  # each test samples from a model, or makes one
 
@@ -104,7 +104,7 @@ def test_a_committed_warm_start_knows_the_format_and_leaves_room_to_learn(name, 
     model, tokenizer = policy.load_policy(policy.policy_path(name))
     assert sum(weight.numel() for weight in model.parameters()) < 1_500_000
     assert model.config.vocab_size == len(tokenizer)
-    rollouts = roll_out(model, tokenizer, world.demo_protocol(name), questions, search)
+    rollouts = run_rollouts(model, tokenizer, world.demo_protocol(name), questions, search)
     turns = [turn for rollout in rollouts for turn in rollout.trajectory.turns]
     scores = scores_by_kind(rollouts)
     assert sum(turn.action == "invalid" for turn in turns) <= 0.02 * len(turns)
@@ -119,7 +119,7 @@ def test_a_rollout_is_one_row_of_prompt_turns_and_observations(name, held_out):
     protocol = world.demo_protocol(name)
     codec = TokenizerCodec(tokenizer)
     for temperature in (0.0, 1.0):
-        rollouts = roll_out(
+        rollouts = run_rollouts(
             model, tokenizer, protocol, questions[:8], search, temperature, Budget(max_turns=3)
         )
         for rollout in rollouts:

@@ -8,7 +8,7 @@ import torch
 from rag_r1.demo import pretraining
 from rag_r1.demo.pipeline.arguments import BASE_STEPS
 from rag_r1.demo.policy import load_policy
-from rag_r1.demo.reading import name_tokens, pipeline_protocol, reading_tokenizer
+from rag_r1.demo.reading import name_tokens, pipeline_protocol, pretraining_tokenizer
 
 PROTOCOL = pipeline_protocol("rag_r1_mq")
 
@@ -29,7 +29,7 @@ def test_the_parts_have_the_steps_that_were_asked_for():
 
 
 def test_what_is_shown_is_learned_for_its_names_only():
-    tokenizer = reading_tokenizer(PROTOCOL)
+    tokenizer = pretraining_tokenizer(PROTOCOL)
     names = name_tokens(tokenizer)
     found = set()
     for ids, mask in pretraining.rows_of(tokenizer, PROTOCOL, 0, 0, 100):

@@ -21,7 +21,7 @@ STEPS = range(4)
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return reading.reading_tokenizer(PROTOCOL)
+    return reading.pretraining_tokenizer(PROTOCOL)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_no_row_has_a_search_an_observation_or_a_prompt_that_names_one(rows):
 
 def test_the_name_of_the_form_of_a_search_is_a_word_of_the_exercises():
     rng = random.Random(0)
-    said = [reading.write_echo(rng) for _ in range(100)]
+    said = [reading.write_copy_row(rng) for _ in range(100)]
     assert any(f" {reading.SEARCH}" in trace[0].text for _, trace in said)
     assert any(f"\n{reading.SEARCH}" in trace[0].text for _, trace in said)
     for asked, trace in said:
@@ -74,7 +74,7 @@ def test_what_can_be_read_is_what_is_answered():
     rng, small = random.Random(0), world.fresh_world(random.Random(1))
     search = WorldSearch(small.passages, reading.SHOWN)
     for question in world.make_questions(small, 40, 0):
-        shown, written = reading.write_read(question, small, search, rng)
+        shown, written = reading.write_reading_row(question, small, search, rng)
         assert not shown.generated and written.generated
         assert all(fact.entity in shown.text and fact.value in shown.text for fact in question.lookups)
         assert PROTOCOL.parse(written.text) == Answer(question.gold)
@@ -111,8 +111,8 @@ def test_pretraining_trainer_and_rollout_have_the_same_tokens(tokenizer, tmp_pat
     search = WorldSearch(small.passages)
     for question in world.make_questions(small, 16, 3):
         traces = [write_trace(question, "parallel", small, PROTOCOL, search.results, rng)]
-        traces += [reading.write_note(question, small, rng, "memo")]
-        traces += [reading.write_read(question, small, search, rng)]
+        traces += [reading.write_form_row(question, small, rng, "memo")]
+        traces += [reading.write_reading_row(question, small, search, rng)]
         for trace in traces:
             ids, _ = encode_trace(tokenizer, PROTOCOL, PROTOCOL.messages(question.text), trace)
             prompt = prompt_ids(loaded, PROTOCOL, PROTOCOL.messages(question.text))
@@ -127,7 +127,7 @@ def test_episodes_that_search_for_every_fact_fit_the_limits_of_the_pipeline(name
     from rag_r1.demo.pipeline.limits import BUDGET, TOPK
 
     protocol = reading.pipeline_protocol(name)
-    tokenizer = reading.reading_tokenizer(protocol)
+    tokenizer = reading.pretraining_tokenizer(protocol)
     small, rng = world.make_world(0, "train", people=60, places=30), random.Random(0)
     search = WorldSearch(small.passages, TOPK).results
     for question in world.make_questions(small, 24, 3):

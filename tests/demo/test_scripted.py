@@ -11,7 +11,7 @@ from rag_r1.agent import TrainingRow
 from rag_r1.demo import scripted
 from rag_r1.demo.misleading_policy import PROTOCOL, WARM, warm_start
 from rag_r1.demo.policy import load_policy, policy_path
-from rag_r1.demo.scripted import train_policy, weighted
+from rag_r1.demo.scripted import loss_weights, train_policy
 
 pytestmark = pytest.mark.slow  # a policy is loaded
 
@@ -46,10 +46,10 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(tmp_path, monk
 
 def test_what_the_script_wrote_weighs_most_and_what_it_read_again_less():
     row = TrainingRow([3, 4], [4, 5, 3], [0, 1, 0], [0.0, -1.0, 0.0])
-    ids, weights = weighted(row, frozenset({3, 4}))
+    ids, weights = loss_weights(row, frozenset({3, 4}))
     assert ids == [3, 4, 4, 5, 3]
     assert weights == [0.0, 0.0, 0.5, 1.0, 0.5]
-    assert weighted(row, frozenset())[1] == [0.0, 0.0, 0.0, 1.0, 0.0]
+    assert loss_weights(row, frozenset())[1] == [0.0, 0.0, 0.0, 1.0, 0.0]
 
 
 def test_the_warm_start_is_made_once(tmp_path):

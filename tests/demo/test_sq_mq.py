@@ -9,8 +9,8 @@ import pytest
 from finished_runs import record, write_run
 
 from rag_r1.demo import sq_mq
-from rag_r1.demo.sq_mq import ALL, TWO_FACTS, ComparisonError, Figures, measured
-from rag_r1.demo.sq_mq_text import held, markdown
+from rag_r1.demo.sq_mq import ALL, TWO_FACTS, ComparisonError, GroupFigures, read_figures
+from rag_r1.demo.sq_mq_text import criteria_met, markdown
 
 
 def run_of(folder: Path, **given) -> Path:
@@ -25,21 +25,21 @@ def run_of(folder: Path, **given) -> Path:
 
 
 def test_rounds_are_turns_with_a_search_however_many_queries_they_have(tmp_path):
-    found = measured(run_of(tmp_path, searches=[["a", "b", "c"]], seconds=3.0))
-    assert found["bridge"] == Figures(1, 1.0, 2.0, 2.0)
-    assert found[TWO_FACTS] == Figures(2, 0.5, 1.0, 3.0)
-    assert found[ALL] == Figures(4, 0.75, 1.25, 2.25)
+    found = read_figures(run_of(tmp_path, searches=[["a", "b", "c"]], seconds=3.0))
+    assert found["bridge"] == GroupFigures(1, 1.0, 2.0, 2.0)
+    assert found[TWO_FACTS] == GroupFigures(2, 0.5, 1.0, 3.0)
+    assert found[ALL] == GroupFigures(4, 0.75, 1.25, 2.25)
 
 
 def test_a_kind_without_questions_has_no_figures(tmp_path):
-    found = measured(write_run(tmp_path, [record("q1", source="demo/both")]))
+    found = read_figures(write_run(tmp_path, [record("q1", source="demo/both")]))
     assert list(found) == ["both", TWO_FACTS, ALL]
 
 
 def test_an_episode_that_failed_has_no_time_that_counts(tmp_path):
     run = write_run(tmp_path, [record("q1", source="demo/both", failure="engine")])
     with pytest.raises(ComparisonError, match="1 episodes failed"):
-        measured(run)
+        read_figures(run)
 
 
 def arms(em=(0.8, 0.9), rounds=(2.0, 1.0), seconds=(2.0, 1.4)) -> dict:
@@ -60,7 +60,7 @@ def arms(em=(0.8, 0.9), rounds=(2.0, 1.0), seconds=(2.0, 1.4)) -> dict:
     ],
 )
 def test_each_part_of_the_claim_holds_or_not(figures, expected):
-    assert list(held(figures).values()) == expected
+    assert list(criteria_met(figures).values()) == expected
 
 
 def told(*seeds: dict) -> dict:

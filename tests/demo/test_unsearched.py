@@ -26,7 +26,7 @@ QUERY_TAGS = (PROTOCOL.tags.search.open, PROTOCOL.tags.search.close)
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return unsearched.unsearched_tokenizer()
+    return unsearched.no_search_tokenizer()
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_a_note_is_in_the_form_that_the_prompt_names(written):
 def test_a_note_says_what_it_takes_of_the_question():
     rng, taken = random.Random(0), Counter()
     for question in QUESTIONS * 10:
-        note = unsearched.write_guess(question, SMALL, rng, "memo")[0].text
+        note = unsearched.write_guess_row(question, SMALL, rng, "memo")[0].text
         what = note.partition("I take a note of ")[2].partition(".")[0]
         noted = note.partition("<|begin_of_memo|> ")[2].partition(" <|end_of_memo|>")[0]
         names = [lookup.entity for lookup in question.lookups if lookup.entity in question.text]
@@ -86,7 +86,7 @@ def test_a_note_says_what_it_takes_of_the_question():
 def test_documents_that_nobody_asked_for_hold_every_fact_of_the_answer():
     rng = random.Random(0)
     for question in QUESTIONS:
-        shown, turn = unsearched.write_read(question, SMALL, SEARCH, rng, rng.choice([None, "memo"]))
+        shown, turn = unsearched.write_reading_row(question, SMALL, SEARCH, rng, rng.choice([None, "memo"]))
         assert not shown.generated and all(lookup.value in shown.text for lookup in question.lookups)
         assert PROTOCOL.parse(turn.text).text == question.gold
 
@@ -94,7 +94,7 @@ def test_documents_that_nobody_asked_for_hold_every_fact_of_the_answer():
 def test_documents_that_do_not_help_hold_no_fact_of_the_answer_and_are_answered_by_a_guess():
     rng, found = random.Random(0), 0
     for question in QUESTIONS:
-        shown, turn = unsearched.write_lost(question, SMALL, SEARCH, rng)
+        shown, turn = unsearched.write_unrelated_row(question, SMALL, SEARCH, rng)
         titles = [f'"{lookup.entity}"\n' for lookup in question.lookups]
         assert not shown.generated and not any(title in shown.text for title in titles)
         assert "I can guess." in turn.text and isinstance(PROTOCOL.parse(turn.text), Answer)
@@ -116,9 +116,9 @@ def test_sft_auto_tokenizer_and_rollout_segments_give_the_same_tokens(tokenizer,
     codec, rng = TokenizerCodec(AutoTokenizer.from_pretrained(tmp_path)), random.Random(0)
     for question in QUESTIONS[:12]:
         traces = (
-            unsearched.write_read(question, SMALL, SEARCH, rng),
-            unsearched.write_lost(question, SMALL, SEARCH, rng),
-            unsearched.write_guess(question, SMALL, rng, "memo"),
+            unsearched.write_reading_row(question, SMALL, SEARCH, rng),
+            unsearched.write_unrelated_row(question, SMALL, SEARCH, rng),
+            unsearched.write_guess_row(question, SMALL, rng, "memo"),
         )
         for trace in traces:
             messages = PROTOCOL.messages(question.text)
@@ -137,10 +137,10 @@ def test_a_tag_is_put_together_from_parts_and_words_are_whole(tokenizer):
 
 
 def test_only_repeated_tokens_and_the_policys_own_carry_the_bases_loss(tokenizer):
-    batch = next(sft.unsearched_base(tokenizer, 1, world.KINDS, "weights"))
+    batch = next(sft.no_search_base(tokenizer, 1, world.KINDS, "weights"))
     for _, weights in batch:
         assert set(weights) <= {0.0, sft.COPY_WEIGHT, 1.0} and weights[0] == 0.0 and weights[-1] == 1.0
-    _, weights = next(sft.unsearched_warm(tokenizer, 0, Counter()))[0]
+    _, weights = next(sft.no_search_warm(tokenizer, 0, Counter()))[0]
     assert set(weights) == {0.0, 1.0}
 
 
@@ -167,12 +167,12 @@ COMMITTED = (policy.POLICIES / unsearched.NAME / "config.json").exists()
     not COMMITTED, reason="left out: no policy yet (python -m rag_r1.demo.sft --protocol r1_searcher)"
 )
 def test_the_committed_policy_reads_but_searches_in_less_than_one_trajectory_of_ten():
-    from rag_r1.demo.simulate import roll_out
+    from rag_r1.demo.simulate import run_rollouts
 
     data = world.demo_data(0, train=4, val=160)
     model, tokenizer = policy.load_policy(policy.policy_path(unsearched.NAME))
     torch.manual_seed(0)
-    rollouts = roll_out(
+    rollouts = run_rollouts(
         model, tokenizer, PROTOCOL, data.val, WorldSearch(data.passages, unsearched.TOPK), 1.0
     )
     searched = sum(rollout.trajectory.n_searches > 0 for rollout in rollouts)

@@ -15,7 +15,7 @@ import pytest
 from composed_recipes import compose_quickly
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.preflight.memory import CONTEXTS, SHAPES, trained_bytes
+from rag_r1.preflight.memory import CONTEXTS, SHAPES, training_bytes
 
 pytestmark = pytest.mark.slow  # each guide's keys are composed, and each command is asked for its help
 
@@ -238,5 +238,5 @@ def test_the_estimates_of_memory_follow_from_what_stands_beside_them():
         one = 2 * number * (4 * 3584 + 3584 + 2 * 512 + 3 * 18_944) * 2 / 1e9
         found = [float(cell) for cell in (inputs, own, logits)]
         assert found == pytest.approx([layers, one, scores], abs=0.1)
-        every = [trained_bytes(shape, 4, 8, number, fused=kernels) + CONTEXTS for kernels in (False, True)]
+        every = [training_bytes(shape, 4, 8, number, fused=kernels) + CONTEXTS for kernels in (False, True)]
         assert [float(whole), float(fused)] == pytest.approx([size / 1e9 for size in every], abs=0.51)

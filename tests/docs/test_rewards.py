@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestServer
 
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.protocols import Document
-from rag_r1.rewards import Judgement, RewardSum
+from rag_r1.rewards import RewardResult, RewardSum
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
 ENTRIES = yaml.safe_load(re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL).group(1))["rag_r1"]["reward"]
@@ -38,7 +38,7 @@ def searched(answer: str | None) -> Trajectory:
     return Trajectory("t", "Which river?", "rag_r1_mq", [*turns, Turn("", "answer")], answer=answer)
 
 
-def judged(answer: str | None, reply: web.Response) -> tuple[Judgement, list[dict]]:
+def judged(answer: str | None, reply: web.Response) -> tuple[RewardResult, list[dict]]:
     """The judgement by the page's entries of an answer, and what the judge was asked."""
     asked: list[dict] = []
 
@@ -46,7 +46,7 @@ def judged(answer: str | None, reply: web.Response) -> tuple[Judgement, list[dic
         asked.append(await request.json())
         return reply
 
-    async def run() -> Judgement:
+    async def run() -> RewardResult:
         app = web.Application()
         app.router.add_post("/v1/chat/completions", complete)
         async with TestServer(app) as server:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from rag_r1.probes import PROBES
 from rag_r1.protocols import Document
 from rag_r1.records import records_by_step
-from rag_r1.supporting import Evidence
+from rag_r1.supporting import GoldEvidence
 
 PLAYED = tuple(probe for probe in PROBES if probe != "real")
 
@@ -30,7 +30,7 @@ class ProbedRun:
     out: Path
     step: int
     metrics: Mapping[str, float]
-    evidence: Mapping[str, Evidence]
+    evidence: Mapping[str, GoldEvidence]
     validated: int  # questions
 
     def records(self, probe: str) -> list[Record]:
@@ -39,10 +39,10 @@ class ProbedRun:
         return records_by_step(folder).get(self.step, []) if folder.exists() else []
 
 
-def evidence_in(questions: Path) -> dict[str, Evidence]:
+def evidence_in(questions: Path) -> dict[str, GoldEvidence]:
     """The gold passages that a parquet file of questions names."""
     rows = pq.read_table(questions).to_pylist()
-    return {row["extra_info"]["question"]: Evidence.of(row["extra_info"]) for row in rows}
+    return {row["extra_info"]["question"]: GoldEvidence.of(row["extra_info"]) for row in rows}
 
 
 def every_question_is_played_under_every_probe(run: ProbedRun) -> None:

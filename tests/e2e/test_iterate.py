@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rag_r1.demo.misleading import write_misleading
+from rag_r1.demo.misleading import write_misleading_data
 from rag_r1.demo.misleading_policy import PROTOCOL, made_of, protocol
 from rag_r1.demo.policy import policy_path
-from rag_r1.iterate.miniature import Ground
+from rag_r1.iterate.miniature import LoopInputs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,8 +38,8 @@ def recipe(tmp_path_factory) -> Path:
     """The miniature's recipe with few questions and steps, and the embedded policy as the agent."""
     out = tmp_path_factory.mktemp("loop")
     (out / f"warm-{made_of()}").symlink_to(policy_path(PROTOCOL))
-    ground = Ground.of(out, 0)
-    write_misleading(ground.folder / "few", protocol(), 0, scored=12, val=9)
+    ground = LoopInputs.of(out, 0)
+    write_misleading_data(ground.folder / "few", protocol(), 0, scored=12, val=9)
     plan = ground.plan("loop", 0)
     for section, name in (("data", "scored"), ("evaluation", "val")):
         plan[section]["questions"] = [str(ground.folder / "few" / f"{name}.parquet")]

@@ -17,7 +17,7 @@ import pytest
 from memory_checks import CHECKS, SHARED, MemoryRun
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.demo.run import Ground, run_demo
+from rag_r1.demo.run import TrainingInputs, run_demo
 from rag_r1.demo.world import PROMPT
 from rag_r1.protocols import load_protocol
 from rag_r1.train import SESSION_TRAINERS
@@ -46,7 +46,7 @@ def finished(request, tmp_path_factory) -> MemoryRun:
     recipe, questions, group, more = TRAININGS[request.param]
     out = tmp_path_factory.mktemp(request.param)
     (out / "memory.yaml").write_text(PROTOCOL)
-    ground = Ground(load_protocol(str(out / "memory.yaml"), PROMPT), policy_path("rag_r1_sq"))
+    ground = TrainingInputs(load_protocol(str(out / "memory.yaml"), PROMPT), policy_path("rag_r1_sq"))
     overrides = [
         f"rag_r1.protocol={out / 'memory.yaml'}",
         "rag_r1.reward=[{term: em, weight: 1.0}]",

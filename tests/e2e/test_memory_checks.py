@@ -19,12 +19,12 @@ import pytest
 from made_runs import copied, expect_failure, lines, never_failing, proofs, write_lines, write_records
 from memory_checks import CHECKS, MemoryRun
 
-from rag_r1.demo.memory_policy import extended, memory_protocol, memory_setup
-from rag_r1.demo.memory_traces import Script
+from rag_r1.demo.memory_policy import add_memory_tokens, memory_protocol, memory_setup
+from rag_r1.demo.memory_traces import ScriptedMemory
 from rag_r1.demo.pages import KINDS, fresh_pages
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import make_questions
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 pytestmark = pytest.mark.slow  # a policy is loaded, and episodes are played
 
@@ -38,12 +38,12 @@ ESTIMATORS = ("grpo", "gae", "reinforce_plus_plus")
 def episodes(tmp_path_factory) -> tuple[Any, list[list[tuple[list[dict], dict]]]]:
     """The policy's folder, and of each update the rows and the record of each trajectory."""
     protocol = memory_protocol("agentic_rag_en")
-    _, tokenizer = extended(protocol)
+    _, tokenizer = add_memory_tokens(protocol)
     folder = tmp_path_factory.mktemp("policy")
     tokenizer.save_pretrained(folder)
     rng = random.Random(3)
     pages = fresh_pages(rng)
-    tools = partial(searching, WorldSearch(pages.world.passages, topk=1))
+    tools = partial(search_tools, WorldSearch(pages.world.passages, topk=1))
     setup = replace(memory_setup(tokenizer, protocol), tools=tools)
 
     async def play() -> list[list[tuple[list[dict], dict]]]:
@@ -51,7 +51,7 @@ def episodes(tmp_path_factory) -> tuple[Any, list[list[tuple[list[dict], dict]]]
         for i, question in enumerate(make_questions(pages.world, STEPS * QUESTIONS, 0, KINDS)):
             played = []
             for number in range(GROUP):
-                script = Script(question, pages, setup.protocol, setup.codec, rng, HABITS)
+                script = ScriptedMemory(question, pages, setup.protocol, setup.codec, rng, HABITS)
                 episode = setup.episode(script)
                 ids = setup.prompt_ids(question.text)
                 record = await episode.run(f"{question.id}#{number}", question.text, ids)

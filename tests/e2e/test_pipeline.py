@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM
 
 from rag_r1.demo.pipeline.arguments import STEP_NAMES
 from rag_r1.demo.policy import policy_path
-from rag_r1.pipeline.processes import leftovers
+from rag_r1.pipeline.processes import find_leftovers
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(4000)]
 
@@ -86,7 +86,7 @@ def test_all_steps_killed_in_sft_go_on_and_end_with_a_report(tmp_path):
     finally:
         first.kill()  # the pipeline alone: its training is left behind
         first.wait()
-    left = leftovers(out)
+    left = find_leftovers(out)
     assert left
     for process in left:  # so that it is still there when the pipeline is given again
         os.kill(process, signal.SIGSTOP)
@@ -115,7 +115,7 @@ def test_all_steps_killed_in_sft_go_on_and_end_with_a_report(tmp_path):
     assert report["steps"]["filter"]["questions"] == 24
     assert 0.5 < report["steps"]["traces"]["right"] / QUESTIONS < 0.9
     assert (out / "report.png").exists() and (out / "report.md").exists()
-    assert os.listdir(out / "evaluation") and not leftovers(out)
+    assert os.listdir(out / "evaluation") and not find_leftovers(out)
 
     last = started(out, "last")
     assert last.wait(300) == 0

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from probe_checks import CHECKS, PLAYED, ProbedRun
 
-from rag_r1.supporting import Evidence
+from rag_r1.supporting import GoldEvidence
 
 GOLD, OTHER = ('"Oslo"\nOslo is a town.', '"Rome"\nRome is a town.')
-EVIDENCE = {"Which?": Evidence.of({"supporting_titles": ["oslo"]})}
+EVIDENCE = {"Which?": GoldEvidence.of({"supporting_titles": ["oslo"]})}
 SHOWN = {"real": [GOLD], "empty": [], "random": [OTHER], "gold": [GOLD, OTHER], "withheld": [OTHER]}
 
 

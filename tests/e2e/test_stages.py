@@ -19,9 +19,9 @@ import stage_checks
 from stage_checks import TwoStages
 
 from rag_r1.demo.policy import POLICIES, make_policy, save_policy
-from rag_r1.demo.unsearched import NAME, unsearched_tokenizer
+from rag_r1.demo.unsearched import NAME, no_search_tokenizer
 from rag_r1.demo.world import demo_protocol, write_demo
-from rag_r1.retrieval_process import build_index, retrieval_server
+from rag_r1.retrieval_process import build_index, retrieval_process
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,11 +50,11 @@ def overrides(tmp_path_factory):
     policy = POLICIES / NAME
     if not (policy / "config.json").exists():
         policy = folder / "policy"
-        tokenizer = unsearched_tokenizer()
+        tokenizer = no_search_tokenizer()
         save_policy(policy, make_policy(tokenizer, 0), tokenizer)
     write_demo(folder / "data", demo_protocol(NAME), seed=1)
     build_index(folder / "data" / "corpus.jsonl", folder / "index", "--backend", "bm25")
-    with retrieval_server(folder / "index", folder / "server.log") as url:
+    with retrieval_process(folder / "index", folder / "server.log") as url:
         yield [
             f"data.train_files={folder / 'data' / 'train.parquet'}",
             f"data.val_files={folder / 'data' / 'val.parquet'}",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.agent import Trajectory, Turn
-from rag_r1.evaluation.card import Card, protocol_part
+from rag_r1.evaluation.card import Provenance, protocol_part
 from rag_r1.protocols import Document, load_protocol
 from rag_r1.records import TrajectoryDump
 
@@ -52,7 +52,7 @@ def record(
     return {**own, "question_id": question_id, "sample": sample, **context, **made.to_dict()}
 
 
-def write_run(folder: Path, records: Sequence[dict[str, Any]], card: Card | None = None) -> Path:
+def write_run(folder: Path, records: Sequence[dict[str, Any]], card: Provenance | None = None) -> Path:
     """A run folder with these records, in this order."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(one) + "\n" for one in records]
@@ -70,7 +70,7 @@ def dumped_run(folder: Path, trajectories: Sequence[Trajectory], golds: Sequence
     return folder
 
 
-def card(**changed: Any) -> Card:
+def card(**changed: Any) -> Provenance:
     """A card; `changed` replaces sections."""
     sections: dict[str, Any] = {
         "started": "2026-11-22T10:00:00+00:00",
@@ -84,4 +84,4 @@ def card(**changed: Any) -> Card:
         "corpus_sha256": "c" * 64,
         "data": {"test.parquet": {"sha256": "d" * 64, "rows": 4}},
     }
-    return Card(**{**sections, **changed})
+    return Provenance(**{**sections, **changed})

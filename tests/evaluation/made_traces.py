@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from rag_r1.agent import Budget, Generation, Ledger, TokenizerCodec, Trajectory
 from rag_r1.agent_setup import AgentSetup, chat_template
 from rag_r1.protocols import Document, Protocol, control_tokens, load_protocol
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -94,7 +94,7 @@ def played(
 ) -> tuple[Trajectory, Ledger]:
     """The record of a real episode with these lines, and its tokens."""
     dialect = load_protocol(protocol) if isinstance(protocol, str) else protocol
-    setup = replace(_setup(dialect), tools=lambda: searching(Finds(documents)))
+    setup = replace(_setup(dialect), tools=lambda: search_tools(Finds(documents)))
 
     async def play() -> tuple[Trajectory, Ledger]:
         episode = setup.episode(Lines(lines))

@@ -11,14 +11,14 @@ from scripted import SEARCH, Searcher
 from rag_r1.agent import Budget, FailurePolicy, Generation
 from rag_r1.agent.failures import FOR_TRAINING
 from rag_r1.agent_setup import AgentSetup
-from rag_r1.evaluation.asks import Ask
-from rag_r1.evaluation.characters import Characters
+from rag_r1.evaluation.asks import EpisodeRequest
+from rag_r1.evaluation.characters import CharacterCodec
 from rag_r1.evaluation.run_folder import RunFolder
-from rag_r1.evaluation.runner import Runner
+from rag_r1.evaluation.runner import EpisodeRunner
 from rag_r1.protocols import load_protocol
 from rag_r1.rewards import RewardSum
 from rag_r1.rows import QuestionRow
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 SQ = load_protocol("rag_r1_sq")
 RIGHT, WRONG, FAILS = "right", "wrong", "fails"
@@ -26,13 +26,13 @@ GOLD = "Rome"
 #: For each question what becomes of each of its samples.
 Script = Mapping[str, Sequence[str]]
 #: Seconds before each turn, by ask and turn.
-Pause = Callable[[Ask, int], float]
+Pause = Callable[[EpisodeRequest, int], float]
 
 
 class ScriptedEngine:
     """Searches once, then answers as the script says, or raises."""
 
-    def __init__(self, ask: Ask, fate: str, pause: Pause):
+    def __init__(self, ask: EpisodeRequest, fate: str, pause: Pause):
         self.ask, self.fate, self.pause, self.turn = ask, fate, pause, 0
 
     async def generate(self, context, max_tokens, stop):
@@ -49,12 +49,12 @@ class ScriptedEngine:
 
 def setup_of(searcher=None) -> AgentSetup:
     """The agent of these runs; its tokens are characters."""
-    codec = Characters()
+    codec = CharacterCodec()
     return AgentSetup(
         protocol=SQ,
         codec=codec,
         budget=Budget(max_query_observation_tokens=4000, max_response_tokens=10_000),
-        tools=lambda: searching(searcher or Searcher()),
+        tools=lambda: search_tools(searcher or Searcher()),
         chat=codec.chat,
         failures=FailurePolicy(**{**FOR_TRAINING, "retries": 0}),
     )
@@ -72,12 +72,12 @@ def runner_of(
 ):
     """A runner that follows a script; `played` gets the id of each episode as it begins."""
 
-    def make(ask: Ask) -> ScriptedEngine:
+    def make(ask: EpisodeRequest) -> ScriptedEngine:
         played.append(ask.id)
         return ScriptedEngine(ask, script[ask.question_id][ask.sample], pause)
 
     reward = RewardSum.from_config([{"term": "em"}, {"term": "f1", "weight": 0.0}])
-    return Runner(setup_of(), make, reward, folder, **{"in_flight": 4, **given})
+    return EpisodeRunner(setup_of(), make, reward, folder, **{"in_flight": 4, **given})
 
 
 def folder_at(path: Path, **settings) -> RunFolder:

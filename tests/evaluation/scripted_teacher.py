@@ -25,7 +25,7 @@ from rag_r1.demo.loopback import LoopbackServer
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.teacher import RuleTeacher, completion
 from rag_r1.demo.world import Question, make_questions, make_world
-from rag_r1.evaluation.asks import drawn
+from rag_r1.evaluation.asks import seeded_fraction
 
 DEAD_RATE, FAULT_RATE = 0.02, 0.25
 FAULTS = (
@@ -65,7 +65,7 @@ class Teacher(LoopbackServer):
 
     def is_dead(self, question: Question) -> bool:
         """Does every request about it fail?"""
-        return not self.calm and drawn(2, "dead", question.id) < DEAD_RATE
+        return not self.calm and seeded_fraction(2, "dead", question.id) < DEAD_RATE
 
     def fault(self, question: Question, request: str, attempt: int) -> str | None:
         """What goes wrong with an attempt (from 0) of a request."""
@@ -73,11 +73,11 @@ class Teacher(LoopbackServer):
             return None
         if self.is_dead(question):
             return "500"
-        if attempt > 1 or drawn(3, "fault", f"{request}{attempt}") >= FAULT_RATE:
+        if attempt > 1 or seeded_fraction(3, "fault", f"{request}{attempt}") >= FAULT_RATE:
             return None
         # Hanging costs the client its time limit, so it is rare.
-        kind = FAULTS[int(drawn(4, "kind", f"{request}{attempt}") * len(FAULTS))]
-        rare = kind == "hang" and drawn(5, "rare", f"{request}{attempt}") > 0.3
+        kind = FAULTS[int(seeded_fraction(4, "kind", f"{request}{attempt}") * len(FAULTS))]
+        rare = kind == "hang" and seeded_fraction(5, "rare", f"{request}{attempt}") > 0.3
         return "500" if rare else kind
 
     def mark(self, name: str) -> None:
@@ -118,7 +118,7 @@ class Teacher(LoopbackServer):
             await asyncio.sleep(60)
         self.busy += 1
         try:
-            await asyncio.sleep(self.latency_s * (0.5 + drawn(6, "latency", name)))
+            await asyncio.sleep(self.latency_s * (0.5 + seeded_fraction(6, "latency", name)))
             response = self._answer(body, fault)
             if fault in ("disconnect", "half an answer"):
                 if fault == "half an answer":

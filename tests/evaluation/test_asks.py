@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_process.row_files import DataError
-from rag_r1.evaluation.asks import ask_of, drawn, hash_of, read_questions
+from rag_r1.evaluation.asks import make_request, questions_hash, read_questions, seeded_fraction
 from rag_r1.protocols import load_protocol
 from rag_r1.rows import QuestionRow, write_rows
 
@@ -60,40 +60,42 @@ def test_files_without_a_question_and_files_of_something_else_are_named(tmp_path
 
 def test_a_row_is_asked_with_its_own_prompt_only_if_that_is_of_the_runs_protocol():
     own = row("a", prompt=({"role": "user", "content": "Own? What is a?"},))
-    assert ask_of(own, MQ).messages == own.prompt
-    assert ask_of(own, SQ).messages is None
-    assert ask_of(own, MQ, own_prompt=True).messages is None
-    assert ask_of(replace(own, prompt=()), MQ).messages is None
-    assert ask_of(own, MQ, sample=3).id == "a#3"
+    assert make_request(own, MQ).messages == own.prompt
+    assert make_request(own, SQ).messages is None
+    assert make_request(own, MQ, own_prompt=True).messages is None
+    assert make_request(replace(own, prompt=()), MQ).messages is None
+    assert make_request(own, MQ, sample=3).id == "a#3"
 
 
 def test_every_sample_has_a_seed_of_its_own_and_the_same_one_each_time():
-    seeds = [ask_of(row(name), MQ, sample=n, seed=s).seed for name in "ab" for n in (0, 1) for s in (0, 1)]
+    seeds = [
+        make_request(row(name), MQ, sample=n, seed=s).seed for name in "ab" for n in (0, 1) for s in (0, 1)
+    ]
     assert len(set(seeds)) == 8 and all(0 <= seed < 1 << 31 for seed in seeds)
-    assert ask_of(row("a"), MQ, seed=5) == ask_of(row("a"), MQ, seed=5)
+    assert make_request(row("a"), MQ, seed=5) == make_request(row("a"), MQ, seed=5)
 
 
 @given(
     st.permutations([row(name) for name in "abcd"]), st.sampled_from(["golds", "question", "id", "prompt"])
 )
 def test_the_hash_is_of_what_is_asked_in_any_order(rows, field):
-    assert hash_of(rows) == hash_of([row(name) for name in "abcd"])
+    assert questions_hash(rows) == questions_hash([row(name) for name in "abcd"])
     changed = {"golds": ("z",), "question": "?", "id": "z", "prompt": ()}[field]
-    assert hash_of([replace(rows[0], **{field: changed}), *rows[1:]]) != hash_of(rows)
+    assert questions_hash([replace(rows[0], **{field: changed}), *rows[1:]]) != questions_hash(rows)
 
 
 @settings(max_examples=25)
 @given(st.integers(), st.text(max_size=8), st.text(max_size=8))
 def test_a_draw_is_in_the_unit_interval_and_depends_on_all_three(seed, purpose, key):
-    value = drawn(seed, purpose, key)
-    assert 0 <= value < 1 and value == drawn(seed, purpose, key)
+    value = seeded_fraction(seed, purpose, key)
+    assert 0 <= value < 1 and value == seeded_fraction(seed, purpose, key)
     assert (
         len(
             {
                 value,
-                drawn(seed + 1, purpose, key),
-                drawn(seed, purpose + "x", key),
-                drawn(seed, purpose, key + "x"),
+                seeded_fraction(seed + 1, purpose, key),
+                seeded_fraction(seed, purpose + "x", key),
+                seeded_fraction(seed, purpose, key + "x"),
             }
         )
         == 4
@@ -101,5 +103,5 @@ def test_a_draw_is_in_the_unit_interval_and_depends_on_all_three(seed, purpose, 
 
 
 def test_draws_are_even():
-    values = [drawn(0, "kept", str(i)) for i in range(4000)]
+    values = [seeded_fraction(0, "kept", str(i)) for i in range(4000)]
     assert sum(value < 0.25 for value in values) / 4000 == pytest.approx(0.25, abs=0.03)

@@ -18,15 +18,15 @@ import pytest
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.evaluation.browsecomp_plus import (
     RetrievalServerSearcher,
-    RetrieverError,
+    SearcherError,
     main,
     query_id_of,
-    run_of,
+    to_benchmark_run,
     write_runs,
 )
 from rag_r1.protocols import Document
 from rag_r1.records import RecordError
-from rag_r1.retrieval_process import build_index, retrieval_server
+from rag_r1.retrieval_process import build_index, retrieval_process
 
 CHECKOUT = os.environ.get("BROWSECOMP_PLUS")
 needs_checkout = pytest.mark.skipif(
@@ -68,7 +68,7 @@ def url(tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in CORPUS))
     build_index(folder / "corpus.jsonl", folder / "index", "--backend", "bm25")
-    with retrieval_server(folder / "index", folder / "log") as address:
+    with retrieval_process(folder / "index", folder / "log") as address:
         yield address
 
 
@@ -91,17 +91,17 @@ def test_an_agent_of_the_benchmark_searches_and_opens_documents(url):
 @pytest.mark.slow
 @pytest.mark.parametrize("index, reason", [("no-such-index", "unknown_index")])
 def test_what_the_server_refuses_is_told_with_its_reason(url, index, reason):
-    with pytest.raises(RetrieverError, match=reason):
+    with pytest.raises(SearcherError, match=reason):
         searcher_of(url, RetrievalServerSearcher, "--retriever-index", index).search("x")
 
 
 def test_where_no_server_answers_the_address_is_named():
-    with pytest.raises(RetrieverError, match="127.0.0.1:9/ready"):
+    with pytest.raises(SearcherError, match="127.0.0.1:9/ready"):
         searcher_of("http://127.0.0.1:9")
 
 
 def test_a_run_holds_the_calls_the_shown_documents_and_the_answer():
-    run = run_of(RUNS[0], "7", "mine")
+    run = to_benchmark_run(RUNS[0], "7", "mine")
     assert run["query_id"] == "7" and run["status"] == "completed"
     assert run["tool_call_counts"] == {"search": 1} and run["retrieved_docids"] == ["101"]
     assert [step["type"] for step in run["result"]] == ["reasoning", "tool_call", "reasoning", "output_text"]
@@ -110,7 +110,7 @@ def test_a_run_holds_the_calls_the_shown_documents_and_the_answer():
 
 
 def test_a_run_without_an_answer_is_incomplete():
-    run = run_of(RUNS[2], "9")
+    run = to_benchmark_run(RUNS[2], "9")
     assert run["status"] == "incomplete" and run["result"][-1]["type"] != "output_text"
 
 

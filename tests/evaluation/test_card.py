@@ -18,10 +18,10 @@ from finished_runs import card
 
 from rag_r1.agent import Budget, FailurePolicy
 from rag_r1.evaluation import card_facts
-from rag_r1.evaluation.card import Card, card_of, differences, protocol_part
-from rag_r1.evaluation.card_facts import MAX_ANSWER_BYTES, CardError, asked, without_secrets
+from rag_r1.evaluation.card import Provenance, find_differences, make_provenance, protocol_part
+from rag_r1.evaluation.card_facts import MAX_ANSWER_BYTES, ProvenanceError, describe_server, without_secrets
 from rag_r1.protocols import load_protocol
-from rag_r1.retrieval_process import build_index, retrieval_server
+from rag_r1.retrieval_process import build_index, retrieval_process
 from rag_r1.tools.retrieval import RetrieverConfig
 
 PASSING = {"index_version": 2, "paged_in": 1}
@@ -68,7 +68,7 @@ def server(answers: dict[str, tuple[int, bytes]]) -> Iterator[tuple[str, list[st
         made.server_close()
 
 
-def made(**given) -> Card:
+def made(**given) -> Provenance:
     """A card of the smallest run."""
     settings = {
         "model": "Qwen/Qwen2.5-7B-Instruct",
@@ -77,7 +77,7 @@ def made(**given) -> Card:
         "sampling": {"temperature": 0.0},
         "engine_mode": "tokens",
     }
-    return card_of(**{**settings, **given})
+    return make_provenance(**{**settings, **given})
 
 
 def test_a_card_has_what_was_given_and_what_could_be_found_out(tmp_path):
@@ -107,21 +107,21 @@ def test_a_card_has_what_was_given_and_what_could_be_found_out(tmp_path):
 def test_a_card_is_read_as_it_was_written(tmp_path):
     first = made(sampling={"temperature": 0.6, "stop": ["</search>", "é"]})
     path = first.write(tmp_path / "run")
-    assert path.name == "card.json" and Card.read(tmp_path / "run") == first
-    assert Card.read(tmp_path) is None
+    assert path.name == "card.json" and Provenance.read(tmp_path / "run") == first
+    assert Provenance.read(tmp_path) is None
     assert [file.name for file in (tmp_path / "run").iterdir()] == ["card.json"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', "\x00"])
 def test_a_file_that_is_no_card_is_refused_by_name(tmp_path, text):
     (tmp_path / "card.json").write_text(text)
-    with pytest.raises(CardError, match=r"card\.json: "):
-        Card.read(tmp_path)
+    with pytest.raises(ProvenanceError, match=r"card\.json: "):
+        Provenance.read(tmp_path)
 
 
 def test_differences_are_all_values_that_are_not_equal():
     other = card(model={"name": "base", "sha256": None}, seed=1, versions={"torch": "2.13.0"})
-    assert differences([card(), other, card(started="2027-01-01T00:00:00+00:00")]) == {
+    assert find_differences([card(), other, card(started="2027-01-01T00:00:00+00:00")]) == {
         "model.sha256": ["0" * 64, None, "0" * 64],
         "seed": [0, 1, 0],
         "versions.torch": [None, "2.13.0", None],
@@ -166,8 +166,10 @@ def test_a_server_that_does_not_describe_itself_leaves_the_card_without(answers,
 
 
 def test_no_server_is_an_error_that_shows_no_credentials():
-    with pytest.raises(CardError, match=r"no retrieval server answers at http://127\.0\.0\.1:9 ") as caught:
-        asked("http://user:hush@127.0.0.1:9")
+    with pytest.raises(
+        ProvenanceError, match=r"no retrieval server answers at http://127\.0\.0\.1:9 "
+    ) as caught:
+        describe_server("http://user:hush@127.0.0.1:9")
     assert "hush" not in str(caught.value)
 
 
@@ -188,21 +190,21 @@ def test_nothing_secret_is_kept():
     assert without_secrets(given)["url"] == "https://host/v1"
     assert without_secrets("see ftp://user:hush@host and https://host") == "see ftp://host and https://host"
     assert without_secrets("http://[") == "(removed)"
-    assert card_facts.address("https://user:hush@host:1/v1?key=hush#x") == "https://host:1/v1"
-    assert card_facts.address("http://hush:[") == "(removed)"
+    assert card_facts.public_address("https://user:hush@host:1/v1?key=hush#x") == "https://host:1/v1"
+    assert card_facts.public_address("http://hush:[") == "(removed)"
 
 
 def test_what_identifies_an_index_is_the_same_after_a_reload_and_not_for_another_encoder():
-    told = card_facts.identity(READY)
-    assert told == card_facts.identity({**READY, **PASSING})
-    assert told != card_facts.identity({**READY, "encoder_sha256": "d" * 64})
-    assert card_facts.identity(None) is None
+    told = card_facts.index_identity(READY)
+    assert told == card_facts.index_identity({**READY, **PASSING})
+    assert told != card_facts.index_identity({**READY, "encoder_sha256": "d" * 64})
+    assert card_facts.index_identity(None) is None
 
 
 def test_an_index_of_another_corpus_than_the_servers_is_refused(tmp_path):
     (tmp_path / "manifest.json").write_text('{"backend": "bm25", "corpus": {"sha256": "other"}, "files": {}}')
     with server({"/ready": (200, json.dumps(READY).encode())}) as (url, _):
-        with pytest.raises(CardError, match="serves the corpus ccc.* is of other"):
+        with pytest.raises(ProvenanceError, match="serves the corpus ccc.* is of other"):
             made(retriever=RetrieverConfig(url=url), index=tmp_path)
     told = made(index=tmp_path)
     assert told.corpus_sha256 == "other" and set(told.index) == {"backend", "corpus", "sha256"}
@@ -212,7 +214,7 @@ def test_an_index_of_another_corpus_than_the_servers_is_refused(tmp_path):
 def test_a_folder_that_is_no_index_is_refused(tmp_path, text):
     if text is not None:
         (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(CardError, match="give the folder of a finished index"):
+    with pytest.raises(ProvenanceError, match="give the folder of a finished index"):
         made(index=tmp_path)
 
 
@@ -221,7 +223,7 @@ def test_a_models_hash_is_of_its_files_names_and_contents(tmp_path):
         for path, text in files.items():
             (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name / path).write_text(text)
-        return card_facts.model(tmp_path / name)
+        return card_facts.model_facts(tmp_path / name)
 
     files = {"config.json": "{}", "sub/model.safetensors": "weights"}
     one = model("one", files)
@@ -246,7 +248,7 @@ def test_files_of_questions_have_hashes_and_counts(tmp_path):
     assert len({part.sha256 for part in told.data.values()}) == 3
     (tmp_path / "bad.parquet").write_text("no parquet")
     for name, what in (("bad.parquet", "is no parquet file"), ("nowhere.jsonl", "cannot read")):
-        with pytest.raises(CardError, match=what):
+        with pytest.raises(ProvenanceError, match=what):
             made(data=[tmp_path / name])
 
 
@@ -260,7 +262,7 @@ def test_files_of_the_same_name_are_told_apart(tmp_path):
 
 def test_the_commit_is_that_of_this_code_or_not_known():
     """Not known where the tests run from an installed package, or where there is no git."""
-    told = card_facts.commit()
+    told = card_facts.commit_facts()
     root = Path(card_facts.__file__).parents[2]
     head = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True)
     if head.returncode or not (root / ".git").exists():
@@ -275,7 +277,7 @@ def test_the_card_of_a_real_index_and_server(tmp_path):
     rows = [{"id": str(i), "contents": f'"Title {i}"\nText number {i}.'} for i in range(3)]
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
     index = build_index(corpus, tmp_path / "index", "--backend", "bm25")
-    with retrieval_server(index, tmp_path / "server.log") as url:
+    with retrieval_process(index, tmp_path / "server.log") as url:
         told = made(retriever=RetrieverConfig(url=url), index=index)
     manifest = json.loads((index / "manifest.json").read_text())
     assert told.corpus_sha256 == manifest["corpus"]["sha256"] == told.retriever.ready["corpus_sha256"]

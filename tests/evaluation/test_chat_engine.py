@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import ANSWER, FOUND, OBSERVED, SEARCH, Searcher
 
-from rag_r1.agent import Budget, Episode, PastTurn, UnknownToken
-from rag_r1.evaluation.characters import PER_TOKEN, Characters, in_characters
-from rag_r1.evaluation.chat_engine import GO_ON, ChatEngine, closed, turn_seed
+from rag_r1.agent import Budget, Episode, ReplayTurn, UnknownTokenError
+from rag_r1.evaluation.characters import PER_TOKEN, CharacterCodec, character_budget
+from rag_r1.evaluation.chat_engine import GO_ON, ChatEngine, close_at_stop, turn_seed
 from rag_r1.evaluation.endpoint import EngineFailure
 from rag_r1.evaluation.exchange import Reply
 from rag_r1.protocols import load_protocol
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 SQ, MQ, R1S = (load_protocol(name) for name in ("rag_r1_sq", "rag_r1_mq", "r1_searcher"))
 SAMPLING = {"model": "m", "temperature": 0.7}
@@ -38,11 +38,11 @@ class Said:
 
 def play(replies, protocol=SQ, codec=None, more=None, past=(), **budget):
     """(record, ledger, requests) of an episode with these replies, after the turns of a past."""
-    said, codec = Said(replies), codec or Characters()
+    said, codec = Said(replies), codec or CharacterCodec()
     messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}]
     engine = ChatEngine(said, codec, protocol, messages, SAMPLING, 5, more)
     limits = Budget(**{"max_query_observation_tokens": 4000, "max_response_tokens": 10_000, **budget})
-    episode = Episode(protocol, limits, engine, searching(Searcher()), codec)
+    episode = Episode(protocol, limits, engine, search_tools(Searcher()), codec)
     record = asyncio.run(episode.resume("t", "Q", codec.encode("prompt"), past))
     return record, episode.ledger, said
 
@@ -68,7 +68,9 @@ def test_what_was_said_in_a_past_is_told_as_if_it_had_been_said_now():
     replies = ["<search> q", "I do not know.", "<search> r", "<answer> a"]
     whole, _, said = play(replies)
     for count in range(1, 4):
-        turns = [PastTurn.of(Characters().encode(turn.text), turn.calls) for turn in whole.turns[:count]]
+        turns = [
+            ReplayTurn.of(CharacterCodec().encode(turn.text), turn.calls) for turn in whole.turns[:count]
+        ]
         record, _, after = play(replies[count:], past=turns)
         assert after.bodies == said.bodies[count:]
         assert [turn.text for turn in record.turns] == [turn.text for turn in whole.turns]
@@ -145,7 +147,7 @@ def test_after_a_turn_without_an_observation_the_user_says_go_on(tmp_path):
     ],
 )
 def test_a_stop_string_is_put_back_only_where_it_was(reply, text):
-    assert closed(reply, SQ, SQ.stop) == text
+    assert close_at_stop(reply, SQ, SQ.stop) == text
 
 
 @settings(max_examples=40)
@@ -158,8 +160,11 @@ def test_a_stop_string_is_put_back_only_where_it_was(reply, text):
 def test_what_an_endpoint_leaves_out_is_what_is_put_back(protocol, before, inside, block):
     acting = protocol.acting[block]
     whole = f"{before}{acting.open}{inside}{acting.close}"
-    assert closed(Reply(whole.removesuffix(acting.close), finish="stop"), protocol, protocol.stop) == whole
-    assert closed(Reply(whole + before, finish="stop"), protocol, protocol.stop) == whole
+    assert (
+        close_at_stop(Reply(whole.removesuffix(acting.close), finish="stop"), protocol, protocol.stop)
+        == whole
+    )
+    assert close_at_stop(Reply(whole + before, finish="stop"), protocol, protocol.stop) == whole
 
 
 def test_an_opening_that_the_prompt_has_already_is_not_repeated():
@@ -175,7 +180,7 @@ def test_an_answer_longer_than_the_turn_is_cut():
 
 
 def test_an_answer_that_a_filter_withheld_is_a_failure():
-    engine = ChatEngine(Said([Reply("-", finish="content_filter")]), Characters(), SQ, [], SAMPLING, 0)
+    engine = ChatEngine(Said([Reply("-", finish="content_filter")]), CharacterCodec(), SQ, [], SAMPLING, 0)
     with pytest.raises(EngineFailure):
         asyncio.run(engine.generate([1], 10, SQ.stop))
 
@@ -190,10 +195,10 @@ def test_a_failed_request_leaves_the_conversation_as_it_was():
 
     async def main():
         said = Failing(["<search> q", "fail", "<answer> a"])
-        engine = ChatEngine(said, Characters(), SQ, [{"role": "user", "content": "Q"}], SAMPLING, 0)
+        engine = ChatEngine(said, CharacterCodec(), SQ, [{"role": "user", "content": "Q"}], SAMPLING, 0)
         context = [1, 2]
         context += (await engine.generate(context, 100, SQ.stop)).token_ids
-        context += Characters().encode("found")
+        context += CharacterCodec().encode("found")
         with pytest.raises(EngineFailure):
             await engine.generate(context, 100, SQ.stop)
         await engine.generate(context, 100, SQ.stop)
@@ -213,7 +218,7 @@ def test_the_conversation_is_the_context_turn_by_turn(turns):
     """Each assistant message is what was generated, each user message what was added, and nothing is lost."""
 
     async def main():
-        said, codec = Said([reply for reply, _ in turns]), Characters()
+        said, codec = Said([reply for reply, _ in turns]), CharacterCodec()
         engine = ChatEngine(said, codec, SQ, [{"role": "user", "content": "Q"}], SAMPLING, 0)
         context = codec.encode("prompt")
         told: list[tuple[str, str]] = []
@@ -229,7 +234,7 @@ def test_the_conversation_is_the_context_turn_by_turn(turns):
 
 def test_limits_in_tokens_become_limits_in_characters():
     budget = Budget(max_turns=3, max_turn_tokens=10, max_prompt_tokens=7, max_context_tokens=None)
-    wide = in_characters(budget)
+    wide = character_budget(budget)
     assert (wide.max_turns, wide.max_turn_tokens, wide.max_prompt_tokens) == (
         3,
         10 * PER_TOKEN,
@@ -240,14 +245,14 @@ def test_limits_in_tokens_become_limits_in_characters():
 
 @given(st.text())
 def test_characters_come_back(text):
-    codec = Characters()
+    codec = CharacterCodec()
     assert codec.decode(codec.encode(text)) == text
 
 
 def test_numbers_that_are_no_characters_are_unknown_tokens():
     for number in (0x110000, 1 << 70, -1):
-        with pytest.raises(UnknownToken):
-            Characters().decode([number])
+        with pytest.raises(UnknownTokenError):
+            CharacterCodec().decode([number])
 
 
 def test_seeds_of_turns_differ():

@@ -14,34 +14,34 @@ from scripted_vllm import Policy
 
 from rag_r1.agent_setup import RowLimits
 from rag_r1.config import RagR1Config
-from rag_r1.evaluation.asks import ask_of
+from rag_r1.evaluation.asks import make_request
 from rag_r1.evaluation.conditions import baseline
-from rag_r1.evaluation.engines import Tokens, agent_setup
+from rag_r1.evaluation.engines import TokenUnit, agent_setup
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.one_shot import searched_first
-from rag_r1.evaluation.session import prepare, session
+from rag_r1.evaluation.one_shot import make_one_shot
+from rag_r1.evaluation.session import open_session, prepare
 from rag_r1.evaluation.sft_data import SftDataArguments, SftDataError, _protocol
 from rag_r1.protocols import Document
 from rag_r1.rows import QuestionRow
-from rag_r1.sft_rows import Piece, SftRow, SftRowError, protocol_of
-from rag_r1.tools import searching
+from rag_r1.sft_rows import Piece, SftRow, SftRowError, protocol_of_rows
+from rag_r1.tools import search_tools
 
 CONFIG = RagR1Config.from_config({"protocol": "agentic_rag_tools"})
 LIMITS = RowLimits(2000, 2000)
 
 
 def setup(template="plain"):
-    return agent_setup(CONFIG, Tokens("a tokenizer", tokenizer_with(template)), LIMITS)
+    return agent_setup(CONFIG, TokenUnit("a tokenizer", tokenizer_with(template)), LIMITS)
 
 
 def test_a_tokenizer_must_be_given():
     with pytest.raises(RunError, match="agentic_rag_tools takes its turns .*--tokenizer"):
-        agent_setup(CONFIG, Tokens("characters"), LIMITS)
+        agent_setup(CONFIG, TokenUnit("characters"), LIMITS)
 
 
 def test_a_chat_endpoint_is_refused():
-    answers = Tokens("a tokenizer", tokenizer_with("plain")).answers("chat", None, "m", {}, setup())
+    answers = TokenUnit("a tokenizer", tokenizer_with("plain")).answers("chat", None, "m", {}, setup())
     with pytest.raises(RunError, match="--engine chat cannot play.*--engine completions"):
         asyncio.run(answers)
 
@@ -63,8 +63,8 @@ def test_only_the_agents_own_prompt_shows_its_tools(name):
 def test_one_shot_shows_its_passages_in_the_prompt_and_not_as_a_message():
     row = QuestionRow("Who?", ("x",), id="q")
     asked = baseline("one_shot", setup()).setup(row)
-    asked = replace(asked, tools=lambda: searching(Searcher([Document("1", "Ulm lies on the Danube.")])))
-    found = asyncio.run(searched_first(ask_of(row, asked.protocol), asked))
+    asked = replace(asked, tools=lambda: search_tools(Searcher([Document("1", "Ulm lies on the Danube.")])))
+    found = asyncio.run(make_one_shot(make_request(row, asked.protocol), asked))
     (message,) = found.ask.messages
     assert "\n\nDoc 1: Ulm lies on the Danube.\n\nQuestion: Who?" in message["content"]
 
@@ -74,7 +74,7 @@ def test_there_is_no_fine_tuning_data_of_such_turns():
         _protocol(SftDataArguments(model="m", out="out", traces=["a"], protocol="agentic_rag_tools"))
     row = SftRow("1", "Who?", "agentic_rag_tools", "turn", (), (Piece("x", True, True),))
     with pytest.raises(SftRowError, match="use one without `turns: chat`"):
-        protocol_of([row], None)
+        protocol_of_rows([row], None)
 
 
 @pytest.mark.slow  # a tokenizer from disk, two servers
@@ -91,8 +91,8 @@ def test_an_evaluation_with_paths_votes_in_the_turns_of_the_template(tmp_path):
             overrides=["rag_r1.agent.paths=3"],
         )  # fmt: skip
         ready = prepare(given, {})
-        async with session(given, ready, policy.url, "policy", {}) as run:
-            asks = [ask_of(row, ready.config.protocol, temperature=0.7) for row in ready.questions.rows]
+        async with open_session(given, ready, policy.url, "policy", {}) as run:
+            asks = [make_request(row, ready.config.protocol, temperature=0.7) for row in ready.questions.rows]
             await asyncio.gather(*map(run.runner.play, asks))
             return list(run.folder.records([ask.id for ask in asks]))
 

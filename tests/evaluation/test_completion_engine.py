@@ -13,11 +13,11 @@ from scripted import Characters
 from scripted_runs import folder_at
 
 from rag_r1.agent import Generation
-from rag_r1.evaluation.completion_engine import CompletionEngine, probe
+from rag_r1.evaluation.completion_engine import CompletionEngine, returns_token_ids
 from rag_r1.evaluation.endpoint import Endpoint, EndpointOptions, EngineFailure
-from rag_r1.evaluation.exchange import Exchanges
-from rag_r1.evaluation.pacing import Stop
-from rag_r1.evaluation.tape import Tape, Usage
+from rag_r1.evaluation.exchange import EpisodeClient
+from rag_r1.evaluation.pacing import CancelToken
+from rag_r1.evaluation.tape import ResponseCache, Usage
 from rag_r1.protocols import load_protocol
 
 SQ = load_protocol("rag_r1_sq")
@@ -58,7 +58,7 @@ async def endpoint_of(answer):
     app.router.add_post("/v1/completions", complete)
     async with TestServer(app) as server:
         options = EndpointOptions(str(server.make_url("/")), retries=1, backoff_s=0.0)
-        endpoint = Endpoint(options, Stop())
+        endpoint = Endpoint(options, CancelToken())
         try:
             yield endpoint, bodies
         finally:
@@ -74,7 +74,7 @@ def generate(answer, **given) -> tuple[Generation, dict]:
 
     async def main():
         async with endpoint_of(answer) as (endpoint, bodies):
-            exchanges = Exchanges("a#0", endpoint, Tape())
+            exchanges = EpisodeClient("a#0", endpoint, ResponseCache())
             sampling = {"model": "m", "temperature": 1.2, "top_p": None}
             engine = CompletionEngine(exchanges, Characters(), SQ, sampling, 7, **given)
             return await engine.generate([5, 6, 7], 100, SQ.stop), bodies[0]
@@ -134,7 +134,7 @@ def test_ids_or_log_probs_that_cannot_be_are_a_failure(change):
 def test_a_probe_tells_whether_ids_are_returned(answer, returned):
     async def main():
         async with endpoint_of(answer) as (endpoint, bodies):
-            assert await probe(endpoint, "m", [1, 2], {"user": "u"}) is returned
+            assert await returns_token_ids(endpoint, "m", [1, 2], {"user": "u"}) is returned
             assert bodies[0]["max_tokens"] == 1 and bodies[0]["user"] == "u"
 
     run(main())
@@ -144,7 +144,7 @@ def test_a_probe_of_something_else_is_a_failure():
     async def main():
         async with endpoint_of(lambda body: {"error": "no"}) as (endpoint, _):
             with pytest.raises(EngineFailure):
-                await probe(endpoint, "m", [1, 2], {})
+                await returns_token_ids(endpoint, "m", [1, 2], {})
 
     run(main())
 
@@ -154,7 +154,7 @@ def test_an_answer_is_on_the_tape_before_it_is_used_and_is_not_asked_for_again(t
         async with endpoint_of(vllm) as (endpoint, bodies):
             for start in (1, 2):
                 with folder_at(tmp_path) as folder:
-                    exchanges = Exchanges("a#0", endpoint, folder.tape)
+                    exchanges = EpisodeClient("a#0", endpoint, folder.tape)
                     engine = CompletionEngine(exchanges, Characters(), SQ, {"model": "m"}, 7)
                     first = await engine.generate([5], 100, SQ.stop)
                     second = await engine.generate([5, *first.token_ids, 6], 100, SQ.stop)
@@ -170,7 +170,9 @@ def test_the_seeds_after_a_past_are_those_of_its_next_turns():
     async def main():
         async with endpoint_of(vllm) as (endpoint, bodies):
             whole, resumed = (
-                CompletionEngine(Exchanges("t", endpoint, Tape()), Characters(), SQ, {"model": "m"}, 5)
+                CompletionEngine(
+                    EpisodeClient("t", endpoint, ResponseCache()), Characters(), SQ, {"model": "m"}, 5
+                )
                 for _ in range(2)
             )
             await whole.generate([1], 50, ())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.evaluation.corpus.answers import MAX_TOKENS, AnswerTable, tokens_of, weakness
+from rag_r1.evaluation.corpus.answers import MAX_TOKENS, AnswerMatcher, answer_tokens, weak_reason
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from rag_r1.evaluation.corpus.answers import MAX_TOKENS, AnswerTable, tokens_of,
     ],
 )
 def test_an_answer_is_found_in_another_spelling(answer, text):
-    table = AnswerTable([answer])
+    table = AnswerMatcher([answer])
     assert table.found_in(text) == {0}
 
 
@@ -41,7 +41,7 @@ def test_an_answer_is_found_in_another_spelling(answer, text):
     ],
 )
 def test_an_answer_is_not_found_where_its_tokens_do_not_follow_each_other(answer, text):
-    assert AnswerTable([answer]).found_in(text) == set()
+    assert AnswerMatcher([answer]).found_in(text) == set()
 
 
 words = st.sampled_from("new york the danube a ulm 1,000 j. k. of".split())
@@ -51,16 +51,16 @@ phrases = st.lists(words, min_size=1, max_size=5).map(" ".join)
 @settings(deadline=None, max_examples=100)
 @given(st.lists(phrases, max_size=8), st.lists(words, max_size=20).map(" ".join))
 def test_all_answers_at_once_are_those_that_are_found_one_by_one(answers, text):
-    table = AnswerTable(answers)
+    table = AnswerMatcher(answers)
     keys = list(table.keys)
-    tokens = f" {' '.join(tokens_of(text))} "
+    tokens = f" {' '.join(answer_tokens(text))} "
     assert {keys[number] for number in table.found_in(text)} == {key for key in keys if f" {key} " in tokens}
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.text(max_size=20), st.text(max_size=12), st.text(max_size=20))
 def test_any_answer_is_found_in_a_text_that_quotes_it(before, answer, after):
-    table = AnswerTable([answer])
+    table = AnswerMatcher([answer])
     assert table.found_in(f"{before}\n| {answer} |\n{after}") >= set(range(len(table)))
 
 
@@ -83,9 +83,9 @@ def test_any_answer_is_found_in_a_text_that_quotes_it(before, answer, after):
     ],
 )
 def test_an_answer_is_weak_for_a_reason(answer, why):
-    assert weakness(tokens_of(answer)) == why
+    assert weak_reason(answer_tokens(answer)) == why
 
 
 def test_answers_that_cannot_be_looked_for_are_not_in_the_table():
-    table = AnswerTable(["?", "word " * 99, "Ulm", "ulm!"])
+    table = AnswerMatcher(["?", "word " * 99, "Ulm", "ulm!"])
     assert list(table.keys) == ["ulm"] and table.add("The") is None

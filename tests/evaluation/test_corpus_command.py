@@ -10,7 +10,7 @@ from corpus_retriever import retriever_stub
 
 from rag_r1.cli import main as cli
 from rag_r1.evaluation.corpus.report import markdown, read_answerable_ids
-from rag_r1.printable import printable
+from rag_r1.printable import terminal_text
 
 CORPUS = [
     {"id": "1", "contents": '"Ulm"\nUlm is a city on the Danube.'},
@@ -216,8 +216,8 @@ def test_hostile_texts_reach_neither_terminal_nor_markdown_nor_picture(run, tmp_
 
 
 def test_what_is_printed_has_one_line_and_no_control_characters():
-    assert printable("a\n\tb\x1b[31m\u202ec\u200bd") == "a b\ufffd[31m\ufffdc\ufffdd"
-    assert printable("x" * 1000) == "x" * 197 + "..."
+    assert terminal_text("a\n\tb\x1b[31m\u202ec\u200bd") == "a b\ufffd[31m\ufffdc\ufffdd"
+    assert terminal_text("x" * 1000) == "x" * 197 + "..."
 
 
 def test_a_list_of_ids_that_is_none_is_refused(tmp_path):

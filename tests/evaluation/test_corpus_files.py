@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_r1.evaluation.corpus import files
-from rag_r1.evaluation.corpus.files import START, BadRow, Corpus, CorpusError, Passage
+from rag_r1.evaluation.corpus.files import START, BadPassageError, Corpus, CorpusError, Passage
 
 ROWS = [
     {"id": "1", "contents": '"Ulm"\nA city.'},
@@ -37,7 +37,7 @@ def passages(corpus: Corpus, start=START) -> list[Passage]:
 
 def faults(corpus: Corpus) -> list[str]:
     rows = corpus.rows(progress=False)
-    return [f"{corpus.where(place)}: {row}" for row, place in rows if isinstance(row, BadRow)]
+    return [f"{corpus.where(place)}: {row}" for row, place in rows if isinstance(row, BadPassageError)]
 
 
 def arrow_index(folder: Path, rows: list[Passage], batch: int = 2) -> Path:
@@ -165,4 +165,4 @@ def test_no_bytes_make_the_reader_fail(tmp_path_factory, data):
     rows = list(Corpus([path]).rows(progress=False))
     offsets = [place.offset for _, place in rows]
     assert offsets == sorted(set(offsets)) and all(0 < offset <= len(data) for offset in offsets)
-    assert all(isinstance(row, Passage | BadRow) for row, _ in rows)
+    assert all(isinstance(row, Passage | BadPassageError) for row, _ in rows)

@@ -13,7 +13,7 @@ import pytest
 
 from data_process.row_files import DataError
 from rag_r1.evaluation.corpus.evidence import evidence_of, paragraphs_of
-from rag_r1.evaluation.corpus.questions import Question, read_questions
+from rag_r1.evaluation.corpus.questions import CorpusQuestion, read_questions
 from rag_r1.evaluation.corpus.supply import write_supply
 from rag_r1.rows import QuestionRow, write_rows
 
@@ -29,7 +29,7 @@ def test_a_row_of_a_data_set_has_its_answers_and_its_evidence(tmp_path):
     row = {"id": 7, "question": "Where?", "answer": "Ulm", "supporting_ids": ["1", 2, "1"]}
     path = written(tmp_path / "hotpot.v1.jsonl", [{**row, "supporting_titles": ["Ulm"]}])
     [read] = read_questions([path]).questions
-    assert read == Question("hotpot", "7", (("Where?", ("Ulm",)),), ("1", "2"), ("Ulm",))
+    assert read == CorpusQuestion("hotpot", "7", (("Where?", ("Ulm",)),), ("1", "2"), ("Ulm",))
 
 
 def test_rows_of_verls_parquet_have_source_id_and_metadata(tmp_path):
@@ -45,7 +45,7 @@ def test_rows_of_verls_parquet_have_source_id_and_metadata(tmp_path):
     write_rows(tmp_path / "test.parquet", rows)
     read = read_questions([tmp_path / "test.parquet"]).questions
     asked = (("Where?", ("Ulm", "Ulm, Germany")),)
-    assert read == [Question("nq", "nq/1", asked, (), ("Ulm",)), Question("nq", "nq/2", asked)]
+    assert read == [CorpusQuestion("nq", "nq/1", asked, (), ("Ulm",)), CorpusQuestion("nq", "nq/2", asked)]
 
 
 def test_a_row_that_joins_questions_has_a_part_for_each(tmp_path):

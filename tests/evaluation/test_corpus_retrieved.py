@@ -7,20 +7,20 @@ import json
 import pytest
 from corpus_retriever import retriever_stub
 
-from rag_r1.evaluation.corpus.answers import AnswerTable
-from rag_r1.evaluation.corpus.questions import Question
-from rag_r1.evaluation.corpus.retrieved import Retrieved, RetrieverError, retrieve
+from rag_r1.evaluation.corpus.answers import AnswerMatcher
+from rag_r1.evaluation.corpus.questions import CorpusQuestion
+from rag_r1.evaluation.corpus.retrieved import RetrievalResult, RetrieverError, retrieve
 from rag_r1.tools.retrieval import RetrieverConfig
 
 PASSAGES = {"1": "Ulm is a town.", "2": "The Danube is a river.", "3": "Nothing."}
 
 
-def question(name: str, *golds: str) -> Question:
-    return Question("s", name, ((f"What is {name}?", golds),))
+def question(name: str, *golds: str) -> CorpusQuestion:
+    return CorpusQuestion("s", name, ((f"What is {name}?", golds),))
 
 
 def ask(questions, url, store, topk=3):
-    table = AnswerTable(gold for one in questions for _, golds in one.parts for gold in golds)
+    table = AnswerMatcher(gold for one in questions for _, golds in one.parts for gold in golds)
     config = RetrieverConfig(url=url, topk=topk, cache_size=0, retries=0)
     return retrieve(questions, table, config, store, progress=False)
 
@@ -41,13 +41,13 @@ def test_the_rank_is_that_of_the_first_passage_with_any_gold_answer(stub, tmp_pa
     found = ask(asked, stub.url, tmp_path / "r.jsonl")
     assert [found["s", name].rank for name in "abcd"] == [1, 2, None, None]
     assert found["s", "a"].ids == ("1", "2", "3")
-    assert ask(asked, stub.url, tmp_path / "two.jsonl", topk=1)["s", "b"] == Retrieved(None, ("1",))
-    assert Retrieved(1, ("1", "2")).share_of(["2", "9"]) == 0.5
+    assert ask(asked, stub.url, tmp_path / "two.jsonl", topk=1)["s", "b"] == RetrievalResult(None, ("1",))
+    assert RetrievalResult(1, ("1", "2")).share_of(["2", "9"]) == 0.5
 
 
 def test_a_question_of_parts_is_asked_part_by_part(stub, tmp_path):
-    one = Question("s", "n", (("First?", ("town",)), ("Second?", ("river",))))
-    other = Question("s", "m", (("First?", ("town",)), ("Third?", ("sea",))))
+    one = CorpusQuestion("s", "n", (("First?", ("town",)), ("Second?", ("river",))))
+    other = CorpusQuestion("s", "m", (("First?", ("town",)), ("Third?", ("sea",))))
     found = ask([one, other], stub.url, tmp_path / "r.jsonl")
     assert found["s", "n"].rank == 2 and found["s", "m"].rank is None
     assert set(stub.asked) == {"First?", "Second?", "Third?"}

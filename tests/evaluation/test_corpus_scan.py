@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.evaluation.corpus.answers import AnswerTable
+from rag_r1.evaluation.corpus.answers import AnswerMatcher
 from rag_r1.evaluation.corpus.files import Corpus
-from rag_r1.evaluation.corpus.scan import Found, Wanted, scan
-from rag_r1.evaluation.corpus.titles import WantedTitles
+from rag_r1.evaluation.corpus.scan import ScanResult, ScanTargets, scan_corpus
+from rag_r1.evaluation.corpus.titles import TitleIndex
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("Ulm", "ulm", "New_York", "Heat (film)", "Danube")
@@ -34,13 +34,13 @@ def corpus_of(path: Path, n: int) -> Corpus:
     return Corpus([path])
 
 
-def wanted(*ids: str, probe: tuple[str, ...] = ()) -> Wanted:
-    titles = WantedTitles(["Ulm", "New York", "Heat", "Rome"])
-    answers = AnswerTable(["Danube", "text 3", "of Heat film", "nobody"])
-    return Wanted(frozenset(ids), titles, answers, frozenset(probe))
+def wanted(*ids: str, probe: tuple[str, ...] = ()) -> ScanTargets:
+    titles = TitleIndex(["Ulm", "New York", "Heat", "Rome"])
+    answers = AnswerMatcher(["Danube", "text 3", "of Heat film", "nobody"])
+    return ScanTargets(frozenset(ids), titles, answers, frozenset(probe))
 
 
-def told(found: Found, wanted: Wanted) -> tuple:
+def told(found: ScanResult, wanted: ScanTargets) -> tuple:
     return (
         found.passages,
         found.ids,
@@ -54,7 +54,7 @@ def told(found: Found, wanted: Wanted) -> tuple:
 
 def test_everything_is_found_in_one_pass(tmp_path):
     looked = wanted("3", "99", probe=("4", "77"))
-    found = scan(corpus_of(tmp_path / "c.jsonl", 12), looked, tmp_path / "s.json", progress=False)
+    found = scan_corpus(corpus_of(tmp_path / "c.jsonl", 12), looked, tmp_path / "s.json", progress=False)
     assert found.passages == 12 and found.ids == {"3"} and found.done
     assert found.answers == {"danube": (2, "4"), "text 3": (1, "3"), "of heat film": (2, "3")}
     assert found.count("danube") == 2 and found.count("nobody") == 0
@@ -91,38 +91,40 @@ def test_a_scan_that_was_killed_finds_the_same(tmp_path_factory, deaths, save_ev
     folder = tmp_path_factory.mktemp("scan")
     corpus = corpus_of(folder / "c.jsonl", 23)
     whole = wanted("3", "22", "99", probe=("1",))
-    expected = told(scan(corpus, whole, folder / "whole.json", progress=False), whole)
+    expected = told(scan_corpus(corpus, whole, folder / "whole.json", progress=False), whole)
     for rows in deaths:
         dying = Dying([folder / "c.jsonl"])
         dying.rows_left = rows
         try:
             state = folder / "state.json"
-            scan(dying, wanted("3", "22", "99", probe=("1",)), state, save_every=save_every, progress=False)
+            scan_corpus(
+                dying, wanted("3", "22", "99", probe=("1",)), state, save_every=save_every, progress=False
+            )
         except Killed:
             pass
     again = wanted("3", "22", "99", probe=("1",))
-    found = scan(corpus, again, folder / "state.json", save_every=save_every, progress=False)
+    found = scan_corpus(corpus, again, folder / "state.json", save_every=save_every, progress=False)
     assert told(found, again) == expected
 
 
 def test_a_finished_scan_is_read_and_not_repeated(tmp_path):
     corpus = corpus_of(tmp_path / "c.jsonl", 12)
     first = wanted("3")
-    expected = told(scan(corpus, first, tmp_path / "s.json", progress=False), first)
+    expected = told(scan_corpus(corpus, first, tmp_path / "s.json", progress=False), first)
     dead = Dying(corpus.files)
     second = wanted("3", probe=("5",))
-    assert told(scan(dead, second, tmp_path / "s.json", progress=False), second) == expected
+    assert told(scan_corpus(dead, second, tmp_path / "s.json", progress=False), second) == expected
 
 
 def test_a_state_of_other_questions_another_corpus_or_a_broken_one_is_not_used(tmp_path):
     corpus, state = corpus_of(tmp_path / "c.jsonl", 12), tmp_path / "s.json"
-    scan(corpus, wanted("3"), state, progress=False)
-    assert scan(corpus, wanted("3", "4"), state, progress=False).ids == {"3", "4"}
+    scan_corpus(corpus, wanted("3"), state, progress=False)
+    assert scan_corpus(corpus, wanted("3", "4"), state, progress=False).ids == {"3", "4"}
     longer = corpus_of(tmp_path / "c.jsonl", 14)
-    assert scan(longer, wanted("3", "4"), state, progress=False).passages == 14
+    assert scan_corpus(longer, wanted("3", "4"), state, progress=False).passages == 14
     for broken in ("", "[]", "{}", '{"fingerprint": 1}', state.read_text()[:-40]):
         state.write_text(broken)
-        assert scan(longer, wanted("3", "4"), state, progress=False).passages == 14
+        assert scan_corpus(longer, wanted("3", "4"), state, progress=False).passages == 14
 
 
 @pytest.mark.full
@@ -133,11 +135,11 @@ def test_a_scan_continues_after_sigkill(tmp_path):
     (tmp_path / "q.jsonl").write_text(json.dumps(question) + "\n")
     program = (
         "import sys; from pathlib import Path\n"
-        "from rag_r1.evaluation.corpus.command import CheckArguments, check\n"
+        "from rag_r1.evaluation.corpus.command import CheckArguments, check_corpus\n"
         "folder = Path(sys.argv[1])\n"
         "given = CheckArguments(data=[folder / 'q.jsonl'], corpus=[folder / 'c.jsonl'], out=folder / 'out',\n"
         "                       skip_bad_rows=True, no_progress=True)\n"
-        "print(check(given, save_every=5000).summary['passages'])\n"
+        "print(check_corpus(given, save_every=5000).summary['passages'])\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
     state = tmp_path / "out" / "scan.json"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from data_process.bad_rows import BadRows
 from rag_r1.evaluation.corpus.files import CorpusError
 from rag_r1.evaluation.corpus.redirects import read_redirects
-from rag_r1.evaluation.corpus.titles import LEVELS, STRONG, WEAK, WantedTitles, key_of, level_of
+from rag_r1.evaluation.corpus.titles import LEVELS, STRONG, WEAK, TitleIndex, key_of, level_of
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_another_normal_form_or_underscores_are_the_same_page(title):
 @settings(deadline=None, max_examples=100)
 @given(st.lists(texts, max_size=6), st.lists(texts, max_size=6))
 def test_what_is_noted_is_the_best_match_of_all_titles_of_the_corpus(wanted, corpus):
-    titles = WantedTitles(wanted)
+    titles = TitleIndex(wanted)
     for title in corpus:
         titles.note(title)
     for title in wanted:
@@ -75,7 +75,7 @@ def test_what_is_noted_is_the_best_match_of_all_titles_of_the_corpus(wanted, cor
 
 
 def test_a_redirect_leads_to_a_page_and_the_other_way_round_is_weak():
-    titles = WantedTitles(["Ceylon", "Mumbai", "Ulm"])
+    titles = TitleIndex(["Ceylon", "Mumbai", "Ulm"])
     used = titles.add_redirects([("Ceylon", "Sri Lanka"), ("Bombay", "Mumbai"), ("x", "y"), ("ulm", "Ulm")])
     assert used == 2
     for title in ("sri lanka", "Bombay"):
@@ -88,7 +88,7 @@ def test_a_redirect_leads_to_a_page_and_the_other_way_round_is_weak():
 
 
 def test_redirects_do_not_lead_on_to_others():
-    titles = WantedTitles(["A town"])
+    titles = TitleIndex(["A town"])
     titles.add_redirects([("A town", "B town"), ("B town", "C town")])
     titles.note("C town")
     assert titles.level("A town") is None

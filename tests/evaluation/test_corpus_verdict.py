@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.evaluation.corpus.answers import COMMON_AT_LEAST, MAX_TOKENS, AnswerTable
-from rag_r1.evaluation.corpus.questions import Question
-from rag_r1.evaluation.corpus.retrieved import Retrieved
-from rag_r1.evaluation.corpus.scan import Found
-from rag_r1.evaluation.corpus.titles import LEVELS, STRONG, WantedTitles
+from rag_r1.evaluation.corpus.answers import COMMON_AT_LEAST, MAX_TOKENS, AnswerMatcher
+from rag_r1.evaluation.corpus.questions import CorpusQuestion
+from rag_r1.evaluation.corpus.retrieved import RetrievalResult
+from rag_r1.evaluation.corpus.scan import ScanResult
+from rag_r1.evaluation.corpus.titles import LEVELS, STRONG, TitleIndex
 from rag_r1.evaluation.corpus.verdict import (
     RULES,
     VERDICTS,
-    Evidence,
-    Signals,
+    CorpusFindings,
+    QuestionSignals,
     foreign_sources,
     rule_of,
     rule_table,
@@ -30,25 +30,33 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "corpora.md"
 @pytest.mark.parametrize(
     ("signals", "reason", "verdict"),
     [
-        (Signals(ids_missing=()), "ids_present", "answerable"),
-        (Signals(ids_missing=(), titles={"Ulm": None}), "ids_present", "answerable"),
+        (QuestionSignals(ids_missing=()), "ids_present", "answerable"),
+        (QuestionSignals(ids_missing=(), titles={"Ulm": None}), "ids_present", "answerable"),
         (
-            Signals(ids_missing=("1",), retriever_rank=1, anywhere="distinctive"),
+            QuestionSignals(ids_missing=("1",), retriever_rank=1, anywhere="distinctive"),
             "ids_missing",
             "unanswerable",
         ),
-        (Signals(titles={"Ulm": "case", "Rome": "redirect"}), "titles_present", "answerable"),
-        (Signals(titles={"Ulm": "exact", "Rome": None}, retriever_rank=1), "titles_missing", "unanswerable"),
-        (Signals(titles={"Ulm": "suffix", "Rome": None}), "titles_missing", "unanswerable"),
-        (Signals(titles={"Ulm": "suffix"}, anywhere="distinctive"), "titles_similar", "unknown"),
-        (Signals(weak=("yes_no",), retriever_rank=1, anywhere="weak"), "yes_or_no", "unknown"),
-        (Signals(weak=("empty", "long")), "no_string", "unknown"),
-        (Signals(retriever_rank=3), "in_top_k", "answerable"),
-        (Signals(retriever_rank=0, bm25_rank=2, weak=("number",), anywhere="weak"), "in_top_k", "answerable"),
-        (Signals(retriever_rank=0, anywhere="distinctive"), "anywhere", "answerable"),
-        (Signals(retriever_rank=0, anywhere="weak", weak=("number",)), "anywhere_weak", "unknown"),
-        (Signals(weak=("short",)), "nowhere", "unanswerable"),
-        (Signals(), "nowhere", "unanswerable"),
+        (QuestionSignals(titles={"Ulm": "case", "Rome": "redirect"}), "titles_present", "answerable"),
+        (
+            QuestionSignals(titles={"Ulm": "exact", "Rome": None}, retriever_rank=1),
+            "titles_missing",
+            "unanswerable",
+        ),
+        (QuestionSignals(titles={"Ulm": "suffix", "Rome": None}), "titles_missing", "unanswerable"),
+        (QuestionSignals(titles={"Ulm": "suffix"}, anywhere="distinctive"), "titles_similar", "unknown"),
+        (QuestionSignals(weak=("yes_no",), retriever_rank=1, anywhere="weak"), "yes_or_no", "unknown"),
+        (QuestionSignals(weak=("empty", "long")), "no_string", "unknown"),
+        (QuestionSignals(retriever_rank=3), "in_top_k", "answerable"),
+        (
+            QuestionSignals(retriever_rank=0, bm25_rank=2, weak=("number",), anywhere="weak"),
+            "in_top_k",
+            "answerable",
+        ),
+        (QuestionSignals(retriever_rank=0, anywhere="distinctive"), "anywhere", "answerable"),
+        (QuestionSignals(retriever_rank=0, anywhere="weak", weak=("number",)), "anywhere_weak", "unknown"),
+        (QuestionSignals(weak=("short",)), "nowhere", "unanswerable"),
+        (QuestionSignals(), "nowhere", "unanswerable"),
     ],
 )
 def test_the_first_rule_that_applies_decides(signals, reason, verdict):
@@ -61,7 +69,7 @@ titles = st.none() | st.dictionaries(st.text(max_size=2), st.none() | st.sampled
 @settings(deadline=None, max_examples=100)
 @given(
     st.builds(
-        Signals,
+        QuestionSignals,
         ids_missing=st.none() | st.lists(st.text(max_size=2)).map(tuple),
         titles=titles,
         retriever_rank=st.none() | st.integers(0, 3),
@@ -85,20 +93,22 @@ def test_the_guide_shows_the_table_of_the_rules():
     assert f"longer than {MAX_TOKENS} words" in rule_table()
 
 
-def evidence(**found) -> Evidence:
-    wanted = WantedTitles(["Ulm", "Rome"])
+def evidence(**found) -> CorpusFindings:
+    wanted = TitleIndex(["Ulm", "Rome"])
     wanted.note("ulm")
-    return Evidence(Found(passages=10, **found), wanted, AnswerTable())
+    return CorpusFindings(ScanResult(passages=10, **found), wanted, AnswerMatcher())
 
 
-def asks(*golds: str, **more) -> Question:
-    return Question("s", "1", (("q", golds),), **more)
+def asks(*golds: str, **more) -> CorpusQuestion:
+    return CorpusQuestion("s", "1", (("q", golds),), **more)
 
 
 def test_every_signal_is_read_from_what_was_found():
     known = evidence(ids={"1"}, answers={"danube": (2, "7"), "1762": (5, "8")})
     read = signals_of(asks("the Danube", "1762", ids=("1", "2"), titles=("Ulm", "Rome")), known)
-    assert read == Signals(("2",), {"Ulm": "case", "Rome": None}, None, None, "distinctive", (), 2, "7")
+    assert read == QuestionSignals(
+        ("2",), {"Ulm": "case", "Rome": None}, None, None, "distinctive", (), 2, "7"
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,29 +133,29 @@ def test_a_weak_answer_is_told_with_its_reason(golds, anywhere, weak):
 def test_all_parts_of_a_question_must_be_found():
     known = evidence(answers={"danube": (2, "7")})
     parts = (("a", ("Danube",)), ("b", ("Rhine",)))
-    assert signals_of(Question("s", "1", parts), known).anywhere == "no"
-    assert signals_of(Question("s", "1", parts[:1]), known).anywhere == "distinctive"
+    assert signals_of(CorpusQuestion("s", "1", parts), known).anywhere == "no"
+    assert signals_of(CorpusQuestion("s", "1", parts[:1]), known).anywhere == "distinctive"
 
 
 def test_the_ranks_are_those_of_the_servers():
-    found = Found(passages=1)
-    known = Evidence(
+    found = ScanResult(passages=1)
+    known = CorpusFindings(
         found,
-        WantedTitles(()),
-        AnswerTable(),
-        {("s", "1"): Retrieved(None, ())},
-        {("s", "1"): Retrieved(4, ())},
+        TitleIndex(()),
+        AnswerMatcher(),
+        {("s", "1"): RetrievalResult(None, ())},
+        {("s", "1"): RetrievalResult(4, ())},
     )
     read = signals_of(asks("x"), known)
     assert (read.retriever_rank, read.bm25_rank) == (0, 4)
-    assert signals_of(Question("s", "2", (("q", ("x",)),)), known).retriever_rank is None
+    assert signals_of(CorpusQuestion("s", "2", (("q", ("x",)),)), known).retriever_rank is None
 
 
 def test_ids_of_which_none_is_there_are_those_of_another_corpus():
     mine = [
-        Question("a", "1", (), ("1", "2")),
-        Question("a", "2", (), ("9",)),
-        Question("b", "1", (), ("8",)),
+        CorpusQuestion("a", "1", (), ("1", "2")),
+        CorpusQuestion("a", "2", (), ("9",)),
+        CorpusQuestion("b", "1", (), ("8",)),
     ]
-    assert foreign_sources(mine, Found(ids={"1"})) == {"b"}
-    assert foreign_sources([Question("c", "1", ())], Found()) == set()
+    assert foreign_sources(mine, ScanResult(ids={"1"})) == {"b"}
+    assert foreign_sources([CorpusQuestion("c", "1", ())], ScanResult()) == set()

@@ -12,7 +12,7 @@ from rag_r1.evaluation.cutting import (
     KINDS,
     REASONS,
     WHOLE,
-    Unusable,
+    UnusableSampleError,
     check_right,
     check_targets,
     kinds_of,
@@ -32,7 +32,7 @@ def cut(lines, layout="cut", **given):
 
 
 def refused(record) -> str:
-    with pytest.raises(Unusable) as found:
+    with pytest.raises(UnusableSampleError) as found:
         trace_of(record, MQ.protocol)
     assert found.value.reason in REASONS
     return found.value.reason
@@ -162,7 +162,7 @@ def test_only_right_answers_are_kept(golds, metric, reason):
     if reason is None:
         check_right(record, golds, metric)
         return
-    with pytest.raises(Unusable) as found:
+    with pytest.raises(UnusableSampleError) as found:
         check_right(record, golds, metric)
     assert found.value.reason == reason
 
@@ -171,7 +171,7 @@ def test_a_target_that_quotes_a_document_is_refused_and_one_that_names_it_is_not
     quoting = f"<think> {LONG.text} </think>\n<answer> Danube </answer>"
     rows = cut([SEARCH, quoting], documents=[TOWN, LONG])
     check_targets(rows[0], [TOWN, LONG])
-    with pytest.raises(Unusable) as found:
+    with pytest.raises(UnusableSampleError) as found:
         check_targets(rows[1], [TOWN, LONG])
     assert found.value.reason == "quotes"
 

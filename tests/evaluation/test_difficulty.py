@@ -16,9 +16,9 @@ from scripted_runs import FAILS, RIGHT, SQ, WRONG, folder_at, row_of, runner_of
 
 from data_process.difficulty import read_difficulties
 from data_process.questions import Question
-from rag_r1.evaluation.asks import ask_of, drawn
-from rag_r1.evaluation.difficulty import Replayed, counts, is_kept, rollout_lines, split
-from rag_r1.evaluation.filter import replay
+from rag_r1.evaluation.asks import make_request, seeded_fraction
+from rag_r1.evaluation.difficulty import QuestionRollouts, filter_counts, is_kept, rollout_lines, split
+from rag_r1.evaluation.filter import replay_question
 from rag_r1.evaluation.histogram import as_text, draw
 from rag_r1.rows import QuestionRow
 
@@ -40,7 +40,7 @@ SCRIPT = {
 }
 
 
-def filtered(path: Path, script=SCRIPT, starts: int = 1, played=None, **given) -> list[Replayed]:
+def filtered(path: Path, script=SCRIPT, starts: int = 1, played=None, **given) -> list[QuestionRollouts]:
     """The questions after so many starts of the command."""
     played = [] if played is None else played
 
@@ -49,8 +49,8 @@ def filtered(path: Path, script=SCRIPT, starts: int = 1, played=None, **given) -
             runner = runner_of(folder, script, played, **given)
             jobs = []
             for name in script:
-                asks = [ask_of(row_of(name), SQ, sample=sample) for sample in range(REPLAYS + 1)]
-                jobs.append(partial(replay, runner, row_of(name), asks))
+                asks = [make_request(row_of(name), SQ, sample=sample) for sample in range(REPLAYS + 1)]
+                jobs.append(partial(replay_question, runner, row_of(name), asks))
             return await runner.run(jobs, len(jobs), "question")
 
     for _ in range(starts):
@@ -78,7 +78,7 @@ def test_the_kept_set_is_the_one_computed_by_hand(tmp_path: Path):
         **{"second": 2, "tenth": 10, "last": 11, "too_late": 11, "never": 11},
         **{"failed_first": 2, "failed_between": 4, "failed_always": 11},
     }
-    told = counts(questions, 0.25, SEED)
+    told = filter_counts(questions, 0.25, SEED)
     assert {
         name: told[name] for name in ("right_at_first", "right_later", "never_right", "never_judged")
     } == {
@@ -94,7 +94,7 @@ def test_the_kept_set_is_the_one_computed_by_hand(tmp_path: Path):
 
 def test_the_draws_of_the_set_above():
     names = ("at_once_1", "at_once_2", "at_once_3", "at_once_4", "failed_first")
-    assert [round(drawn(SEED, "kept", name), 2) for name in names] == [0.58, 0.74, 0.38, 0.76, 0.06]
+    assert [round(seeded_fraction(SEED, "kept", name), 2) for name in names] == [0.58, 0.74, 0.38, 0.76, 0.06]
 
 
 def test_a_question_waits_for_its_failed_rollout_until_the_tries_are_used_up(tmp_path: Path):
@@ -130,7 +130,7 @@ def test_the_kept_set_is_that_of_the_definition(script, share, seed, pauses, tmp
         wrong_at_first = bool(tries) and not tries[0]
         if wrong_at_first and any(tries[1:]):
             expected.add(name)
-        if tries and tries[0] and drawn(seed, "kept", name) < share:
+        if tries and tries[0] and seeded_fraction(seed, "kept", name) < share:
             expected.add(name)
     assert kept(questions, share, seed) == expected
     for question in questions:
@@ -138,8 +138,8 @@ def test_the_kept_set_is_that_of_the_definition(script, share, seed, pauses, tmp
 
 
 def test_the_difficulty_script_reads_the_rollouts(tmp_path: Path):
-    def after(name: str, *rights: bool) -> Replayed:
-        return Replayed(row_of(name), rights)
+    def after(name: str, *rights: bool) -> QuestionRollouts:
+        return QuestionRollouts(row_of(name), rights)
 
     questions = [
         after("one", True),

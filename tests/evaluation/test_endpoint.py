@@ -24,11 +24,11 @@ from rag_r1.evaluation.endpoint import (
     base_address,
 )
 from rag_r1.evaluation.endpoint_answers import retry_after, usage_of
-from rag_r1.evaluation.exchange import Exchanges
+from rag_r1.evaluation.exchange import EpisodeClient
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.pacing import Stop
-from rag_r1.evaluation.streamed_endpoint import Growing
-from rag_r1.evaluation.tape import Tape, Usage
+from rag_r1.evaluation.pacing import CancelToken
+from rag_r1.evaluation.streamed_endpoint import StreamingEndpoint
+from rag_r1.evaluation.tape import ResponseCache, Usage
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Who?"}]}
 USAGE = {"prompt_tokens": 11, "completion_tokens": 3}
@@ -68,7 +68,7 @@ async def endpoint_of(*answers: Callable[[], web.Response] | web.Response, **opt
             "timeout_s": 5.0,
             **options,
         }
-        endpoint = Endpoint(EndpointOptions(**given), Stop())
+        endpoint = Endpoint(EndpointOptions(**given), CancelToken())
         try:
             yield endpoint, requests, bodies
         finally:
@@ -167,7 +167,7 @@ def test_an_answer_that_does_not_come_is_asked_for_again():
 
 def test_a_closed_port_is_a_failure_with_a_reason():
     async def main():
-        endpoint = Endpoint(EndpointOptions("http://127.0.0.1:9", retries=0), Stop())
+        endpoint = Endpoint(EndpointOptions("http://127.0.0.1:9", retries=0), CancelToken())
         with pytest.raises(EngineFailure, match="no answer: ClientConnectorError"):
             await ask(endpoint)
         await endpoint.close()
@@ -273,7 +273,7 @@ def test_without_a_key_none_is_sent_and_a_broken_one_is_refused_without_being_to
     run(main())
     monkeypatch.setenv("OPENAI_API_KEY", "sk-a\nsk-b")
     with pytest.raises(RunError, match="OPENAI_API_KEY has characters that a key cannot have") as error:
-        Endpoint(EndpointOptions("http://h"), None, module.Spending(None))
+        Endpoint(EndpointOptions("http://h"), None, module.CostTracker(None))
     assert "sk-a" not in str(error.value)
 
 
@@ -289,7 +289,7 @@ def test_an_answer_larger_than_its_request_allows_is_none_and_is_asked_for_again
 def test_a_text_that_max_tokens_does_not_allow_is_a_useless_answer():
     async def main():
         async with endpoint_of(lambda: says("x " * 10_000), lambda: says()) as (endpoint, _, _):
-            exchanges = Exchanges("a", endpoint, Tape())
+            exchanges = EpisodeClient("a", endpoint, ResponseCache())
             reply = await exchanges.ask("/chat/completions", {**BODY, "max_tokens": 100}, read_chat, 100)
             assert reply.text == "Rome"
             assert (
@@ -312,8 +312,8 @@ def test_an_answer_that_drips_has_the_time_of_one_answer():
         app.router.add_post("/v1/completions", drip)
         async with TestServer(app) as server:
             options = EndpointOptions(str(server.make_url("/")), retries=1, timeout_s=0.3, backoff_s=0.0)
-            endpoint = Endpoint(options, Stop())
-            asked = Growing(endpoint, lambda: lambda piece: None)
+            endpoint = Endpoint(options, CancelToken())
+            asked = StreamingEndpoint(endpoint, lambda: lambda piece: None)
             for end in (endpoint, asked):
                 with pytest.raises(EngineFailure, match="no answer within 0.3 s"):
                     await end.post("/completions", {"max_tokens": 5}, read_chat)
@@ -333,7 +333,7 @@ def test_requests_under_way_come_back_before_a_stopped_run_ends():
         app = web.Application()
         app.router.add_post("/v1/chat/completions", slow)
         async with TestServer(app) as server:
-            endpoint = Endpoint(EndpointOptions(str(server.make_url("/"))), Stop())
+            endpoint = Endpoint(EndpointOptions(str(server.make_url("/"))), CancelToken())
             first = asyncio.create_task(ask(endpoint))
             while not endpoint._under_way:
                 await asyncio.sleep(0.01)

@@ -22,7 +22,7 @@ from rag_r1.config import RagR1Config
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import make_questions, make_world, to_row
 from rag_r1.evaluation import evaluate
-from rag_r1.evaluation.asks import drawn
+from rag_r1.evaluation.asks import seeded_fraction
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.protocols import load_protocol
 from rag_r1.records import read_records
@@ -41,7 +41,7 @@ def tokenizer():
 
 
 def is_right(question: str, *unused: object) -> bool:
-    return drawn(0, "right", question) < 0.6
+    return seeded_fraction(0, "right", question) < 0.6
 
 
 def rows_of(count: int, path: Path) -> list[QuestionRow]:

@@ -14,7 +14,7 @@ from rag_r1.demo.world import demo_protocol, to_row
 from rag_r1.evaluation import evaluate
 from rag_r1.evaluation.serving import vllm_server
 from rag_r1.records import read_records
-from rag_r1.retrieval_process import build_index, retrieval_server
+from rag_r1.retrieval_process import build_index, retrieval_process
 from rag_r1.rows import write_rows
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,7 @@ def test_500_real_questions_run_through_in_token_ids_without_a_failure(tmp_path)
     index = build_index(CORPUS, tmp_path / "index", "--backend", "bm25")
     options = ("--max-model-len", "1000", "--max-num-seqs", "32")
     with (
-        retrieval_server(index, tmp_path / "retrieval.log") as retriever,
+        retrieval_process(index, tmp_path / "retrieval.log") as retriever,
         vllm_server(policy, tmp_path / "vllm.log", options=options) as url,
     ):
         given = words(

@@ -10,7 +10,7 @@ from scripted_vllm import Policy
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.evaluated_model import resolved, served, version_of_server
+from rag_r1.evaluation.evaluated_model import resolve_model, serve_model, vllm_version
 from rag_r1.evaluation.json_lines import RunError
 
 
@@ -27,10 +27,10 @@ def folder_with(path: Path, config: str) -> Path:
 
 def test_the_tokenizer_of_a_served_model_is_its_own_unless_another_is_given():
     url = {"base_url": "http://127.0.0.1:9/v1"}
-    assert resolved(arguments(**url)).tokenizer == "m"
-    assert resolved(arguments(**url, tokenizer="t")).tokenizer == "t"
-    assert resolved(arguments(**url, engine="chat")).tokenizer is None
-    with served(arguments(**url)) as given:
+    assert resolve_model(arguments(**url)).tokenizer == "m"
+    assert resolve_model(arguments(**url, tokenizer="t")).tokenizer == "t"
+    assert resolve_model(arguments(**url, engine="chat")).tokenizer is None
+    with serve_model(arguments(**url)) as given:
         assert given.base_url == url["base_url"]
 
 
@@ -42,25 +42,25 @@ def test_a_folders_context_is_as_long_as_the_episode_needs_and_the_model_can(
     tmp_path, longest, given, context
 ):
     folder = folder_with(tmp_path / "model", json.dumps({"max_position_embeddings": longest}))
-    found = resolved(arguments(model=str(folder), max_context_tokens=given))
+    found = resolve_model(arguments(model=str(folder), max_context_tokens=given))
     assert (found.max_context_tokens, found.model, found.tokenizer) == (context, str(folder), str(folder))
     assert found.max_prompt_tokens == min(4096, context - 1)
 
 
 def test_a_server_says_how_long_its_context_is_and_whether_it_has_the_model():
     with Policy(None, {}, lambda *unused: True, context=512) as server:
-        found = resolved(arguments(model="policy", base_url=server.url))
+        found = resolve_model(arguments(model="policy", base_url=server.url))
         assert (found.max_context_tokens, found.max_prompt_tokens) == (512, 511)
         with pytest.raises(RunError, match="has no model 'other', but policy"):
-            resolved(arguments(model="other", base_url=server.url))
-        assert version_of_server(server.url, "NO_KEY") == "0.1"
+            resolve_model(arguments(model="other", base_url=server.url))
+        assert vllm_version(server.url, "NO_KEY") == "0.1"
         server.context = None
-        assert version_of_server(server.url, "NO_KEY") is None
-        assert resolved(arguments(model="other", base_url=server.url)).max_context_tokens == 12_288
+        assert vllm_version(server.url, "NO_KEY") is None
+        assert resolve_model(arguments(model="other", base_url=server.url)).max_context_tokens == 12_288
 
 
 def test_a_demo_policy_is_resolved():
-    found = resolved(arguments(model=str(policy_path("rag_r1_mq"))))
+    found = resolve_model(arguments(model=str(policy_path("rag_r1_mq"))))
     assert found.max_context_tokens == 2048 and found.base_url is None
 
 
@@ -68,10 +68,10 @@ def test_a_demo_policy_is_resolved():
 def test_a_configuration_that_cannot_be_read_is_named(tmp_path, config):
     folder = folder_with(tmp_path / "model", config)
     with pytest.raises(RunError, match="config.json cannot be read"):
-        resolved(arguments(model=str(folder)))
+        resolve_model(arguments(model=str(folder)))
 
 
 def test_flags_for_the_server_that_cannot_be_split_are_named(tmp_path):
     given = arguments(model=str(policy_path("rag_r1_mq")), vllm_options="--seed '1")
-    with pytest.raises(RunError, match="--vllm-options"), served(resolved(given)):
+    with pytest.raises(RunError, match="--vllm-options"), serve_model(resolve_model(given)):
         pass

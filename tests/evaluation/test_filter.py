@@ -17,7 +17,7 @@ from data_process.difficulty import read_difficulties
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import make_questions, make_world, to_row
 from rag_r1.evaluation import filter as command
-from rag_r1.evaluation.asks import ask_of, drawn
+from rag_r1.evaluation.asks import make_request, seeded_fraction
 from rag_r1.evaluation.chat_engine import turn_seed
 from rag_r1.protocols import load_protocol
 from rag_r1.rows import QuestionRow, read_rows, write_rows
@@ -29,21 +29,21 @@ SEED = 11
 def fate(question: str, temperature: float, seed: int) -> bool:
     """Some questions are easy, some are hopeless; the first try is made at temperature 1, replays at 1.2."""
     assert temperature in (1.0, 1.2)
-    easiness = drawn(0, "easiness", question) ** 2
-    return drawn(0, "fate", f"{question}/{temperature}/{seed}") < easiness
+    easiness = seeded_fraction(0, "easiness", question) ** 2
+    return seeded_fraction(0, "fate", f"{question}/{temperature}/{seed}") < easiness
 
 
 def by_definition(rows: list[QuestionRow], share: float) -> dict[str, int | None]:
     """The kept ids with their rollouts until the first right one; and None for those that are not kept."""
     found: dict[str, int | None] = {}
     for row in rows:
-        asks = [ask_of(row, MQ, sample=sample, seed=SEED) for sample in range(11)]
+        asks = [make_request(row, MQ, sample=sample, seed=SEED) for sample in range(11)]
         temperatures = [1.0, *[1.2] * 10]
         rights = [
             fate(row.question, t, turn_seed(ask.seed, 0)) for ask, t in zip(asks, temperatures, strict=True)
         ]
         first = rights.index(True) + 1 if any(rights) else None
-        kept = first is not None and (first > 1 or drawn(SEED, "kept", row.id) < share)
+        kept = first is not None and (first > 1 or seeded_fraction(SEED, "kept", row.id) < share)
         found[row.id] = first if kept else None
     return found
 

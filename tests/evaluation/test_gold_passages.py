@@ -16,7 +16,7 @@ from rag_r1.evaluation.gold_passages import PAGE, find_passages, served_passages
 from rag_r1.evaluation.json_lines import RunError
 from rag_r1.probe_passages import Passages, PassagesError, read_passages
 from rag_r1.protocols import Document
-from rag_r1.supporting import Evidence
+from rag_r1.supporting import GoldEvidence
 
 ROWS = [{"id": str(i), "contents": f'"Page {i // 3}"\ntext {i}'} for i in range(120)]
 
@@ -28,18 +28,18 @@ def corpus(tmp_path_factory) -> Path:
     return path
 
 
-def found(corpus: Path, out: Path, *wanted: Evidence, **given) -> Passages:
+def found(corpus: Path, out: Path, *wanted: GoldEvidence, **given) -> Passages:
     passages, bad = find_passages(Corpus([corpus]), wanted, out, progress=False, **given)
     assert bad.count == 0 and read_passages(out) == passages, "the file has what is returned"
     return passages
 
 
-def titled(*titles: str) -> Evidence:
-    return Evidence.of({"supporting_titles": list(titles)})
+def titled(*titles: str) -> GoldEvidence:
+    return GoldEvidence.of({"supporting_titles": list(titles)})
 
 
 def test_passages_are_found_by_their_ids_and_by_the_titles_of_their_pages(corpus, tmp_path):
-    named = Evidence.of({"supporting_ids": ["5", "9", "no such"]})
+    named = GoldEvidence.of({"supporting_ids": ["5", "9", "no such"]})
     passages = found(corpus, tmp_path / "out.json", named, titled("PAGE_7", "Nowhere"))
     assert sorted(passages.by_id) == ["5", "9"] and passages.by_id["5"].contents == ROWS[5]["contents"]
     assert {key: [one.id for one in page] for key, page in passages.by_title.items()} == {
@@ -64,7 +64,7 @@ class Killed(Corpus):
 
 
 def test_a_scan_that_was_killed_goes_on_and_finds_the_same(corpus, tmp_path):
-    wanted = [titled("Page 3", "Page 30"), Evidence.of({"supporting_ids": ["7", "110"]})]
+    wanted = [titled("Page 3", "Page 30"), GoldEvidence.of({"supporting_ids": ["7", "110"]})]
     whole = found(corpus, tmp_path / "whole.json", *wanted, random=9)
     state = tmp_path / "state.json"
     with pytest.raises(KeyboardInterrupt):
@@ -146,7 +146,7 @@ class Server:
 
 
 def test_a_server_gives_the_passages_that_are_named_by_id():
-    named = Evidence.of({"supporting_ids": [one["id"] for one in ROWS] + ["no such"]})
+    named = GoldEvidence.of({"supporting_ids": [one["id"] for one in ROWS] + ["no such"]})
     with Server() as url:
         passages = served_passages(url, [named, titled("Page 1")])
     assert len(passages.by_id) == len(ROWS) and passages.by_id["7"] == Document("7", '"Page 2"\ntext 7')
@@ -154,7 +154,7 @@ def test_a_server_gives_the_passages_that_are_named_by_id():
 
 @pytest.mark.slow
 def test_a_server_without_documents_has_none_and_a_wrong_answer_is_an_error():
-    named = Evidence.of({"supporting_ids": ["7"]})
+    named = GoldEvidence.of({"supporting_ids": ["7"]})
     with Server(status=404) as url:
         assert served_passages(url, [named]) == Passages()
     with Server(answer={"result": "?"}) as url, pytest.raises(RunError, match="--corpus"):

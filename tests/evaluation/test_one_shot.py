@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from scripted import Searcher
 from scripted_runs import RIGHT, folder_at, row_of, runner_of, setup_of
 
-from rag_r1.evaluation.asks import Ask, ask_of
-from rag_r1.evaluation.characters import Characters
+from rag_r1.evaluation.asks import EpisodeRequest, make_request
+from rag_r1.evaluation.characters import CharacterCodec
 from rag_r1.evaluation.conditions import baseline
-from rag_r1.evaluation.episode_numbers import numbers_of
-from rag_r1.evaluation.one_shot import searched_first
+from rag_r1.evaluation.episode_numbers import episode_metrics
+from rag_r1.evaluation.one_shot import make_one_shot
 from rag_r1.protocols import Document, Failure
 from rag_r1.records import trajectory_of
 
@@ -29,13 +29,15 @@ def agent(result=PASSAGES, **limits):
     return baseline("one_shot", setup).setup(row_of("a"))
 
 
-def ask_with(setup, question: str = "What is a?") -> Ask:
-    return replace(ask_of(row_of("a"), setup.protocol, setup=setup, search_first=True), question=question)
+def ask_with(setup, question: str = "What is a?") -> EpisodeRequest:
+    return replace(
+        make_request(row_of("a"), setup.protocol, setup=setup, search_first=True), question=question
+    )
 
 
 def prompt_with(result, question: str = "What is a?", **limits) -> str:
     setup = agent(result, **limits)
-    [message] = asyncio.run(searched_first(ask_with(setup, question), setup)).ask.messages
+    [message] = asyncio.run(make_one_shot(ask_with(setup, question), setup)).ask.messages
     return message["content"]
 
 
@@ -72,7 +74,7 @@ def test_a_found_passage_counts_as_a_retrieval_of_the_record(tmp_path):
     assert search["calls"][0]["arguments"] == {"query": "What is a?"}
     assert [document["id"] for document in search["calls"][0]["documents"]] == ["1", "2"]
     assert "Rome is a city." in record["prompt"][0]["content"]
-    numbers = numbers_of(trajectory_of(record), ["Rome"], None, None)
+    numbers = episode_metrics(trajectory_of(record), ["Rome"], None, None)
     assert (numbers["retrievals"], numbers["queries"], numbers["turns"]) == (1.0, 1.0, 2.0)
     assert numbers["formatted"] == 1.0 and len(record["turn_scores"]) == 2
 
@@ -100,7 +102,7 @@ def test_neither_a_passage_nor_the_question_can_bring_in_a_tag_or_move_the_other
 def test_no_more_is_shown_than_a_search_of_the_agent_may_show(room):
     long = [Document(str(i), f'"Page {i}"\n' + "word " * 30) for i in range(3)]
     setup = agent(long, max_query_observation_tokens=room)
-    first = asyncio.run(searched_first(ask_with(setup), setup))
+    first = asyncio.run(make_one_shot(ask_with(setup), setup))
     shown = first.turn.calls[0].documents
     empty = prompt_with([], max_query_observation_tokens=room)
     assert 0 < len(first.ask.messages[0]["content"]) - len(empty) <= room
@@ -110,7 +112,7 @@ def test_no_more_is_shown_than_a_search_of_the_agent_may_show(room):
 def test_the_prompt_stays_within_its_limit_and_a_question_that_is_too_long_is_a_bad_row(tmp_path):
     long = [Document("1", "word " * 1000)]
     setup = agent(long, max_prompt_tokens=600)
-    first = asyncio.run(searched_first(ask_with(setup), setup))
+    first = asyncio.run(make_one_shot(ask_with(setup), setup))
     ids = first.setup.prompt_ids("What is a?", first.ask.messages)
     assert 500 < len(ids) <= 600 and first.turn.calls[0].documents
     record = play(tmp_path, agent(long, max_prompt_tokens=20))
@@ -118,7 +120,7 @@ def test_the_prompt_stays_within_its_limit_and_a_question_that_is_too_long_is_a_
 
 
 def test_passages_that_cannot_be_encoded_are_no_wrong_answer(tmp_path):
-    class Broken(Characters):
+    class Broken(CharacterCodec):
         def encode(self, text):
             if "Tiber" in text:
                 raise OverflowError("no tokens")

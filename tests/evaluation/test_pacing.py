@@ -9,11 +9,11 @@ import virtual_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.evaluation.pacing import Pace, Spending, Stop
+from rag_r1.evaluation.pacing import CancelToken, CostTracker, RateLimiter
 from rag_r1.evaluation.tape import Usage
 
 
-def sent_at(pace: Pace, tokens: list[int], corrections: dict[int, int] | None = None) -> list[float]:
+def sent_at(pace: RateLimiter, tokens: list[int], corrections: dict[int, int] | None = None) -> list[float]:
     """When each request was sent, if all want to be at once."""
     times: list[float] = []
 
@@ -32,21 +32,21 @@ def sent_at(pace: Pace, tokens: list[int], corrections: dict[int, int] | None = 
 
 
 def test_requests_are_spaced_by_their_number_and_by_their_tokens():
-    assert sent_at(Pace(requests=60), [0] * 4) == pytest.approx([0, 1, 2, 3])
-    assert sent_at(Pace(tokens=600), [10, 20, 10, 10]) == pytest.approx([0, 1, 3, 4])
-    assert sent_at(Pace(requests=30, tokens=600), [10, 100, 10]) == pytest.approx([0, 2, 12])
-    assert sent_at(Pace(), [5, 5]) == [0, 0]
+    assert sent_at(RateLimiter(requests=60), [0] * 4) == pytest.approx([0, 1, 2, 3])
+    assert sent_at(RateLimiter(tokens=600), [10, 20, 10, 10]) == pytest.approx([0, 1, 3, 4])
+    assert sent_at(RateLimiter(requests=30, tokens=600), [10, 100, 10]) == pytest.approx([0, 2, 12])
+    assert sent_at(RateLimiter(), [5, 5]) == [0, 0]
 
 
 def test_an_estimate_is_corrected_when_the_tokens_are_known():
-    assert sent_at(Pace(tokens=600), [100, 10, 10], {0: 20}) == pytest.approx([0, 2, 3])
+    assert sent_at(RateLimiter(tokens=600), [100, 10, 10], {0: 20}) == pytest.approx([0, 2, 3])
 
 
 def test_a_pause_holds_back_all_requests():
     times: list[float] = []
 
     async def main():
-        pace = Pace()
+        pace = RateLimiter()
         pace.pause(7)
         pace.pause(3)
 
@@ -67,12 +67,12 @@ def test_a_pause_holds_back_all_requests():
 )
 def test_the_limit_is_never_passed_and_what_fits_is_sent(limit, requests):
     """Each request reserves its most and uses a part of it; a million tokens cost a million."""
-    stop = Stop()
+    stop = CancelToken()
     answered: list[int] = []
     costs: list[float] = []
 
     async def main():
-        spending = Spending(stop, price_in=1e6, price_out=1e6, most=limit)
+        spending = CostTracker(stop, price_in=1e6, price_out=1e6, most=limit)
 
         async def one(prompt: int, most: int, part: float):
             async with spending.reserved(prompt, most):
@@ -101,7 +101,7 @@ def test_the_limit_is_never_passed_and_what_fits_is_sent(limit, requests):
 
 def test_earlier_starts_count():
     async def main():
-        spending = Spending(Stop(), 2.0, 4.0, before=Usage(3, 1_000_000, 500_000))
+        spending = CostTracker(CancelToken(), 2.0, 4.0, before=Usage(3, 1_000_000, 500_000))
         spending.add(Usage(1, 500_000, 0))
         return spending.cost, spending.usage
 
@@ -111,7 +111,7 @@ def test_earlier_starts_count():
 
 def test_the_first_reason_to_stop_counts():
     async def main():
-        stop = Stop()
+        stop = CancelToken()
         await stop.passed()
         stop("one")
         stop("two")

@@ -16,7 +16,7 @@ from rag_r1.evaluation.corpus.files import Corpus
 from rag_r1.evaluation.gold_passages import find_passages
 from rag_r1.probe_passages import PassagesError, read_passages
 from rag_r1.rows import QuestionRow, write_rows
-from rag_r1.supporting import Evidence
+from rag_r1.supporting import GoldEvidence
 
 ROOT = Path(__file__).parents[2]
 CORPUS = [{"id": str(i), "contents": f'"Page {i // 2}"\ntext {i}'} for i in range(40)]
@@ -55,10 +55,13 @@ def test_the_file_has_what_gold_and_random_show(run, tmp_path):
         f"passages: {tmp_path / 'passages.json'}",
     ]
     passages = read_passages(tmp_path / "passages.json")
-    gold = passages.of(Evidence.of({"supporting_titles": ["Page 3", "Page 5"]}), [])
+    gold = passages.of(GoldEvidence.of({"supporting_titles": ["Page 3", "Page 5"]}), [])
     assert [one.id for one in gold] == ["6", "10", "7", "11"]
     assert len(passages.pool) == 15
-    wanted = [Evidence.of(asked(0, "Page 3", "Page 5").metadata), Evidence(titles=frozenset({"nowhere"}))]
+    wanted = [
+        GoldEvidence.of(asked(0, "Page 3", "Page 5").metadata),
+        GoldEvidence(titles=frozenset({"nowhere"})),
+    ]
     of_card = tmp_path / "of_card.json"
     find_passages(Corpus([tmp_path / "corpus.jsonl"]), wanted, of_card, random=15, seed=2, progress=False)
     assert of_card.read_bytes() == (tmp_path / "passages.json").read_bytes(), "as a card finds them"

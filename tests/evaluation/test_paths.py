@@ -9,11 +9,11 @@ import virtual_time
 from scripted_runs import FAILS, RIGHT, SQ, WRONG, ScriptedEngine, folder_at, row_of, setup_of
 
 from rag_r1.config import RagR1Config
-from rag_r1.evaluation.arguments import AskingArguments
-from rag_r1.evaluation.asks import ask_of
+from rag_r1.evaluation.arguments import RolloutArguments
+from rag_r1.evaluation.asks import make_request
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.runner import Runner
+from rag_r1.evaluation.runner import EpisodeRunner
 from rag_r1.evaluation.session import prepare
 from rag_r1.records import trajectory_of
 from rag_r1.rewards import RewardSum
@@ -32,8 +32,8 @@ def play(path, fates, tries=3):
             setup = setup_of()
             setup = replace(setup, budget=replace(setup.budget, paths=len(fates)))
             reward = RewardSum.from_config([{"term": "em"}])
-            runner = Runner(setup, make, reward, folder, in_flight=4, tries=tries)
-            outcome = await runner.play(ask_of(row_of("a"), SQ, seed=7))
+            runner = EpisodeRunner(setup, make, reward, folder, in_flight=4, tries=tries)
+            outcome = await runner.play(make_request(row_of("a"), SQ, seed=7))
             return outcome, next(iter(folder.records(["a#0"])))
 
     return *virtual_time.run(main()), seeds
@@ -43,7 +43,7 @@ def test_the_vote_is_judged_and_every_path_has_its_own_seed(tmp_path):
     outcome, record, seeds = play(tmp_path, [WRONG, RIGHT, RIGHT])
     assert outcome.right is True and (record["answer"], record["path"]) == ("Rome", 1)
     assert [path["answer"] for path in trajectory_of(record).paths] == ["Paris", "Rome", "Rome"]
-    assert len(set(seeds)) == 3 and seeds[0] == ask_of(row_of("a"), SQ, seed=7).seed
+    assert len(set(seeds)) == 3 and seeds[0] == make_request(row_of("a"), SQ, seed=7).seed
     assert play(tmp_path / "again", [RIGHT, WRONG, WRONG])[2] == seeds
 
 
@@ -61,7 +61,7 @@ def test_greedy_paths_are_refused(tmp_path):
         data=[data], out=tmp_path / "run", model="m", base_url="http://127.0.0.1:1/v1", engine="chat",
         overrides=["rag_r1.agent.paths=3"],
     )  # fmt: skip
-    assert isinstance(given, AskingArguments)
+    assert isinstance(given, RolloutArguments)
     with pytest.raises(RunError, match="rag_r1.agent.paths above 1 needs a --temperature above 0"):
         prepare(given, {})
 

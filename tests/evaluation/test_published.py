@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_traces import ANSWER, SEARCH, TOWN, played, tokenizer
 
-from rag_r1.evaluation.cutting import KINDS, Unusable, samples_of, trace_of
-from rag_r1.evaluation.published import PublishedError, read_samples, sample_of
+from rag_r1.evaluation.cutting import KINDS, UnusableSampleError, samples_of, trace_of
+from rag_r1.evaluation.published import PublishedDataError, read_samples, sample_of
 from rag_r1.protocols import load_protocol
 from rag_r1.sft_rows import SftTokens
 
@@ -85,7 +85,7 @@ def test_tags_in_a_published_observation_are_neutralised():
     ],
 )  # fmt: skip
 def test_rows_that_are_no_samples_say_why(sample, what):
-    with pytest.raises(PublishedError, match=what):
+    with pytest.raises(PublishedDataError, match=what):
         read(sample)
 
 
@@ -101,7 +101,7 @@ def test_rows_that_are_no_samples_say_why(sample, what):
     ],
 )
 def test_samples_that_cannot_be_used_in_the_protocol_say_why(sample, reason):
-    with pytest.raises(Unusable) as found:
+    with pytest.raises(UnusableSampleError) as found:
         read(sample)
     assert found.value.reason == reason
 
@@ -113,12 +113,12 @@ def test_an_array_and_lines_are_read_and_a_broken_line_keeps_its_place(tmp_path)
     assert list(read_samples(array)) == [(1, FIRST), (2, SECOND)]
     (first, broken, second) = read_samples(lines)
     assert (first, second) == ((1, FIRST), (4, SECOND)) and broken[0] == 3
-    with pytest.raises(PublishedError, match="no JSON"):
+    with pytest.raises(PublishedDataError, match="no JSON"):
         read(broken[1])
     array.write_text("[1,")
-    with pytest.raises(PublishedError, match="a.json"):
+    with pytest.raises(PublishedDataError, match="a.json"):
         list(read_samples(array))
-    with pytest.raises(PublishedError, match="cannot be read"):
+    with pytest.raises(PublishedDataError, match="cannot be read"):
         list(read_samples(tmp_path / "none.json"))
 
 
@@ -139,6 +139,6 @@ JSON = st.recursive(
 def test_whatever_a_row_is_it_is_a_sample_or_says_why_not(sample):
     try:
         row, _ = read(sample)
-    except (PublishedError, Unusable):
+    except (PublishedDataError, UnusableSampleError):
         return
     assert len(row.targets) == 1 and TOKENS(row).targets

@@ -20,7 +20,7 @@ from rag_r1.evaluation import filter as command
 from rag_r1.evaluation.serving import vllm_server
 from rag_r1.protocols import load_protocol
 from rag_r1.rows import write_rows
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 ROOT = Path(__file__).parents[2]
 #: Room for all at once: vLLM on a CPU crashes if it splits the prefill of a seeded request.
@@ -82,7 +82,7 @@ def test_a_backtrack_shortens_what_vllm_reads(vllm: str, tmp_path: Path):
     prompt = prompt_ids(tokenizer, protocol, demo_protocol("rag_r1_mq").messages(question))
     limits = Budget(max_turns=5, max_turn_tokens=48, max_response_tokens=400, max_state=1e9)
     engine = Asked(vllm)
-    episode = Episode(protocol, limits, engine, searching(Searcher()), TokenizerCodec(tokenizer))
+    episode = Episode(protocol, limits, engine, search_tools(Searcher()), TokenizerCodec(tokenizer))
     record = asyncio.run(episode.run("id", question, prompt))
     assert not record.failures or record.failures[0].kind == "budget"
     shorter = [i for i, turn in enumerate(record.turns[:-1]) if turn.removed]

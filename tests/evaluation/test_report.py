@@ -17,7 +17,7 @@ from rag_r1.evaluation.bootstrap import Bootstrap
 from rag_r1.evaluation.report import ReportOptions, make_report, report_of
 from rag_r1.evaluation.report_text import markdown
 from rag_r1.evaluation.run_table import RunTable, TableError, read_run
-from rag_r1.evaluation.sources import LAYOUT, PUBLISHED, in_order, labels
+from rag_r1.evaluation.sources import LAYOUT, PUBLISHED, in_paper_order, labels
 from rag_r1.protocols import Document
 
 FEW = Bootstrap(resamples=20)
@@ -244,7 +244,7 @@ def test_records_of_several_steps_need_the_choice_of_one(tmp_path):
 
 def test_data_sources_are_in_the_papers_order():
     names = ["zzz", "rag_r1/bamboogle", "searchR1_nq", "2wikimultihopqa", "musique", "TriviaQA", "popqa"]
-    told = labels(in_order([*names, "hotpotqa", "aaa", "medqa_zh"]))
+    told = labels(in_paper_order([*names, "hotpotqa", "aaa", "medqa_zh"]))
     assert list(told.values()) == [*LAYOUT, "aaa", "zzz"]
 
 

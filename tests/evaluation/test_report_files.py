@@ -12,7 +12,7 @@ from finished_runs import card, record, write_run
 
 from rag_r1.evaluation.report import main
 from rag_r1.evaluation.run_table import TableError, read_run
-from rag_r1.evaluation.side_files import SideFileError
+from rag_r1.evaluation.side_files import AnnotationError
 from rag_r1.protocols import Document
 
 DATA = Path(os.environ.get("RAG_R1_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -121,16 +121,16 @@ def test_the_scores_of_answerable_questions(tmp_path, text):
 def test_an_own_id_of_two_questions_is_refused(tmp_path):
     (tmp_path / "ids").write_text("1\n")
     run = write_run(tmp_path / "run", [record("nq/test/1", source="nq"), record("hotpotqa/test/1")])
-    with pytest.raises(SideFileError, match="two questions of the run have the same own id"):
+    with pytest.raises(AnnotationError, match="two questions of the run have the same own id"):
         read_run(run, answerable=tmp_path / "ids")
 
 
 def test_a_side_file_about_other_data_is_refused(tmp_path):
     (tmp_path / "ids").write_text("other\n")
     run = write_run(tmp_path / "run", [record("a")])
-    with pytest.raises(SideFileError, match="names none of the run's questions"):
+    with pytest.raises(AnnotationError, match="names none of the run's questions"):
         read_run(run, answerable=tmp_path / "ids")
-    with pytest.raises(SideFileError, match="cannot read"):
+    with pytest.raises(AnnotationError, match="cannot read"):
         read_run(run, supporting=tmp_path / "nowhere")
 
 

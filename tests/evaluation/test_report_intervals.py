@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.evaluation.bootstrap import Bootstrap, Estimate, Sums
+from rag_r1.evaluation.bootstrap import Bootstrap, Estimate, RatioSums
 
 
 def of_source(values, bootstrap: Bootstrap, share: bool = True, name: str = "nq") -> Estimate:
     """The estimate of the mean of one source's questions."""
     column = np.asarray(values, dtype=float)[:, None]
-    return bootstrap.estimates({name: Sums.of_means(column)}, [share])[0][name]
+    return bootstrap.estimates({name: RatioSums.of_means(column)}, [share])[0][name]
 
 
 def ends(estimate: Estimate) -> tuple[float, float, float]:
@@ -52,7 +52,7 @@ def test_if_all_are_wrong_or_right_the_interval_is_clopper_and_pearsons(right, e
 
 
 def test_the_mean_of_sources_that_are_all_wrong_is_not_certain_either():
-    sums = {name: Sums.of_means(np.zeros((n, 1))) for name, n in (("a", 10), ("b", 20))}
+    sums = {name: RatioSums.of_means(np.zeros((n, 1))) for name, n in (("a", 10), ("b", 20))}
     each, mean, whole = Bootstrap(50).estimates(sums, [True])
     assert mean.high[0] == pytest.approx((each["a"].high[0] + each["b"].high[0]) / 2)
     assert 0 < whole.high[0] < mean.high[0]
@@ -64,14 +64,14 @@ def test_one_question_has_no_interval():
 
 
 def test_a_ratio_is_the_ratio_of_the_sums():
-    sums = Sums(np.array([[1.0], [0.0], [3.0]]), np.array([[1.0], [0.0], [4.0]]))
+    sums = RatioSums(np.array([[1.0], [0.0], [3.0]]), np.array([[1.0], [0.0], [4.0]]))
     [estimate] = Bootstrap(100).estimates({"a": sums}, [True])[0].values()
     assert estimate.value[0] == 0.8 and 0.75 <= estimate.low[0] <= estimate.high[0] <= 1.0
 
 
 def test_a_figure_that_a_source_lacks_is_left_out_of_the_mean():
-    one = Sums.of_means(np.array([[0.2, 1.0], [0.4, 3.0]]))
-    other = Sums(np.array([[0.5, 0.0], [0.7, 0.0]]), np.array([[1.0, 0.0], [1.0, 0.0]]))
+    one = RatioSums.of_means(np.array([[0.2, 1.0], [0.4, 3.0]]))
+    other = RatioSums(np.array([[0.5, 0.0], [0.7, 0.0]]), np.array([[1.0, 0.0], [1.0, 0.0]]))
     each, mean, whole = Bootstrap(100).estimates({"a": one, "b": other}, [False, False])
     assert np.isnan(each["b"].value[1]) and np.isnan(each["b"].low[1])
     assert mean.value.tolist() == pytest.approx([0.45, 2.0])
@@ -81,17 +81,17 @@ def test_a_figure_that_a_source_lacks_is_left_out_of_the_mean():
 
 def test_a_replicate_without_a_value_of_a_source_is_no_replicate_of_the_mean():
     """One question of three has the figure: some replicates of this source have no value."""
-    rare = Sums(np.array([[0.5], [0.0], [0.0]]), np.array([[1.0], [0.0], [0.0]]))
-    often = Sums.of_means(np.full((4, 1), 0.1))
+    rare = RatioSums(np.array([[0.5], [0.0], [0.0]]), np.array([[1.0], [0.0], [0.0]]))
+    often = RatioSums.of_means(np.full((4, 1), 0.1))
     _, mean, _ = Bootstrap(100).estimates({"a": rare, "b": often}, [False])
     assert ends(mean) == pytest.approx((0.3, 0.3, 0.3)) and np.isnan(mean.replicates).any()
 
 
 def test_a_source_has_the_same_interval_whatever_else_is_there():
     values = np.random.default_rng(1).random((30, 1))
-    other = Sums.of_means(np.ones((7, 1)))
-    alone = Bootstrap(100).estimates({"nq": Sums.of_means(values)}, [False])[0]["nq"]
-    beside = Bootstrap(100).estimates({"a": other, "nq": Sums.of_means(values)}, [False])[0]["nq"]
+    other = RatioSums.of_means(np.ones((7, 1)))
+    alone = Bootstrap(100).estimates({"nq": RatioSums.of_means(values)}, [False])[0]["nq"]
+    beside = Bootstrap(100).estimates({"a": other, "nq": RatioSums.of_means(values)}, [False])[0]["nq"]
     assert ends(alone) == ends(beside)
     assert ends(of_source(values[:, 0], Bootstrap(100, seed=1), share=False)) != ends(alone)
 
@@ -133,7 +133,8 @@ def test_coverage_of_the_mean_over_sources_of_different_sizes():
     hits = 0
     for _ in range(400):
         sums = {
-            name: Sums.of_means((rng.random((n, 1)) < p).astype(float)) for name, (n, p) in shares.items()
+            name: RatioSums.of_means((rng.random((n, 1)) < p).astype(float))
+            for name, (n, p) in shares.items()
         }
         mean = Bootstrap(400).estimates(sums, [True])[1]
         hits += mean.low[0] <= truth <= mean.high[0]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_runs import folder_at
 
-from rag_r1.evaluation.json_lines import JsonLines, RunError
+from rag_r1.evaluation.json_lines import JsonLinesFile, RunError
 from rag_r1.evaluation.run_folder import RunFolder, write_lines
 from rag_r1.evaluation.tape import Usage
 
@@ -26,7 +26,7 @@ def record(ask_id: str, right: bool | None = True, number: int = 1, **more) -> d
 
 def lines_of(path: Path) -> list[dict]:
     found: list[dict] = []
-    lines = JsonLines(path, lambda value, place: found.append(value))
+    lines = JsonLinesFile(path, lambda value, place: found.append(value))
     lines.close()
     return found
 
@@ -56,7 +56,7 @@ def test_records_and_answers_are_there_again(tmp_path: Path):
 @given(values=st.lists(st.dictionaries(TEXTS, TEXTS, max_size=2), max_size=5), data=st.data())
 def test_a_file_that_was_cut_anywhere_gives_its_whole_lines_and_goes_on(values, data, tmp_path_factory):
     path = tmp_path_factory.mktemp("cut") / "lines"
-    lines = JsonLines(path, lambda value, place: None)
+    lines = JsonLinesFile(path, lambda value, place: None)
     places = [lines.append(value) for value in values]
     assert [lines.at(place) for place in places] == values
     lines.close()
@@ -65,7 +65,7 @@ def test_a_file_that_was_cut_anywhere_gives_its_whole_lines_and_goes_on(values, 
     path.write_bytes(whole[:kept])
     survived = [value for value, (start, size) in zip(values, places, strict=True) if start + size <= kept]
     assert lines_of(path) == survived
-    again = JsonLines(path, lambda value, place: None)
+    again = JsonLinesFile(path, lambda value, place: None)
     again.append({"after": "the kill"})
     again.close()
     assert lines_of(path) == [*survived, {"after": "the kill"}]
@@ -109,7 +109,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
 
 
 def test_a_full_disk_ends_the_run_and_leaves_no_partial_line(tmp_path: Path, monkeypatch):
-    lines = JsonLines(tmp_path / "lines", lambda value, place: None)
+    lines = JsonLinesFile(tmp_path / "lines", lambda value, place: None)
     lines.append({"first": 1})
     write = os.write
     with monkeypatch.context() as patched:

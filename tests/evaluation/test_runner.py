@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from scripted import Searcher
 from scripted_runs import FAILS, RIGHT, SQ, WRONG, folder_at, row_of, runner_of, setup_of, untimed
 
-from rag_r1.evaluation.asks import ask_of
+from rag_r1.evaluation.asks import make_request
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.pacing import Stop
-from rag_r1.evaluation.runner import Right, Runner
+from rag_r1.evaluation.pacing import CancelToken
+from rag_r1.evaluation.runner import CorrectnessRule, EpisodeRunner
 from rag_r1.protocols import Failure
 from rag_r1.records import trajectory_of
 from rag_r1.rewards import RewardError, RewardSum
@@ -25,7 +25,7 @@ SCRIPT = {"a": [RIGHT], "b": [WRONG], "c": [FAILS], "d": [RIGHT], "e": [WRONG], 
 
 
 def asks(names="abcdef"):
-    return [ask_of(row_of(name), SQ) for name in names]
+    return [make_request(row_of(name), SQ) for name in names]
 
 
 def play(path: Path, script=SCRIPT, names="abcdef", played=None, **given):
@@ -110,7 +110,7 @@ def test_a_failed_search_is_no_wrong_answer(tmp_path: Path):
         with folder_at(tmp_path) as folder:
             base = runner_of(folder, SCRIPT, [])
             searcher = Searcher(Failure("away", "retriever", "503"))
-            runner = Runner(setup_of(searcher), base.make_engine, base.reward, folder)
+            runner = EpisodeRunner(setup_of(searcher), base.make_engine, base.reward, folder)
             return await runner.play(asks("b")[0])
 
     outcome = virtual_time.run(main())
@@ -144,7 +144,7 @@ def test_a_stopped_run_loses_nothing_and_goes_on(tmp_path: Path):
 
     async def main():
         nonlocal stop
-        stop = Stop()
+        stop = CancelToken()
         with folder_at(tmp_path) as folder:
             runner = runner_of(folder, SCRIPT, played, pause=lambda ask, turn: 1.0, stop=stop, in_flight=2)
             asyncio.get_running_loop().call_later(3.5, stop, "enough")
@@ -160,7 +160,7 @@ def test_a_stopped_run_loses_nothing_and_goes_on(tmp_path: Path):
 
 
 def test_an_endpoint_that_is_gone_ends_the_run(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("rag_r1.evaluation.runner.MOST_FAILURES_IN_A_ROW", 3)
+    monkeypatch.setattr("rag_r1.evaluation.runner.MAX_CONSECUTIVE_FAILURES", 3)
     script = {name: [RIGHT if name == "b" else FAILS] for name in "abcdefgh"}
     played: list[str] = []
 
@@ -213,4 +213,4 @@ def test_a_full_disk_ends_the_run(tmp_path: Path):
     ("rewards", "right"), [({"f1": 0.9}, True), ({"f1": 0.7}, False), ({"f1": None}, None), ({}, None)]
 )
 def test_what_is_right_is_a_threshold_on_a_term(rewards, right):
-    assert Right("f1", 0.8).of(rewards) is right
+    assert CorrectnessRule("f1", 0.8).of(rewards) is right

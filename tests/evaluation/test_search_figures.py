@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.evaluation.bootstrap import Bootstrap
-from rag_r1.evaluation.search_figures import CALLED, LEAST, Played, figures, groups_of, percent
+from rag_r1.evaluation.search_figures import CONDITION_NAMES, LEAST, ConditionRun, figures, groups_of, percent
 from rag_r1.probes import PROBES
 from rag_r1.rows import QuestionRow
 
@@ -19,10 +19,10 @@ def row(i: int, source: str = "nq", **metadata) -> QuestionRow:
     return QuestionRow(f"q{i}?", ("x",), id=f"q{i}", data_source=source, metadata=metadata)
 
 
-def played(answers: str, failed: int = 0) -> Played:
+def played(answers: str, failed: int = 0) -> ConditionRun:
     """A run of questions q0, q1, ...: `1` right, `0` wrong, `-` not asked."""
     values = {("nq", f"q{i}"): np.array([float(a), 1.0, 2.0]) for i, a in enumerate(answers) if a != "-"}
-    return Played(values, failed)
+    return ConditionRun(values, failed)
 
 
 def told(**runs: str) -> dict:
@@ -105,5 +105,5 @@ def test_a_difference_is_that_of_the_two_means(answers):
 
 
 def test_every_condition_has_a_name_in_words():
-    assert set(CALLED) == set(PROBES)
+    assert set(CONDITION_NAMES) == set(PROBES)
     assert percent({"value": None, "low": None, "high": None}) == "–"

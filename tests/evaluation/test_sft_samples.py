@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from made_traces import ANSWER, SEARCH, TOWN, as_record, episodes, played, tokenizer
 
 from rag_r1.evaluation.cutting import KINDS, REASONS
-from rag_r1.evaluation.sft_samples import Rules, Selection, split_rows
+from rag_r1.evaluation.sft_samples import SampleRules, SampleSelection, split_rows
 from rag_r1.protocols import Document, load_protocol
 from rag_r1.sft_rows import SftTokens
 
 TOKENS = SftTokens(tokenizer(), load_protocol("rag_r1_mq"))
 
 
-def selected(records, **rules) -> Selection:
-    selection = Selection(TOKENS, Rules(**{"max_context": 1 << 16, **rules}))
+def selected(records, **rules) -> SampleSelection:
+    selection = SampleSelection(TOKENS, SampleRules(**{"max_context": 1 << 16, **rules}))
     selection.add_records(records)
     return selection
 
@@ -28,7 +28,7 @@ def record(lines, number=0, golds=("Danube",), **given):
     return as_record(played_, *golds)
 
 
-def reasons(selection: Selection) -> list[tuple[str, str]]:
+def reasons(selection: SampleSelection) -> list[tuple[str, str]]:
     return [(entry["what"], entry["reason"]) for entry in selection.dropped]
 
 

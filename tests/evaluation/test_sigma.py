@@ -18,7 +18,14 @@ from rag_r1.agent import Trajectory, Turn
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
 from rag_r1.evaluation import evaluate as command
-from rag_r1.evaluation.sigma import States, area, at_quantile, most_balanced, states_of, thresholds_of
+from rag_r1.evaluation.sigma import (
+    AnswerStates,
+    best_balanced,
+    quantile_threshold,
+    roc_area,
+    states_of,
+    thresholds_of,
+)
 from rag_r1.records import read_records
 from rag_r1.rows import write_rows
 
@@ -37,8 +44,8 @@ def write(path: Path, records: list[dict]) -> Path:
     return path
 
 
-def states(right: list[float], wrong: list[float]) -> States:
-    return States(np.sort(right), np.sort(wrong))
+def states(right: list[float], wrong: list[float]) -> AnswerStates:
+    return AnswerStates(np.sort(right), np.sort(wrong))
 
 
 def test_the_state_is_that_of_the_answer_and_what_has_none_is_counted():
@@ -51,19 +58,19 @@ def test_the_state_is_that_of_the_answer_and_what_has_none_is_counted():
 
 def test_the_lowest_threshold_that_accepts_a_share_and_the_one_of_best_balanced_accuracy():
     thresholds = thresholds_of(states([1.0, 2.0, 3.0, 10.0], [2.5, 20.0, 30.0]))
-    quantile = at_quantile(thresholds, 0.75)
+    quantile = quantile_threshold(thresholds, 0.75)
     assert (quantile.sigma, quantile.right_accepted) == (6.5, 0.75)
     assert quantile.wrong_accepted == pytest.approx(1 / 3)
-    balanced = most_balanced(thresholds)
+    balanced = best_balanced(thresholds)
     assert (balanced.sigma, balanced.right_accepted) == (15.0, 1.0)
     assert balanced.balanced_accuracy == pytest.approx(5 / 6)
-    assert at_quantile(thresholds, 1.0).sigma == 15.0
+    assert quantile_threshold(thresholds, 1.0).sigma == 15.0
 
 
 def test_the_area_is_one_for_separate_states_and_one_half_for_equal_ones():
-    assert area(states([1.0, 2.0], [3.0, 4.0])) == 1.0
-    assert area(states([3.0, 4.0], [1.0, 2.0])) == 0.0
-    assert area(states([1.0, 1.0], [1.0])) == 0.5
+    assert roc_area(states([1.0, 2.0], [3.0, 4.0])) == 1.0
+    assert roc_area(states([3.0, 4.0], [1.0, 2.0])) == 0.0
+    assert roc_area(states([1.0, 1.0], [1.0])) == 0.5
 
 
 VALUES = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=30)
@@ -74,12 +81,12 @@ def test_a_threshold_accepts_what_it_says_as_the_agent_accepts(right, wrong, sha
     found = states(right, wrong)
     thresholds = thresholds_of(found)
     assert all(first.sigma <= second.sigma for first, second in pairwise(thresholds))
-    for one in (at_quantile(thresholds, share), most_balanced(thresholds)):
+    for one in (quantile_threshold(thresholds, share), best_balanced(thresholds)):
         assert one.sigma > 0
         assert one.right_accepted == sum(not state >= one.sigma for state in right) / len(right)
         assert one.wrong_accepted == sum(not state >= one.sigma for state in wrong) / len(wrong)
-    assert at_quantile(thresholds, share).right_accepted >= share - 1e-9
-    assert most_balanced(thresholds).balanced_accuracy >= 0.5
+    assert quantile_threshold(thresholds, share).right_accepted >= share - 1e-9
+    assert best_balanced(thresholds).balanced_accuracy >= 0.5
 
 
 def test_the_command_reads_a_run_and_prints_the_proposals(tmp_path, capsys):

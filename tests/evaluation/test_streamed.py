@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.evaluation.answer_limits import MAX_ANSWER_BYTES, AnswerLimits
-from rag_r1.evaluation.streamed import Folded
+from rag_r1.evaluation.answer_limits import MAX_ANSWER_BYTES, ResponseLimits
+from rag_r1.evaluation.streamed import StreamAssembler
 
 PIECES = [
     {"choices": [{"text": "<think> é", "token_ids": [1, 2], "logprobs": {"token_logprobs": [-1, -2]}}]},
@@ -41,7 +41,7 @@ WHOLE = {
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
 def test_however_the_bytes_arrive_the_answer_is_the_same(cuts):
     seen = []
-    folded = Folded(seen.append)
+    folded = StreamAssembler(seen.append)
     edges = sorted({0, len(STREAM), *cuts})
     for start, end in zip(edges, edges[1:], strict=False):
         folded.feed(STREAM[start:end])
@@ -53,7 +53,7 @@ def test_however_the_bytes_arrive_the_answer_is_the_same(cuts):
 @pytest.mark.parametrize("stream", [b"data: {\n", b'data: {"error": "x"}\n', b"data: 3\n", b"", STREAM])
 def test_what_is_no_whole_stream_is_an_error(stream):
     with pytest.raises(ValueError):
-        folded = Folded(lambda piece: None)
+        folded = StreamAssembler(lambda piece: None)
         folded.feed(stream)
         folded.whole()
 
@@ -65,7 +65,7 @@ def test_chunks_of_any_shape_never_raise_anything_else(value):
         {"choices": [{"text": value, "token_ids": value, "logprobs": value}]},
         {"usage": value},
     ):
-        folded = Folded(lambda piece: None)
+        folded = StreamAssembler(lambda piece: None)
         folded.feed(f"data: {json.dumps(chunk)}\ndata: [DONE]\n".encode())
         assert json.loads(folded.whole())["choices"]
 
@@ -74,7 +74,7 @@ def event(**choice) -> bytes:
     return f"data: {json.dumps({'choices': [choice]})}\n\n".encode()
 
 
-ASKED = AnswerLimits.of({"max_tokens": 100}, prompt_tokens=50)
+ASKED = ResponseLimits.of({"max_tokens": 100}, prompt_tokens=50)
 ENDLESS = {
     "text": event(text="word " * 30),
     "token ids": event(text="", token_ids=[1, 2, 3]),
@@ -93,7 +93,7 @@ ENDLESS = {
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_stream_without_an_end_is_ended_and_little_of_it_is_kept(name):
     seen: list[str] = []
-    folded = Folded(seen.append, ASKED)
+    folded = StreamAssembler(seen.append, ASKED)
     fed = 0
     with pytest.raises(ValueError, match="it has"):
         while fed < MAX_ANSWER_BYTES:
@@ -104,15 +104,15 @@ def test_a_stream_without_an_end_is_ended_and_little_of_it_is_kept(name):
 
 def test_a_long_line_is_an_error_also_if_it_comes_in_one_piece_with_its_end():
     with pytest.raises(ValueError, match="a line of more than"):
-        Folded(lambda piece: None).feed(b"data: " + b"x" * (2 << 20) + b"\n")
+        StreamAssembler(lambda piece: None).feed(b"data: " + b"x" * (2 << 20) + b"\n")
 
 
 def test_an_answer_as_long_as_it_may_be_is_within_its_limits():
     """A chunk of vLLM for each token, with log-probs, long tokens and a long name of the model, and the ids
     of a long prompt."""
-    asked = AnswerLimits.of({"max_tokens": 4096, "logprobs": 0}, prompt_tokens=100_000)
+    asked = ResponseLimits.of({"max_tokens": 4096, "logprobs": 0}, prompt_tokens=100_000)
     seen: list[str] = []
-    folded = Folded(seen.append, asked)
+    folded = StreamAssembler(seen.append, asked)
     head = {
         "id": "cmpl-" + "0" * 32,
         "object": "text_completion",
@@ -142,6 +142,6 @@ def test_an_answer_as_long_as_it_may_be_is_within_its_limits():
     ],
 )
 def test_the_limits_follow_the_request_as_it_is_sent(body, tokens):
-    limits = AnswerLimits.of(body, 0)
+    limits = ResponseLimits.of(body, 0)
     assert limits.tokens == tokens
     assert limits.bytes <= MAX_ANSWER_BYTES and (tokens is None) == (limits.bytes == MAX_ANSWER_BYTES)

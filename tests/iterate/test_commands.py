@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.command_line import read_arguments
-from rag_r1.iterate.commands import Commands, flags, launched, query_keys
+from rag_r1.iterate.commands import StepCommands, flag_words, launch_words, query_keys
 from rag_r1.iterate.plan import read_plan
 from rag_r1.stages import StagesArguments
 from retrieval_server.build_command import parse_args
@@ -20,20 +20,20 @@ WORDS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), 
 
 @given(WORDS)
 def test_a_command_for_a_shell_arrives_as_it_was(words):
-    (program, host, line) = launched((["ssh", "gpu1", "cd /x && {command}"], "py"), "m", words)
+    (program, host, line) = launch_words((["ssh", "gpu1", "cd /x && {command}"], "py"), "m", words)
     assert (program, host) == ("ssh", "gpu1") and line.startswith("cd /x && ")
     assert shlex.split(line.removeprefix("cd /x && ")) == ["py", "-m", "m", *words]
 
 
 @given(WORDS)
 def test_without_a_place_for_it_a_command_follows_its_launcher(words):
-    assert launched((["srun", "-N1"], "py"), "m", words) == ["srun", "-N1", "py", "-m", "m", *words]
+    assert launch_words((["srun", "-N1"], "py"), "m", words) == ["srun", "-N1", "py", "-m", "m", *words]
 
 
 def test_options_are_flags_with_their_values():
-    assert flags({"judge_url": "http://x", "lora": True}) == ["--judge-url=http://x", "--lora"]
-    assert flags({"logger": ["console", "wandb"]}) == ["--logger=console", "--logger=wandb"]
-    assert flags({"device": None, "lora": False}) == []
+    assert flag_words({"judge_url": "http://x", "lora": True}) == ["--judge-url=http://x", "--lora"]
+    assert flag_words({"logger": ["console", "wandb"]}) == ["--logger=console", "--logger=wandb"]
+    assert flag_words({"device": None, "lora": False}) == []
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_retriever_and_agent_run_on_their_own_machines(loop):
     loop.plan["retriever"] |= {"launcher": ["ssh", "two", "{command}"], "processes": 4, "python": "python3"}
     loop.plan["agent"]["overrides"] = ["trainer.experiment_name=agent{round}"]
     loop.words()
-    commands, out = Commands(read_plan(loop.recipe), "http://server"), Path("/out")
+    commands, out = StepCommands(read_plan(loop.recipe), "http://server"), Path("/out")
     played = [commands.data("m", "plain", out), commands.evaluation("m", "plain", out)]
     for words in (commands.agent("m", "plain", 2, out), *played):
         assert words[:2] == ["ssh", "one"] and "http://server" in words[2]
@@ -69,7 +69,7 @@ def test_retriever_and_agent_run_on_their_own_machines(loop):
 def test_the_commands_that_a_check_does_not_read_take_their_words_too(loop):
     loop.plan["index"]["options"] = {"preset": "small", "device": "cpu"}
     loop.words()
-    commands, out = Commands(read_plan(loop.recipe), "http://server"), Path("/out")
+    commands, out = StepCommands(read_plan(loop.recipe), "http://server"), Path("/out")
     words = commands.agent("it's", "history", 1, out)
     assert words[1:4] == ["-m", "rag_r1.cli", "stages"]
     stage = read_arguments(StagesArguments, words[4:], description="")
@@ -83,7 +83,7 @@ def test_the_commands_that_a_check_does_not_read_take_their_words_too(loop):
 def test_the_retriever_of_the_round_before_takes_the_place_of_the_recipes_model(loop):
     loop.plan["retriever"]["options"] = {"model": "base", "epochs": 1}
     loop.words()
-    commands, out = Commands(read_plan(loop.recipe), "http://server"), Path("/out")
+    commands, out = StepCommands(read_plan(loop.recipe), "http://server"), Path("/out")
     models = [
         [word for word in commands.retriever_words(out, start, out) if word.startswith("--model")]
         for start in (None, Path("/before"))

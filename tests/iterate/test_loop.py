@@ -9,7 +9,7 @@ import time
 import pytest
 from stub_loop import artefacts, facts
 
-from rag_r1.pipeline.processes import leftovers
+from rag_r1.pipeline.processes import find_leftovers
 
 ROUND = ("agent", "agent_evaluation", "data", "retriever", "index", "reload", "evaluation")
 STEPS = [
@@ -171,9 +171,9 @@ def test_killed_in_each_step_before_within_and_after_its_work_it_ends_as_undistu
             process = loop.start(STUB_KILL=f"{step}:{point}")
             process.join()
             assert process.exitcode == -9, (step, point)
-    assert len(leftovers(loop.out)) == 1
+    assert len(find_leftovers(loop.out)) == 1
     assert loop.run() == 0
-    assert leftovers(loop.out) == []
+    assert find_leftovers(loop.out) == []
     assert artefacts(loop.out) == artefacts(whole) and facts(loop.out) == facts(whole)
 
 

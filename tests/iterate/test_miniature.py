@@ -13,9 +13,9 @@ from rag_r1.demo.misleading_policy import PROTOCOL, made_of
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.small_encoder import make_encoder
 from rag_r1.iterate import miniature
-from rag_r1.iterate.checks import problems_of
-from rag_r1.iterate.miniature import Ground, LoopError, finished_runs, form_of_runs, run_arm
-from rag_r1.iterate.miniature_text import draw, held, markdown, variants_table
+from rag_r1.iterate.checks import find_problems
+from rag_r1.iterate.miniature import LoopError, LoopInputs, finished_runs, run_arm, runs_hash
+from rag_r1.iterate.miniature_text import claim_lines, draw, markdown, variants_table
 from rag_r1.iterate.plan import read_plan
 from rag_r1.iterate.steps import Loop
 
@@ -26,16 +26,16 @@ def row(after: str, em: float, searches: float) -> dict:
 
 def run_of(arm: str, seed: int, *rows: dict) -> dict:
     recall = {"first": {"recall@1": 0.0, "recall@3": 0.5}, "round 1": {"recall@1": 0.9, "recall@3": 1.0}}
-    form = {"made_of": form_of_runs(), "rounds": 2}
+    form = {"made_of": runs_hash(), "rounds": 2}
     return {"arm": arm, "seed": seed, **form, "rows": list(rows), "recall": recall}
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory) -> Ground:
+def ground(tmp_path_factory) -> LoopInputs:
     """A seed's folder, with the embedded policy in the place of the warm start."""
     out = tmp_path_factory.mktemp("miniature")
     (out / f"warm-{made_of()}").symlink_to(policy_path(PROTOCOL))
-    return Ground.of(out, 0)
+    return LoopInputs.of(out, 0)
 
 
 @pytest.mark.slow  # an index is built
@@ -43,7 +43,7 @@ def test_both_recipes_pass_the_checks_of_the_loop_and_differ_in_the_retriever_al
     plans = {}
     for arm in ("loop", "control"):
         path = ground.recipe(arm, 0)
-        assert problems_of(read_plan(path)) == []
+        assert find_problems(read_plan(path)) == []
         plans[arm] = yaml.safe_load(path.read_text())
     assert plans["loop"].pop("data") and plans["loop"].pop("retriever")
     assert plans["loop"] == plans["control"]
@@ -63,12 +63,12 @@ def test_until_the_first_retriever_both_arms_have_the_same_steps_with_the_same_s
 @pytest.mark.slow
 def test_the_ground_is_made_once_and_one_of_another_form_is_refused(ground):
     made = (ground.folder / "index" / "manifest.json").stat().st_mtime_ns
-    assert Ground.of(ground.folder.parent, 0) == ground
+    assert LoopInputs.of(ground.folder.parent, 0) == ground
     assert (ground.folder / "index" / "manifest.json").stat().st_mtime_ns == made
     (ground.folder / "made_of").write_text("another\n")
     with pytest.raises(LoopError, match="another form of this world: choose another --out"):
-        Ground.of(ground.folder.parent, 0)
-    (ground.folder / "made_of").write_text(f"{form_of_runs()}\n")
+        LoopInputs.of(ground.folder.parent, 0)
+    (ground.folder / "made_of").write_text(f"{runs_hash()}\n")
 
 
 def test_the_control_begins_with_the_first_steps_of_its_loop(tmp_path, monkeypatch):
@@ -82,7 +82,7 @@ def test_the_control_begins_with_the_first_steps_of_its_loop(tmp_path, monkeypat
         return Done()
 
     monkeypatch.setattr(miniature.subprocess, "run", run)
-    ground = Ground(tmp_path / "seed0", tmp_path / "policy", tmp_path / "encoder")
+    ground = LoopInputs(tmp_path / "seed0", tmp_path / "policy", tmp_path / "encoder")
     with pytest.raises(LoopError, match="loop is not finished"):
         run_arm(ground, "control", 0, 2)
     for name in ("start/evaluation", "round1/agent", "round1/agent_evaluation", "round1/data"):
@@ -111,8 +111,8 @@ def test_the_claim_needs_a_gain_and_fewer_searches(em, searches, verdict):
         run_of("loop", 3, row("start", 0.1, 2.0), row("round 3, agent", em, searches)),
         run_of("control", 3, row("start", 0.1, 2.0), row("round 3, agent", 0.1, 2.0)),
     ]
-    assert held(runs) == [f"- seed 3: {verdict}"]
-    assert held(runs[:1]) == []
+    assert claim_lines(runs) == [f"- seed 3: {verdict}"]
+    assert claim_lines(runs[:1]) == []
 
 
 @pytest.mark.slow  # the first picture of a process

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rag_r1.iterate.checks import problems_of
+from rag_r1.iterate.checks import find_problems
 from rag_r1.iterate.plan import read_plan
 from rag_r1.iterate.steps import Loop
 from rag_r1.recipe_files import RECIPES
@@ -15,12 +15,12 @@ RECIPE = RECIPES / "agentic_r" / "iterate.yaml"
 def test_nothing_is_wrong_with_it_but_the_files_that_a_user_brings(monkeypatch):
     monkeypatch.chdir(RECIPES.parent)
     plan = read_plan(RECIPE)
-    missing = problems_of(plan)
+    missing = find_problems(plan)
     files = ("evaluation.questions:", "data.questions:", "index.corpus:", "index.first:", "agent.model:")
     assert [problem.split()[0] for problem in missing] == list(files)
     with_judge = ["data.options.judge_url=http://127.0.0.1:8001/v1", "data.options.judge_model=judge"]
-    assert problems_of(read_plan(RECIPE, with_judge)) == missing
-    assert len(problems_of(read_plan(RECIPE, with_judge[:1]))) == len(missing) + 1
+    assert find_problems(read_plan(RECIPE, with_judge)) == missing
+    assert len(find_problems(read_plan(RECIPE, with_judge[:1]))) == len(missing) + 1
 
 
 def test_both_models_start_from_their_base_in_each_of_two_rounds(tmp_path, monkeypatch):

@@ -8,15 +8,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rag_r1.iterate.plan import Server
-from rag_r1.iterate.server import RetrievalService
+from rag_r1.iterate.plan import ServerSpec
+from rag_r1.iterate.server import LoopServer
 from rag_r1.pipeline.lock import PipelineError
 from rag_r1.retrieval_process import build_index
 
 
 def test_an_index_is_ordered_once_and_again_by_the_next_start(loop, server):
     for _ in range(2):
-        with RetrievalService(Server(url=loop.url), loop.out) as service:
+        with LoopServer(ServerSpec(url=loop.url), loop.out) as service:
             for _ in range(3):
                 assert service.serve(loop.folder / "first") == loop.url
     assert server.orders == [str(loop.folder / "first")] * 2
@@ -24,7 +24,7 @@ def test_an_index_is_ordered_once_and_again_by_the_next_start(loop, server):
 
 def test_a_reload_that_is_under_way_is_waited_for(loop, server):
     server.busy = 1
-    with RetrievalService(Server(url=loop.url), loop.out) as service:
+    with LoopServer(ServerSpec(url=loop.url), loop.out) as service:
         service.serve(loop.folder / "first")
     assert server.orders == [str(loop.folder / "first")]
 
@@ -44,7 +44,7 @@ def test_a_server_that_serves_something_else_is_refused_with_both_values(loop, s
 
 
 def test_an_index_that_does_not_load_ends_the_loop_with_the_servers_reason(loop, tmp_path):
-    with RetrievalService(Server(url=loop.url), loop.out) as service:
+    with LoopServer(ServerSpec(url=loop.url), loop.out) as service:
         (tmp_path / "no_index").mkdir()
         (tmp_path / "no_index" / "manifest.json").write_text('{"count": 1, "corpus": {"sha256": "x"}}')
         service.server.paths[str(tmp_path)] = "/elsewhere"
@@ -53,14 +53,14 @@ def test_an_index_that_does_not_load_ends_the_loop_with_the_servers_reason(loop,
 
 
 def test_the_servers_machine_may_see_folders_elsewhere(loop, tmp_path):
-    server = Server(url=loop.url, paths={str(tmp_path / "a"): "/mnt/a"})
-    service = RetrievalService(server, loop.out)
-    assert service.path_there(tmp_path / "a" / "index") == "/mnt/a/index"
-    assert service.path_there(tmp_path / "b" / "index") == str(tmp_path / "b" / "index")
+    server = ServerSpec(url=loop.url, paths={str(tmp_path / "a"): "/mnt/a"})
+    service = LoopServer(server, loop.out)
+    assert service.path_on_server(tmp_path / "a" / "index") == "/mnt/a/index"
+    assert service.path_on_server(tmp_path / "b" / "index") == str(tmp_path / "b" / "index")
 
 
 def test_a_server_that_does_not_answer_is_told_with_its_key(loop):
-    with RetrievalService(Server(url="http://127.0.0.1:9"), loop.out) as service:
+    with LoopServer(ServerSpec(url="http://127.0.0.1:9"), loop.out) as service:
         with pytest.raises(
             PipelineError, match="no retrieval server answers at http://127.0.0.1:9.*server.url"
         ):
@@ -77,7 +77,7 @@ def test_the_real_server_is_started_here_takes_the_next_index_and_ends_with_the_
         folders.append(build_index(corpus, tmp_path / f"index{number}" / "index", "--backend", "bm25"))
     out = tmp_path / "out"
     out.mkdir()
-    with RetrievalService(Server(), out) as service:
+    with LoopServer(ServerSpec(), out) as service:
         for number, index in enumerate(folders, 1):
             url = service.serve(index)
             assert service.told()["passages"] == number + 1

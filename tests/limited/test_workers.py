@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from rag_r1.limited import workers as module
-from rag_r1.limited.workers import JobError, LimitError, Limits, Workers
+from rag_r1.limited.workers import JobError, JobLimits, LimitError, WorkerPool
 
-LIMITS = Limits(cpu_s=5.0)
-SHORT = Limits(cpu_s=0.1, memory=1 << 30, answer=1 << 20)
+LIMITS = JobLimits(cpu_s=5.0)
+SHORT = JobLimits(cpu_s=0.1, memory=1 << 30, answer=1 << 20)
 
 
 @pytest.fixture(scope="module")
 def jobs():
     """Workers that find the jobs beside this file."""
     sys.path.insert(0, str(Path(__file__).parent))
-    pool = Workers(2)
+    pool = WorkerPool(2)
     yield lambda name, *arguments, limits=LIMITS: pool.call(f"jobs_for_tests:{name}", arguments, limits)
     pool.close()
     sys.path.remove(str(Path(__file__).parent))
@@ -34,7 +34,7 @@ def test_a_worker_is_used_again(jobs):
 
 @pytest.mark.slow
 def test_a_worker_of_a_large_process_is_used_again_too(jobs):
-    pool, held = Workers(1), bytearray(b"x") * (600 << 20)
+    pool, held = WorkerPool(1), bytearray(b"x") * (600 << 20)
     assert pool.call("jobs_for_tests:process", [], LIMITS) == pool.call("jobs_for_tests:process", [], LIMITS)
     pool.close()
     assert len(held) == 600 << 20
@@ -74,7 +74,7 @@ def test_what_a_job_raises_is_told_and_its_worker_goes_on(jobs, kind):
 
 def test_a_worker_has_no_keys_and_what_it_prints_is_no_answer(jobs, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    fresh = Workers(1)
+    fresh = WorkerPool(1)
     assert "OPENAI_API_KEY" not in fresh.call("jobs_for_tests:environment", [], LIMITS)
     fresh.close()
     assert jobs("chatter") == "\ud800 ok"
@@ -82,7 +82,7 @@ def test_a_worker_has_no_keys_and_what_it_prints_is_no_answer(jobs, monkeypatch)
 
 @pytest.mark.slow
 def test_a_worker_that_was_killed_or_has_grown_is_replaced(jobs):
-    pool = Workers(1)
+    pool = WorkerPool(1)
     first = pool.call("jobs_for_tests:process", [], LIMITS)
     os.kill(first, signal.SIGKILL)
     while Path(f"/proc/{first}/stat").read_text().split()[2] != "Z":
@@ -101,7 +101,7 @@ def test_calls_of_many_threads_share_the_workers(jobs):
 
 
 def test_a_job_can_be_begun_and_given_up(jobs):
-    pool = Workers(1)
+    pool = WorkerPool(1)
     begun = pool.start("jobs_for_tests:spin", [], LIMITS)
     assert pool.start("jobs_for_tests:process", [], LIMITS, wait=False) is None, "the only worker is busy"
     begun.give_up()
@@ -111,11 +111,11 @@ def test_a_job_can_be_begun_and_given_up(jobs):
 
 def test_a_worker_ends_with_its_parent_however_that_ends():
     program = (
-        "import sys, threading; from rag_r1.limited.workers import Limits, Workers\n"
+        "import sys, threading; from rag_r1.limited.workers import JobLimits, WorkerPool\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "pool = Workers(1)\n"
-        "print(pool.call('jobs_for_tests:process', [], Limits(5.0)), flush=True)\n"
-        "pool.call('jobs_for_tests:wait', [], Limits(600.0))\n"
+        "pool = WorkerPool(1)\n"
+        "print(pool.call('jobs_for_tests:process', [], JobLimits(5.0)), flush=True)\n"
+        "pool.call('jobs_for_tests:wait', [], JobLimits(600.0))\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
         worker = int(parent.stdout.readline())
@@ -130,7 +130,7 @@ def test_a_worker_ends_with_its_parent_however_that_ends():
 
 
 def test_a_process_that_forks_has_workers_of_its_own(jobs):
-    pool = Workers(1)
+    pool = WorkerPool(1)
     here = pool.call("jobs_for_tests:process", [], LIMITS)
     read, write = os.pipe()
     if not (child := os.fork()):

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.pipeline.lock import PipelineError, hold
+from rag_r1.pipeline.lock import PipelineError, hold_lock
 
 #: Holds a folder, starts a child that outlives it, and is killed.
 KILLED = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from rag_r1.pipeline.lock import hold
-with hold(Path(sys.argv[1]), RuntimeError(), inherited=sys.argv[2] == "inherited"):
+from rag_r1.pipeline.lock import hold_lock
+with hold_lock(Path(sys.argv[1]), RuntimeError(), inherited=sys.argv[2] == "inherited"):
     child = subprocess.Popen([sys.executable, "-c", "input()"], close_fds=False)
     print(child.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -34,19 +34,19 @@ def test_a_child_that_outlives_its_holder_keeps_an_inherited_lock_and_no_other(t
     assert process.stdout.readline()
     process.wait()
     if kind == "inherited":
-        with pytest.raises(PipelineError, match="in use"), hold(tmp_path, BUSY):
+        with pytest.raises(PipelineError, match="in use"), hold_lock(tmp_path, BUSY):
             pass
     else:
-        with hold(tmp_path, BUSY):
+        with hold_lock(tmp_path, BUSY):
             pass
     process.stdin.close()  # ends the child
     process.stdout.read()
 
 
 def test_a_lock_is_given_back_at_the_end_of_the_block_also_by_an_error(tmp_path: Path):
-    with pytest.raises(KeyError), hold(tmp_path / "new", BUSY):
-        with pytest.raises(PipelineError), hold(tmp_path / "new", BUSY):
+    with pytest.raises(KeyError), hold_lock(tmp_path / "new", BUSY):
+        with pytest.raises(PipelineError), hold_lock(tmp_path / "new", BUSY):
             pass
         raise KeyError
-    with hold(tmp_path / "new", BUSY):
+    with hold_lock(tmp_path / "new", BUSY):
         pass

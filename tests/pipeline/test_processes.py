@@ -49,10 +49,10 @@ def test_what_a_killed_pipeline_has_left_behind_is_ended_and_nothing_else(tmp_pa
         for process in (child, other.pid):  # a process has no environment before it has begun
             while str(out).encode() not in open(f"/proc/{process}/environ", "rb").read():
                 time.sleep(0.01)
-        assert processes.leftovers(out) == [child]
-        assert processes.end_leftovers(out) == 1
+        assert processes.find_leftovers(out) == [child]
+        assert processes.stop_leftovers(out) == 1
         assert not runs(child) and runs(other.pid)
-        assert processes.end_leftovers(out) == 0
+        assert processes.stop_leftovers(out) == 0
     finally:
         for process in (parent, other):
             process.kill()
@@ -103,4 +103,4 @@ def test_a_command_is_ended_when_the_pipeline_is_interrupted(tmp_path, module):
 
 def test_a_program_that_is_not_there_is_named(tmp_path):
     with pytest.raises(PipelineError, match="no_such_program cannot be started: No such file"):
-        processes.run_to_end(["no_such_program"], log=tmp_path / "log")
+        processes.run_and_wait(["no_such_program"], log=tmp_path / "log")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
-from rag_r1.plugin.reward_manager import on_grid
-from rag_r1.plugin.sampler import usable
+from rag_r1.plugin.reward_manager import round_to_grid
+from rag_r1.plugin.sampler import trainable_keys
 
 
 def advantages(rewards, groups, masks=None):
@@ -28,13 +28,13 @@ def test_without_the_grid_verl_makes_an_advantage_out_of_a_tie():
 
 @given(st.floats(-4, 4), st.integers(2, 32))
 def test_a_tied_group_has_no_advantage(reward, size):
-    assert advantages([on_grid(reward)] * size, ["q"] * size) == [0.0] * size
+    assert advantages([round_to_grid(reward)] * size, ["q"] * size) == [0.0] * size
 
 
 @given(st.floats(-1e6, 1e6))
 def test_the_grid_moves_a_reward_by_less_than_a_hundred_thousandth(reward):
-    assert abs(on_grid(reward) - reward) <= 2**-17
-    assert on_grid(on_grid(reward)) == on_grid(reward)
+    assert abs(round_to_grid(reward) - reward) <= 2**-17
+    assert round_to_grid(round_to_grid(reward)) == round_to_grid(reward)
 
 
 def test_a_response_mask_of_zero_alone_leaves_the_reward_in_the_groups_mean():
@@ -53,32 +53,35 @@ def keys(groups):
 
 def test_the_sampler_leaves_masked_trajectories_out_and_the_siblings_are_compared_among_themselves():
     rewards = {"q_0_0": 1.0, "q_1_0": 0.0, "q_2_0": 0.0, "q_3_0": 0.5}
-    kept = usable(list(rewards), [False, False, True, False])
+    kept = trainable_keys(list(rewards), [False, False, True, False])
     assert kept == ["q_0_0", "q_1_0", "q_3_0"]
     rest = advantages([rewards[key] for key in kept], ["q"] * 3)
     assert rest == advantages([1.0, 0.0, 0.5], ["q"] * 3)
 
 
 def test_the_last_of_a_group_leaves_with_the_others():
-    assert usable(keys({"q": 3, "r": 3}), [True, True, False, False, False, True]) == ["r_0_0", "r_1_0"]
+    assert trainable_keys(keys({"q": 3, "r": 3}), [True, True, False, False, False, True]) == [
+        "r_0_0",
+        "r_1_0",
+    ]
 
 
 def test_a_trajectory_that_was_alone_from_the_start_stays():
-    assert usable(keys({"q": 1, "r": 1}), [False, True], group_size=1) == ["q_0_0"]
-    assert usable(keys({"q": 1}), [False]) == ["q_0_0"]
+    assert trainable_keys(keys({"q": 1, "r": 1}), [False, True], group_size=1) == ["q_0_0"]
+    assert trainable_keys(keys({"q": 1}), [False]) == ["q_0_0"]
     # Its seven siblings never arrived.
-    assert usable(keys({"q": 1}), [False], group_size=8) == []
+    assert trainable_keys(keys({"q": 1}), [False], group_size=8) == []
 
 
 def test_all_rows_of_a_trajectory_leave_together():
     rows = ["q_0_0", "q_0_1", "q_1_0", "q_2_0", "q_2_1"]
-    assert usable(rows, [False, True, False, False, False]) == ["q_1_0", "q_2_0", "q_2_1"]
+    assert trainable_keys(rows, [False, True, False, False, False]) == ["q_1_0", "q_2_0", "q_2_1"]
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=6), max_size=6))
 def test_what_is_kept_is_never_masked_never_alone_and_in_order(groups):
     masked = {f"u-{i}_{j}_0": flag for i, flags in enumerate(groups) for j, flag in enumerate(flags)}
-    kept = usable(list(masked), list(masked.values()))
+    kept = trainable_keys(list(masked), list(masked.values()))
     assert [key for key in masked if key in set(kept)] == kept
     for i, flags in enumerate(groups):
         here = [key for key in kept if key.startswith(f"u-{i}_")]

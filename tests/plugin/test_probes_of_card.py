@@ -16,19 +16,19 @@ from scripted_loop import PROMPT_LENGTH, RESPONSE_LENGTH, config
 
 from rag_r1.agent_setup import AgentSetup, RowLimits
 from rag_r1.config import RagR1Config
-from rag_r1.evaluation.asks import Questions
+from rag_r1.evaluation.asks import QuestionSet
 from rag_r1.evaluation.conditions import Condition
 from rag_r1.evaluation.corpus.files import Corpus
 from rag_r1.evaluation.gold_passages import find_passages
-from rag_r1.evaluation.search_card import plan_of
-from rag_r1.evaluation.session import Prepared
-from rag_r1.plugin.agent_loop import _Settings
+from rag_r1.evaluation.search_card import plan_conditions
+from rag_r1.evaluation.session import RunSetup
+from rag_r1.plugin.agent_loop import _ProcessAgent
 from rag_r1.plugin.probe_rows import COLUMN
 from rag_r1.probe_passages import Passages
 from rag_r1.probes import PROBES
 from rag_r1.protocols import SEARCH, Document
 from rag_r1.rows import QuestionRow
-from rag_r1.supporting import Evidence
+from rag_r1.supporting import GoldEvidence
 
 PAGES, TOPK = 12, 2
 TEXTS = {str(i): f'"Page {i // 3}"\ntext {i} of {i % 5}' for i in range(3 * PAGES)}
@@ -61,21 +61,21 @@ def file(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("passages")
     rows = [{"id": name, "contents": text} for name, text in TEXTS.items()][:-3]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    wanted = [Evidence(frozenset(TEXTS), frozenset(f"page {i}" for i in range(PAGES)))]
+    wanted = [GoldEvidence(frozenset(TEXTS), frozenset(f"page {i}" for i in range(PAGES)))]
     corpus = Corpus([folder / "corpus.jsonl"])
     find_passages(corpus, wanted, folder / "passages.json", random=30, seed=5, progress=False)
     return folder / "passages.json"
 
 
 @pytest.fixture(scope="module")
-def sides(file, tokenizer) -> tuple[_Settings, Prepared, Passages]:
+def sides(file, tokenizer) -> tuple[_ProcessAgent, RunSetup, Passages]:
     """The agents of a training, and what a card is made from."""
     made = config(**BLOCK, probe_passages=str(file))
     settings = RagR1Config.from_config(OmegaConf.to_container(made.rag_r1))
     limits = RowLimits(PROMPT_LENGTH, RESPONSE_LENGTH)
     setup = AgentSetup.of(settings, tokenizer, limits).for_validation(settings, limits)
-    ready = Prepared(Questions(), settings, None, setup, settings.validation_retriever, None, None)
-    training = _Settings(made, tokenizer)
+    ready = RunSetup(QuestionSet(), settings, None, setup, settings.validation_retriever, None, None)
+    training = _ProcessAgent(made, tokenizer)
     return training, ready, training.probed.passages
 
 
@@ -113,7 +113,7 @@ ROWS = st.builds(
 def test_a_training_and_a_card_show_the_same_for_the_same_question_and_query(sides, row, queries):
     training, ready, passages = sides
     ready.questions.rows[:] = [row]
-    played: dict[str, Condition] = {one.name: one for one, _ in plan_of(ready, passages).conditions}
+    played: dict[str, Condition] = {one.name: one for one, _ in plan_conditions(ready, passages).conditions}
     assert {"real", "closed_book", "empty", "random"} <= set(played)
     for probe in (name for name in BLOCK["probes"] if name in played and played[name].applies(row)):
         columns = as_veRL_passes_it(row, probe)

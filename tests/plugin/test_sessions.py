@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from quick_draws import choices
 
 from rag_r1.plugin.sessions import (
-    by_session,
+    group_by_session,
     last_rows,
     mini_batches,
-    on_generated,
+    move_rewards,
+    padded_row_count,
     prompt_of,
-    rows_of_each,
-    session,
-    shares,
+    rank_shares,
+    session_of,
     trained_rows,
 )
 
@@ -34,7 +34,7 @@ def keys_of(counts: list[int], group: int = 4) -> list[str]:
 
 
 def test_a_key_names_prompt_trajectory_and_row():
-    assert (prompt_of("3f-a_12_1"), session("3f-a_12_1")) == ("3f-a", "3f-a_12")
+    assert (prompt_of("3f-a_12_1"), session_of("3f-a_12_1")) == ("3f-a", "3f-a_12")
 
 
 @pytest.mark.slow
@@ -42,9 +42,9 @@ def test_a_key_names_prompt_trajectory_and_row():
 def test_rows_are_put_in_order_whatever_order_they_come_in(counts, rng):
     keys = keys_of(counts)
     shuffled = rng.sample(keys, len(keys))
-    rows = by_session(shuffled)
-    assert sorted(rows) == sorted({session(key) for key in keys})
-    assert list(rows) == list(dict.fromkeys(map(session, shuffled)))
+    rows = group_by_session(shuffled)
+    assert sorted(rows) == sorted({session_of(key) for key in keys})
+    assert list(rows) == list(dict.fromkeys(map(session_of, shuffled)))
     assert all(own == [f"{name}_{i}" for i in range(len(own))] for name, own in rows.items())
     assert last_rows(shuffled) == [own[-1] for own in rows.values()]
 
@@ -60,7 +60,7 @@ def test_mini_batches_hold_the_trajectories_that_they_would_hold_with_one_row_ea
         mini_batches(keys_of([1] * len(counts)), sessions),
     )
     assert [key for batch in split for key in batch] == keys_of(counts)
-    members = [[list(by_session(batch)) for batch in batches] for batches in (split, single)]
+    members = [[list(group_by_session(batch)) for batch in batches] for batches in (split, single)]
     assert members[0] == members[1]
     assert len(split) == math.ceil(len(counts) / sessions)
     assert all(len(batch) == sessions for batch in members[0][:-1])
@@ -71,20 +71,20 @@ def test_all_mini_batches_are_padded_to_the_longest_and_no_further_than_the_rank
     counts, sessions, multiple
 ):
     batches = mini_batches(keys_of(counts), sessions)
-    size = rows_of_each(batches, multiple)
+    size = padded_row_count(batches, multiple)
     assert size % multiple == 0 and 0 <= size - max(map(len, batches)) < multiple
 
 
 @given(COUNTS, st.integers(1, 8), st.integers(1, 4), st.randoms(use_true_random=True))
 def test_every_rank_cuts_its_part_of_the_same_mini_batches_from_its_share(counts, sessions, ranks, rng):
     batches = mini_batches(keys_of(counts), sessions)
-    size = rows_of_each(batches, ranks)
+    size = padded_row_count(batches, ranks)
     padding = [f"pad_{i}_0" for i in range(size * len(batches) - sum(counts))]
     keys = [*keys_of(counts), *padding]
     lengths = dict.fromkeys(padding, 1) | {
         key: rng.randint(1, 99) for key in keys if not key.startswith("pad")
     }
-    dealt = shares(batches, padding, ranks, lengths)
+    dealt = rank_shares(batches, padding, ranks, lengths)
     assert sorted(key for share in dealt for key in share) == sorted(keys)
     own = size // ranks
     assert all(len(share) == own * len(batches) for share in dealt)
@@ -95,18 +95,18 @@ def test_every_rank_cuts_its_part_of_the_same_mini_batches_from_its_share(counts
 
 def test_the_ranks_get_about_the_same_number_of_tokens():
     lengths = {f"uid_{i}_0": length for i, length in enumerate([9, 8, 2, 1])}
-    assert shares([list(lengths)], [], 2, lengths) == [["uid_0_0", "uid_3_0"], ["uid_1_0", "uid_2_0"]]
+    assert rank_shares([list(lengths)], [], 2, lengths) == [["uid_0_0", "uid_3_0"], ["uid_1_0", "uid_2_0"]]
 
 
 def test_rows_that_cannot_be_dealt_out_are_an_error_with_the_numbers():
     with pytest.raises(
         ValueError, match=r"1 padding rows do not fill mini-batches of \[2, 2\] rows for 1 ran"
     ):
-        shares([["a_0_0", "a_0_1"], ["b_0_0", "b_1_0"]], ["pad_0_0"], 1, {})
+        rank_shares([["a_0_0", "a_0_1"], ["b_0_0", "b_1_0"]], ["pad_0_0"], 1, {})
     with pytest.raises(ValueError, match="for 2 ranks"):
-        shares([["a_0_0", "a_0_1", "a_0_2"]], [], 2, {})
+        rank_shares([["a_0_0", "a_0_1", "a_0_2"]], [], 2, {})
     with pytest.raises(ValueError, match=r"\[3, 1\]"):
-        shares([["a_0_0", "a_0_1", "a_0_2"], ["b_0_0"]], [], 1, {})
+        rank_shares([["a_0_0", "a_0_1", "a_0_2"], ["b_0_0"]], [], 1, {})
 
 
 @given(choices(GENERATES, least=1, most=8))
@@ -115,8 +115,8 @@ def test_a_trajectory_ends_with_a_generated_token_if_it_has_any_and_keeps_a_row_
     generated = dict(zip(keys, [bit for rows in generates for bit in rows], strict=True))
     kept = trained_rows(keys, generated)
     assert kept == [key for key in keys if key in set(kept)]
-    assert list(by_session(kept)) == list(by_session(keys)), "every trajectory keeps its vote"
-    for rows in by_session(keys).values():
+    assert list(group_by_session(kept)) == list(group_by_session(keys)), "every trajectory keeps its vote"
+    for rows in group_by_session(keys).values():
         left = [key for key in rows if key in set(kept)]
         assert left == ([key for key in rows if generated[key]] or rows[-1:])
 
@@ -124,7 +124,7 @@ def test_a_trajectory_ends_with_a_generated_token_if_it_has_any_and_keeps_a_row_
 @given(choices(list(product([0.0, 0.5, -1.0], [0, 1])), least=1, most=12))
 def test_no_reward_stands_behind_the_last_generated_token_and_none_is_lost(tokens):
     rewards, mask = [reward for reward, _ in tokens], [bit for _, bit in tokens]
-    moved = on_generated(rewards, mask)
+    moved = move_rewards(rewards, mask)
     assert sum(moved) == sum(rewards)
     if 1 not in mask:
         assert moved == rewards

@@ -9,7 +9,7 @@ from composed_recipes import composed, given
 from omegaconf import OmegaConf
 
 from rag_r1.iterate.plan import read_plan
-from rag_r1.preflight.settings import check_given, check_lengths, check_verl
+from rag_r1.preflight.settings import check_lengths, check_required_keys, check_verl
 from rag_r1.recipe_files import RECIPES
 
 pytestmark = pytest.mark.slow  # a composed recipe takes most of a second
@@ -43,7 +43,7 @@ def test_it_passes_verls_own_validation_and_holds_the_published_numbers_in_each_
     more = [*agent.overrides, *agent.keys, *given(model_folder), "rag_r1.retriever.agentic_input=true"]
     config = composed(agent.recipe, *more)
     assert {key: OmegaConf.select(config, key) for key in PUBLISHED} == PUBLISHED
-    assert check_given(config) == [] and check_lengths(config) == []
+    assert check_required_keys(config) == [] and check_lengths(config) == []
     assert check_verl(config, model_is_there=True) == []
 
 

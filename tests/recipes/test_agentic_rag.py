@@ -11,7 +11,7 @@ from omegaconf import OmegaConf, open_dict
 from rag_r1.preflight.model import check_quantisation
 from rag_r1.preflight.sampling import check_filtering, check_sampler
 from rag_r1.preflight.sessions import check_sessions
-from rag_r1.preflight.settings import check_lengths, check_log_probs, check_ours, check_verl
+from rag_r1.preflight.settings import check_lengths, check_log_probs, check_rag_r1_keys, check_verl
 from rag_r1.recipe_files import RecipeError
 from rag_r1.rewards import RewardSum
 
@@ -76,7 +76,7 @@ def test_the_tool_call_form_holds_the_numbers_of_its_branch(model_folder):
 @pytest.mark.parametrize("name", [*RECIPES, TOOLS])
 def test_nothing_is_refused(name, model_folder):
     config = composed(name, *given(model_folder))
-    settings, problems = check_ours(config)
+    settings, problems = check_rag_r1_keys(config)
     problems += check_verl(config, True) + check_sessions(config, settings) + check_sampler(config)
     problems += check_filtering(config, settings) + check_lengths(config) + check_log_probs(config)
     assert [str(problem) for problem in problems + check_quantisation(config)] == []
@@ -98,7 +98,7 @@ def test_each_reward_is_chosen_by_its_name_and_accepted(name, weights, model_fol
     monkeypatch.setenv("RAG_R1_JUDGE_URL", "http://127.0.0.1:9000/v1")
     monkeypatch.setenv("RAG_R1_JUDGE_MODEL", "judge")
     config = compose_quickly(RECIPES[1], [*given(model_folder), f"agentic_rag/reward={name}"])
-    settings, problems = check_ours(config)
+    settings, problems = check_rag_r1_keys(config)
     assert [str(problem) for problem in problems] == []
     terms = RewardSum.from_config(settings.reward, settings.protocol).terms
     assert {term.name: term.weight for term in terms} == weights

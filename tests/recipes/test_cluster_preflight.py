@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf, open_dict
 
 from rag_r1.config import RagR1Config
-from rag_r1.preflight.cluster import check_engines, check_reach, check_sharing, is_loopback
+from rag_r1.preflight.cluster import check_batch_sizes, check_engines, check_reachability, is_loopback
 from rag_r1.preflight.sampling import check_filtering, check_sampler_options
 from rag_r1.preflight.settings import check_lengths
 from rag_r1.recipe_files import shipped_names
@@ -40,7 +40,9 @@ def changed(name: str, *overrides: str, **values):
 
 @pytest.mark.parametrize("name", RECIPE_NAMES)
 def test_every_recipe_can_be_shared_by_its_own_gpus(name: str):
-    assert [str(problem) for problem in check_sharing(composed(name)) + check_engines(composed(name))] == []
+    assert [
+        str(problem) for problem in check_batch_sizes(composed(name)) + check_engines(composed(name))
+    ] == []
 
 
 @pytest.mark.parametrize("name", ON_GPUS)
@@ -48,9 +50,9 @@ def test_every_number_of_nodes_up_to_a_recipes_limit(name: str):
     most = NODES[name.rpartition("/")[2]]
     nodes = 1
     while nodes <= most:
-        assert check_sharing(changed(name, trainer__nnodes=nodes)) == []
+        assert check_batch_sizes(changed(name, trainer__nnodes=nodes)) == []
         nodes *= 2
-    problems = check_sharing(changed(name, trainer__nnodes=nodes))
+    problems = check_batch_sizes(changed(name, trainer__nnodes=nodes))
     assert problems and all(problem.where.endswith("ppo_mini_batch_size") for problem in problems)
 
 
@@ -60,18 +62,18 @@ def test_every_number_of_nodes_up_to_a_recipes_limit(name: str):
 )
 def test_an_update_that_the_gpus_cannot_share_is_named_with_one_that_they_can(name, nodes, each, rows):
     config = changed(f"recipes/r1_searcher/{name}", trainer__nnodes=nodes, trainer__n_gpus_per_node=each)
-    (problem,) = check_sharing(config)
+    (problem,) = check_batch_sizes(config)
     assert problem.where == "actor_rollout_ref.actor.ppo_mini_batch_size" and f"= {rows} traj" in problem.what
     better = int(problem.remedy.rpartition(" ")[2])
     config.actor_rollout_ref.actor.ppo_mini_batch_size = better
-    assert check_sharing(config) == []
+    assert check_batch_sizes(config) == []
 
 
 def test_the_critics_update_is_checked_where_there_is_a_critic():
     config = changed("recipes/rag_r1/ppo_mq", critic__ppo_mini_batch_size=100)
-    assert [problem.where for problem in check_sharing(config)] == ["critic.ppo_mini_batch_size"]
+    assert [problem.where for problem in check_batch_sizes(config)] == ["critic.ppo_mini_batch_size"]
     config.algorithm.adv_estimator = "grpo"
-    assert check_sharing(config) == []
+    assert check_batch_sizes(config) == []
 
 
 @given(
@@ -83,7 +85,7 @@ def test_it_is_said_exactly_when_verl_would_assert(mini, n, nodes, each, sequenc
     config.trainer.nnodes, config.trainer.n_gpus_per_node = nodes, each
     config.actor_rollout_ref.rollout.n, config.actor_rollout_ref.actor.ppo_mini_batch_size = n, mini
     config.actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size = sequence
-    problems = check_sharing(config)
+    problems = check_batch_sizes(config)
     if (nodes * each) % sequence:
         assert [problem.where for problem in problems] == ["actor_rollout_ref.actor"]
         return
@@ -115,9 +117,9 @@ _SMALL = OmegaConf.create(
 def test_fixed_micro_batches_must_divide_the_rows_of_a_rank():
     fixed = ["actor_rollout_ref.actor.use_dynamic_bsz=false", "critic.use_dynamic_bsz=false"]
     fixed += [f"actor_rollout_ref.{role}.log_prob_use_dynamic_bsz=false" for role in ("rollout", "ref")]
-    assert check_sharing(composed("recipes/rag_r1/ppo_mq", *fixed)) == [], "as published"
+    assert check_batch_sizes(composed("recipes/rag_r1/ppo_mq", *fixed)) == [], "as published"
     config = changed("recipes/rag_r1/ppo_mq", *fixed, trainer__nnodes=8)
-    where = {problem.where for problem in check_sharing(config)}
+    where = {problem.where for problem in check_batch_sizes(config)}
     assert where == {
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
@@ -136,14 +138,14 @@ def test_fixed_micro_batches_must_divide_the_rows_of_a_rank():
 )
 def test_a_micro_batch_holds_the_longest_row(key: str):
     config = changed("recipes/rag_r1/ppo_mq", **{key.replace(".", "__"): 10239})
-    assert key in {problem.where for problem in check_sharing(config)}
+    assert key in {problem.where for problem in check_batch_sizes(config)}
     config = changed("recipes/rag_r1/ppo_mq", **{key.replace(".", "__"): 10240})
-    assert check_sharing(config) == []
+    assert check_batch_sizes(config) == []
 
 
 def test_replicas_must_divide_the_gpus():
     config = changed("recipes/rag_r1/grpo", actor_rollout_ref__rollout__tensor_model_parallel_size=3)
-    (problem,) = check_sharing(config)
+    (problem,) = check_batch_sizes(config)
     assert problem.where.endswith("tensor_model_parallel_size") and "replicas of 3" in problem.what
 
 
@@ -202,24 +204,24 @@ def test_weights_that_travel_by_nccl_need_cupy():
 @pytest.mark.parametrize("url", LOOPBACK)
 def test_a_retriever_on_this_machine_does_not_serve_several_nodes(url: str):
     config = changed("recipes/rag_r1/grpo", rag_r1__retriever__url=url)
-    assert check_reach(config) == []
+    assert check_reachability(config) == []
     config.trainer.nnodes = 2
-    (problem,) = check_reach(config)
+    (problem,) = check_reachability(config)
     assert (problem.level, problem.where) == ("error", "rag_r1.retriever.url")
     assert "0.0.0.0" in problem.remedy
 
 
 def test_a_retriever_of_the_validation_alone_is_checked_too():
     config = changed("recipes/rag_r1/grpo", rag_r1__retriever__url="http://10.0.0.7:8000", trainer__nnodes=2)
-    assert check_reach(config) == []
+    assert check_reachability(config) == []
     config.rag_r1.validation_retriever = {"url": "http://127.0.0.2:8000"}
-    assert [problem.where for problem in check_reach(config)] == ["rag_r1.validation_retriever.url"]
+    assert [problem.where for problem in check_reachability(config)] == ["rag_r1.validation_retriever.url"]
 
 
 def test_nodes_that_only_generate_count_as_nodes():
     apart = ["trainer.v1.trainer_mode=separate_async", "actor_rollout_ref.rollout.nnodes=1"]
     config = changed("recipes/rag_r1/grpo", *apart, rag_r1__retriever__url="http://127.0.0.1:8000")
-    assert len(check_reach(config)) == 1
+    assert len(check_reachability(config)) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from composed_recipes import composed, given
 from omegaconf import OmegaConf
 
 from rag_r1.config import RagR1Config
-from rag_r1.preflight.cluster import check_sharing
-from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_verl
+from rag_r1.preflight.cluster import check_batch_sizes
+from rag_r1.preflight.settings import check_lengths, check_rag_r1_keys, check_required_keys, check_verl
 from rag_r1.recipe_files import RECIPES, Recipe, RecipeError, shipped_names
 from rag_r1.train import compose_recipe
 
@@ -109,7 +109,7 @@ def with_values(config, values: dict):
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_passes_verls_own_validation_on_one_node_and_on_several(name: str, nodes: int, model_folder: Path):
     config = with_values(composed(name, *given(model_folder)), {"trainer.nnodes": nodes})
-    assert check_given(config) == []
+    assert check_required_keys(config) == []
     assert check_verl(config, model_is_there=True) == []
     assert check_lengths(config) == []
 
@@ -130,7 +130,7 @@ def test_trains_with_megatron_by_one_override(name: str, model_folder: Path):
     assert actor.megatron.tensor_model_parallel_size == 4 and actor.megatron.optimizer_offload
     assert config.trainer.device == "cuda" and config.actor_rollout_ref.rollout.name == "vllm"
     assert actor.optim.lr == composed(name, *given(model_folder)).actor_rollout_ref.actor.optim.lr
-    assert check_verl(config, model_is_there=True) == [] == check_sharing(config)
+    assert check_verl(config, model_is_there=True) == [] == check_batch_sizes(config)
 
 
 @pytest.mark.parametrize("name", ["recipes/rag_r1/ppo_mq", "recipes/demo/ppo_mq"])
@@ -163,7 +163,7 @@ def test_a_replica_generates_what_it_is_given_at_once(name: str):
 
 @pytest.mark.parametrize("name", GPU_RECIPES)
 def test_validation_has_the_limits_of_the_published_evaluation(name: str, model_folder: Path):
-    settings = check_ours(composed(name, *given(model_folder)))[0]
+    settings = check_rag_r1_keys(composed(name, *given(model_folder)))[0]
     training, validation = settings.budget(8192), settings.budget(8192, validation=True)
     assert (training.max_turns, training.max_turn_tokens) == (4, 500)
     assert (validation.max_turns, validation.max_turn_tokens) == (5, 1024)
@@ -173,7 +173,7 @@ def test_validation_has_the_limits_of_the_published_evaluation(name: str, model_
 @pytest.mark.parametrize("name", GPU_RECIPES)
 def test_our_block_is_right(name: str, model_folder: Path):
     config = composed(name, *given(model_folder))
-    settings, problems = check_ours(config)
+    settings, problems = check_rag_r1_keys(config)
     assert problems == []
     assert isinstance(settings, RagR1Config)
     assert settings.protocol.name == config.rag_r1.protocol
@@ -203,7 +203,7 @@ def test_plugin_parts_are_named(name: str):
 
 @pytest.mark.parametrize("name", GPU_RECIPES)
 def test_what_a_user_must_give_is_open_and_named(name: str):
-    problems = check_given(composed(name))
+    problems = check_required_keys(composed(name))
     assert {problem.where for problem in problems} == {
         "actor_rollout_ref.model.path",
         "data.train_files",

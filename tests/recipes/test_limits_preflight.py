@@ -15,7 +15,7 @@ from composed_recipes import composed
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
-from rag_r1.preflight import Report, check_retriever
+from rag_r1.preflight import PreflightReport, check_retriever
 from rag_r1.preflight.retriever_limits import check_limits, limits_in
 from rag_r1.preflight.transfer import check_bucket, largest_tensor
 from rag_r1.tools.retriever_options import RetrieverConfig
@@ -110,12 +110,12 @@ class _Server(BaseHTTPRequestHandler):
         pass
 
 
-def report_of(health: bytes, *overrides: str) -> Report:
+def report_of(health: bytes, *overrides: str) -> PreflightReport:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Server) as server:
         server.health = health
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"rag_r1.retriever.url=http://127.0.0.1:{server.server_port}"
-        report = Report()
+        report = PreflightReport()
         check_retriever(composed(RECIPE, url, *overrides), report)
         server.shutdown()
     return report

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from rag_r1.demo.memory_policy import memory_budget
 from rag_r1.preflight.sessions import check_sessions
-from rag_r1.preflight.settings import check_lengths, check_ours
+from rag_r1.preflight.settings import check_lengths, check_rag_r1_keys
 
 pytestmark = pytest.mark.slow  # composed recipes
 
@@ -32,7 +32,7 @@ def config_of(name: str, model_folder):
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_refused(name, model_folder):
     config = config_of(name, model_folder)
-    settings, problems = check_ours(config)
+    settings, problems = check_rag_r1_keys(config)
     problems += check_sessions(config, settings) + check_lengths(config)
     assert [str(problem) for problem in problems] == []
     assert settings.protocol.rewrites_context == (name != "memory_plain")
@@ -51,7 +51,7 @@ def test_only_the_protocol_differs_between_memory_and_plain(model_folder):
 def test_the_warm_start_has_the_budget_of_the_training(model_folder):
     for name in NAMES:
         config = config_of(name, model_folder)
-        settings, _ = check_ours(config)
+        settings, _ = check_rag_r1_keys(config)
         budget = memory_budget()
         assert settings.agent.max_turns == budget.max_turns
         assert settings.agent.min_turn_tokens == budget.min_turn_tokens

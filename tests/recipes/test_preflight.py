@@ -19,9 +19,15 @@ from rag_r1.config import RagR1Config
 from rag_r1.preflight import preflight
 from rag_r1.preflight.data import check_steps
 from rag_r1.preflight.model import check_tags
-from rag_r1.preflight.parquet import column_problems, scan, scan_problems
+from rag_r1.preflight.parquet import column_problems, scan_parquet, scan_problems
 from rag_r1.preflight.sampling import check_sampler
-from rag_r1.preflight.settings import check_exported, check_lengths, check_log_probs, check_ours, check_verl
+from rag_r1.preflight.settings import (
+    check_export,
+    check_lengths,
+    check_log_probs,
+    check_rag_r1_keys,
+    check_verl,
+)
 from rag_r1.protocols import load_protocol
 from rag_r1.recipe_files import Recipe
 from rag_r1.train import compose_recipe, main
@@ -55,7 +61,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> str:
 def problems_of(path: str, **options: Any) -> list[str]:
     settings = {"limit": 2048, "count_tokens": None, "filtered": False, **options}
     messages = lambda record: record.prompt  # noqa: E731
-    found = scan(path, "rag_r1_mq", messages, settings["count_tokens"], settings["limit"])
+    found = scan_parquet(path, "rag_r1_mq", messages, settings["count_tokens"], settings["limit"])
     return [str(p) for p in scan_problems(path, found, "rag_r1_mq", settings["limit"], settings["filtered"])]
 
 
@@ -169,7 +175,7 @@ def test_of_a_large_file_the_longest_prompts_are_tokenised(tmp_path: Path, monke
     rows[40] = row(40, question="why " * 400)
     path = write(tmp_path / "train.parquet", rows)
     count = lambda record: sum(len(m["content"].split()) for m in record.prompt)  # noqa: E731
-    found = scan(path, "rag_r1_mq", lambda record: record.prompt, count, 300)
+    found = scan_parquet(path, "rag_r1_mq", lambda record: record.prompt, count, 300)
     assert (found.rows, found.tokenised, found.overlong.count) == (50, 3, 1)
     assert "row 40" in str(found.overlong)
 
@@ -190,7 +196,7 @@ def test_of_a_large_file_the_longest_prompts_are_tokenised(tmp_path: Path, monke
     ],
 )
 def test_a_wrong_key_of_ours_is_named(base_config, key: str, value: Any, named: str):
-    _, problems = check_ours(changed(base_config, **{key: value}))
+    _, problems = check_rag_r1_keys(changed(base_config, **{key: value}))
     assert [problem.where for problem in problems] == [named]
 
 
@@ -372,11 +378,11 @@ def test_train_names_an_unknown_key(capsys: pytest.CaptureFixture):
 
 
 def test_settings_that_leave_no_model_are_refused_for_what_starts_from_it(base_config):
-    assert check_exported(base_config) == []
+    assert check_export(base_config) == []
     key = "actor_rollout_ref__actor__checkpoint__save_contents".replace("__", ".")
     without = changed(base_config, **{"trainer.save_freq": -1, key: ["model", "optimizer"]})
-    (null,) = check_exported(changed(base_config, **{"trainer.save_freq": None}))
+    (null,) = check_export(changed(base_config, **{"trainer.save_freq": None}))
     assert null.where == "trainer.save_freq"
-    told = [str(problem) for problem in check_exported(without)]
+    told = [str(problem) for problem in check_export(without)]
     assert "trainer.save_freq: is -1" in told[0] and "would be lost" in told[0]
     assert f"set {key}=[model,optimizer,hf_model]" in told[1]

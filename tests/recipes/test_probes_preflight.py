@@ -11,7 +11,7 @@ from composed_recipes import composed
 from omegaconf import OmegaConf, open_dict
 
 from rag_r1.preflight.probes import check_probes
-from rag_r1.preflight.settings import check_ours
+from rag_r1.preflight.settings import check_rag_r1_keys
 from rag_r1.rows import QuestionRow, write_rows
 
 pytestmark = pytest.mark.slow  # a composed recipe takes most of a second
@@ -26,7 +26,7 @@ def problems(rows: list[QuestionRow], folder: Path, *probes: str, **changes) -> 
         given = {"data__val_files": str(folder / "val.parquet"), "data__train_files": "train.parquet"}
         for key, value in {**given, "rag_r1__probes": list(probes), **changes}.items():
             OmegaConf.update(config, key.replace("__", "."), value)
-    settings, _ = check_ours(config)
+    settings, _ = check_rag_r1_keys(config)
     return list(map(str, check_probes(config, settings)))
 
 
@@ -116,7 +116,7 @@ def test_gold_without_a_row_that_names_its_passages_is_no_fault_of_the_file(tmp_
 
 def test_the_whole_preflight_names_the_key_of_a_file_that_is_not_given():
     config = composed("recipes/rag_r1/ppo_mq", "rag_r1.probes=[gold]")
-    found = [problem for problem in check_ours(config)[1] if problem.where == "rag_r1.probe_passages"]
+    found = [problem for problem in check_rag_r1_keys(config)[1] if problem.where == "rag_r1.probe_passages"]
     assert len(found) == 1 and "`rag-r1 probe-passages`" in found[0].what
 
 

@@ -12,7 +12,7 @@ from composed_recipes import composed, given
 from omegaconf import OmegaConf
 
 from rag_r1.config import RagR1Config
-from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_verl
+from rag_r1.preflight.settings import check_lengths, check_rag_r1_keys, check_required_keys, check_verl
 from rag_r1.recipe_files import RECIPES
 from rag_r1.rewards import RewardSum
 
@@ -73,7 +73,7 @@ NUMBERS = {
 )
 def test_passes_verls_own_validation_with_every_algorithm(name: str, algorithm: str, model_folder: Path):
     config = composed(name, *given(model_folder), f"r1_searcher/algorithm={algorithm}")
-    assert check_given(config) + check_ours(config)[1] + check_lengths(config) == []
+    assert check_required_keys(config) + check_rag_r1_keys(config)[1] + check_lengths(config) == []
     assert check_verl(config, model_is_there=True) == []
     estimators = {
         "reinforce_pp": "reinforce_plus_plus",
@@ -211,7 +211,7 @@ def test_the_miniature_passes_verls_validation_on_a_cpu_and_pays_as_the_large_re
     stage: int, model_folder: Path
 ):
     config = composed(f"recipes/demo/r1_stage{stage}", *given(model_folder))
-    assert check_given(config) + check_ours(config)[1] + check_lengths(config) == []
+    assert check_required_keys(config) + check_rag_r1_keys(config)[1] + check_lengths(config) == []
     assert check_verl(config, model_is_there=True) == []
     large = composed(f"recipes/r1_searcher/stage{stage}_qwen")
     assert config.rag_r1.reward == large.rag_r1.reward

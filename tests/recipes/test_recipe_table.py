@@ -8,17 +8,17 @@ from composed_recipes import compose_quickly, composed
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from rag_r1 import recipes_command
-from rag_r1.preflight.memory import CONTEXTS, SHAPES, memory_of, trained_bytes
+from rag_r1.preflight.memory import CONTEXTS, SHAPES, memory_of, training_bytes
 from rag_r1.recipe_files import RECIPES
-from rag_r1.recipe_table import folder_of, tables, trainings
+from rag_r1.recipe_table import folder_of, recipe_tables, training_recipes
 
-FOLDERS = sorted({folder_of(name) for name in trainings()})
+FOLDERS = sorted({folder_of(name) for name in training_recipes()})
 #: Millions of parameters, from the models' cards.
 PUBLISHED = {"1.5B": 1_540, "3B": 3_090, "7B": 7_610, "14B": 14_700, "32B": 32_500, "Llama 8B": 8_030}
 
 
 def test_every_recipe_that_trains_is_found_and_no_fragment_is():
-    names = trainings()
+    names = training_recipes()
     assert {"rag_r1/grpo", "demo/ppo_mq", "agentic_rag/dapo_lora", "rag_r1/sft/qwen_7b"} <= set(names)
     assert not any(name.rpartition("/")[2].startswith("_") for name in names)
     assert {name.partition("/")[0] for name in names}.isdisjoint({"platform", "rag_r1_defaults"})
@@ -28,7 +28,7 @@ def test_every_recipe_that_trains_is_found_and_no_fragment_is():
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_readme_of_each_folder_has_the_table_of_its_recipes(folder):
     """If this fails: rag-r1 recipes table"""
-    ((_, text),) = tables(compose_quickly, [folder])
+    ((_, text),) = recipe_tables(compose_quickly, [folder])
     readme = (RECIPES / folder / "README.md").read_text(encoding="utf-8")
     assert text in readme, f"recipes/{folder}/README.md must have\n{text}"
 
@@ -111,7 +111,7 @@ def test_frozen_weights_of_two_bytes_and_trained_ones_of_sixteen():
     shape = SHAPES["7B"]
 
     def state(each: int, adapters: int = 0) -> float:
-        two, one = (trained_bytes(shape, each, gpus, 1000, adapters=adapters) for gpus in (1, 2))
+        two, one = (training_bytes(shape, each, gpus, 1000, adapters=adapters) for gpus in (1, 2))
         return 2 * (two - one) / shape.parameters  # what is shared by the GPUs, of one parameter
 
     assert state(4) == pytest.approx(16) and state(2) == pytest.approx(8)
@@ -120,7 +120,7 @@ def test_frozen_weights_of_two_bytes_and_trained_ones_of_sixteen():
 
 def test_the_one_point_that_was_measured_is_above_the_calculated_by_what_the_docs_say():
     """docs/results/gpu.md: 42.3 GiB in use, up to 4 GB of it by other jobs."""
-    calculated = CONTEXTS + trained_bytes(SHAPES["1.5B"], 4, 1, 20_480, fused=True)
+    calculated = CONTEXTS + training_bytes(SHAPES["1.5B"], 4, 1, 20_480, fused=True)
     measured = 42.3 * 2**30
     assert calculated == pytest.approx(35.1e9, rel=0.01)
     assert 1 - calculated / measured == pytest.approx(0.23, abs=0.01)

@@ -10,7 +10,7 @@ from composed_recipes import composed
 from omegaconf import OmegaConf
 
 from rag_r1.config import RagR1Config
-from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_verl
+from rag_r1.preflight.settings import check_lengths, check_rag_r1_keys, check_required_keys, check_verl
 from rag_r1.recipe_files import RECIPES, Recipe
 from rag_r1.train import compose_recipe
 from retrieval_server.encode.encoder_settings import find_family
@@ -29,7 +29,7 @@ def evaluating(name: str, *more: str):
 
 
 def settings_of(name: str) -> RagR1Config:
-    settings, problems = check_ours(evaluating(name))
+    settings, problems = check_rag_r1_keys(evaluating(name))
     assert problems == [] and settings is not None
     return settings
 
@@ -37,7 +37,7 @@ def settings_of(name: str) -> RagR1Config:
 @pytest.mark.parametrize("name", KINDS)
 def test_a_preset_passes_verls_own_validation_and_leaves_nothing_open(name: str, model_folder: Path):
     config = evaluating(name, f"actor_rollout_ref.model.path={model_folder}")
-    assert check_given(config) == check_lengths(config) == []
+    assert check_required_keys(config) == check_lengths(config) == []
     assert check_verl(config, model_is_there=True) == []
     assert config.trainer.val_only and config.trainer.val_before_train
     assert config.data.train_files == config.data.val_files

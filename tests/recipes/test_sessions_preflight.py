@@ -10,7 +10,7 @@ from composed_recipes import composed
 from omegaconf import OmegaConf, open_dict
 
 from rag_r1.config import RagR1Config
-from rag_r1.preflight.cluster import check_reach
+from rag_r1.preflight.cluster import check_reachability
 from rag_r1.preflight.sampling import check_sampler
 from rag_r1.preflight.sessions import check_sessions, splits_sessions, verls_mode
 from rag_r1.train import session_overrides
@@ -143,7 +143,7 @@ def test_the_other_checks_know_our_trainers_by_verls_mode():
         "actor_rollout_ref.rollout.nnodes=1",
         "rag_r1.retriever.url=http://127.0.0.1:8000",
     )
-    assert [problem.where for problem in check_reach(apart)] == ["rag_r1.retriever.url"]
+    assert [problem.where for problem in check_reachability(apart)] == ["rag_r1.retriever.url"]
 
 
 def test_verl_loads_the_trainer_of_the_mode_and_otherwise_none():

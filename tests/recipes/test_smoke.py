@@ -13,11 +13,11 @@ import pytest
 from smoke_recipe import cached_index, real_inputs, smoke_run
 
 from rag_r1.agent import Budget, Episode, Generation, Trajectory
-from rag_r1.preflight.settings import check_given, check_lengths, check_ours, check_verl
+from rag_r1.preflight.settings import check_lengths, check_rag_r1_keys, check_required_keys, check_verl
 from rag_r1.protocols import load_protocol
 from rag_r1.recipe_files import Recipe
-from rag_r1.retrieval_process import retrieval_server
-from rag_r1.tools import RetrievalClient, RetrieverConfig, searching
+from rag_r1.retrieval_process import retrieval_process
+from rag_r1.tools import RetrievalClient, RetrieverConfig, search_tools
 from rag_r1.train import compose_recipe
 
 
@@ -40,7 +40,7 @@ def test_the_recipe_passes_verls_validation_on_a_cpu(model_folder: Path):
         Recipe.find("recipes/smoke/hotpotqa"), [*given, "rag_r1.retriever.url=http://127.0.0.1:1"]
     )
     assert config.trainer.device == "cpu"
-    assert check_given(config) + check_ours(config)[1] + check_lengths(config) == []
+    assert check_required_keys(config) + check_rag_r1_keys(config)[1] + check_lengths(config) == []
     assert check_verl(config, model_is_there=True) == []
 
 
@@ -114,7 +114,9 @@ async def ask(url: str, questions: list[str]) -> list[tuple[Trajectory, str]]:
 
     async def play(question: str):
         budget = Budget(max_query_observation_tokens=20_000, max_response_tokens=40_000)
-        episode = Episode(load_protocol("rag_r1_mq"), budget, Asks(question), searching(searcher), CHARACTERS)
+        episode = Episode(
+            load_protocol("rag_r1_mq"), budget, Asks(question), search_tools(searcher), CHARACTERS
+        )
         record = await episode.run(question, question, [0])
         return record, CHARACTERS.decode(episode.ledger.row().response_ids)
 
@@ -142,7 +144,7 @@ def test_an_agent_finds_real_passages_for_real_questions(tmp_path: Path, backend
     with gzip.open(inputs.corpus, "rt", encoding="utf-8") as file:
         corpus = {row["id"]: row["contents"] for row in map(json.loads, file)}
     assert json.loads((index / "manifest.json").read_text())["count"] == len(corpus) > 9000
-    with retrieval_server(index, tmp_path / "server.log") as url:
+    with retrieval_process(index, tmp_path / "server.log") as url:
         played = asyncio.run(ask(url, questions))
     for record, text in played:
         assert (record.status, record.failures) == ("answered", [])

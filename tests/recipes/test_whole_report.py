@@ -12,10 +12,10 @@ from omegaconf import OmegaConf
 
 from rag_r1.config import RagR1Config
 from rag_r1.demo.run import train
-from rag_r1.preflight import Report, check_retriever, preflight
+from rag_r1.preflight import PreflightReport, check_retriever, preflight
 from rag_r1.recipe_files import Recipe, RecipeError
-from rag_r1.retrieval_process import build_index, retrieval_server
-from rag_r1.train import compose_recipe, compose_what_fits, main, whole_paths
+from rag_r1.retrieval_process import build_index, retrieval_process
+from rag_r1.train import compose_recipe, compose_valid, main, whole_paths
 
 SECRET = "correct-horse-battery-staple"
 RECIPE = "recipes/rag_r1/ppo_mq"
@@ -108,13 +108,13 @@ def test_no_message_repeats_the_key_that_it_begins_with(here, capsys):
 
 
 def test_an_override_that_cannot_be_read_is_named_and_the_others_are_checked():
-    config, faults = compose_what_fits(
+    config, faults = compose_valid(
         Recipe.find(RECIPE), ["data.train_batch_size=[", "rag_r1.agent.max_turns=7"]
     )
     assert [key for key, _, _ in faults] == ["data.train_batch_size"]
     assert config.rag_r1.agent.max_turns == 7
     with pytest.raises(RecipeError):
-        compose_what_fits(Recipe(Path("/nowhere"), "none"), [])
+        compose_valid(Recipe(Path("/nowhere"), "none"), [])
 
 
 # --- files and modules of the caller's
@@ -189,12 +189,12 @@ def guarded(tmp_path_factory) -> str:
     index = build_index(folder / "corpus.jsonl", folder / "index", "--backend", "bm25")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RETRIEVAL_TOKEN", SECRET)
-        with retrieval_server(index, folder / "server.log") as url:
+        with retrieval_process(index, folder / "server.log") as url:
             yield url
 
 
-def asked(url: str, **options) -> Report:
-    report = Report()
+def asked(url: str, **options) -> PreflightReport:
+    report = PreflightReport()
     retriever = {"url": url, "timeout_s": 65.0, **options}
     check_retriever(OmegaConf.create({"rag_r1": {"retriever": retriever}}), report)
     return report

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from retrieval_server.guarantee import TIE, Guarantee
-from retrieval_server.sources import Retrieved
+from retrieval_server.guarantee import TIE, Determinism
+from retrieval_server.sources import ScoredPassage
 
 #: One query's answer: ids (or whatever else names a document) and scores, best first.
 Answer = Sequence[tuple[object, float]]
 
 
-def plain(hits: Sequence[Retrieved]) -> Answer:
+def plain(hits: Sequence[ScoredPassage]) -> Answer:
     """An answer of the package in that form."""
     return [(hit.passage, hit.score) for hit in hits]
 
@@ -24,16 +24,16 @@ def wired(hits: Sequence[dict]) -> Answer:
 
 
 def assert_same_answers(
-    found: Sequence[Answer], expected: Sequence[Answer], guarantee: Guarantee | str
+    found: Sequence[Answer], expected: Sequence[Answer], guarantee: Determinism | str
 ) -> None:
     """``bits``: equal. ``order``: scores within 1e-6, and the same ids but for ties within 1e-6.
 
     An answer may have been cut between two that tie: the last ones need not be in the other.
     """
-    if Guarantee(guarantee) is Guarantee.BITS:
+    if Determinism(guarantee) is Determinism.BITS:
         assert found == expected
         return
-    assert Guarantee(guarantee) is Guarantee.ORDER, "nothing is guaranteed, so there is nothing to test"
+    assert Determinism(guarantee) is Determinism.ORDER, "nothing is guaranteed, so there is nothing to test"
     assert [len(answer) for answer in found] == [len(answer) for answer in expected]
     for answer, other in zip(found, expected, strict=True):
         scores, others = [score for _, score in answer], [score for _, score in other]

@@ -16,7 +16,7 @@ from retrieval_server.build_command import BuildCommand
 from retrieval_server.command_line import Flag, Group, Options, parse
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.serve_command import ServeCommand
-from retrieval_server.server.limits import Limits
+from retrieval_server.server.limits import RequestLimits
 
 WORDS = st.text(min_size=1).filter(lambda text: not text.startswith("-"))
 
@@ -143,7 +143,7 @@ def test_no_two_options_of_a_script_have_one_name(command):
 
 def test_the_server_starts_from_the_defaults_that_its_packages_declare():
     found = parse(ServeCommand, "", ["--index", "i"])
-    assert (found.engine, found.limits) == (EngineOptions(), Limits())
+    assert (found.engine, found.limits) == (EngineOptions(), RequestLimits())
 
 
 def test_names_of_indexes_and_the_default_one_first():

@@ -12,22 +12,29 @@ from hypothesis import strategies as st
 
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions
-from retrieval_server.guarantee import Guarantee, Probe, probe, together, try_product, weakest
+from retrieval_server.guarantee import (
+    Determinism,
+    ProbeResult,
+    combine_probes,
+    probe_model,
+    try_product,
+    weakest_determinism,
+)
 from retrieval_server.search.index_source import IndexSource
 
 from .same_answers import assert_same_answers
 
 ROOT = Path(__file__).parents[2]
-BITS, ORDER, NONE = Guarantee
+BITS, ORDER, NONE = Determinism
 WEIGHT = torch.randn(48, 384, generator=torch.Generator().manual_seed(1))
 ONE_PROBE = """
-from retrieval_server.encode.cpu import prefer_reproducible_products
-prefer_reproducible_products()
+from retrieval_server.encode.cpu import set_mkl_reproducible
+set_mkl_reproducible()
 import os, torch
-from retrieval_server.guarantee import probe
+from retrieval_server.guarantee import probe_model
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(384, 1536), torch.nn.Linear(1536, 384))
-print(os.environ["MKL_CBWR"], probe(model).guarantee)
+print(os.environ["MKL_CBWR"], probe_model(model).guarantee)
 rows = torch.randn(2, 384)
 print(torch.equal(model[0](rows)[:1], model[0](rows[:1])))
 """
@@ -103,43 +110,43 @@ def test_on_an_intel_processor_the_server_guarantees_bits():
 def test_sixteen_bits_guarantee_no_order_and_a_model_without_products_guarantees_bits(monkeypatch):
     monkeypatch.setattr("retrieval_server.guarantee.try_product", lambda *_: (False, "a"))
     layer = torch.nn.Linear(4, 4)
-    assert probe(layer).guarantee is ORDER
-    assert probe(layer.to(torch.bfloat16)).guarantee is NONE
-    assert probe(torch.nn.Embedding(4, 4)).guarantee is BITS
+    assert probe_model(layer).guarantee is ORDER
+    assert probe_model(layer.to(torch.bfloat16)).guarantee is NONE
+    assert probe_model(torch.nn.Embedding(4, 4)).guarantee is BITS
 
 
 def test_elsewhere_than_on_a_processor_bits_are_never_guaranteed():
     layer = torch.nn.Linear(4, 4, device="meta")
-    assert probe(layer) == Probe(ORDER)
-    assert probe(layer.to(torch.float16)) == Probe(NONE)
+    assert probe_model(layer) == ProbeResult(ORDER)
+    assert probe_model(layer.to(torch.float16)) == ProbeResult(NONE)
 
 
 @settings(deadline=None)
-@given(st.lists(st.sampled_from(Guarantee)))
+@given(st.lists(st.sampled_from(Determinism)))
 def test_the_weakest_of_several_is_as_weak_as_each(several):
     strongest_first = [BITS, ORDER, NONE]
     places = [strongest_first.index(each) for each in several]
-    assert strongest_first.index(weakest(several)) == max(places, default=0)
+    assert strongest_first.index(weakest_determinism(several)) == max(places, default=0)
 
 
 def test_processes_that_multiply_differently_do_not_guarantee_bits_together():
-    one, other = Probe(BITS, "a"), Probe(BITS, "b")
-    assert together([one]) is together([one, one]) is BITS
-    assert together([one, other]) is ORDER
-    assert together([one, Probe(ORDER, "a")]) is ORDER
-    assert together([one, other, Probe(NONE, "c")]) is NONE
+    one, other = ProbeResult(BITS, "a"), ProbeResult(BITS, "b")
+    assert combine_probes([one]) is combine_probes([one, one]) is BITS
+    assert combine_probes([one, other]) is ORDER
+    assert combine_probes([one, ProbeResult(ORDER, "a")]) is ORDER
+    assert combine_probes([one, other, ProbeResult(NONE, "c")]) is NONE
 
 
 def test_in_16_or_8_bits_processes_that_multiply_differently_guarantee_nothing_together():
-    one, other = Probe(BITS, "a", otherwise=NONE), Probe(BITS, "b", otherwise=NONE)
-    assert together([one, one]) is BITS
-    assert together([one, other]) is NONE
+    one, other = ProbeResult(BITS, "a", otherwise=NONE), ProbeResult(BITS, "b", otherwise=NONE)
+    assert combine_probes([one, one]) is BITS
+    assert combine_probes([one, other]) is NONE
 
 
 @pytest.mark.parametrize("dtype, otherwise", [(torch.float32, ORDER), (torch.bfloat16, NONE)])
 def test_a_probe_that_finds_bits_tells_what_its_data_type_allows_without_them(dtype, otherwise, monkeypatch):
     monkeypatch.setattr("retrieval_server.guarantee.try_product", lambda *_: (True, "a"))
-    found = probe(torch.nn.Linear(4, 4).to(dtype))
+    found = probe_model(torch.nn.Linear(4, 4).to(dtype))
     assert (found.guarantee, found.without_bits().guarantee) == (BITS, otherwise)
 
 

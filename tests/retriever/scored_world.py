@@ -20,7 +20,7 @@ from scripted_judge import ScriptedJudge, scripted_judge
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import Question, World, demo_protocol, make_questions, make_world, to_row
-from rag_r1.evaluation.asks import drawn
+from rag_r1.evaluation.asks import seeded_fraction
 from rag_r1.rows import write_rows
 
 #: Options of `rag-r1 retriever data` for so small a world.
@@ -118,7 +118,7 @@ def _said(case: dict[str, Any]) -> str:
         return json.dumps([f"about {search['query']}" for search in case["searches"]])
     return json.dumps(
         [
-            90 + int(10 * drawn(0, "score", one["text"])) if case["query"] in one["text"] else 5
+            90 + int(10 * seeded_fraction(0, "score", one["text"])) if case["query"] in one["text"] else 5
             for one in case["passages"]
         ]
     )

@@ -117,7 +117,7 @@ def test_a_model_is_started_only_if_something_is_left_to_play(made, tmp_path, mo
         raise AssertionError("the model was started")
 
     world, out = made
-    monkeypatch.setattr(data_steps, "served", started)
+    monkeypatch.setattr(data_steps, "serve_model", started)
     assert data.main(world.words(out, *FEW)) == 0
     (out / "relevance.jsonl").unlink()
     assert data.main(world.words(out, *FEW)) == 0, "the judge has said all that is needed"
@@ -148,7 +148,7 @@ def test_what_has_failed_as_often_as_it_may_is_not_promised_again(tmp_path, toke
         def started(given):
             raise AssertionError("the model was started")
 
-        monkeypatch.setattr(data_steps, "served", started)
+        monkeypatch.setattr(data_steps, "serve_model", started)
         assert data.main(given) == 0
         more = world.words(tmp_path / "out", *FEW, "--utility", "correctness", tries=3)
         with pytest.raises(AssertionError, match="the model was started"):
@@ -171,7 +171,7 @@ def test_trajectories_that_have_failed_as_often_as_they_may_are_not_played_again
         def started(given):
             raise AssertionError("the model was started")
 
-        monkeypatch.setattr(data_steps, "served", started)
+        monkeypatch.setattr(data_steps, "serve_model", started)
         assert data.main(world.words(tmp_path / "out", *FEW, *once)) == 0
         with pytest.raises(AssertionError, match="the model was started"):
             data.main(world.words(tmp_path / "out", *FEW, "--utility", "relevance", "--tries", "2"))

@@ -7,10 +7,10 @@ import json
 import pytest
 from scored_world import lines, texts_of
 
-from rag_r1.demo.evaluation import evaluation
+from rag_r1.demo.evaluation import eval_words
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
-from rag_r1.retrieval_process import build_index, retrieval_server
+from rag_r1.retrieval_process import build_index, retrieval_process
 from rag_r1.retriever import data
 from rag_r1.retriever.records import read_training_rows
 from rag_r1.rows import write_rows
@@ -30,11 +30,11 @@ def test_the_embedded_policy_goes_on_with_each_passage_and_those_with_the_answer
     write_rows(tmp_path / "q.parquet", (to_row(q, i, "test", protocol) for i, q in enumerate(questions)))
     index = build_index(tmp_path / "corpus.jsonl", tmp_path / "index", "--backend", "bm25")
     out = tmp_path / "out"
-    with retrieval_server(index, tmp_path / "retrieval.log") as url, TorchPolicy(DIALECT) as policy:
+    with retrieval_process(index, tmp_path / "retrieval.log") as url, TorchPolicy(DIALECT) as policy:
         served = ["--base-url", policy.url, "--tokenizer", str(policy_path(DIALECT)), "--in-flight", "16"]
         # The demo's policy was trained with two passages a search, and can only read two.
         words = [*served, "--beside", "1", "--negatives", "2"]
-        given = evaluation(policy_path(DIALECT), tmp_path / "q.parquet", DIALECT, url, out, *words)
+        given = eval_words(policy_path(DIALECT), tmp_path / "q.parquet", DIALECT, url, out, *words)
         assert data.main(given) == 0
         asked = [prompt for prompt in policy.asked if len(prompt) > 1]
     told = json.loads((out / "summary.json").read_text())

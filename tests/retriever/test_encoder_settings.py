@@ -9,8 +9,8 @@ import pytest
 
 from rag_r1.retriever.encoder_settings import (
     EncoderSettings,
-    SettingsError,
-    choose,
+    EncoderSettingsError,
+    choose_settings,
     read_settings,
     settings_of_index,
 )
@@ -35,11 +35,11 @@ def index(folder, **changed):
 
 
 def test_options_come_before_the_index_and_that_before_the_model():
-    chosen = choose({"mode": "plain"}, INDEX, {}, {**OWN, "query_prefix": "own: "})
+    chosen = choose_settings({"mode": "plain"}, INDEX, {}, {**OWN, "query_prefix": "own: "})
     assert (chosen.query_prefix, chosen.max_length, chosen.mode) == ("query: ", 256, "plain")
-    saved = choose({}, {}, {**OWN, "separator": " | ", "mode": "history"}, OWN)
+    saved = choose_settings({}, {}, {**OWN, "separator": " | ", "mode": "history"}, OWN)
     assert (saved.separator, saved.mode, saved.max_length) == (" | ", "history", 512)
-    assert choose({"separator": "||"}, {}, {}, OWN).separator == "||"
+    assert choose_settings({"separator": "||"}, {}, {}, OWN).separator == "||"
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_options_come_before_the_index_and_that_before_the_model():
     ],
 )
 def test_contradictions_are_refused_with_both_values(given, of_index, words):
-    with pytest.raises(SettingsError, match=words):
-        choose(given, of_index, {}, OWN)
+    with pytest.raises(EncoderSettingsError, match=words):
+        choose_settings(given, of_index, {}, OWN)
 
 
 @pytest.mark.parametrize("name", ["query_prefix", "separator", "mode"])
@@ -62,20 +62,20 @@ def test_a_trained_model_and_an_index_that_differ_need_an_option(name):
     saved = {**OWN, **INDEX}
     of_index = {**saved, name: "history"}
     both = f"{name} is {saved[name]!r} in retriever.json of the model and 'history' in the index's"
-    with pytest.raises(SettingsError, match=re.escape(both)):
-        choose({}, of_index, saved, OWN)
-    assert getattr(choose({name: "history"}, of_index, saved, OWN), name) == "history"
-    assert getattr(choose({}, of_index, {**saved, name: "history"}, OWN), name) == "history"
+    with pytest.raises(EncoderSettingsError, match=re.escape(both)):
+        choose_settings({}, of_index, saved, OWN)
+    assert getattr(choose_settings({name: "history"}, of_index, saved, OWN), name) == "history"
+    assert getattr(choose_settings({}, of_index, {**saved, name: "history"}, OWN), name) == "history"
 
 
 def test_all_contradictions_are_told_at_once():
-    with pytest.raises(SettingsError, match="max_length is 64 .*; pooling is to be 'cls'"):
-        choose({"max_length": 64, "pooling": "cls"}, {"max_length": 256}, {}, OWN)
+    with pytest.raises(EncoderSettingsError, match="max_length is 64 .*; pooling is to be 'cls'"):
+        choose_settings({"max_length": 64, "pooling": "cls"}, {"max_length": 256}, {}, OWN)
 
 
 def test_a_model_of_unknown_pooling_needs_an_option():
-    with pytest.raises(SettingsError, match="give --pooling"):
-        choose({}, {}, {}, {**OWN, "pooling": None})
+    with pytest.raises(EncoderSettingsError, match="give --pooling"):
+        choose_settings({}, {}, {}, {**OWN, "pooling": None})
 
 
 def test_the_settings_of_an_index_are_those_of_its_encoder(tmp_path):
@@ -86,7 +86,7 @@ def test_the_settings_of_an_index_are_those_of_its_encoder(tmp_path):
 @pytest.mark.parametrize("manifest", ['{"backend": "bm25"}', '{"dense": {"encoder": {}}}', "[]"])
 def test_an_index_without_an_encoder_is_refused(tmp_path, manifest):
     (tmp_path / "manifest.json").write_text(manifest)
-    with pytest.raises(SettingsError, match="no index with an encoder: give a dense one"):
+    with pytest.raises(EncoderSettingsError, match="no index with an encoder: give a dense one"):
         settings_of_index(tmp_path)
 
 
@@ -94,7 +94,7 @@ def test_an_index_without_an_encoder_is_refused(tmp_path, manifest):
 def test_a_manifest_that_cannot_be_read_is_named(tmp_path, manifest):
     if manifest is not None:
         (tmp_path / "manifest.json").write_text(manifest)
-    with pytest.raises(SettingsError, match="manifest.json cannot be read"):
+    with pytest.raises(EncoderSettingsError, match="manifest.json cannot be read"):
         settings_of_index(tmp_path)
 
 
@@ -104,5 +104,5 @@ def test_the_file_beside_the_model_is_read_as_it_was_written(tmp_path):
     settings.write(tmp_path)
     assert read_settings(tmp_path) == settings
     (tmp_path / "retriever.json").write_text('{"pooling": 3}')
-    with pytest.raises(SettingsError, match="retriever.json cannot be read"):
+    with pytest.raises(EncoderSettingsError, match="retriever.json cannot be read"):
         read_settings(tmp_path)

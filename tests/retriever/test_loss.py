@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from two_devices import Lookup, columns
 
-from rag_r1.retriever.loss import NO_PASSAGE, RetrieverLoss, RowTable, cosines, info_nce, rank_loss
+from rag_r1.retriever.loss import NO_PASSAGE, BatchTable, RetrieverLoss, cosines, info_nce, rank_loss
 
 
 def by_hand(queries, passages, numbers, own, positives, temperature):
@@ -109,7 +109,7 @@ def test_the_rank_loss_is_zero_for_the_order_by_relevance_and_above_it_otherwise
 
 
 #: Three rows of a query, a positive and a negative; rows 0 and 2 are about one query, with two positives.
-TABLE = RowTable.of(
+TABLE = BatchTable.of(
     passages=[[0, 1], [1, 2], [3, 0]],
     queries=[0, 1, 0],
     positives=[[0, 3], [1]],
@@ -158,7 +158,7 @@ def test_a_batch_of_rows_in_any_order_has_the_loss_of_its_table(mini_batch, rank
 @pytest.mark.parametrize("mini_batch", [None, 1])
 def test_two_devices_have_the_loss_and_the_gradient_of_one(tmp_path: Path, mini_batch):
     vectors = torch.randn(10, 4, generator=torch.Generator().manual_seed(2))
-    table = RowTable.of(
+    table = BatchTable.of(
         passages=[[0, 1], [1, 2], [3, 4], [5, 0]],
         queries=[0, 1, 2, 3],
         # The positive of row 3, on the other device, also answers the query of row 0.

@@ -12,8 +12,8 @@ from rag_r1.evaluation.exchange import Reply
 from rag_r1.evaluation.judge import JudgeArguments
 from rag_r1.evaluation.tape import Usage
 from rag_r1.protocols import Document
-from rag_r1.retriever.judge import ATTEMPTS, Judge, read_scores
-from rag_r1.retriever.relevance import Relevance, holds_answer, rule_records
+from rag_r1.retriever.judge import ATTEMPTS, RelevanceJudge, read_scores
+from rag_r1.retriever.relevance import RelevanceScorer, holds_answer, rule_records
 
 GIVEN = JudgeArguments(judge_url="http://127.0.0.1:1/v1", judge_model="j")
 
@@ -33,8 +33,8 @@ class Endpoint:
 
 async def scores(folder, endpoint: Endpoint) -> list[int] | None:
     """One start over a round of two parts; its scores."""
-    with Relevance(GIVEN, None, folder) as relevance:
-        judge = Judge(GIVEN, endpoint, relevance.results.folder.tape)
+    with RelevanceScorer(GIVEN, None, folder) as relevance:
+        judge = RelevanceJudge(GIVEN, endpoint, relevance.results.folder.tape)
         cases = [({"part": part}, partial(read_scores, count=2)) for part in "AB"]
         await relevance._ask(judge, "relevance", ("q", 1), "fp", cases)
         return relevance.results.get(("q", 1), "fp")

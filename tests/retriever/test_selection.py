@@ -9,23 +9,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.retriever.records import plain
-from rag_r1.retriever.selection import REASONS, Round, Rule, Scored, Selection, rows_of
+from rag_r1.retriever.selection import (
+    REASONS,
+    QueryRound,
+    RowSelection,
+    ScoredCandidate,
+    SelectionRule,
+    rows_of,
+)
 
-FAITHFUL, SAFE = Rule(mode="faithful"), Rule(mode="safe")
+FAITHFUL, SAFE = SelectionRule(mode="faithful"), SelectionRule(mode="safe")
 
 
-def round_of(*scores: tuple[float | None, int | None], index: int = 1) -> Round:
+def round_of(*scores: tuple[float | None, int | None], index: int = 1) -> QueryRound:
     """A round whose candidates a, b, c, ... have these pairs of GAC and LR."""
-    candidates = tuple(Scored(chr(ord("a") + i), *pair) for i, pair in enumerate(scores))
-    return Round("hotpotqa", "q1", "Who?", index, ("first query",), "second query", candidates)
+    candidates = tuple(ScoredCandidate(chr(ord("a") + i), *pair) for i, pair in enumerate(scores))
+    return QueryRound("hotpotqa", "q1", "Who?", index, ("first query",), "second query", candidates)
 
 
-def filled(*scores: tuple[float, int]) -> Round:
+def filled(*scores: tuple[float, int]) -> QueryRound:
     """The same, with 15 candidates more that are of no use."""
     return round_of(*scores, *[(0.0, 10)] * 15)
 
 
-def positives(one: Round, rule: Rule) -> str:
+def positives(one: QueryRound, rule: SelectionRule) -> str:
     """The positives of a round's rows in order, or the reason why it has none."""
     rows = rows_of(one, rule)
     return rows if isinstance(rows, str) else "".join(row.passage_ids[0] for row in rows)
@@ -117,11 +124,11 @@ def test_safe_sees_a_tie_within_the_tolerance(scores, found):
 @pytest.mark.parametrize("mode", ["faithful", "safe"])
 def test_one_utility_alone_decides_if_it_is_told_to(mode, use, scores, found):
     others = {"relevance": (None, 10), "correctness": (0.0, None), "both": (0.0, 10)}[use]
-    assert positives(round_of(*scores, *[others] * 15), Rule(mode=mode, use=use)) == found
+    assert positives(round_of(*scores, *[others] * 15), SelectionRule(mode=mode, use=use)) == found
 
 
 def test_what_was_not_measured_is_0_in_a_row():
-    (row,) = rows_of(round_of((None, 90), *[(None, 10)] * 15), Rule(use="relevance"))
+    (row,) = rows_of(round_of((None, 90), *[(None, 10)] * 15), SelectionRule(use="relevance"))
     assert {score.em for score in row.scores} == {0.0}
 
 
@@ -130,14 +137,14 @@ def test_the_draw_depends_on_the_seed_and_the_round_alone():
     drawn = {rows_of(one, replace(FAITHFUL, seed=seed))[0].passage_ids for seed in range(8)}
     assert len(drawn) > 1
     other = replace(one, round_index=2)
-    alone, among = Selection(FAITHFUL), Selection(FAITHFUL)
+    alone, among = RowSelection(FAITHFUL), RowSelection(FAITHFUL)
     assert list(alone.of([one])) == [row for row in among.of([other, one]) if row.round_index == 1]
     shuffled = replace(one, candidates=(one.candidates[0], *reversed(one.candidates[1:])))
     assert set(rows_of(shuffled, FAITHFUL)[0].passage_ids) == set(rows_of(one, FAITHFUL)[0].passage_ids)
 
 
 def test_what_is_left_out_is_counted_and_told():
-    selection = Selection(FAITHFUL)
+    selection = RowSelection(FAITHFUL)
     rounds = [filled((1, 80), (1, 80)), filled((0, 80)), round_of((1.0, 80)), round_of()]
     assert len(list(selection.of(rounds))) == selection.rows == 2 and selection.rounds == 4
     assert selection.left_out == {"not_correct": 1, "few_negatives": 1, "no_candidates": 1}
@@ -168,7 +175,7 @@ uses = st.sampled_from(["both", "relevance", "correctness"])
 
 @given(rounds, st.integers(0, 3), uses, st.integers(0, 100))
 def test_safe_never_uses_a_useful_passage_as_a_negative(one, seed, use, least):
-    rows = rows_of(one, Rule(mode="safe", use=use, seed=seed, least_relevance=least))
+    rows = rows_of(one, SelectionRule(mode="safe", use=use, seed=seed, least_relevance=least))
     if isinstance(rows, str):
         return
     of = {candidate.passage_id: candidate for candidate in one.candidates}
@@ -188,7 +195,7 @@ def test_safe_never_uses_a_useful_passage_as_a_negative(one, seed, use, least):
 @given(rounds, st.sampled_from(["both", "relevance", "correctness"]))
 def test_faithful_rows_are_the_published_ones(one, use):
     """The published steps in the plainest words: sort, look at the first, tell ties from others."""
-    rows = rows_of(one, Rule(mode="faithful", use=use))
+    rows = rows_of(one, SelectionRule(mode="faithful", use=use))
     keys = {
         "both": lambda c: (c.correctness, c.relevance),
         "relevance": lambda c: (c.relevance,),

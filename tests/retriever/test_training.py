@@ -199,10 +199,10 @@ def test_two_processes_train_one_model_step_by_step(tmp_path, bert, log, options
 def test_a_layer_that_no_vector_depends_on_is_not_trained(bert, lora):
     from sentence_transformers import SentenceTransformer
 
-    from rag_r1.retriever.encoder import add_lora, freeze_unread
+    from rag_r1.retriever.encoder import add_lora, freeze_unused
 
     model = SentenceTransformer(str(bert), device="cpu")
-    assert freeze_unread(model) == ["pooler.dense"]
+    assert freeze_unused(model) == ["pooler.dense"]
     if lora:
         add_lora(model, 4, 8, 0.0)
     model(model.preprocess(["the red cat"]))["sentence_embedding"].sum().backward()

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from scripted_runs import setup_of
 
-from rag_r1.agent import PastTurn, Trajectory, Turn
+from rag_r1.agent import ReplayTurn, Trajectory, Turn
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.evaluation.json_lines import RunError
 from rag_r1.protocols import Document, load_protocol
-from rag_r1.retriever.trajectories import Trajectories
+from rag_r1.retriever.trajectories import TrajectoryReader
 
 SETUP = replace(setup_of(), protocol=load_protocol("rag_r1_mq"))
 ROME, PARIS = Document("1", '"Rome"\nRome is a city.'), Document("2", '"Paris"\nParis is a city.')
@@ -32,12 +32,12 @@ def record(name: str, *turns: Turn, right: bool | None = True, **more: object) -
     return {**own, **played.to_dict(), **more}
 
 
-def run_of(folder: Path, *records: dict, tape: list[dict] | None = None) -> Trajectories:
+def run_of(folder: Path, *records: dict, tape: list[dict] | None = None) -> TrajectoryReader:
     (folder / "trajectories").mkdir(parents=True)
     (folder / "journal").mkdir()
     for path, lines in (("trajectories/records.jsonl", records), ("journal/exchanges.ndjson", tape or [])):
         (folder / path).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return Trajectories(folder, SETUP)
+    return TrajectoryReader(folder, SETUP)
 
 
 def taped(name: str, turn: int, ids: list[int] | None) -> dict:
@@ -72,7 +72,7 @@ def test_the_answers_of_steps_are_those_of_the_rows_or_else_those_that_the_recor
     tmp_path, kept, now, steps
 ):
     run_of(tmp_path, record("q", searched("a"), ANSWER, metadata={"hops": 2, "step_answers": kept}))
-    found = Trajectories(tmp_path, SETUP, now)
+    found = TrajectoryReader(tmp_path, SETUP, now)
     assert [played.step_answers for played in found] == [steps] and found.with_steps == bool(steps)
 
 
@@ -80,7 +80,7 @@ def test_the_past_of_a_round_has_what_was_found_but_for_its_own_search(tmp_path)
     turns = searched("a", "b"), searched("c", "d"), ANSWER
     (played,) = run_of(tmp_path, record("q", *turns))
     past = played.rounds[2].past([PARIS])
-    before = PastTurn.of(SETUP.codec.encode(turns[0].text), turns[0].calls)
+    before = ReplayTurn.of(SETUP.codec.encode(turns[0].text), turns[0].calls)
     assert past[0] == before and len(past) == 2
     assert list(past[1].found.values()) == [(PARIS,), (ROME,)]
 
@@ -113,7 +113,7 @@ def test_tokens_are_those_that_were_sampled_if_they_make_the_text(tmp_path):
     assert Pairs().decode(ids) == text
     tape = [taped("q", 0, [1, 2]), taped("q", 0, [*ids, 5, 5]), taped("q", 1, [7])]
     run_of(tmp_path, record("q", turn, ANSWER), tape=tape)
-    (played,) = Trajectories(tmp_path, replace(SETUP, codec=Pairs()))
+    (played,) = TrajectoryReader(tmp_path, replace(SETUP, codec=Pairs()))
     assert played.token_ids[0] == tuple(ids), "the last answer counts, as far as the turn has taken it"
     assert played.token_ids[1] == tuple(map(ord, ANSWER.text)), "what is not the turn's text is encoded"
 
@@ -143,7 +143,7 @@ def test_a_turn_that_was_cut_off_by_a_kill_and_a_missing_tape_do_no_harm(tmp_pat
     with (tmp_path / "trajectories" / "records.jsonl").open("a") as file:
         file.write('{"question_id": "torn')
     (tmp_path / "journal" / "exchanges.ndjson").unlink()
-    assert [played.id for played in Trajectories(tmp_path, SETUP)] == ["q"]
+    assert [played.id for played in TrajectoryReader(tmp_path, SETUP)] == ["q"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_line_that_no_evaluation_has_written_is_named(tmp_path, name, line):
     with (tmp_path / name).open("a") as file:
         file.write(line + "\n")
     with pytest.raises(RunError, match=f"{Path(name).name}, line 2 is none of an evaluation"):
-        Trajectories(tmp_path, SETUP)
+        TrajectoryReader(tmp_path, SETUP)
 
 
 @pytest.mark.parametrize("answer", [3, "text", [1], {"ids": "abc"}, {"ids": [1, None]}, {"ids": {"a": 1}}])
@@ -188,4 +188,4 @@ def test_an_answer_on_the_tape_without_token_ids_costs_no_trajectory(tmp_path, a
 
 def test_a_run_that_is_not_finished_is_refused(tmp_path):
     with pytest.raises(RunError, match="give the folder of a finished `rag-r1 eval`"):
-        Trajectories(tmp_path, SETUP)
+        TrajectoryReader(tmp_path, SETUP)

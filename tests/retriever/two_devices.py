@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from rag_r1.retriever.loss import RetrieverLoss, RowTable
+from rag_r1.retriever.loss import BatchTable, RetrieverLoss
 
 
 class Lookup(nn.Module):
@@ -36,7 +36,7 @@ def main(folder: Path) -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     batch = torch.load(folder / "batch.pt", weights_only=True)
-    table = RowTable(*batch["table"])
+    table = BatchTable(*batch["table"])
     rows = len(table.passages) // 2
     labels = torch.arange(rows) + rank * rows
     model = Lookup(batch["vectors"])

@@ -10,7 +10,7 @@ from judge_server import JudgeServer
 
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.protocols import Document
-from rag_r1.rewards import Judgement, RewardError, RewardSum
+from rag_r1.rewards import RewardError, RewardResult, RewardSum
 from rag_r1.rewards.judged import QUERY_PROMPT
 
 THOUGHT, BACKTRACK, SUMMARY = (f"<{name}> x </{name}>" for name in ("reasoning", "backtrack", "summary"))
@@ -68,7 +68,7 @@ THINK = "<think> t </think>"
 GRADES = {"x": 8, "y": 1, "z": 10, "w": 5}
 
 
-def by_verl_dev(texts: list[str], answer: str | None) -> Judgement:
+def by_verl_dev(texts: list[str], answer: str | None) -> RewardResult:
     """The judgement of a trajectory with these turns; `search x` at the end of a turn is a search."""
 
     def turn(text: str) -> Turn:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judge_server import JudgeServer, chat
 
-from rag_r1.rewards import Refused, RewardError, RewardSum
+from rag_r1.rewards import CannotJudgeError, RewardError, RewardSum
 from rag_r1.rewards.judge_client import ask_judge
 from rag_r1.rewards.judge_options import JudgeOptions
 
@@ -41,7 +41,7 @@ def agrees(body: dict[str, Any]) -> str:
 
 
 def reason(outcome: str | Exception) -> str:
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, CannotJudgeError)
     return str(outcome)
 
 

@@ -15,7 +15,7 @@ from judge_server import JudgeServer
 
 from rag_r1.agent import CallRecord, Trajectory, Turn
 from rag_r1.protocols import Document
-from rag_r1.rewards import Judgement, RewardSum
+from rag_r1.rewards import RewardResult, RewardSum
 from rag_r1.rewards.judged import ACCURACY_PROMPT, RELEVANCE_PROMPTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
@@ -49,7 +49,7 @@ def judged(
     reply: Callable[[dict[str, Any]], Any],
     golds: list[str] | str = "Danube",
     **given: Any,
-) -> tuple[Judgement, JudgeServer]:
+) -> tuple[RewardResult, JudgeServer]:
     """The judgement by em and this term with weight 3, and the server that was asked."""
     with JudgeServer(reply) as server:
         reward = RewardSum.from_config([{"term": "em"}, entry(term, server.base, weight=3.0, **given)])
@@ -66,7 +66,7 @@ def grades(first: Any, second: Any) -> Callable[[dict[str, Any]], Any]:
 def test_an_answer_is_worth_what_the_judge_says_at_the_last_turn(reply, value):
     judgement, server = judged("judged_accuracy", searched("der Donau"), lambda body: reply)
     rewards = {"score": 3 * value, "em": 0.0, "judged_accuracy": value, "missing_terms": 0.0}
-    assert judgement == Judgement(rewards, [0.0, 0.0, 0.0, 3 * value], {})
+    assert judgement == RewardResult(rewards, [0.0, 0.0, 0.0, 3 * value], {})
     assert server.bodies[0]["messages"][0]["content"] == ACCURACY_PROMPT
     assert server.cases == [
         {
@@ -172,7 +172,7 @@ def test_a_group_with_equal_answers_is_one_request_and_both_terms_share_a_client
     def reply(body: dict[str, Any]) -> str:
         return "correct" if body["messages"][0]["content"] == ACCURACY_PROMPT else "1"
 
-    async def group(reward: RewardSum) -> list[Judgement]:
+    async def group(reward: RewardSum) -> list[RewardResult]:
         return await asyncio.gather(*(reward.judge(searched(), "Danube") for _ in range(8)))
 
     with JudgeServer(reply, delay_s=0.02) as server:

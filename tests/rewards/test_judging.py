@@ -13,7 +13,7 @@ import virtual_time
 
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.protocols import load_protocol
-from rag_r1.rewards import Judgement, Refused, RewardError, RewardSum
+from rag_r1.rewards import CannotJudgeError, RewardError, RewardResult, RewardSum
 
 PLAYED = Trajectory(
     "t1", "?", "rag_r1_mq", turns=[Turn("", "search"), Turn("", "answer")], answer="Paris", status="answered"
@@ -33,7 +33,7 @@ def own_module(monkeypatch):
         return [0.25 * (i + 1) for i in range(len(trajectory.turns))]
 
     async def declines(trajectory, golds):
-        raise Refused("the judge declined")
+        raise CannotJudgeError("the judge declined")
 
     async def gives_up(trajectory, golds):
         raise TimeoutError
@@ -66,7 +66,7 @@ def own_module(monkeypatch):
         return timeout_s + protocol.max_queries
 
     def plain_refuses(trajectory, golds):
-        raise Refused("no such passage")
+        raise CannotJudgeError("no such passage")
 
     def plain_late(trajectory, golds):
         raise TimeoutError("no plain function may time out")
@@ -91,14 +91,14 @@ def reward_of(*entries: dict | str) -> RewardSum:
     return RewardSum.from_config(config, load_protocol("rag_r1_mq"))
 
 
-def judged(*entries: dict | str, golds: str = "Paris") -> Judgement:
+def judged(*entries: dict | str, golds: str = "Paris") -> RewardResult:
     return virtual_time.run(reward_of(*entries).judge(PLAYED, golds))
 
 
 def test_async_and_plain_terms_are_summed_in_the_order_of_the_list(own_module):
     judgement = judged({"term": "judge", "weight": 2.0}, "em", {"term": "by_turn", "weight": 4.0})
     rewards = {"score": 5.0, "judge": 0.5, "em": 1.0, "by_turn": 0.75, "missing_terms": 0.0}
-    assert judgement == Judgement(rewards, [1.0, 4.0], {})
+    assert judgement == RewardResult(rewards, [1.0, 4.0], {})
     assert list(judgement.rewards) == list(rewards)
 
 
@@ -145,7 +145,7 @@ def test_all_async_terms_of_a_trajectory_run_at_the_same_time(own_module):
 def test_a_judge_without_a_judgement_is_left_out_of_every_turn(own_module, entry, why):
     judgement = judged({"term": "em", "weight": 2.0}, {**entry, "weight": 7.0})
     rewards = {"score": 2.0, "em": 1.0, entry["term"]: None, "missing_terms": 1.0}
-    assert judgement == Judgement(rewards, [0.0, 2.0], {entry["term"]: why})
+    assert judgement == RewardResult(rewards, [0.0, 2.0], {entry["term"]: why})
 
 
 def test_a_judge_within_its_time_counts(own_module):
@@ -155,7 +155,7 @@ def test_a_judge_within_its_time_counts(own_module):
 def test_a_judge_that_ignores_its_time_is_left_behind(own_module):
     trajectory = Trajectory("t1", "?", "rag_r1_mq", turns=[Turn("", "answer")])
 
-    async def judge() -> Judgement:
+    async def judge() -> RewardResult:
         judgement = await reward_of("stubborn").judge(trajectory, "Paris")
         trajectory.id = "end"
         return judgement

@@ -10,7 +10,7 @@ import yaml
 from rag_r1.agent import Budget, Episode, Generation, Trajectory, Turn
 from rag_r1.protocols import Document, load_protocol
 from rag_r1.rewards import RewardSum
-from rag_r1.tools import searching
+from rag_r1.tools import search_tools
 
 THINK = "<think> I wonder. </think>"
 SEARCH = f"{THINK}\n<search> capital of France </search>"
@@ -167,7 +167,7 @@ def test_neither_the_prompts_example_nor_an_answer_in_a_document_earns_anything(
     budget = Budget.from_config({"max_turns": 1}, max_response_tokens=20_000)
     prompt = protocol.messages("?")[0]["content"]
     assert "<answer> Beijing </answer>" in prompt
-    episode = Episode(protocol, budget, script, searching(script), Characters())
+    episode = Episode(protocol, budget, script, search_tools(script), Characters())
     record = asyncio.run(episode.run("t", "?", Characters().encode(prompt)))
     assert record.turns[0].documents, "the document was shown"
     for gold in ("Beijing", "Paris"):
@@ -178,7 +178,7 @@ def test_neither_the_prompts_example_nor_an_answer_in_a_document_earns_anything(
 def test_a_played_episode_is_valid_and_right(name):
     script = Scripted("<think>a</think>\n<search> q </search>", "\n<think>b</think><answer> Paris </answer>")
     budget = Budget.from_config({}, max_response_tokens=20_000)
-    episode = Episode(load_protocol(name), budget, script, searching(script), Characters())
+    episode = Episode(load_protocol(name), budget, script, search_tools(script), Characters())
     record = asyncio.run(episode.run("t", "?", [1]))
     reward = RewardSum.from_config(ALL_TERMS)
     assert reward(record, "Paris")["search_r1_format"] == 1.0

@@ -15,9 +15,9 @@ from judge_server import JudgeServer
 
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.protocols import Document, load_protocol
-from rag_r1.rewards import Judgement, RewardSum
+from rag_r1.rewards import RewardResult, RewardSum
 from rag_r1.rewards.judging import Term
-from rag_r1.rewards.spans import Part
+from rag_r1.rewards.spans import SpanValue
 from rag_r1.rewards.token_credit import token_scores
 
 PIECES = (
@@ -42,7 +42,7 @@ def characters(trajectory: Trajectory) -> list[list[tuple[int, int]]]:
     return [[(i, i + 1) for i in range(len(turn.text))] for turn in trajectory.turns]
 
 
-def judged_by(reward: RewardSum, trajectory: Trajectory) -> Judgement:
+def judged_by(reward: RewardSum, trajectory: Trajectory) -> RewardResult:
     return reward._judgement(trajectory, [term(trajectory, []) for term in reward.terms])
 
 
@@ -135,7 +135,7 @@ def test_a_wrong_number_of_turns_and_parts_of_another_sum_are_refused():
     def of_one(trajectory: Trajectory, golds: Any) -> float:
         return 1.0
 
-    of_one.credit_parts = lambda trajectory, value, *, protocol: [Part(0.5, [(0, 1)])]
+    of_one.credit_parts = lambda trajectory, value, *, protocol: [SpanValue(0.5, [(0, 1)])]
     trajectory, reward = played("a"), RewardSum((Term("term", 1.0, of_one),))
     judgement = judged_by(reward, trajectory)
     with pytest.raises(ValueError, match="tokens of 2 turns for a trajectory of 1"):

@@ -16,11 +16,11 @@ import httpx
 from scripted_vllm import Policy
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.serving.app import About
-from rag_r1.serving.arguments import ServeArguments, evaluation_of
-from rag_r1.serving.command import bound
-from rag_r1.serving.http_server import Running, serve
-from rag_r1.serving.places import Place
+from rag_r1.serving.app import PageInfo
+from rag_r1.serving.arguments import ServeArguments, to_eval_arguments
+from rag_r1.serving.command import bind_socket
+from rag_r1.serving.http_server import RunningServer, serve
+from rag_r1.serving.places import LaunchedAgent
 
 QUESTION, GOLD = "Where was Mara Torval born?", "Karlen Ford"
 PASSAGES = (
@@ -79,21 +79,23 @@ class Asked:
 
 
 @contextmanager
-def chat_server(given: ServeArguments, about: About | None = None, **options: Any) -> Iterator[Asked]:
+def chat_server(given: ServeArguments, about: PageInfo | None = None, **options: Any) -> Iterator[Asked]:
     """The server of these arguments; `options` are those of `serve`."""
-    place = Place(evaluation_of(given), about or About("some passages", protocol=given.protocol))
+    place = LaunchedAgent(
+        to_eval_arguments(given), about or PageInfo("some passages", protocol=given.protocol)
+    )
     with chat_server_at(given, place, **options) as asked:
         yield asked
 
 
 @contextmanager
-def chat_server_at(given: ServeArguments, place: Place, **options: Any) -> Iterator[Asked]:
+def chat_server_at(given: ServeArguments, place: LaunchedAgent, **options: Any) -> Iterator[Asked]:
     """The same for what has been started."""
-    found: list[Running] = []
+    found: list[RunningServer] = []
     failed: list[BaseException] = []
     ready = threading.Event()
 
-    def note(running: Running) -> None:
+    def note(running: RunningServer) -> None:
         found.append(running)
         ready.set()
 
@@ -104,7 +106,7 @@ def chat_server_at(given: ServeArguments, place: Place, **options: Any) -> Itera
             failed.append(error)
         ready.set()
 
-    with bound("127.0.0.1", 0) as listener:
+    with bind_socket("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=run, args=(listener,), daemon=True)
         thread.start()
         assert ready.wait(60)

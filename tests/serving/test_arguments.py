@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.demo.evaluation import evaluation
+from rag_r1.demo.evaluation import eval_words
 from rag_r1.serving import command, terminal
-from rag_r1.serving.arguments import ServeArguments, evaluation_of, with_demo_limits
+from rag_r1.serving.arguments import ServeArguments, to_eval_arguments, with_demo_limits
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_question_is_played_with_the_arguments_of_an_evaluation():
     given = ServeArguments(
         model="m", base_url="http://x/v1", protocol="search_r1", overrides=["rag_r1.retriever.topk=5"]
     )
-    asked = evaluation_of(given)
+    asked = to_eval_arguments(given)
     assert (asked.model, asked.base_url, asked.protocol) == ("m", "http://x/v1", "search_r1")
     assert asked.temperature == 0 and asked.overrides == ["rag_r1.retriever.topk=5"]
 
@@ -61,7 +61,7 @@ def test_the_demo_is_asked_within_the_limits_of_its_training_and_takes_overrides
     given = ServeArguments(
         demo=True, overrides=["rag_r1.agent.max_turns=2"], vllm_options="--seed 1", concurrency=3
     )
-    words = evaluation(Path("model"), Path("-"), "rag_r1_mq", "http://127.0.0.1:1", Path("out"))
+    words = eval_words(Path("model"), Path("-"), "rag_r1_mq", "http://127.0.0.1:1", Path("out"))
     asked = with_demo_limits(given, words, ("--max-num-seqs", "32"))
     assert asked.overrides[-1] == "rag_r1.agent.max_turns=2"
     assert "rag_r1.agent.max_turn_tokens=48" in asked.overrides
@@ -71,7 +71,7 @@ def test_the_demo_is_asked_within_the_limits_of_its_training_and_takes_overrides
 
 
 def test_a_port_that_is_taken_is_known_before_anything_is_started(capsys):
-    with command.bound("127.0.0.1", 0) as taken:
+    with command.bind_socket("127.0.0.1", 0) as taken:
         port = str(taken.getsockname()[1])
         assert command.main(["--demo", "--port", port]) == 1
     assert f"cannot listen on 127.0.0.1, port {port}" in capsys.readouterr().err

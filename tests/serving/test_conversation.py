@@ -6,18 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.serving.conversation import Asked, Earlier, Said, fitted, read_conversation, with_history
+from rag_r1.serving.conversation import (
+    ChatMessage,
+    Conversation,
+    PastQuestion,
+    fit_history,
+    read_conversation,
+    with_history,
+)
 
-FIRST, SECOND = Earlier("Who founded A?", "Mara"), Earlier("Where was she born?", "Karlen")
+FIRST, SECOND = PastQuestion("Who founded A?", "Mara"), PastQuestion("Where was she born?", "Karlen")
 
 
-def said(*pairs: tuple[str, str]) -> list[Said]:
-    return [Said(role, text) for role, text in pairs]
+def said(*pairs: tuple[str, str]) -> list[ChatMessage]:
+    return [ChatMessage(role, text) for role, text in pairs]
 
 
 def test_a_first_question_is_asked_as_it_is():
     asked = read_conversation(said(("user", " Who founded A? ")))
-    assert asked == Asked("Who founded A?") and with_history(asked) == "Who founded A?"
+    assert asked == Conversation("Who founded A?") and with_history(asked) == "Who founded A?"
 
 
 def test_a_follow_up_question_stands_behind_what_was_said():
@@ -42,23 +49,23 @@ def test_other_messages_are_ignored_and_named():
     assert asked.question == "now" and asked.ignored == ("messages of the role system",)
 
 
-@pytest.mark.parametrize("messages", [[], [Said("assistant", "x")], [Said("user", "  ")]])
-def test_the_last_message_must_be_a_question(messages: list[Said]):
+@pytest.mark.parametrize("messages", [[], [ChatMessage("assistant", "x")], [ChatMessage("user", "  ")]])
+def test_the_last_message_must_be_a_question(messages: list[ChatMessage]):
     with pytest.raises(ValueError, match="the last of the messages"):
         read_conversation(messages)
 
 
 def test_a_question_that_no_tokenizer_takes_is_made_well_formed():
-    assert read_conversation([Said("user", "a\ud800b")]).question == "a?b"
+    assert read_conversation([ChatMessage("user", "a\ud800b")]).question == "a?b"
 
 
 def test_as_many_of_the_last_answers_are_shown_as_fit():
-    asked = Asked("now", (FIRST, SECOND))
-    assert fitted(asked, 4, lambda text: True) == (with_history(asked), 2)
-    assert fitted(asked, 1, lambda text: True) == (with_history(Asked("now", (SECOND,))), 1)
-    assert fitted(asked, 4, lambda text: FIRST.question not in text)[1] == 1
-    assert fitted(asked, 4, lambda text: False) == ("now", 0)
-    assert fitted(asked, 0, lambda text: True) == ("now", 0)
+    asked = Conversation("now", (FIRST, SECOND))
+    assert fit_history(asked, 4, lambda text: True) == (with_history(asked), 2)
+    assert fit_history(asked, 1, lambda text: True) == (with_history(Conversation("now", (SECOND,))), 1)
+    assert fit_history(asked, 4, lambda text: FIRST.question not in text)[1] == 1
+    assert fit_history(asked, 4, lambda text: False) == ("now", 0)
+    assert fit_history(asked, 0, lambda text: True) == ("now", 0)
 
 
 MESSAGES = st.tuples(st.sampled_from(["user", "assistant", "system"]), st.sampled_from(["", " ", "a", "b"]))
@@ -66,7 +73,7 @@ MESSAGES = st.tuples(st.sampled_from(["user", "assistant", "system"]), st.sample
 
 @given(st.lists(MESSAGES, max_size=8))
 def test_whatever_was_said_before_the_last_question_is_asked(pairs):
-    asked = read_conversation([*said(*pairs), Said("user", "the last")])
+    asked = read_conversation([*said(*pairs), ChatMessage("user", "the last")])
     assert asked.question == "the last" and with_history(asked).endswith("the last")
     answers = [text for role, text in pairs if role == "assistant"]
     assert len(asked.earlier) <= len(answers)

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from running_chat import GOLD, arguments, chat_server, policy_of, question
 
-from rag_r1.serving.connections import WatchedHttp
+from rag_r1.serving.connections import IdleTimeoutProtocol
 from rag_r1.serving.guards import HEADERS, MAX_BODY_BYTES
 
 TOKEN = "s3cret"
@@ -121,7 +121,7 @@ def test_headers_that_are_too_large_are_refused(chat):
 
 @pytest.mark.slow
 def test_a_connection_that_never_asks_is_closed_and_a_chat_under_way_is_not(tmp_path, monkeypatch):
-    monkeypatch.setattr(WatchedHttp, "check_s", 0.1)
+    monkeypatch.setattr(IdleTimeoutProtocol, "check_s", 0.1)
     with policy_of() as policy, chat_server(arguments(policy.url, tmp_path)) as chat:
         address = ("127.0.0.1", int(chat.url.rpartition(":")[2]))
         for sent in (b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n"):

@@ -14,9 +14,9 @@ from aiohttp import web
 from running_chat import GOLD, QUESTION, always_right, arguments, chat_server_at, events, question, tokenizer
 from scripted_vllm import Policy
 
-from rag_r1.serving.app import About
-from rag_r1.serving.arguments import evaluation_of
-from rag_r1.serving.places import Place
+from rag_r1.serving.app import PageInfo
+from rag_r1.serving.arguments import to_eval_arguments
+from rag_r1.serving.places import LaunchedAgent
 
 pytestmark = pytest.mark.slow  # loads a tokenizer
 
@@ -66,8 +66,8 @@ class Hostile(Policy):
 def test_streams_without_an_end_end_their_own_chats_and_no_others(tmp_path):
     with Hostile(tokenizer(), {QUESTION: GOLD}, always_right) as policy:
         given = arguments(policy.url, tmp_path, max_response_tokens=512)
-        asked = evaluation_of(given).model_copy(update={"retries": 0})
-        with chat_server_at(given, Place(asked, About())) as chat:
+        asked = to_eval_arguments(given).model_copy(update={"retries": 0})
+        with chat_server_at(given, LaunchedAgent(asked, PageInfo())) as chat:
             hostile = [question(f"Who sends {name}?", stream=True) for name in STREAMS for _ in range(2)]
             honest = [question(), question(stream=True)] * 4
 

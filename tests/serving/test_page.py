@@ -10,7 +10,7 @@ import pytest
 from browser import CHROMIUM, Tab, chromium, tab
 from running_chat import GOLD, QUESTION, arguments, chat_server, policy_of
 
-from rag_r1.serving.app import About
+from rag_r1.serving.app import PageInfo
 
 pytestmark = [
     pytest.mark.slow,
@@ -54,7 +54,7 @@ async def answered(page: Tab, number: int = 1) -> None:
 
 
 def test_each_search_its_passages_and_those_with_the_answer_are_shown_and_can_be_stopped(tmp_path, browser):
-    about = About("an invented world", "A remark.", (QUESTION,), history=4)
+    about = PageInfo("an invented world", "A remark.", (QUESTION,), history=4)
     with policy_of() as policy, chat_server(arguments(policy.url, tmp_path / "out"), about) as chat:
 
         async def play(page: Tab) -> None:
@@ -86,7 +86,7 @@ def test_each_search_its_passages_and_those_with_the_answer_are_shown_and_can_be
 
 def test_no_question_query_document_or_answer_runs_a_script(tmp_path, browser):
     with policy_of({HOSTILE: HOSTILE_GOLD}, passages=HOSTILE_PASSAGES) as policy:
-        about = About(ATTACK.format("what"), ATTACK.format("note"), (HOSTILE,))
+        about = PageInfo(ATTACK.format("what"), ATTACK.format("note"), (HOSTILE,))
         with chat_server(arguments(policy.url, tmp_path / "out"), about) as chat:
 
             async def play(page: Tab) -> None:

@@ -12,7 +12,7 @@ from rag_r1.demo.chat import last_demo_run
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.evaluation.json_lines import RunError
 from rag_r1.serving.arguments import ServeArguments
-from rag_r1.serving.places import started
+from rag_r1.serving.places import launch_agent
 
 
 def run_at(folder: Path, age_s: float, step: int = 18) -> Path:
@@ -45,8 +45,8 @@ def test_the_questions_of_a_demo_run_are_suggested(tmp_path):
 
 def test_two_chats_do_not_share_a_folder(tmp_path):
     given = ServeArguments(model="m", base_url="http://127.0.0.1:9/v1", engine="chat", out=tmp_path)
-    with started(given), pytest.raises(RunError, match="another --out"):
-        with started(given):
+    with launch_agent(given), pytest.raises(RunError, match="another --out"):
+        with launch_agent(given):
             pass
 
 
@@ -57,7 +57,7 @@ def test_what_else_is_in_the_folder_for_logs_is_not_deleted(tmp_path):
     given = ServeArguments(
         model="m", base_url="http://127.0.0.1:9/v1", documents=tmp_path / "notes", out=tmp_path
     )
-    with pytest.raises(RunError, match="--documents"), started(given):
+    with pytest.raises(RunError, match="--documents"), launch_agent(given):
         pass
     assert (tmp_path / "index" / "of_another").exists()
 
@@ -68,7 +68,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_flag_that_leaves_it_out(tm
     given = ServeArguments(
         model="m", base_url="http://127.0.0.1:9/v1", documents=tmp_path / "notes", out=tmp_path
     )
-    with pytest.raises(RunError, match=r"(?s)--skip-bad-files.*latin.txt"), started(given):
+    with pytest.raises(RunError, match=r"(?s)--skip-bad-files.*latin.txt"), launch_agent(given):
         pass
 
 
@@ -82,7 +82,7 @@ def test_a_folder_of_documents_is_searched(tmp_path):
     (documents / "latin.txt").write_bytes("Käse".encode("latin-1"))
     with policy_of() as policy:
         given = arguments(policy.url, tmp_path / "out", documents=documents, skip_bad_files=True)
-        with started(given) as place:
+        with launch_agent(given) as place:
             assert place.about.what == "the documents in notes"
             asked = given.model_copy(update={"retriever_url": place.evaluation.retriever_url})
             with chat_server(asked, place.about) as chat:

@@ -6,8 +6,8 @@ import pytest
 from running_chat import GOLD, QUESTION, arguments, policy_of
 
 from rag_r1.evaluation.json_lines import RunError
-from rag_r1.serving.arguments import evaluation_of
-from rag_r1.serving.player import opened
+from rag_r1.serving.arguments import to_eval_arguments
+from rag_r1.serving.player import open_agent
 
 pytestmark = pytest.mark.slow  # loads a tokenizer
 STATES = ["rag_r1.agent.max_state=1000000"]
@@ -16,7 +16,7 @@ STATES = ["rag_r1.agent.max_state=1000000"]
 async def test_an_agent_with_a_max_state_gets_log_probs_in_one_piece_and_streamed(tmp_path):
     seen: list[str] = []
     with policy_of() as policy:
-        async with opened(evaluation_of(arguments(policy.url, tmp_path, overrides=STATES))) as player:
+        async with open_agent(to_eval_arguments(arguments(policy.url, tmp_path, overrides=STATES))) as player:
             records = [await player.play(QUESTION), await player.play(QUESTION, on_text=lambda: seen.append)]
     assert [record.answer for record in records] == [GOLD, GOLD] and seen
     whole, streamed = (record.turns[-1].state for record in records)
@@ -26,5 +26,5 @@ async def test_an_agent_with_a_max_state_gets_log_probs_in_one_piece_and_streame
 async def test_a_max_state_without_log_probs_is_an_error_at_the_start(tmp_path):
     with policy_of(ids=False) as policy:
         with pytest.raises(RunError, match="rag_r1.agent.max_state needs the log-probs"):
-            async with opened(evaluation_of(arguments(policy.url, tmp_path, overrides=STATES))):
+            async with open_agent(to_eval_arguments(arguments(policy.url, tmp_path, overrides=STATES))):
                 pass

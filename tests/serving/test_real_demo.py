@@ -12,14 +12,14 @@ import pytest
 from aiohttp import web
 from running_chat import chat_server_at, question
 
-from rag_r1.demo.evaluation import evaluation
+from rag_r1.demo.evaluation import eval_words
 from rag_r1.demo.loopback import Proxy
 from rag_r1.demo.world import demo_data, demo_protocol, to_row
 from rag_r1.evaluation import evaluate
-from rag_r1.evaluation.streamed import CONTENT_TYPE, Folded
+from rag_r1.evaluation.streamed import CONTENT_TYPE, StreamAssembler
 from rag_r1.rows import write_rows
 from rag_r1.serving.arguments import ServeArguments
-from rag_r1.serving.places import Place, started
+from rag_r1.serving.places import LaunchedAgent, launch_agent
 
 pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900)]
 
@@ -31,12 +31,12 @@ class Recorder(Proxy):
     seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
 
     async def handle(self, request: web.Request) -> web.Response:
-        answer = await self.passed_on(request)
+        answer = await self.forward_request(request)
         if request.path.endswith("/completions"):
             body, whole = await request.json(), answer.body
             if body.get("stream"):
                 answer.content_type = CONTENT_TYPE
-                folded = Folded(lambda text: None)
+                folded = StreamAssembler(lambda text: None)
                 folded.feed(answer.body)
                 whole = folded.whole()
             if body["max_tokens"] > 1:  # not the probe
@@ -51,10 +51,10 @@ def place(tmp_path_factory):
     pytest.importorskip("vllm")
     given = ServeArguments(demo=True, out=tmp_path_factory.mktemp("serve"), queue=8, concurrency=8)
     with ExitStack() as stack:
-        place = stack.enter_context(started(given))
+        place = stack.enter_context(launch_agent(given))
         recorder = stack.enter_context(Recorder(place.evaluation.base_url.removesuffix("/v1")))
         asked = place.evaluation.model_copy(update={"base_url": f"{recorder.url}/v1"})
-        yield given, Place(asked, place.about), recorder
+        yield given, LaunchedAgent(asked, place.about), recorder
 
 
 def test_the_chat_answers_what_an_evaluation_answers_token_by_token(place, tmp_path: Path):
@@ -64,7 +64,7 @@ def test_the_chat_answers_what_an_evaluation_answers_token_by_token(place, tmp_p
     questions = demo_data(0, train=1).val[:12]
     rows = [to_row(question, index, "val", protocol) for index, question in enumerate(questions)]
     write_rows(tmp_path / "q.parquet", rows)
-    words = evaluation(
+    words = eval_words(
         Path(asked.model), tmp_path / "q.parquet", asked.protocol, asked.retriever_url, tmp_path / "eval"
     )
     # One at a time, as the chat below: a batch of another size can round differently.

@@ -8,34 +8,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.serving.seats import LATEST_S, SOONEST_S, Full, Seats
+from rag_r1.serving.seats import LATEST_S, SOONEST_S, AdmissionQueue, ServerFullError
 
 
 async def test_chats_beyond_the_seats_wait_in_order_and_beyond_the_queue_are_refused():
-    seats = Seats(running=1, waiting=2)
+    seats = AdmissionQueue(running=1, waiting=2)
     first, second, third = seats.enter(), seats.enter(), seats.enter()
-    assert [ticket.is_seated for ticket in (first, second, third)] == [True, False, False]
+    assert [ticket.is_admitted for ticket in (first, second, third)] == [True, False, False]
     assert [ticket.ahead for ticket in (first, second, third)] == [0, 0, 1]
-    with pytest.raises(Full) as refused:
+    with pytest.raises(ServerFullError) as refused:
         seats.enter()
     assert SOONEST_S <= refused.value.retry_after <= LATEST_S
     first.leave(finished=True)
     await asyncio.wait_for(second.seat(), 1)
-    assert not third.is_seated
+    assert not third.is_admitted
 
 
 async def test_a_chat_that_leaves_the_queue_makes_room_there():
-    seats = Seats(running=1, waiting=1)
+    seats = AdmissionQueue(running=1, waiting=1)
     running, waiting = seats.enter(), seats.enter()
     waiting.leave()
     assert seats.waiting == 0
     later = seats.enter()
     running.leave()
-    assert later.is_seated
+    assert later.is_admitted
 
 
 async def test_a_cancelled_wait_loses_only_itself():
-    seats = Seats(running=1, waiting=2)
+    seats = AdmissionQueue(running=1, waiting=2)
     running, waiting, later = seats.enter(), seats.enter(), seats.enter()
     task = asyncio.create_task(waiting.seat())
     await asyncio.sleep(0)
@@ -48,9 +48,9 @@ async def test_a_cancelled_wait_loses_only_itself():
 
 
 async def test_no_queue_is_allowed():
-    seats = Seats(running=1, waiting=0)
+    seats = AdmissionQueue(running=1, waiting=0)
     seats.enter()
-    with pytest.raises(Full):
+    with pytest.raises(ServerFullError):
         seats.enter()
 
 
@@ -59,13 +59,13 @@ async def test_longer_chats_are_told_to_come_back_later(monkeypatch):
     monkeypatch.setattr("rag_r1.serving.seats.time.monotonic", lambda: now[0])
 
     def retry_after(chat_s: float) -> int:
-        seats = Seats(running=1, waiting=0)
+        seats = AdmissionQueue(running=1, waiting=0)
         for _ in range(40):
             ticket = seats.enter()
             now[0] += chat_s
             ticket.leave(finished=True)
         seats.enter()
-        with pytest.raises(Full) as refused:
+        with pytest.raises(ServerFullError) as refused:
             seats.enter()
         return refused.value.retry_after
 
@@ -77,12 +77,12 @@ async def test_longer_chats_are_told_to_come_back_later(monkeypatch):
 @given(st.lists(st.one_of(st.none(), st.integers(0, 30)), max_size=60), st.integers(1, 4), st.integers(0, 4))
 def test_whoever_comes_and_goes_the_limits_hold_and_no_free_seat_is_waited_for(moves, running, waiting):
     async def play() -> None:
-        seats, tickets = Seats(running, waiting), []
+        seats, tickets = AdmissionQueue(running, waiting), []
         for move in moves:
             if move is None:
                 try:
                     tickets.append(seats.enter())
-                except Full:
+                except ServerFullError:
                     assert seats.running == running and seats.waiting == waiting
             elif move < len(tickets):
                 tickets[move].leave()

@@ -11,8 +11,14 @@ from scripted import Characters, Engine, Searcher
 
 from rag_r1.agent import Budget, Episode, Event, Trajectory, Turn
 from rag_r1.protocols import Document, load_protocol
-from rag_r1.serving.showing import GrowingReasoning, Shower, citations, reasoning, searches
-from rag_r1.tools import searching
+from rag_r1.serving.showing import (
+    EventStreamer,
+    StreamingReasoning,
+    citations,
+    episode_searches,
+    turn_reasoning,
+)
+from rag_r1.tools import search_tools
 
 MQ = load_protocol("rag_r1_mq")
 ROME = Document("1", '"Rome"\nRome is the capital of Italy.', 0.5)
@@ -32,7 +38,7 @@ OTHER = Document("2", '"Tiber"\nThe Tiber is a river.', 0.25)
     ],
 )
 def test_reasoning_is_what_stands_beside_calls_and_answers(text: str, shown: str):
-    assert reasoning(text, MQ).split() == shown.split()
+    assert turn_reasoning(text, MQ).split() == shown.split()
 
 
 TURNS = (
@@ -45,19 +51,19 @@ TURNS = (
 @pytest.mark.parametrize("text", TURNS)
 def test_reasoning_that_grows_shows_no_tag_and_takes_nothing_back(text: str):
     shown = []
-    shower = Shower(MQ, shown.append)
+    shower = EventStreamer(MQ, shown.append)
     grown = shower.begins()
     for character in text:
         grown(character)
     shower(Event("id", "tokens", 0, {"text": text}))
-    assert "".join(one.text for one in shown) == reasoning(text, MQ)
+    assert "".join(one.text for one in shown) == turn_reasoning(text, MQ)
     assert [one.begins for one in shown] == [True] + [False] * (len(shown) - 1)
     assert len(shown) > 5
 
 
 def test_a_turn_that_the_engine_begins_anew_is_not_shown_twice():
     shown = []
-    shower = Shower(MQ, shown.append)
+    shower = EventStreamer(MQ, shown.append)
     for pieces in (["<think> I", " need"], ["<think> I"], ["<think>", " I ne", "ed to"], ["<think> no", "w"]):
         grown = shower.begins()
         for piece in pieces:
@@ -69,7 +75,7 @@ def test_a_turn_that_the_engine_begins_anew_is_not_shown_twice():
 
 
 def test_a_call_is_no_reasoning_before_it_is_complete():
-    growing = GrowingReasoning(MQ)
+    growing = StreamingReasoning(MQ)
     assert growing.feed("<think> a </think> <search> q") == "a"
     assert growing.ended and growing.feed(" </search> more") == ""
 
@@ -80,7 +86,7 @@ def test_a_call_is_no_reasoning_before_it_is_complete():
     )
 )
 def test_reasoning_in_pieces_is_the_reasoning_of_the_whole_up_to_an_action(pieces):
-    growing, text = GrowingReasoning(MQ), "".join(pieces)
+    growing, text = StreamingReasoning(MQ), "".join(pieces)
     shown = "".join(map(growing.feed, pieces)) + growing.feed("$")
     before = f"{text}$".partition("<search>")[0]
     assert shown == before.replace("<think>", "").replace("</think>", "").strip()
@@ -95,7 +101,7 @@ def test_reasoning_of_a_turn_of_any_length_is_looked_at_once(monkeypatch):
             looked_at.append(len(text))
             return iter(())
 
-    grown, shown = GrowingReasoning(MQ), []
+    grown, shown = StreamingReasoning(MQ), []
     grown._tag = Pattern()
     for _ in range(2000):
         shown.append(grown.feed("some words " * 10))
@@ -105,7 +111,7 @@ def test_reasoning_of_a_turn_of_any_length_is_looked_at_once(monkeypatch):
 def test_a_thought_that_is_a_turn_of_its_own_is_reasoning():
     protocol = load_protocol("agentic_rag_en")
     opened, closed = protocol.tags.think.open, protocol.tags.think.close
-    assert reasoning(f"{opened} a thought {closed}", protocol) == "a thought"
+    assert turn_reasoning(f"{opened} a thought {closed}", protocol) == "a thought"
 
 
 def record_of(answer: str | None, *documents: Document) -> Trajectory:
@@ -131,13 +137,13 @@ def test_nothing_is_cited_for_an_answer_that_any_text_contains(answer: str | Non
 def test_an_episode_shows_its_reasoning_searches_and_passages_in_order():
     shown = []
     engine = Engine(["<think> t </think> <search> q </search>", "<answer> Rome </answer>"])
-    shower = Shower(MQ, shown.append)
+    shower = EventStreamer(MQ, shown.append)
     budget = Budget(max_response_tokens=5000)
-    episode = Episode(MQ, budget, engine, searching(Searcher()), Characters(), observer=shower)
+    episode = Episode(MQ, budget, engine, search_tools(Searcher()), Characters(), observer=shower)
     record = asyncio.run(episode.run("id", "Which city?", [65, 66]))
     assert [one.kind for one in shown] == ["reasoning", "searching", "passages"]
     assert shown[0].text == "t"
     assert shown[1].data == {"turn": 0, "calls": [{"tool": "search", "arguments": {"query": "q"}}]}
     [call] = shown[2].data["calls"]
     assert call["documents"] == [{"id": "1", "title": "Rome", "text": "Rome is a city.", "score": 0.5}]
-    assert searches(record)[0] | {"seconds": 0} == {"turn": 0, **call, "seconds": 0}
+    assert episode_searches(record)[0] | {"seconds": 0} == {"turn": 0, **call, "seconds": 0}

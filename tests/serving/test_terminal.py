@@ -11,9 +11,9 @@ from running_chat import GOLD, PASSAGES, QUESTION, arguments, chat_server, polic
 
 from rag_r1.demo.loopback import LoopbackServer
 from rag_r1.serving import client
-from rag_r1.serving.client import ChatError, ask
+from rag_r1.serving.client import ChatError, stream_answer
 from rag_r1.serving.command import main as serve_main
-from rag_r1.serving.terminal import Terminal, main, plain_text
+from rag_r1.serving.terminal import TerminalChat, main, plain_text
 
 CONTROLS = "\x1b[2J\x07\x9b31m"
 
@@ -31,7 +31,7 @@ def chat(policy, tmp_path_factory):
         yield chat
 
 
-def terminal(url: str, *lines: str) -> tuple[Terminal, io.StringIO]:
+def terminal(url: str, *lines: str) -> tuple[TerminalChat, io.StringIO]:
     """A terminal into which these lines are typed, and what it shows."""
     typed, out = iter(lines), io.StringIO()
 
@@ -41,7 +41,7 @@ def terminal(url: str, *lines: str) -> tuple[Terminal, io.StringIO]:
         except StopIteration:
             raise EOFError from None
 
-    return Terminal(url, None, out, read), out
+    return TerminalChat(url, None, out, read), out
 
 
 def test_a_question_shows_its_search_its_passages_and_the_answer(chat):
@@ -117,7 +117,7 @@ class Odd(LoopbackServer):
 )
 def test_an_answer_of_another_form_is_an_error(answer):
     with Odd(answer) as server, pytest.raises(ChatError):
-        list(ask(server.url, [{"role": "user", "content": "x"}]))
+        list(stream_answer(server.url, [{"role": "user", "content": "x"}]))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_what_has_no_end_is_not_kept_in_memory(monkeypatch, status):
 
     monkeypatch.setattr(client, "_lines", counted)
     with Odd(b"x" * (8 << 20), status) as server, pytest.raises(ChatError):
-        list(ask(server.url, [{"role": "user", "content": "x"}]))
+        list(stream_answer(server.url, [{"role": "user", "content": "x"}]))
     assert sum(read) < 1 << 20
 
 
@@ -169,7 +169,7 @@ def test_a_question_that_is_no_unicode_is_asked_without_what_is_none():
 
 def test_a_terminal_that_cannot_show_a_letter_shows_a_question_mark():
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    Terminal("", None, out)._line("Zürich")
+    TerminalChat("", None, out)._line("Zürich")
     assert out.buffer.getvalue() == b"Z?rich\n"
 
 

@@ -9,7 +9,7 @@ from rag_r1.protocols import Document
 from rag_r1.tools import make_tool
 from rag_r1.tools.document_search import PassageIndex
 from rag_r1.tools.documents import DocumentsError
-from rag_r1.tools.loading import LoadedOnce
+from rag_r1.tools.loading import LazyValue
 
 ROWS = [
     {"id": "1", "title": "Ferry", "text": "The ferry leaves at nine."},
@@ -62,7 +62,7 @@ async def test_loading_is_shared_and_outlives_a_caller_that_gives_up():
         asyncio.run_coroutine_threadsafe(gate.wait(), loop).result()
         return "loaded"
 
-    once = LoadedOnce(load)
+    once = LazyValue(load)
     given_up, other = asyncio.ensure_future(once.get()), asyncio.ensure_future(once.get())
     await asyncio.sleep(0)
     given_up.cancel()

@@ -6,14 +6,14 @@ import pytest
 from jsonschema.exceptions import SchemaError
 
 from rag_r1.agent.failures import FailurePolicy
-from rag_r1.agent.guard import ToolGuard
+from rag_r1.agent.guard import ToolExecutor
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.import_path import ImportPathError
 from rag_r1.protocols import Document, Failure
 from rag_r1.tools import make_tool, shared_tools, tool
-from rag_r1.tools.argument_check import ArgumentCheck
-from rag_r1.tools.entries import Declared
-from rag_r1.tools.function_tool import by_name
+from rag_r1.tools.argument_check import ArgumentValidator
+from rag_r1.tools.entries import ConfiguredTool
+from rag_r1.tools.function_tool import named_arguments
 
 NUMBER = {"type": "number"}
 
@@ -81,7 +81,7 @@ def test_arguments_are_checked_against_the_schema(arguments, fault):
 )
 def test_words_without_a_name_are_for_the_parameter_that_must_be_given(properties, required, given, named):
     schema = {"type": "object", "properties": {name: {} for name in properties}, "required": required}
-    assert by_name(given, schema) == named
+    assert named_arguments(given, schema) == named
 
 
 async def test_a_call_in_words_reaches_a_function_with_another_parameter():
@@ -168,7 +168,7 @@ async def checked(made, arguments):
     """What the guard's call of a tool shows, and whether the event loop went on meanwhile."""
     turned = asyncio.ensure_future(asyncio.sleep(0))
     call = CallRecord("t", arguments)
-    guard = ToolGuard({"t": made}, FailurePolicy(retries=0), lambda attempt: asyncio.sleep(0))
+    guard = ToolExecutor({"t": made}, FailurePolicy(retries=0), lambda attempt: asyncio.sleep(0))
     ((document,),) = await guard.call([call])
     assert turned.done()
     return call.status, document.contents
@@ -182,7 +182,7 @@ async def test_a_regular_expression_is_checked_and_one_that_takes_for_ever_costs
     )
     late = ("refused", "Wrong arguments: they take too long to check.")
     assert await checked(word, {"word": HOSTILE}) == late
-    assert await checked(Declared("t", word, parameters=word.parameters), {"word": HOSTILE}) == late
+    assert await checked(ConfiguredTool("t", word, parameters=word.parameters), {"word": HOSTILE}) == late
     assert await checked(word, {"word": "aaa"}) == ("ok", "aaa")
 
 
@@ -210,7 +210,7 @@ async def test_things_that_must_differ_are_compared_within_limits():
     ],
 )
 def test_only_what_is_small_and_plain_is_checked_on_the_event_loop(schema, arguments, is_quick):
-    check = ArgumentCheck(schema)
+    check = ArgumentValidator(schema)
     assert check.is_quick(arguments) is is_quick
 
 

@@ -9,7 +9,7 @@ from made_documents import folder_of_documents
 
 from rag_r1.documents_command import main
 from rag_r1.tools import document_files
-from rag_r1.tools.document_files import StoppedReading, UnreadableFile, read_document
+from rag_r1.tools.document_files import FileReadError, ReadLimitError, read_document
 from rag_r1.tools.documents import DocumentsError, index_folder
 
 needs_pypdf = pytest.mark.skipif(
@@ -47,7 +47,7 @@ def impatient(monkeypatch):
 @pytest.mark.parametrize("page", ENDLESS_PAGES.values(), ids=ENDLESS_PAGES)
 def test_a_page_that_takes_for_ever_is_given_up_and_the_next_one_is_read(tmp_path, impatient, page):
     (tmp_path / "a.html").write_bytes(page)
-    with pytest.raises(StoppedReading, match="it takes more than 0.2 s of processor time: split it"):
+    with pytest.raises(ReadLimitError, match="it takes more than 0.2 s of processor time: split it"):
         read_document(tmp_path / "a.html")
     (tmp_path / "b.html").write_text("<p>read</p>")
     assert read_document(tmp_path / "b.html").sections[0].text.strip() == "read"
@@ -60,7 +60,7 @@ def test_a_pdf_of_millions_of_operators_is_given_up(tmp_path, impatient):
     content = zlib.compress(zlib.compress(operators, 9))
     (tmp_path / "a.pdf").write_bytes(pdf(content, b"[/FlateDecode/FlateDecode]"))
     assert (tmp_path / "a.pdf").stat().st_size < 4000
-    with pytest.raises(StoppedReading, match="of processor time"):
+    with pytest.raises(ReadLimitError, match="of processor time"):
         read_document(tmp_path / "a.pdf")
 
 
@@ -69,7 +69,7 @@ def test_a_page_that_needs_too_much_memory_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(document_files, "MEMORY", 100 << 20)
     monkeypatch.setattr(document_files, "MEMORY_BYTE", 0)
     (tmp_path / "a.html").write_bytes(b"<h1>" * 1_000_000)
-    with pytest.raises(StoppedReading, match="it needs more than 100 MiB of memory"):
+    with pytest.raises(ReadLimitError, match="it needs more than 100 MiB of memory"):
         read_document(tmp_path / "a.html")
 
 
@@ -90,21 +90,21 @@ def test_a_page_that_needs_too_much_memory_is_named(tmp_path, monkeypatch):
 )
 def test_a_pdf_of_another_hostile_shape_is_named(tmp_path, data):
     (tmp_path / "a.pdf").write_bytes(data)
-    with pytest.raises(UnreadableFile):
+    with pytest.raises(FileReadError):
         read_document(tmp_path / "a.pdf")
 
 
 def test_texts_that_need_no_parser_are_bounded_before_they_are_cut_up(tmp_path, monkeypatch):
     monkeypatch.setattr(document_files, "MAX_SECTIONS", 1000)
     (tmp_path / "a.md").write_text("# a\n" * 1001)
-    with pytest.raises(UnreadableFile, match="more than 1,000 sections"):
+    with pytest.raises(FileReadError, match="more than 1,000 sections"):
         read_document(tmp_path / "a.md")
     for end in ("\n", "\r", "\u2028"):
         (tmp_path / "a.md").write_text(f"a{end}" * 1_000_001, newline="")
-        with pytest.raises(UnreadableFile, match="more than 1,000,000 lines"):
+        with pytest.raises(FileReadError, match="more than 1,000,000 lines"):
             read_document(tmp_path / "a.md")
     (tmp_path / "b.txt").write_bytes(b"\n" * (17 << 20))
-    with pytest.raises(UnreadableFile, match="more than 16,777,216 characters"):
+    with pytest.raises(FileReadError, match="more than 16,777,216 characters"):
         read_document(tmp_path / "b.txt")
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from misbehaving_server import client_of, run
 
 from rag_r1.protocols import Document
-from rag_r1.tools.kept_answers import KeptAnswers
+from rag_r1.tools.kept_answers import QueryCache
 from rag_r1.tools.query_format import VERSION_HEADER
 
 
@@ -88,7 +88,7 @@ def test_a_server_that_names_no_version_keeps_its_answers():
 @given(st.lists(st.tuples(st.sampled_from("send answer reload".split()), st.integers(0, 5)), max_size=40))
 def test_what_is_kept_is_of_the_newest_version_that_was_seen_in_whatever_order_answers_arrive(events):
     """A request is answered by a version that was served at some moment while it was under way."""
-    kept, served, under_way, seen = KeptAnswers(100), 1, [], 0
+    kept, served, under_way, seen = QueryCache(100), 1, [], 0
     for kind, number in events:
         if kind == "reload":
             served += 1

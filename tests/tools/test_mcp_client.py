@@ -13,8 +13,8 @@ from scripted import ANSWER, Characters, Engine, Searcher
 from rag_r1.agent import Budget, Episode, FailurePolicy
 from rag_r1.protocols import Failure, Refusal, load_protocol
 from rag_r1.records import summary
-from rag_r1.tools import close_tools, make_tool, searching, shared_tools
-from rag_r1.tools.mcp_client import has_mcp, in_text
+from rag_r1.tools import close_tools, make_tool, search_tools, shared_tools
+from rag_r1.tools.mcp_client import content_text, has_mcp
 
 pytestmark = [
     pytest.mark.slow,  # importing mcp takes seconds
@@ -139,7 +139,7 @@ async def test_an_episode_goes_on_whatever_its_tools_do_and_the_record_counts_it
         load_protocol(str(tmp_path / "p.yaml")),
         Budget(max_turns=4, max_query_observation_tokens=4000, max_response_tokens=10_000),
         Engine([f"<call>[{calls}]</call>", echo, ANSWER]),
-        {**searching(Searcher()), **tools},
+        {**search_tools(Searcher()), **tools},
         Characters(),
         FailurePolicy(wait_s=0.0),
     )
@@ -172,14 +172,14 @@ def test_a_tools_name_may_have_a_point_and_its_text_may_be_empty():
     from mcp_types import CallToolResult, TextContent
 
     assert make_tool("files.read", entry()).name == "files.read"
-    assert in_text(CallToolResult(content=[TextContent(type="text", text="")])) == ""
+    assert content_text(CallToolResult(content=[TextContent(type="text", text="")])) == ""
 
 
 def test_a_servers_regular_expressions_are_not_run():
-    from rag_r1.limited.schemas import validator_of
+    from rag_r1.limited.schemas import make_validator
 
     def is_valid(schema, arguments):
-        return validator_of(schema, patterns=False).is_valid(arguments)
+        return make_validator(schema, patterns=False).is_valid(arguments)
 
     schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^b$"}}}
     assert is_valid(schema, {"x": "a"}) and not is_valid(schema, {"x": 1})

@@ -13,11 +13,11 @@ from rag_r1.agent import Budget, Episode, FailurePolicy, Trajectory
 from rag_r1.evaluation.json_lines import RunError
 from rag_r1.evaluation.session import try_search
 from rag_r1.options import OptionsError
-from rag_r1.probes import _Gold, _Withheld
+from rag_r1.probes import _GoldSearch, _WithoutGoldSearch
 from rag_r1.protocols import Document, Failure, load_protocol
 from rag_r1.retriever_query import CallContext
-from rag_r1.supporting import Evidence
-from rag_r1.tools import RetrievalClient, RetrieverConfig, close_tools, make_tool, searching, shared_tools
+from rag_r1.supporting import GoldEvidence
+from rag_r1.tools import RetrievalClient, RetrieverConfig, close_tools, make_tool, search_tools, shared_tools
 
 QUESTION = "Who directed the film?"
 TURNS = [
@@ -166,13 +166,16 @@ def test_another_server_under_tools_reads_the_context_too():
         assert queries(server)[1] == f"{QUESTION} [SEP] its director"
 
 
-@pytest.mark.parametrize("probe", [_Gold, _Withheld])
+@pytest.mark.parametrize("probe", [_GoldSearch, _WithoutGoldSearch])
 def test_a_probe_around_the_search_sends_what_the_search_would(probe):
     with served() as server:
 
         def tools():
             own = shared_tools(options(server), {})
-            return {**own, **searching(probe(own["search"], Evidence(passages=(Document("g", "gold"),)), 3))}
+            return {
+                **own,
+                **search_tools(probe(own["search"], GoldEvidence(passages=(Document("g", "gold"),)), 3)),
+            }
 
         record = played(tools)
         assert queries(server)[1] == f"{QUESTION} [SEP] its director"

@@ -5,7 +5,7 @@ from scripted import Characters, Engine, Searcher
 
 from rag_r1.agent import Budget, Episode, FailurePolicy
 from rag_r1.protocols import load_protocol
-from rag_r1.tools import searching, shared_tools
+from rag_r1.tools import search_tools, shared_tools
 
 TURNS = [
     "<reasoning>r</reasoning><search> [Document_RAG]: When does the ferry leave? </search>",
@@ -28,7 +28,7 @@ async def test_a_policy_calls_documents_a_calculator_and_the_search_by_its_own_n
         protocol,
         Budget(max_turns=6, max_query_observation_tokens=4000, max_response_tokens=10_000),
         Engine(TURNS),
-        {**shared_tools({}, entries), **searching(Searcher())},
+        {**shared_tools({}, entries), **search_tools(Searcher())},
         Characters(),
         FailurePolicy(),
     )

@@ -11,7 +11,7 @@ from rag_r1.addresses import Address
 from rag_r1.command_line import Arguments, Positive, argument
 from rag_r1.demo.policy import PROTOCOLS
 from rag_r1.evaluation.arguments import Above0, Share
-from rag_r1.options import Must
+from rag_r1.options import Constraint
 
 #: The steps in their order; each is the name of its folder.
 STEP_NAMES = (
@@ -44,7 +44,7 @@ class PipelineArguments(Arguments):
         "WHICH",
         default=SCRATCH,
     )
-    base_steps: Annotated[int, Field(ge=2), Must("a whole number of at least 2")] = argument(
+    base_steps: Annotated[int, Field(ge=2), Constraint("a whole number of at least 2")] = argument(
         "steps of the pretraining", "N", default=BASE_STEPS
     )
     wrong: Share = argument("share of questions that the embedded teacher answers wrongly", default=0.3)

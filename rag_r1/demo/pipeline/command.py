@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rag_r1.command_line import read_arguments
 from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
 from rag_r1.pipeline.folder import PipelineFolder
-from rag_r1.pipeline.processes import end_leftovers, mark_children
+from rag_r1.pipeline.processes import mark_children, stop_leftovers
 from rag_r1.printable import print_error
 
 _DESCRIPTION = """\
@@ -47,7 +47,7 @@ def run(given: PipelineArguments) -> None:
     out = given.out.resolve()
     with PipelineFolder.held(out) as folder:
         mark_children(out)
-        if ended := end_leftovers(out):
+        if ended := stop_leftovers(out):
             print(f"ended {ended} processes that an earlier start had left behind")
         steps = Pipeline(given, out).steps()
         for number, step in enumerate(steps, 1):

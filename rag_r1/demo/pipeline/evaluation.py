@@ -21,9 +21,9 @@ from typing import Any
 from rag_r1.agent import Budget, Trajectory
 from rag_r1.demo.policy import load_policy
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.simulate import roll_out
+from rag_r1.demo.simulate import run_rollouts
 from rag_r1.demo.world import Question
-from rag_r1.evaluation.run_folder import write_whole
+from rag_r1.evaluation.run_folder import write_atomic
 from rag_r1.protocols import Protocol
 from rag_r1.rewards import exact_match
 
@@ -49,11 +49,11 @@ def evaluate(
     for name, model in models.items():
         part = folder / f"scores_{name}.json"
         if not part.exists():
-            write_whole(part, json.dumps(play(model, protocol, questions, search, budget)))
+            write_atomic(part, json.dumps(play(model, protocol, questions, search, budget)))
         scores[name] = json.loads(part.read_text(encoding="utf-8"))
         em = sum(score["em"] for score in scores[name]) / len(questions)
         print(f"evaluation: {name}: exact match {em:.2f} of {len(questions)} questions")
-    write_whole(folder / SCORES, json.dumps(scores) + "\n")
+    write_atomic(folder / SCORES, json.dumps(scores) + "\n")
     return scores
 
 
@@ -66,7 +66,7 @@ def play(
     scores: Scores = []
     for start in range(0, len(questions), _BATCH):
         some = questions[start : start + _BATCH]
-        for rollout in roll_out(policy, tokenizer, protocol, some, search, 0.0, budget):
+        for rollout in run_rollouts(policy, tokenizer, protocol, some, search, 0.0, budget):
             scores.append(score_of(rollout.question, rollout.trajectory))
     return scores
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 
-class SftBar:
+class SftProgressBar:
     """A progress bar over the file in which veRL's SFT trainer logs a line for each step; `loss` is the
     validation's last."""
 
@@ -17,7 +17,7 @@ class SftBar:
         self.loss: float | None = None
         self._bar = tqdm(total=steps, desc="sft", unit="step", mininterval=5)
 
-    def __enter__(self) -> SftBar:
+    def __enter__(self) -> SftProgressBar:
         return self
 
     def __exit__(self, *unused: object) -> None:

@@ -24,7 +24,7 @@ from rag_r1.demo.pipeline.picture import draw
 from rag_r1.demo.report import summarise
 from rag_r1.demo.world import KINDS
 from rag_r1.evaluation.markdown import number, p_value, table
-from rag_r1.evaluation.run_folder import write_whole
+from rag_r1.evaluation.run_folder import write_atomic
 from rag_r1.evaluation.significance import mcnemar
 from rag_r1.pipeline.folder import PipelineFolder
 from rag_r1.records import records_by_step
@@ -54,13 +54,13 @@ def make_report(run: PipelineFolder, settings: Mapping[str, Any]) -> dict[str, A
     report = {
         "settings": dict(settings),
         "models": {name: figures(rows) for name, rows in scores.items()},
-        "claims": [claim(*entry, scores) for entry in CLAIMS if set(entry[1:]) <= set(scores)],
+        "claims": [check_claim(*entry, scores) for entry in CLAIMS if set(entry[1:]) <= set(scores)],
         "curves": {name: curves(run.out / name / "stage1" / "trajectories") for name in trained},
         "steps": {name: run.facts(name) for name in steps},
         "seconds": {name: run.seconds(name) for name in ("world", *steps, "evaluation")},
     }
-    write_whole(run.out / "report.json", json.dumps(report, indent=2) + "\n")
-    write_whole(run.out / "report.md", markdown(report) + "\n")
+    write_atomic(run.out / "report.json", json.dumps(report, indent=2) + "\n")
+    write_atomic(run.out / "report.md", markdown(report) + "\n")
     draw(report, LABELS, run.out / "report.png")
     return report
 
@@ -76,7 +76,7 @@ def figures(scores: Scores) -> dict[str, float]:
     }
 
 
-def claim(words: str, better: str, other: str, scores: Mapping[str, Scores]) -> dict[str, Any]:
+def check_claim(words: str, better: str, other: str, scores: Mapping[str, Scores]) -> dict[str, Any]:
     """A claim, its figures and its verdict: `holds`, `not shown` or `the opposite holds`."""
     first, second = ([score["em"] for score in scores[name]] for name in (better, other))
     pairs = list(zip(first, second, strict=True))

@@ -28,7 +28,7 @@ from typing import Any
 
 from rag_r1.afterwards import finished_model
 from rag_r1.agent import Budget
-from rag_r1.command_line import quoted
+from rag_r1.command_line import hydra_quoted
 from rag_r1.demo.pipeline.arguments import SCRATCH, STEP_NAMES, PipelineArguments
 from rag_r1.demo.pipeline.limits import (
     AT_A_TIME,
@@ -41,7 +41,7 @@ from rag_r1.demo.pipeline.limits import (
     agent_keys,
     grpo_overrides,
 )
-from rag_r1.demo.pipeline.progress import SftBar
+from rag_r1.demo.pipeline.progress import SftProgressBar
 from rag_r1.demo.pretraining import pretrain
 from rag_r1.demo.reading import pipeline_protocol
 from rag_r1.demo.run import train
@@ -50,7 +50,7 @@ from rag_r1.demo.world import Question, demo_data, write_demo
 from rag_r1.pipeline.folder import PipelineError, Step, fingerprint
 from rag_r1.pipeline.processes import run_module
 from rag_r1.protocols import Protocol, load_protocol
-from rag_r1.retrieval_process import build_index, retrieval_server
+from rag_r1.retrieval_process import build_index, retrieval_process
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Pipeline:
 
     def retriever(self, step: Path) -> AbstractContextManager[str]:
         """The retrieval server over the world, for the length of a block; its address."""
-        return retrieval_server(self.out / "world" / "index", step / "retrieval.log")
+        return retrieval_process(self.out / "world" / "index", step / "retrieval.log")
 
     def steps(self) -> list[Step]:
         """All steps that these arguments ask for, in order."""
@@ -224,11 +224,11 @@ class Pipeline:
         def work(folder: Path) -> dict[str, Any]:
             run, data = folder / "run", self.out / "sft_data"
             rows = json.loads((data / "sft_summary.json").read_text())["splits"]["train"]["samples"]
-            bar = SftBar(run / "metrics.jsonl", rows // given.sft_batch * given.sft_epochs)
+            bar = SftProgressBar(run / "metrics.jsonl", rows // given.sft_batch * given.sft_epochs)
             with bar:
                 run_module(
                     "rag_r1.sft", "--recipe", "rag_r1/sft/demo", "--data", data,
-                    f"model.path={quoted(self.base)}", f"trainer.default_local_dir={quoted(run)}",
+                    f"model.path={hydra_quoted(self.base)}", f"trainer.default_local_dir={hydra_quoted(run)}",
                     f"trainer.seed={given.seed}", f"trainer.total_epochs={given.sft_epochs}",
                     f"data.train_batch_size={given.sft_batch}", f"data.max_length={CONTEXT}",
                     *given.sft_set,
@@ -271,9 +271,9 @@ class Pipeline:
             print(f"{name}: training with veRL, Ray, FSDP and vLLM; log: {folder / 'train.log'}")
             with self.retriever(folder) as url:
                 overrides = [
-                    f"actor_rollout_ref.model.path={quoted(model)}",
-                    f"data.train_files={quoted(self.out / questions / 'train.parquet')}",
-                    f"data.val_files={quoted(self.out / 'world' / 'val.parquet')}",
+                    f"actor_rollout_ref.model.path={hydra_quoted(model)}",
+                    f"data.train_files={hydra_quoted(self.out / questions / 'train.parquet')}",
+                    f"data.val_files={hydra_quoted(self.out / 'world' / 'val.parquet')}",
                     f"rag_r1.retriever.url={url}",
                     *grpo_overrides(given),
                 ]

@@ -7,7 +7,7 @@ there. All answers are in one hash table, and at every token of a text only thos
 answers beginning with this token have: the time is linear in the text and does not grow with the number of
 answers.
 
-An answer string proves little where it is short or a number: `weakness` says which ones.
+An answer string proves little where it is short or a number: `weak_reason` says which ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from rag_r1.evaluation.corpus.titles import unified
+from rag_r1.evaluation.corpus.titles import unicode_normalised
 
 #: Longer answers are sentences, which are not looked for: no other text has their words.
 MAX_TOKENS = 32
@@ -38,15 +38,15 @@ _THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
 _INITIALS = re.compile(r"\.(?<=\b[^\W\d_]\.)\s*(?=[^\W\d_]\b)")
 
 
-def tokens_of(text: str) -> list[str]:
+def answer_tokens(text: str) -> list[str]:
     """The tokens of a text; empty if it has no letter or digit, or only articles."""
-    text = text if text.isascii() else unified(text).casefold()
+    text = text if text.isascii() else unicode_normalised(text).casefold()
     text = _INITIALS.sub("", _THOUSANDS.sub("", text))
     found = text.translate(_ASCII_TOKENS).split() if text.isascii() else _TOKEN.findall(text)
     return [token for token in found if token not in _ARTICLES]
 
 
-def weakness(tokens: Sequence[str]) -> str | None:
+def weak_reason(tokens: Sequence[str]) -> str | None:
     """Why an answer that merely stands somewhere in a corpus says nothing, or None."""
     if not tokens:
         return "empty"
@@ -60,7 +60,7 @@ def weakness(tokens: Sequence[str]) -> str | None:
     return "short" if size <= 3 else None
 
 
-class AnswerTable:
+class AnswerMatcher:
     """The answers that are looked for. An answer is known by its key, its tokens joined by blanks."""
 
     def __init__(self, answers: Iterable[str] = ()):
@@ -71,8 +71,8 @@ class AnswerTable:
 
     def add(self, answer: str) -> str | None:
         """Look for this answer too. Returns its key; None if it cannot be looked for."""
-        tokens = tokens_of(answer)
-        if weakness(tokens) in ("empty", "long"):
+        tokens = answer_tokens(answer)
+        if weak_reason(tokens) in ("empty", "long"):
             return None
         key = " ".join(tokens)
         if key not in self.keys:
@@ -87,7 +87,7 @@ class AnswerTable:
 
     def found_in(self, text: str) -> set[int]:
         """The numbers (`keys`) of the answers in a text."""
-        tokens, lengths, keys = tokens_of(text), self._lengths, self.keys
+        tokens, lengths, keys = answer_tokens(text), self._lengths, self.keys
         found = set()
         for start in [place for place, token in enumerate(tokens) if token in lengths]:
             token = tokens[start]

@@ -19,26 +19,26 @@ from data_process.bad_rows import HELP, BadRows
 from data_process.row_files import DataError
 from rag_r1.addresses import Address
 from rag_r1.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.evaluation.corpus.answers import AnswerTable
+from rag_r1.evaluation.corpus.answers import AnswerMatcher
 from rag_r1.evaluation.corpus.files import Corpus, CorpusError
-from rag_r1.evaluation.corpus.questions import Question, Questions, read_questions
+from rag_r1.evaluation.corpus.questions import CorpusQuestion, CorpusQuestions, read_questions
 from rag_r1.evaluation.corpus.redirects import read_redirects
-from rag_r1.evaluation.corpus.repair import REPAIRED, Repaired, repair
+from rag_r1.evaluation.corpus.repair import REPAIRED, RepairResult, repair
 from rag_r1.evaluation.corpus.report import (
     ANSWERABLE_IDS,
-    Judged,
-    judge,
+    QuestionVerdict,
+    judge_questions,
     markdown,
-    missing,
+    missing_evidence,
     summarise,
     write_report,
 )
-from rag_r1.evaluation.corpus.retrieved import Retrieved, RetrieverError, retrieve
-from rag_r1.evaluation.corpus.scan import SAVE_EVERY, Found, Wanted, scan
+from rag_r1.evaluation.corpus.retrieved import RetrievalResult, RetrieverError, retrieve
+from rag_r1.evaluation.corpus.scan import SAVE_EVERY, ScanResult, ScanTargets, scan_corpus
 from rag_r1.evaluation.corpus.supply import write_supply
-from rag_r1.evaluation.corpus.titles import WantedTitles
-from rag_r1.evaluation.corpus.verdict import Evidence, foreign_sources
-from rag_r1.printable import print_error, printable
+from rag_r1.evaluation.corpus.titles import TitleIndex
+from rag_r1.evaluation.corpus.verdict import CorpusFindings, foreign_sources
+from rag_r1.printable import print_error, terminal_text
 from rag_r1.tools.retrieval import RetrieverConfig
 from rag_r1.tools.wire import WIRES
 
@@ -98,20 +98,20 @@ class CheckArguments(Arguments):
 
 
 @dataclass
-class Check:
+class CheckResult:
     """A finished check."""
 
-    judged: list[Judged]
+    judged: list[QuestionVerdict]
     summary: dict[str, Any]
-    evidence: Evidence
-    repaired: Repaired | None
+    evidence: CorpusFindings
+    repaired: RepairResult | None
     #: Paragraphs of missing pages in the data files.
     offered: int
     #: Rows that were left out, of all files.
     bad: BadRows
 
 
-def check(given: CheckArguments, *, save_every: int = SAVE_EVERY) -> Check:
+def check_corpus(given: CheckArguments, *, save_every: int = SAVE_EVERY) -> CheckResult:
     """Check a corpus and write the report into `given.out`.
 
     Raises DataError and CorpusError, with the remedy, if a file cannot be read, or has rows that cannot be
@@ -122,33 +122,33 @@ def check(given: CheckArguments, *, save_every: int = SAVE_EVERY) -> Check:
     corpus, supply = Corpus(given.corpus), Corpus(given.supply, ids=False)
     read = read_questions(given.data)
     _refuse(read.bad, given)
-    titles = WantedTitles(title for one in read.questions for title in one.titles)
+    titles = TitleIndex(title for one in read.questions for title in one.titles)
     if given.redirects:
         bad = BadRows()
         titles.add_redirects(read_redirects(given.redirects, bad, progress=progress))
         _refuse(bad, given)
         read.bad += bad
-    table = AnswerTable(gold for one in read.questions for _, golds in one.parts for gold in golds)
+    table = AnswerMatcher(gold for one in read.questions for _, golds in one.parts for gold in golds)
     asked = _ask(given, read, table, progress)
-    wanted = Wanted(
+    wanted = ScanTargets(
         ids=frozenset(own_id for one in read.questions for own_id in one.ids),
         titles=titles,
         answers=table,
         probe=_probe([*asked.values()]),
     )
-    found = scan(corpus, wanted, given.out / "scan.json", save_every=save_every, progress=progress)
+    found = scan_corpus(corpus, wanted, given.out / "scan.json", save_every=save_every, progress=progress)
     _refuse(found.bad, given)
     if not found.passages:
         raise CorpusError(f"{', '.join(map(str, given.corpus))}: no passage in it")
-    evidence = Evidence(found, titles, table, foreign=_foreign(given, read.questions, found), **asked)
-    judged = judge(read.questions, evidence)
+    evidence = CorpusFindings(found, titles, table, foreign=_foreign(given, read.questions, found), **asked)
+    judged = judge_questions(read.questions, evidence)
     summary = {**summarise(judged, evidence), "notes": _notes(read.questions, evidence, asked, given)}
     repaired = _repair(given, corpus, supply, judged, progress) if given.supply else None
     write_report(given.out, judged, summary)
-    lost = {row["title"] for row in missing(judged) if "title" in row}
+    lost = {row["title"] for row in missing_evidence(judged) if "title" in row}
     offered = write_supply(given.data, lost, given.out / SUPPLY)
     bad = read.bad + found.bad + (repaired.bad if repaired else BadRows())
-    return Check(judged, summary, evidence, repaired, offered, bad)
+    return CheckResult(judged, summary, evidence, repaired, offered, bad)
 
 
 def _refuse(bad: BadRows, given: CheckArguments) -> None:
@@ -157,8 +157,8 @@ def _refuse(bad: BadRows, given: CheckArguments) -> None:
 
 
 def _ask(
-    given: CheckArguments, read: Questions, table: AnswerTable, progress: bool
-) -> dict[str, dict[tuple[str, str], Retrieved]]:
+    given: CheckArguments, read: CorpusQuestions, table: AnswerMatcher, progress: bool
+) -> dict[str, dict[tuple[str, str], RetrievalResult]]:
     """What each server that was given finds: "retriever" and "bm25"."""
     asked = {}
     for name, url in (("retriever", given.retriever_url), ("bm25", given.bm25_url)):
@@ -171,13 +171,13 @@ def _ask(
     return asked
 
 
-def _probe(asked: Sequence[dict[tuple[str, str], Retrieved]]) -> frozenset[str]:
+def _probe(asked: Sequence[dict[tuple[str, str], RetrievalResult]]) -> frozenset[str]:
     """Ids of passages that the servers returned, to see whether they serve this corpus."""
     firsts = [one.ids[0] for found in asked for one in found.values() if one.ids and one.ids[0]]
     return frozenset(sorted(set(firsts))[:_PROBED])
 
 
-def _foreign(given: CheckArguments, questions: Sequence[Question], found: Found) -> frozenset[str]:
+def _foreign(given: CheckArguments, questions: Sequence[CorpusQuestion], found: ScanResult) -> frozenset[str]:
     if given.ids == "trust":
         return frozenset()
     sources = frozenset(one.source for one in questions if one.ids)
@@ -185,9 +185,9 @@ def _foreign(given: CheckArguments, questions: Sequence[Question], found: Found)
 
 
 def _notes(
-    questions: Sequence[Question],
-    evidence: Evidence,
-    asked: dict[str, dict[tuple[str, str], Retrieved]],
+    questions: Sequence[CorpusQuestion],
+    evidence: CorpusFindings,
+    asked: dict[str, dict[tuple[str, str], RetrievalResult]],
     given: CheckArguments,
 ) -> list[str]:
     """What a reader of the shares must know."""
@@ -209,9 +209,9 @@ def _notes(
 
 
 def _repair(
-    given: CheckArguments, corpus: Corpus, supply: Corpus, judged: list[Judged], progress: bool
-) -> Repaired:
-    left = missing(judged)
+    given: CheckArguments, corpus: Corpus, supply: Corpus, judged: list[QuestionVerdict], progress: bool
+) -> RepairResult:
+    left = missing_evidence(judged)
     return repair(
         corpus,
         supply,
@@ -223,14 +223,14 @@ def _repair(
     )
 
 
-def told(done: Check, given: CheckArguments) -> list[str]:
+def summary_lines(done: CheckResult, given: CheckArguments) -> list[str]:
     """What is printed: shares, the first unanswerable questions, where the rest is."""
-    lines = [printable(line, 2000) for line in markdown(done.summary).splitlines()]
+    lines = [terminal_text(line, 2000) for line in markdown(done.summary).splitlines()]
     unanswerable = [one for one in done.judged if one.rule.verdict == "unanswerable"]
     if unanswerable:
         lines += ["", f"unanswerable ({len(unanswerable):,}):"]
         for one in unanswerable[:_LISTED]:
-            lines.append("  " + printable(f"{one.question.id}: {one.question.parts[0][0]} ({_why(one)})"))
+            lines.append("  " + terminal_text(f"{one.question.id}: {one.question.parts[0][0]} ({_why(one)})"))
         if len(unanswerable) > _LISTED:
             lines.append(f"  and {len(unanswerable) - _LISTED:,} more, in {given.out / 'verdicts.jsonl'}")
     lines += ["", f"{given.out}: verdicts.jsonl, {ANSWERABLE_IDS}, missing.jsonl, summary.json, shares.png"]
@@ -250,7 +250,7 @@ def told(done: Check, given: CheckArguments) -> list[str]:
     return lines
 
 
-def _why(one: Judged) -> str:
+def _why(one: QuestionVerdict) -> str:
     missing_ids = one.signals.ids_missing or ()
     titles = [title for title, level in (one.signals.titles or {}).items() if level is None]
     if one.rule.name == "ids_missing":
@@ -273,13 +273,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         CheckArguments, arguments[1:], prog="rag-r1 corpus check", description=_DESCRIPTION, epilog=_EPILOG
     )
     try:
-        done = check(given)
+        done = check_corpus(given)
     except (DataError, CorpusError, RetrieverError, OSError) as error:
         print_error(error)
         return 1
-    print("\n".join(told(done, given)))
+    print("\n".join(summary_lines(done, given)))
     for line in done.bad.left_out():
-        print(printable(line, 1000), file=sys.stderr)
+        print(terminal_text(line, 1000), file=sys.stderr)
     return 0
 
 

@@ -6,7 +6,7 @@ holds the text. The two programs share no code: what is shared are these formats
 
 Every row comes with the place behind it, from which reading can go on, so a scan that was killed continues
 there. One row, one gzip block or one batch of a table is in memory at a time. What is read is hostile data:
-lines have a largest size, and a row that cannot be used is a `BadRow` in place of the passage.
+lines have a largest size, and a row that cannot be used is a `BadPassageError` in place of the passage.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class CorpusError(ValueError):
     """A corpus that cannot be read; the message names the file and the remedy."""
 
 
-class BadRow(ValueError):
+class BadPassageError(ValueError):
     """What is wrong with one row, in words."""
 
 
-class Place(NamedTuple):
+class CorpusPosition(NamedTuple):
     """Where reading can go on: the file's number, an offset in it (bytes, unpacked; of a table rows), and
     how many rows of the file have been read."""
 
@@ -47,7 +47,7 @@ class Place(NamedTuple):
     row: int = 0
 
 
-START = Place()
+START = CorpusPosition()
 
 
 @dataclass(frozen=True)
@@ -92,19 +92,21 @@ class Corpus:
         stats = [(file, file.stat()) for file in self.files]
         return [[str(file.resolve()), stat.st_size, stat.st_mtime_ns] for file, stat in stats]
 
-    def where(self, place: Place) -> str:
+    def where(self, place: CorpusPosition) -> str:
         """`FILE, line N` of the row that ends at this place."""
         unit = "row" if self.files[place.file].suffix in (".parquet", ".arrow") else "line"
         return f"{self.files[place.file]}, {unit} {place.row}"
 
-    def rows(self, start: Place = START, *, progress: bool = True, doing: str = "reading corpus") -> Rows:
-        """(passage or BadRow, place behind it) of every row from `start` on. Raises CorpusError if a file
-        turns out to be broken."""
+    def rows(
+        self, start: CorpusPosition = START, *, progress: bool = True, doing: str = "reading corpus"
+    ) -> Rows:
+        """(passage or BadPassageError, place behind it) of every row from `start` on. Raises CorpusError if a
+        file turns out to be broken."""
         sizes = [file.stat().st_size for file in self.files]
         with tqdm(total=sum(sizes), unit="B", unit_scale=True, desc=doing, disable=not progress) as bar:
             for number in range(start.file, len(self.files)):
                 path, before = self.files[number], sum(sizes[:number])
-                first = start if number == start.file else Place(number)
+                first = start if number == start.file else CorpusPosition(number)
 
                 def told(done: int, before: int = before) -> None:
                     bar.update(before + done - bar.n)
@@ -114,7 +116,7 @@ class Corpus:
                 told(sizes[number])
 
 
-Rows = Iterator[tuple[Passage | BadRow, Place]]
+Rows = Iterator[tuple[Passage | BadPassageError, CorpusPosition]]
 
 
 def _files(path: Path) -> list[Path]:
@@ -138,7 +140,7 @@ def _known(path: Path) -> bool:
     return path.name.lower().endswith(SUFFIXES) and not path.name.startswith(".")
 
 
-def _line_rows(path: Path, start: Place, ids: bool, told: Callable[[int], None]) -> Rows:
+def _line_rows(path: Path, start: CorpusPosition, ids: bool, told: Callable[[int], None]) -> Rows:
     packed = path.name.lower().endswith(".gz")
     parse = _tsv_row if path.name.lower().removesuffix(".gz").endswith(".tsv") else _json_row
     with path.open("rb") as raw:
@@ -149,7 +151,7 @@ def _line_rows(path: Path, start: Place, ids: bool, told: Callable[[int], None])
                 if number % 1000 == 0:
                     told(raw.tell())
                 if found := _read(line, number == 1, parse, ids):
-                    yield found, Place(start.file, offset, number)
+                    yield found, CorpusPosition(start.file, offset, number)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise CorpusError(f"{path}: a broken gzip file ({error}). Fetch it again") from error
 
@@ -167,16 +169,16 @@ def _lines(stream: BinaryIO, offset: int) -> Iterator[tuple[bytes | None, int]]:
         yield whole, offset
 
 
-def _read(line: bytes | None, first: bool, parse: Callable, ids: bool) -> Passage | BadRow | None:
+def _read(line: bytes | None, first: bool, parse: Callable, ids: bool) -> Passage | BadPassageError | None:
     """What a line holds; None for a blank one."""
     try:
         if line is None:
-            raise BadRow(f"longer than {MAX_LINE_BYTES} bytes")
+            raise BadPassageError(f"longer than {MAX_LINE_BYTES} bytes")
         text = line.decode("utf-8-sig" if first else "utf-8").rstrip("\r\n")
         return parse(text, ids) if text.strip() else None
     except UnicodeDecodeError as error:
-        return BadRow(f"not UTF-8 ({error.reason} at byte {error.start})")
-    except BadRow as fault:
+        return BadPassageError(f"not UTF-8 ({error.reason} at byte {error.start})")
+    except BadPassageError as fault:
         return fault
 
 
@@ -184,27 +186,27 @@ def _json_row(line: str, ids: bool) -> Passage:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise BadRow(f"not JSON ({str(error)[:100]})") from None
+        raise BadPassageError(f"not JSON ({str(error)[:100]})") from None
     if not isinstance(row, dict):
-        raise BadRow(f"a JSON {type(row).__name__}, not an object")
+        raise BadPassageError(f"a JSON {type(row).__name__}, not an object")
     return passage_of(row, ids)
 
 
 def _tsv_row(line: str, ids: bool) -> Passage:
     columns = line.split("\t")
     if len(columns) != 2:
-        raise BadRow(f"{len(columns)} tab-separated columns instead of 2 (id, then 'title   text')")
+        raise BadPassageError(f"{len(columns)} tab-separated columns instead of 2 (id, then 'title   text')")
     return Passage(_text(columns[0], "id"), _text(columns[1], "contents"))
 
 
 def passage_of(row: Mapping[str, Any], ids: bool = True) -> Passage:
-    """The passage of a row of named values; an id may be a whole number. Raises BadRow."""
+    """The passage of a row of named values; an id may be a whole number. Raises BadPassageError."""
     identity = row.get("id")
     if isinstance(identity, int) and not isinstance(identity, bool):
         identity = str(identity)
     if identity is not None or ids:
         if identity is None:
-            raise BadRow("no 'id'")
+            raise BadPassageError("no 'id'")
         identity = _text(identity, "id")
     if row.get("contents") is not None:
         contents = _text(row["contents"], "contents")
@@ -212,24 +214,26 @@ def passage_of(row: Mapping[str, Any], ids: bool = True) -> Passage:
         text = _text(row["text"], "text")
         contents = f'"{_text(row["title"], "title")}"\n{text}' if row.get("title") else text
     else:
-        raise BadRow("neither 'contents' nor 'text'")
+        raise BadPassageError("neither 'contents' nor 'text'")
     url = row.get("url")
     return Passage(identity, contents, None if url is None else _text(url, "url"))
 
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str):
-        raise BadRow(f"'{name}' is {type(value).__name__}, not a string")
+        raise BadPassageError(f"'{name}' is {type(value).__name__}, not a string")
     if not value.strip():
-        raise BadRow(f"'{name}' is empty")
+        raise BadPassageError(f"'{name}' is empty")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise BadRow(f"'{name}' holds half of a character (a lone surrogate), which is not text") from None
+        raise BadPassageError(
+            f"'{name}' holds half of a character (a lone surrogate), which is not text"
+        ) from None
     return value
 
 
-def _parquet_rows(path: Path, start: Place, ids: bool, told: Callable[[int], None]) -> Rows:
+def _parquet_rows(path: Path, start: CorpusPosition, ids: bool, told: Callable[[int], None]) -> Rows:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -242,7 +246,7 @@ def _parquet_rows(path: Path, start: Place, ids: bool, told: Callable[[int], Non
         raise CorpusError(f"{path}: no parquet file that can be read ({error}). Fetch it again") from error
 
 
-def _arrow_rows(path: Path, start: Place, ids: bool, told: Callable[[int], None]) -> Rows:
+def _arrow_rows(path: Path, start: CorpusPosition, ids: bool, told: Callable[[int], None]) -> Rows:
     """An index's text: read through the file, not a mapping, so that one batch is in memory."""
     import pyarrow as pa
 
@@ -256,7 +260,12 @@ def _arrow_rows(path: Path, start: Place, ids: bool, told: Callable[[int], None]
 
 
 def _table_rows(
-    batches: Iterator[Any], start: Place, ids: bool, told: Callable[[int], None], path: Path, n_rows: int
+    batches: Iterator[Any],
+    start: CorpusPosition,
+    ids: bool,
+    told: Callable[[int], None],
+    path: Path,
+    n_rows: int,
 ) -> Rows:
     number, share = 0, path.stat().st_size / max(n_rows, 1)
     for batch in batches:
@@ -268,10 +277,10 @@ def _table_rows(
             if number <= start.offset:
                 continue
             try:
-                found: Passage | BadRow = passage_of(row, ids)
-            except BadRow as fault:
+                found: Passage | BadPassageError = passage_of(row, ids)
+            except BadPassageError as fault:
                 found = fault
-            yield found, Place(start.file, number, number)
+            yield found, CorpusPosition(start.file, number, number)
         told(int(share * number))
 
 

@@ -26,7 +26,7 @@ _READ = ("question", *_GOLDS, "id", "_id", "idx", *COLUMNS)
 
 
 @dataclass(frozen=True)
-class Question:
+class CorpusQuestion:
     """A question and the evidence that its data set names: ids of passages and titles of pages, all of which
     are needed. `parts`: (question, gold answers), one for each question that it joins, so mostly one; any of
     the gold answers is right."""
@@ -44,24 +44,24 @@ class Question:
 
 
 @dataclass
-class Questions:
+class CorpusQuestions:
     """The questions of all files, in order, and the rows that cannot be used."""
 
-    questions: list[Question] = field(default_factory=list)
+    questions: list[CorpusQuestion] = field(default_factory=list)
     bad: BadRows = field(default_factory=BadRows)
 
 
-def read_questions(paths: Sequence[Path]) -> Questions:
+def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
     """All questions. Raises DataError, with the remedy, if a file cannot be read or has no question."""
-    read = Questions()
+    read = CorpusQuestions()
     first: dict[tuple[str, str], str] = {}
     for path in map(Path, paths):
         before = len(read.questions)
         for number, found in _rows(path):
             place = f"{path}, row {number}"
-            if isinstance(found, Question) and found.key in first:
+            if isinstance(found, CorpusQuestion) and found.key in first:
                 found = ValueError(f"its id {found.id[:80]!r} is also that of {first[found.key]}")
-            if isinstance(found, Question):
+            if isinstance(found, CorpusQuestion):
                 first[found.key] = place
                 read.questions.append(found)
             else:
@@ -72,10 +72,10 @@ def read_questions(paths: Sequence[Path]) -> Questions:
     return read
 
 
-def _rows(path: Path) -> Iterator[tuple[int, Question | ValueError]]:
+def _rows(path: Path) -> Iterator[tuple[int, CorpusQuestion | ValueError]]:
     if not path.is_file():
         raise DataError(f"{path}: there is no such file. Give the questions with --data FILE")
-    if is_verls(path):
+    if has_verl_columns(path):
         for number, row in enumerate(read_rows(path), 1):
             yield number, _read(_of_verl, row, path, number)
         return
@@ -86,7 +86,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Question | ValueError]]:
             yield number, row if isinstance(row, ValueError) else _read(_of_data_set, row, path, number)
 
 
-def is_verls(path: Path) -> bool:
+def has_verl_columns(path: Path) -> bool:
     """Whether this is parquet with veRL's columns."""
     if not path.name.lower().endswith(".parquet"):
         return False
@@ -99,28 +99,28 @@ def is_verls(path: Path) -> bool:
         raise DataError(f"{path} is not a parquet file that can be read: {error}") from error
 
 
-def _read(parse: Any, row: Any, path: Path, number: int) -> Question | ValueError:
+def _read(parse: Any, row: Any, path: Path, number: int) -> CorpusQuestion | ValueError:
     try:
         return parse(row, path, number)
     except ValueError as error:
         return error
 
 
-def _of_verl(row: Mapping[str, Any], path: Path, number: int) -> Question:
+def _of_verl(row: Mapping[str, Any], path: Path, number: int) -> CorpusQuestion:
     if fault := row_fault(row):
         raise ValueError(fault)
     read = QuestionRow.from_row(row)
     ids, titles = evidence_of(read.metadata)
     own_id = read.id or f"row-{number}"
     parts = _parts(read.metadata) or ((read.question, read.golds),)
-    return Question(read.data_source or path.stem, own_id, parts, ids, titles)
+    return CorpusQuestion(read.data_source or path.stem, own_id, parts, ids, titles)
 
 
-def _of_data_set(row: Any, path: Path, number: int) -> Question:
+def _of_data_set(row: Any, path: Path, number: int) -> CorpusQuestion:
     read = parse_row(row)
     ids, titles = evidence_of(row)
     source = path.name.partition(".")[0] or path.name
-    return Question(source, read.id or f"row-{number}", ((read.question, read.golds),), ids, titles)
+    return CorpusQuestion(source, read.id or f"row-{number}", ((read.question, read.golds),), ids, titles)
 
 
 def _parts(metadata: Mapping[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ...]:

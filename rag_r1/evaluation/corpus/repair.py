@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import TextIO
 
 from data_process.bad_rows import BadRows
-from rag_r1.evaluation.corpus.files import BadRow, Corpus, CorpusError, Passage
+from rag_r1.evaluation.corpus.files import BadPassageError, Corpus, CorpusError, Passage
 from rag_r1.evaluation.corpus.titles import STRONG, key_of, level_of
-from rag_r1.whole_files import whole_file
+from rag_r1.whole_files import atomic_file
 
 REPAIRED = "repaired_corpus.jsonl"
 _OWN = re.compile(r"supplied-(\d{1,18})")
 
 
 @dataclass
-class Repaired:
+class RepairResult:
     """What was written: passages of the corpus, and supplied ones; which ids and titles are still missing."""
 
     path: Path
@@ -49,17 +49,17 @@ def repair(
     titles: Collection[str] = (),
     skip_bad_rows: bool = False,
     progress: bool = True,
-) -> Repaired:
+) -> RepairResult:
     """Write `out` (JSON lines, {"id", "contents"}). `ids` and `titles`: what is missing in the corpus.
 
     Raises CorpusError if rows cannot be used and are not to be left out; `out` is then as it was before.
     """
-    done = Repaired(out, ids_left=set(ids), titles_left=set(titles))
+    done = RepairResult(out, ids_left=set(ids), titles_left=set(titles))
     offered = {row.id for row in _passages(supply, done.bad, progress, "reading supply") if row.id}
     if done.bad.count and not skip_bad_rows:
         raise CorpusError(f"no repaired corpus was written, because of {done.bad.refusal()}")
     out.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(out) as part:
+    with atomic_file(out) as part:
         _write_all(part, corpus, supply, done, offered, skip_bad_rows, progress)
     return done
 
@@ -68,7 +68,7 @@ def _write_all(
     part: Path,
     corpus: Corpus,
     supply: Corpus,
-    done: Repaired,
+    done: RepairResult,
     offered: Collection[str],
     skip_bad_rows: bool,
     progress: bool,
@@ -92,9 +92,11 @@ def _write_all(
         os.fsync(file.fileno())
 
 
-def _append(file: TextIO, supply: Corpus, done: Repaired, taken: set[str], last: int, progress: bool) -> None:
+def _append(
+    file: TextIO, supply: Corpus, done: RepairResult, taken: set[str], last: int, progress: bool
+) -> None:
     """Write the supplied passages that are missing. `taken`: ids that are in the corpus."""
-    wanted = _Wanted(done.ids_left, done.titles_left)
+    wanted = _MissingEvidence(done.ids_left, done.titles_left)
     seen: set[bytes] = set()
     for row in _passages(supply, BadRows(), progress, "adding passages"):
         if not wanted.has(row):
@@ -117,7 +119,7 @@ def _append(file: TextIO, supply: Corpus, done: Repaired, taken: set[str], last:
     done.titles_left -= wanted.found_titles
 
 
-class _Wanted:
+class _MissingEvidence:
     """Which of the missing ids and titles a passage has."""
 
     def __init__(self, ids: Collection[str], titles: Sequence[str] | set[str]):
@@ -141,7 +143,7 @@ class _Wanted:
 
 def _passages(corpus: Corpus, bad: BadRows, progress: bool, doing: str) -> Iterator[Passage]:
     for row, place in corpus.rows(progress=progress, doing=doing):
-        if isinstance(row, BadRow):
+        if isinstance(row, BadPassageError):
             bad.add(corpus.where(place), row)
         else:
             yield row

@@ -19,12 +19,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.corpus.questions import Question
+from rag_r1.evaluation.corpus.questions import CorpusQuestion
 from rag_r1.evaluation.corpus.scan import replace_file
 from rag_r1.evaluation.corpus.titles import STRONG
-from rag_r1.evaluation.corpus.verdict import VERDICTS, Evidence, Rule, Signals, rule_of, signals_of
-from rag_r1.printable import printable
-from rag_r1.whole_files import whole_file
+from rag_r1.evaluation.corpus.verdict import (
+    VERDICTS,
+    CorpusFindings,
+    QuestionSignals,
+    VerdictRule,
+    rule_of,
+    signals_of,
+)
+from rag_r1.printable import terminal_text
+from rag_r1.whole_files import atomic_file
 
 logger = logging.getLogger(__name__)
 ANSWERABLE_IDS = "answerable_ids.json"
@@ -33,12 +40,12 @@ _NAMED = 5
 
 
 @dataclass(frozen=True)
-class Judged:
+class QuestionVerdict:
     """A question with its signals and the rule that decided."""
 
-    question: Question
-    signals: Signals
-    rule: Rule
+    question: CorpusQuestion
+    signals: QuestionSignals
+    rule: VerdictRule
 
     def row(self) -> dict[str, Any]:
         """A line of verdicts.jsonl."""
@@ -53,13 +60,13 @@ class Judged:
         return {**told, **asked, "signals": asdict(self.signals)}
 
 
-def judge(questions: Iterable[Question], evidence: Evidence) -> list[Judged]:
+def judge_questions(questions: Iterable[CorpusQuestion], evidence: CorpusFindings) -> list[QuestionVerdict]:
     """The verdicts of all questions, in order."""
     told = ((question, signals_of(question, evidence)) for question in questions)
-    return [Judged(question, signals, rule_of(signals)) for question, signals in told]
+    return [QuestionVerdict(question, signals, rule_of(signals)) for question, signals in told]
 
 
-def missing(judged: Iterable[Judged]) -> list[dict[str, Any]]:
+def missing_evidence(judged: Iterable[QuestionVerdict]) -> list[dict[str, Any]]:
     """What is not in the corpus, most needed first: {"id" or "title", "questions": n, "needed_by": [...]}."""
     needed: dict[tuple[str, str], list[str]] = defaultdict(list)
     for one in judged:
@@ -74,9 +81,9 @@ def missing(judged: Iterable[Judged]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["questions"])
 
 
-def summarise(judged: Sequence[Judged], evidence: Evidence) -> dict[str, Any]:
+def summarise(judged: Sequence[QuestionVerdict], evidence: CorpusFindings) -> dict[str, Any]:
     """Counts by source and over all; shares follow from them."""
-    by_source: dict[str, list[Judged]] = defaultdict(list)
+    by_source: dict[str, list[QuestionVerdict]] = defaultdict(list)
     for one in judged:
         by_source[one.question.source].append(one)
     return {
@@ -86,7 +93,7 @@ def summarise(judged: Sequence[Judged], evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def _counts(judged: Sequence[Judged], evidence: Evidence) -> dict[str, Any]:
+def _counts(judged: Sequence[QuestionVerdict], evidence: CorpusFindings) -> dict[str, Any]:
     verdicts = Counter(one.rule.verdict for one in judged)
     signals = [one.signals for one in judged]
     levels = Counter(level or "missing" for one in signals for level in (one.titles or {}).values())
@@ -125,11 +132,11 @@ def _three(values: Iterable[Any]) -> dict[str, int]:
     return {name: counts[name] for name in ("yes", "no", "none")}
 
 
-def write_report(out: Path, judged: Sequence[Judged], summary: dict[str, Any]) -> None:
+def write_report(out: Path, judged: Sequence[QuestionVerdict], summary: dict[str, Any]) -> None:
     """All files of the report; each appears under its name when it is whole."""
     out.mkdir(parents=True, exist_ok=True)
     replace_file(out / "verdicts.jsonl", _lines(one.row() for one in judged))
-    replace_file(out / "missing.jsonl", _lines(missing(judged)))
+    replace_file(out / "missing.jsonl", _lines(missing_evidence(judged)))
     ids: dict[str, list[str]] = defaultdict(list)
     for one in judged:
         if one.rule.verdict == "answerable":
@@ -191,7 +198,7 @@ def _shares(counts: dict[str, Any]) -> str:
 
 def _plain(text: str) -> str:
     """For a table and code of Markdown."""
-    return "".join("_" if character in "`|<>&" else character for character in printable(text, 60))
+    return "".join("_" if character in "`|<>&" else character for character in terminal_text(text, 60))
 
 
 def draw(summary: dict[str, Any], path: Path) -> None:
@@ -212,11 +219,13 @@ def draw(summary: dict[str, Any], path: Path) -> None:
             labels = [f"{width:.0%}" if width >= 0.05 else "" for width in widths]
             axes.bar_label(bars, labels, label_type="center", color="white", fontsize=8)
             left = [start + width for start, width in zip(left, widths, strict=True)]
-        names = [f"{printable(source, 40)} ({counts['questions']:,})" for source, counts in sources.items()]
+        names = [
+            f"{terminal_text(source, 40)} ({counts['questions']:,})" for source, counts in sources.items()
+        ]
         axes.set_yticks(range(len(sources)), names, parse_math=False)
         axes.set(xlim=(0, 1), xticks=[0, 0.25, 0.5, 0.75, 1])
         axes.set_title("Can the questions be answered from this corpus?", loc="left")
         axes.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.12))
-        with whole_file(path) as part:
+        with atomic_file(path) as part:
             figure.savefig(part, dpi=150, format="png")
         plt.close(figure)

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from rag_r1.evaluation.corpus.answers import AnswerTable
-from rag_r1.evaluation.corpus.questions import Question
+from rag_r1.evaluation.corpus.answers import AnswerMatcher
+from rag_r1.evaluation.corpus.questions import CorpusQuestion
 from rag_r1.protocols import Failure
 from rag_r1.tools.retrieval import RetrievalClient, RetrieverConfig
-from rag_r1.whole_files import naming
+from rag_r1.whole_files import name_in_errors
 
 #: Questions in flight.
 _AT_ONCE = 64
@@ -32,7 +32,7 @@ class RetrieverError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Retrieved:
+class RetrievalResult:
     """The first k passages for a question. `rank`: that of the first one with a gold answer, from 1 (for a
     question of several parts the last of these ranks); None if there is none. `ids`: of all, best first."""
 
@@ -45,14 +45,14 @@ class Retrieved:
 
 
 def retrieve(
-    questions: Sequence[Question],
-    table: AnswerTable,
+    questions: Sequence[CorpusQuestion],
+    table: AnswerMatcher,
     config: RetrieverConfig,
     store: Path,
     *,
     doing: str = "asking the retriever",
     progress: bool = True,
-) -> dict[tuple[str, str], Retrieved]:
+) -> dict[tuple[str, str], RetrievalResult]:
     """What the server finds for each question; those that it did not answer are left out. `table` holds all
     gold answers; `store` is the file of what is known already. Raises RetrieverError if none is answered."""
     header = json.dumps({"endpoint": config.endpoint, "topk": config.topk})
@@ -63,11 +63,11 @@ def retrieve(
     if not left:
         return known
     store.parent.mkdir(parents=True, exist_ok=True)
-    with naming(store), store.open("a" if stored else "w", encoding="utf-8") as file:
+    with name_in_errors(store), store.open("a" if stored else "w", encoding="utf-8") as file:
         if not stored:
             file.write(header + "\n")
 
-        def note(question: Question, found: Retrieved) -> None:
+        def note(question: CorpusQuestion, found: RetrievalResult) -> None:
             known[question.key] = found
             row = {"source": question.source, "id": question.id, "of": digests[question.key]}
             file.write(json.dumps({**row, "rank": found.rank, "ids": found.ids}) + "\n")
@@ -83,16 +83,16 @@ def retrieve(
 
 
 async def _ask_all(
-    questions: Sequence[Question],
-    table: AnswerTable,
+    questions: Sequence[CorpusQuestion],
+    table: AnswerMatcher,
     config: RetrieverConfig,
-    note: Callable[[Question, Retrieved], None],
+    note: Callable[[CorpusQuestion, RetrievalResult], None],
     doing: str,
     progress: bool,
 ) -> list[str]:
     """Ask the questions; returns why searches failed."""
     client = RetrievalClient(config)
-    waiting: Iterator[Question] = iter(questions)
+    waiting: Iterator[CorpusQuestion] = iter(questions)
     answered = 0
     failures: list[str] = []
     with tqdm(total=len(questions), desc=doing, disable=not progress) as bar:
@@ -101,7 +101,7 @@ async def _ask_all(
             nonlocal answered
             for question in waiting:  # shared: each question is taken once
                 found = await _ask(question, table, client)
-                if isinstance(found, Retrieved):
+                if isinstance(found, RetrievalResult):
                     answered += 1
                     note(question, found)
                 else:
@@ -117,7 +117,9 @@ async def _ask_all(
     return failures
 
 
-async def _ask(question: Question, table: AnswerTable, client: RetrievalClient) -> Retrieved | str:
+async def _ask(
+    question: CorpusQuestion, table: AnswerMatcher, client: RetrievalClient
+) -> RetrievalResult | str:
     """What was found, or why a search failed."""
     answers = await client.search([text for text, _ in question.parts])
     ranks: list[int | None] = []
@@ -130,15 +132,15 @@ async def _ask(question: Question, table: AnswerTable, client: RetrievalClient) 
         ranks.append(next(found, None))
         ids += [document.id for document in documents]
     rank = None if None in ranks else max(rank for rank in ranks if rank is not None)
-    return Retrieved(rank, tuple(dict.fromkeys(ids)))
+    return RetrievalResult(rank, tuple(dict.fromkeys(ids)))
 
 
-def _digest(question: Question) -> str:
+def _digest(question: CorpusQuestion) -> str:
     """Changes with the question's text and its answers: an id alone may be that of another file's row."""
     return hashlib.sha256(json.dumps(question.parts).encode()).hexdigest()[:16]
 
 
-def _load(path: Path, header: str) -> dict[tuple[str, str], tuple[str, Retrieved]]:
+def _load(path: Path, header: str) -> dict[tuple[str, str], tuple[str, RetrievalResult]]:
     """What an earlier run of the same server and k has found, with the digest of the question; the last line
     may be cut off."""
     try:
@@ -150,7 +152,8 @@ def _load(path: Path, header: str) -> dict[tuple[str, str], tuple[str, Retrieved
                 file.truncate(sum(len(line) + 1 for line in lines[:-1]))
         rows = [json.loads(line) for line in lines[1:-1]]
         return {
-            (row["source"], row["id"]): (row["of"], Retrieved(row["rank"], tuple(row["ids"]))) for row in rows
+            (row["source"], row["id"]): (row["of"], RetrievalResult(row["rank"], tuple(row["ids"])))
+            for row in rows
         }
     except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return {}

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from data_process.bad_rows import BadRows
-from rag_r1.evaluation.corpus.answers import AnswerTable
-from rag_r1.evaluation.corpus.files import BadRow, Corpus, Place
-from rag_r1.evaluation.corpus.titles import WantedTitles
-from rag_r1.whole_files import whole_file
+from rag_r1.evaluation.corpus.answers import AnswerMatcher
+from rag_r1.evaluation.corpus.files import BadPassageError, Corpus, CorpusPosition
+from rag_r1.evaluation.corpus.titles import TitleIndex
+from rag_r1.whole_files import atomic_file
 
 SAVE_EVERY = 200_000
 #: Changes whenever the same files would be found to hold something else.
@@ -28,13 +28,13 @@ _VERSION = 1
 
 
 @dataclass
-class Wanted:
+class ScanTargets:
     """What is looked for. `probe`: ids that the retrieval server returned, to see whether it serves this
     corpus; they change nothing else."""
 
     ids: frozenset[str] = frozenset()
-    titles: WantedTitles = field(default_factory=lambda: WantedTitles(()))
-    answers: AnswerTable = field(default_factory=AnswerTable)
+    titles: TitleIndex = field(default_factory=lambda: TitleIndex(()))
+    answers: AnswerMatcher = field(default_factory=AnswerMatcher)
     probe: frozenset[str] = frozenset()
 
     def fingerprint(self, corpus: Corpus) -> str:
@@ -52,10 +52,10 @@ class Wanted:
 
 
 @dataclass
-class Found:
+class ScanResult:
     """What was found until `place`. The titles are in `Wanted.titles`."""
 
-    place: Place = Place()
+    place: CorpusPosition = CorpusPosition()
     passages: int = 0
     done: bool = False
     ids: set[str] = field(default_factory=set)
@@ -70,9 +70,9 @@ class Found:
         return self.answers.get(key, (0, ""))[0]
 
 
-def scan(
-    corpus: Corpus, wanted: Wanted, state: Path, *, save_every: int = SAVE_EVERY, progress: bool = True
-) -> Found:
+def scan_corpus(
+    corpus: Corpus, wanted: ScanTargets, state: Path, *, save_every: int = SAVE_EVERY, progress: bool = True
+) -> ScanResult:
     """Look for everything in all passages; goes on from the file `state` if it is of the same scan."""
     fingerprint = wanted.fingerprint(corpus)
     found = _load(state, fingerprint, wanted)
@@ -87,7 +87,7 @@ def scan(
     read = 0
     for row, place in corpus.rows(found.place, progress=progress, doing="scanning corpus"):
         found.place = place
-        if isinstance(row, BadRow):
+        if isinstance(row, BadPassageError):
             found.bad.add(corpus.where(place), row)
         else:
             found.passages += 1
@@ -111,13 +111,13 @@ def scan(
 
 
 def _keep(
-    found: Found, seen: set[str], counts: dict[int, list[Any]], keys: list[str], wanted: Wanted
+    found: ScanResult, seen: set[str], counts: dict[int, list[Any]], keys: list[str], wanted: ScanTargets
 ) -> None:
     found.ids, found.probe_found = seen & wanted.ids, seen & found.probe
     found.answers = {keys[number]: (count, first) for number, (count, first) in counts.items()}
 
 
-def _save(path: Path, fingerprint: str, found: Found, wanted: Wanted) -> None:
+def _save(path: Path, fingerprint: str, found: ScanResult, wanted: ScanTargets) -> None:
     state = {
         "fingerprint": fingerprint,
         "place": found.place,
@@ -134,15 +134,15 @@ def _save(path: Path, fingerprint: str, found: Found, wanted: Wanted) -> None:
     replace_file(path, [json.dumps(state, ensure_ascii=False)])
 
 
-def _load(path: Path, fingerprint: str, wanted: Wanted) -> Found:
+def _load(path: Path, fingerprint: str, wanted: ScanTargets) -> ScanResult:
     """What an earlier, equal scan has found; nothing if there was none, or its file is broken."""
-    fresh = Found(probe=wanted.probe)
+    fresh = ScanResult(probe=wanted.probe)
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
         if state["fingerprint"] != fingerprint:
             return fresh
-        found = Found(
-            place=Place(*state["place"]),
+        found = ScanResult(
+            place=CorpusPosition(*state["place"]),
             passages=int(state["passages"]),
             done=bool(state["done"]),
             ids=set(state["ids"]),
@@ -160,7 +160,7 @@ def _load(path: Path, fingerprint: str, wanted: Wanted) -> Found:
 
 def replace_file(path: Path, lines: Iterable[str]) -> None:
     """Write a text file as a whole: a reader sees the old one or the new one."""
-    with whole_file(path) as part, part.open("w", encoding="utf-8") as file:
+    with atomic_file(path) as part, part.open("w", encoding="utf-8") as file:
         file.writelines(lines)
         file.flush()
         os.fsync(file.fileno())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from data_process.row_files import open_rows
 from rag_r1.evaluation.corpus.evidence import COLUMNS, paragraphs_of
-from rag_r1.evaluation.corpus.questions import is_verls
+from rag_r1.evaluation.corpus.questions import has_verl_columns
 from rag_r1.evaluation.corpus.scan import replace_file
 
 
@@ -31,7 +31,7 @@ def write_supply(data: Sequence[Path], titles: Collection[str], out: Path) -> in
 def _paragraphs(data: Sequence[Path], titles: frozenset[str]) -> Iterator[tuple[str, str]]:
     seen: set[bytes] = set()
     for path in map(Path, data):
-        if not titles or is_verls(path):
+        if not titles or has_verl_columns(path):
             continue
         with open_rows(path, COLUMNS, COLUMNS) as (_, rows):
             for _, row in rows:

@@ -48,7 +48,7 @@ _BARE = str.maketrans(
 _SUFFIX = re.compile(r"(?<=\S)\s*\([^()]*\)\s*$")
 
 
-def unified(text: str) -> str:
+def unicode_normalised(text: str) -> str:
     """The text in one Unicode form, with blanks folded: what `unicode` compares."""
     if not text.isascii():
         text = _IS_ALIKE.sub(lambda found: _ALIKE[found[0]], unicodedata.normalize("NFKC", text))
@@ -59,20 +59,20 @@ def unified(text: str) -> str:
     return " ".join(text.split())
 
 
-def spaced(text: str) -> str:
+def without_underscores(text: str) -> str:
     """Also with blanks for underscores: what `underscores` compares."""
-    return " ".join(unified(text).replace("_", " ").split())
+    return " ".join(unicode_normalised(text).replace("_", " ").split())
 
 
-def folded(text: str) -> str:
+def case_folded(text: str) -> str:
     """Also without case: what `case` and `mixed_case` compare."""
-    text = spaced(text)
+    text = without_underscores(text)
     return text.lower() if text.isascii() else unicodedata.normalize("NFC", text.casefold())
 
 
-def bare(text: str) -> str:
+def without_diacritics(text: str) -> str:
     """Also without diacritics: what `diacritics` compares."""
-    text = folded(text)
+    text = case_folded(text)
     if text.isascii():
         return text
     marked = unicodedata.normalize("NFD", text.translate(_BARE))
@@ -82,7 +82,7 @@ def bare(text: str) -> str:
 @lru_cache(maxsize=4096)
 def key_of(text: str) -> str:
     """Also without a last part in parentheses: equal for all variants of a title."""
-    return _SUFFIX.sub("", bare(text)) or bare(text)
+    return _SUFFIX.sub("", without_diacritics(text)) or without_diacritics(text)
 
 
 def level_of(wanted: str, found: str) -> str | None:
@@ -91,18 +91,18 @@ def level_of(wanted: str, found: str) -> str | None:
         return "exact"
     if key_of(wanted) != key_of(found):
         return None
-    if unified(wanted) == unified(found):
+    if unicode_normalised(wanted) == unicode_normalised(found):
         return "unicode"
-    one, other = spaced(wanted), spaced(found)
+    one, other = without_underscores(wanted), without_underscores(found)
     if one == other:
         return "underscores"
-    if folded(wanted) == folded(found):
+    if case_folded(wanted) == case_folded(found):
         whole = any(text in (text.lower(), text.upper()) for text in (one, other))
         return "case" if whole or one[1:] == other[1:] else "mixed_case"
-    return "diacritics" if bare(wanted) == bare(found) else "suffix"
+    return "diacritics" if without_diacritics(wanted) == without_diacritics(found) else "suffix"
 
 
-class WantedTitles:
+class TitleIndex:
     """The titles that the questions need, and how each was found so far."""
 
     def __init__(self, titles: Iterable[str]):

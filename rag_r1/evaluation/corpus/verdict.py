@@ -14,20 +14,20 @@ from typing import Any, Literal
 from rag_r1.evaluation.corpus.answers import (
     COMMON_AT_LEAST,
     COMMON_SHARE,
-    AnswerTable,
-    tokens_of,
-    weakness,
+    AnswerMatcher,
+    answer_tokens,
+    weak_reason,
 )
-from rag_r1.evaluation.corpus.questions import Question
-from rag_r1.evaluation.corpus.retrieved import Retrieved
-from rag_r1.evaluation.corpus.scan import Found
-from rag_r1.evaluation.corpus.titles import STRONG, WantedTitles
+from rag_r1.evaluation.corpus.questions import CorpusQuestion
+from rag_r1.evaluation.corpus.retrieved import RetrievalResult
+from rag_r1.evaluation.corpus.scan import ScanResult
+from rag_r1.evaluation.corpus.titles import STRONG, TitleIndex
 
 VERDICTS = ("answerable", "unanswerable", "unknown")
 
 
 @dataclass(frozen=True)
-class Signals:
+class QuestionSignals:
     """What is known of one question. None: the data set names no such evidence, or the server was not asked
     or did not answer."""
 
@@ -53,76 +53,78 @@ class Signals:
 
 
 @dataclass(frozen=True)
-class Rule:
+class VerdictRule:
     """One line of the table: its name, the condition in words and as a function, and the verdict."""
 
     name: str
     when: str
-    applies: Callable[[Signals], bool]
+    applies: Callable[[QuestionSignals], bool]
     verdict: Literal["answerable", "unanswerable", "unknown"]
 
 
-def _titles(signals: Signals) -> list[str | None]:
+def _titles(signals: QuestionSignals) -> list[str | None]:
     return list((signals.titles or {}).values())
 
 
 RULES = (
-    Rule(
+    VerdictRule(
         "ids_present",
         "the data names passages by id, and all are in the corpus",
         lambda s: s.ids_missing == (),
         "answerable",
     ),
-    Rule("ids_missing", "at least one of these ids is not", lambda s: bool(s.ids_missing), "unanswerable"),
-    Rule(
+    VerdictRule(
+        "ids_missing", "at least one of these ids is not", lambda s: bool(s.ids_missing), "unanswerable"
+    ),
+    VerdictRule(
         "titles_missing",
         "the data names pages by title, and at least one is in the corpus in no variant",
         lambda s: bool(s.titles) and None in _titles(s),
         "unanswerable",
     ),
-    Rule(
+    VerdictRule(
         "titles_similar",
         "at least one is there only under a similar title (a weak variant)",
         lambda s: bool(s.titles) and any(level not in STRONG for level in _titles(s)),
         "unknown",
     ),
-    Rule("titles_present", "all of them are in the corpus", lambda s: bool(s.titles), "answerable"),
-    Rule(
+    VerdictRule("titles_present", "all of them are in the corpus", lambda s: bool(s.titles), "answerable"),
+    VerdictRule(
         "yes_or_no",
         "no evidence is named (nor for the rules below), and the answer is yes or no",
         lambda s: s.weak == ("yes_no",),
         "unknown",
     ),
-    Rule(
+    VerdictRule(
         "no_string",
         "the answer cannot be looked for: it is longer than 32 words, or has no letter or digit",
         lambda s: bool(s.weak) and set(s.weak) <= {"empty", "long"},
         "unknown",
     ),
-    Rule(
+    VerdictRule(
         "in_top_k",
         "a gold answer stands in the first k passages of the retriever, or of BM25",
         lambda s: s.in_top_k,
         "answerable",
     ),
-    Rule(
+    VerdictRule(
         "anywhere",
         "a gold answer stands in some passage",
         lambda s: s.anywhere == "distinctive",
         "answerable",
     ),
-    Rule(
+    VerdictRule(
         "anywhere_weak",
         "the same, but it is a number, has at most three letters, or is common: in more than 20 passages and "
         "in more than 1 of 1,000",
         lambda s: s.anywhere == "weak",
         "unknown",
     ),
-    Rule("nowhere", "no gold answer stands in any passage", lambda s: True, "unanswerable"),
+    VerdictRule("nowhere", "no gold answer stands in any passage", lambda s: True, "unanswerable"),
 )
 
 
-def rule_of(signals: Signals) -> Rule:
+def rule_of(signals: QuestionSignals) -> VerdictRule:
     """The first rule that applies."""
     return next(rule for rule in RULES if rule.applies(signals))
 
@@ -134,19 +136,19 @@ def rule_table() -> str:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class CorpusFindings:
     """All that was found, for all questions: what `signals_of` reads."""
 
-    found: Found
-    titles: WantedTitles
-    answers: AnswerTable
-    retriever: dict[tuple[str, str], Retrieved] | None = None
-    bm25: dict[tuple[str, str], Retrieved] | None = None
+    found: ScanResult
+    titles: TitleIndex
+    answers: AnswerMatcher
+    retriever: dict[tuple[str, str], RetrievalResult] | None = None
+    bm25: dict[tuple[str, str], RetrievalResult] | None = None
     #: Sources whose ids are of another corpus and therefore say nothing of this one.
     foreign: frozenset[str] = frozenset()
 
 
-def foreign_sources(questions: Sequence[Question], found: Found) -> frozenset[str]:
+def foreign_sources(questions: Sequence[CorpusQuestion], found: ScanResult) -> frozenset[str]:
     """The sources of which not a single supporting id is in the corpus, though they have some."""
     named: set[str] = set()
     known: set[str] = set()
@@ -158,14 +160,14 @@ def foreign_sources(questions: Sequence[Question], found: Found) -> frozenset[st
     return frozenset(named - known)
 
 
-def signals_of(question: Question, evidence: Evidence) -> Signals:
+def signals_of(question: CorpusQuestion, evidence: CorpusFindings) -> QuestionSignals:
     """The signals of one question."""
     found = evidence.found
     parts = [_anywhere(golds, evidence) for _, golds in question.parts]
     order = ("no", "weak", "distinctive")
     worst = min(parts, key=lambda part: (order.index(part[0]), part[2]))
     usable = question.ids and question.source not in evidence.foreign
-    return Signals(
+    return QuestionSignals(
         ids_missing=tuple(one for one in question.ids if one not in found.ids) if usable else None,
         titles={title: evidence.titles.level(title) for title in question.titles} or None,
         retriever_rank=_rank(question, evidence.retriever),
@@ -177,19 +179,19 @@ def signals_of(question: Question, evidence: Evidence) -> Signals:
     )
 
 
-def _rank(question: Question, retrieved: dict[tuple[str, str], Retrieved] | None) -> int | None:
+def _rank(question: CorpusQuestion, retrieved: dict[tuple[str, str], RetrievalResult] | None) -> int | None:
     one = (retrieved or {}).get(question.key)
     return None if one is None else one.rank or 0
 
 
-def _anywhere(golds: Sequence[str], evidence: Evidence) -> tuple[Any, tuple[str, ...], int, str | None]:
+def _anywhere(golds: Sequence[str], evidence: CorpusFindings) -> tuple[Any, tuple[str, ...], int, str | None]:
     """(signal, reasons of weakness, passages, a passage) of one question's gold answers."""
     limit = max(COMMON_AT_LEAST, COMMON_SHARE * evidence.found.passages)
     reasons: dict[bool, set[str]] = {True: set(), False: set()}  # of golds that were found, and of others
     best: dict[bool, tuple[int, str | None]] = {}  # distinctive -> most passages
     for gold in golds:
-        tokens = tokens_of(gold)
-        reason = weakness(tokens)
+        tokens = answer_tokens(gold)
+        reason = weak_reason(tokens)
         count, first = evidence.found.answers.get(" ".join(tokens), (0, None))
         if count and reason is None and count > limit:
             reason = "common"
@@ -202,5 +204,5 @@ def _anywhere(golds: Sequence[str], evidence: Evidence) -> tuple[Any, tuple[str,
     why = tuple(sorted(reasons[True] or reasons[False]))
     if False in best:
         return "weak", why, *best[False]
-    all_weak = all(weakness(tokens_of(gold)) for gold in golds)
+    all_weak = all(weak_reason(answer_tokens(gold)) for gold in golds)
     return "no", why if all_weak else (), 0, None

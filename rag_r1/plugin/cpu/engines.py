@@ -18,10 +18,10 @@ import torch
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
-from rag_r1.plugin.value_model import WithItsOwnAttention
+from rag_r1.plugin.value_model import OwnAttentionMixin
 
 
-class _OnCPU:
+class _CPUEngineMixin:
     """What both engines do differently on a CPU.
 
     Ray gives every actor one OpenMP thread, which is best for vLLM's worker. The training workers share all
@@ -51,10 +51,10 @@ def usable_cores() -> int:
 
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")
-class CPUEngineWithLMHead(_OnCPU, FSDPEngineWithLMHead):
+class CPUEngineWithLMHead(_CPUEngineMixin, FSDPEngineWithLMHead):
     """veRL's FSDP language-model engine (actor, reference) on a CPU."""
 
 
 @EngineRegistry.register(model_type="value_model", backend=["fsdp", "fsdp2"], device="cpu")
-class CPUEngineWithValueHead(_OnCPU, WithItsOwnAttention, FSDPEngineWithValueHead):
+class CPUEngineWithValueHead(_CPUEngineMixin, OwnAttentionMixin, FSDPEngineWithValueHead):
     """veRL's FSDP value-model engine (critic) on a CPU."""

@@ -3,8 +3,8 @@
 veRL asks the registered platforms in turn whether they are available and takes the first that is
 (`VERL_PLATFORM` overrides this). NVIDIA comes first and counts as available wherever nvidia-smi runs,
 whatever this environment's torch supports. So if torch is a CPU build, this platform is set before veRL asks
-(`choose`). With a GPU build of torch it is used only if `VERL_PLATFORM=cpu` is set, never as a fallback when
-no GPU is visible. Ray schedules training workers on "GPU"s; on a CPU these are logical slots
+(`choose_platform`). With a GPU build of torch it is used only if `VERL_PLATFORM=cpu` is set, never as a
+fallback when no GPU is visible. Ray schedules training workers on "GPU"s; on a CPU these are logical slots
 (`ray_kwargs.ray_init.num_gpus`) without hardware behind them.
 """
 
@@ -122,10 +122,10 @@ def built_for_cpus() -> bool:
     return not gpus and importlib.util.find_spec("torch_npu") is None
 
 
-def choose() -> None:
+def choose_platform() -> None:
     """Set this as veRL's platform if torch supports no other, unless `VERL_PLATFORM` is set."""
     if built_for_cpus() and not os.environ.get("VERL_PLATFORM", "").strip():
         set_platform(PlatformCPU())
 
 
-choose()
+choose_platform()

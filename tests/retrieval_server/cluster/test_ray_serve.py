@@ -22,10 +22,10 @@ import pytest
 from retrieval_server.cluster.ray_options import RayOptions
 from retrieval_server.cluster.ray_serve import ShardedSource
 from retrieval_server.folder.passages import Passage
-from retrieval_server.guarantee import Guarantee, Probe
+from retrieval_server.guarantee import Determinism, ProbeResult
 from retrieval_server.indexing.split_index import split_index
 from retrieval_server.search.rerank import RerankedSource, Reranker
-from retrieval_server.sources import Description, Retrieved, SearchFailed
+from retrieval_server.sources import ScoredPassage, SearchFailedError, SourceDescription
 
 from ..conftest import RIVERS, TOWNS
 from ..same_answers import assert_same_answers, wired
@@ -65,7 +65,7 @@ class Handle:
 
 
 def sharded(*handles, deadline_s=30.0):
-    return ShardedSource(Description("bm25"), None, handles, deadline_s=deadline_s)
+    return ShardedSource(SourceDescription("bm25"), None, handles, deadline_s=deadline_s)
 
 
 @needs_ray
@@ -74,8 +74,8 @@ def test_a_call_that_died_with_its_replica_is_made_again_until_the_deadline():
 
     whole, dying = Handle([[("a", "A", None, 0.5)]]), [ActorDiedError(), ActorUnavailableError("gone", None)]
     found = sharded(whole, Handle([[("b", "B", None, 0.75)]], dying)).find(["x"], [2])
-    assert found == [(Retrieved(Passage("b", "B"), 0.75), Retrieved(Passage("a", "A"), 0.5))]
-    with pytest.raises(SearchFailed, match="shard-1") as failure:
+    assert found == [(ScoredPassage(Passage("b", "B"), 0.75), ScoredPassage(Passage("a", "A"), 0.5))]
+    with pytest.raises(SearchFailedError, match="shard-1") as failure:
         sharded(whole, Handle([], [ActorDiedError()] * 3), deadline_s=0.01).find(["x"], [2])
     assert failure.value.status == 503 and failure.value.retry_after
 
@@ -97,8 +97,8 @@ def test_the_guarantee_is_that_of_every_replica_of_the_encoder_that_has_answered
         def result(self, timeout_s):
             return [[0.0]], next(self._probes)
 
-    one, other = Probe(Guarantee.BITS, "a"), Probe(Guarantee.BITS, "b")
-    source = ShardedSource(Description("dense"), Replicas([one, one, other]), [], deadline_s=1.0)
+    one, other = ProbeResult(Determinism.BITS, "a"), ProbeResult(Determinism.BITS, "b")
+    source = ShardedSource(SourceDescription("dense"), Replicas([one, one, other]), [], deadline_s=1.0)
     told = [source.description.guarantee]
     for _ in range(3):
         assert source.prepare(["x"]) == [[0.0]]

@@ -9,7 +9,7 @@ from threading import Barrier
 import pytest
 
 from retrieval_server.encode import conversions
-from retrieval_server.encode.conversions import kept_conversion
+from retrieval_server.encode.conversions import cached_conversion
 from retrieval_server.errors import EncoderError
 
 FILES = {"model.xml": b"a graph", "model.bin": b"numbers"}
@@ -42,20 +42,20 @@ def place(tmp_path):
 
 
 def test_it_is_made_once_and_then_used(place, caplog):
-    assert kept_conversion(place, Convert()) == place
+    assert cached_conversion(place, Convert()) == place
     assert contents(place) == FILES and str(place) in caplog.text
     caplog.clear()
-    assert kept_conversion(place, refuse) == place
+    assert cached_conversion(place, refuse) == place
     assert caplog.text == ""
 
 
 def test_others_may_read_it(place):
-    assert kept_conversion(place, Convert()).stat().st_mode & 0o777 == 0o755
+    assert cached_conversion(place, Convert()).stat().st_mode & 0o777 == 0o755
 
 
 @pytest.mark.parametrize("damage", ["other bytes", "a file gone", "a file more", "no manifest", "no json"])
 def test_one_that_is_damaged_is_made_again(place, caplog, damage):
-    kept_conversion(place, Convert())
+    cached_conversion(place, Convert())
     match damage:
         case "other bytes":
             (place / "model.bin").write_bytes(b"numbers"[::-1])
@@ -68,25 +68,25 @@ def test_one_that_is_damaged_is_made_again(place, caplog, damage):
         case "no json":
             (place / "manifest.json").write_bytes(b"\0" * 100)
     again = Convert()
-    kept_conversion(place, again)
+    cached_conversion(place, again)
     assert again.calls == 1 and "damaged" in caplog.text
     assert contents(place) == FILES and list(place.parent.iterdir()) == [place]
-    kept_conversion(place, refuse)
+    cached_conversion(place, refuse)
 
 
 def test_of_several_at_once_one_is_kept(place):
     together = Barrier(4)
     converts = [Convert(lambda: together.wait(timeout=60)) for _ in range(4)]
     with ThreadPoolExecutor(4) as threads:
-        assert set(threads.map(lambda convert: kept_conversion(place, convert), converts)) == {place}
+        assert set(threads.map(lambda convert: cached_conversion(place, convert), converts)) == {place}
     assert contents(place) == FILES and list(place.parent.iterdir()) == [place]
-    kept_conversion(place, refuse)
+    cached_conversion(place, refuse)
 
 
 def test_a_good_one_that_another_process_puts_there_meanwhile_is_used(place, tmp_path, monkeypatch):
-    kept_conversion(place, Convert())
+    cached_conversion(place, Convert())
     (place / "model.bin").write_bytes(b"damaged")
-    others = kept_conversion(tmp_path / "other" / "a-model", Convert())
+    others = cached_conversion(tmp_path / "other" / "a-model", Convert())
     written = (others / "model.bin").stat().st_ino
     rename = conversions.os.rename
 
@@ -96,7 +96,7 @@ def test_a_good_one_that_another_process_puts_there_meanwhile_is_used(place, tmp
             rename(others, place)
 
     monkeypatch.setattr(conversions.os, "rename", another_is_faster)
-    kept_conversion(place, Convert())
+    cached_conversion(place, Convert())
     assert (place / "model.bin").stat().st_ino == written
     assert contents(place) == FILES and list(place.parent.iterdir()) == [place]
 
@@ -106,7 +106,7 @@ def test_a_conversion_that_fails_leaves_nothing(place):
         raise EncoderError("this model does not convert")
 
     with pytest.raises(EncoderError, match="this model does not convert"):
-        kept_conversion(place, Convert(fail))
+        cached_conversion(place, Convert(fail))
     assert list(place.parent.iterdir()) == []
 
 
@@ -115,11 +115,11 @@ def test_a_disk_that_is_full_is_named(place):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(EncoderError, match=r"a-model: .*No space left.*--encoder-cache"):
-        kept_conversion(place, Convert(fail))
+        cached_conversion(place, Convert(fail))
     assert list(place.parent.iterdir()) == []
 
 
 def test_the_manifest_names_every_file_with_its_hash(place):
-    manifest = json.loads((kept_conversion(place, Convert()) / "manifest.json").read_text())
+    manifest = json.loads((cached_conversion(place, Convert()) / "manifest.json").read_text())
     assert set(manifest["files"]) == set(FILES)
     assert all(set(entry) == {"bytes", "sha256"} for entry in manifest["files"].values())

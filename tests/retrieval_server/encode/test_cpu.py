@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from retrieval_server.encode.cpu import let_idle_threads_sleep, prefer_reproducible_products
+from retrieval_server.encode.cpu import set_mkl_reproducible, set_passive_wait
 
 VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "MKL_CBWR")
 
@@ -21,8 +21,8 @@ def environment(monkeypatch):
 
 
 def test_idle_threads_sleep_soon_and_products_are_reproducible(environment):
-    let_idle_threads_sleep()
-    prefer_reproducible_products()
+    set_passive_wait()
+    set_mkl_reproducible()
     assert os.environ["GOMP_SPINCOUNT"] == "10000"
     assert os.environ["MKL_CBWR"] == "AUTO,STRICT"
 
@@ -30,7 +30,7 @@ def test_idle_threads_sleep_soon_and_products_are_reproducible(environment):
 @pytest.mark.parametrize("variable", VARIABLES)
 def test_what_the_user_has_set_is_kept(environment, variable):
     environment.setenv(variable, "3")
-    let_idle_threads_sleep()
-    prefer_reproducible_products()
+    set_passive_wait()
+    set_mkl_reproducible()
     assert os.environ[variable] == "3"
     assert variable != "OMP_WAIT_POLICY" or "GOMP_SPINCOUNT" not in os.environ

@@ -16,7 +16,7 @@ from retrieval_server.encode.encoder import BUCKET, Encoder
 from retrieval_server.encode.model_folder import hash_model
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import IndexFolderError
-from retrieval_server.guarantee import Guarantee
+from retrieval_server.guarantee import Determinism
 
 TEXTS = ["ulm", "the river carries barges with timber", "trier is a town in the valley of the river mosel"]
 BGE = "Represent this sentence for searching relevant passages: "
@@ -120,7 +120,7 @@ def test_a_query_is_padded_by_its_own_length_and_not_by_its_neighbours(tiny_bge,
     shapes.clear()
     alone = np.concatenate([encoder.encode_queries([text]) for text in texts])
     np.testing.assert_allclose(together, alone, atol=1e-6)
-    if encoder.probed.guarantee is Guarantee.BITS:
+    if encoder.probed.guarantee is Determinism.BITS:
         assert np.array_equal(together, alone)
     np.testing.assert_allclose(
         together, encoder.encode_passages([encoder.section.query_prefix + text for text in texts]), atol=1e-6

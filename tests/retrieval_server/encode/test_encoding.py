@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval_server.encode import encoding
-from retrieval_server.encode.encoding import Vectors, encode_rows
+from retrieval_server.encode.encoding import VectorFiles, encode_rows
 from retrieval_server.errors import EncoderError
 from retrieval_server.folder.vector_rows import RowLayout
 
@@ -22,7 +22,7 @@ def test_vectors_of_several_files_are_sliced_as_one_array(tmp_path_factory, size
         files.append(folder / f"{number}.f32")
         whole[first : first + size].tofile(files[-1])
         first += size
-    vectors = Vectors(files, 3)
+    vectors = VectorFiles(files, 3)
     assert len(vectors) == len(whole)
     np.testing.assert_array_equal(vectors[start:stop], whole[start:stop])
     np.testing.assert_array_equal(vectors[:], whole)

@@ -29,7 +29,7 @@ kept = pieces[::50]
 del pieces
 gc.collect()
 before = resident()
-memory.give_back_freed()
+memory.trim_heap()
 assert all(piece.min() == 1 for piece in kept)
 print((before - resident()) / (PIECE * (PIECES - len(kept))))
 """
@@ -49,7 +49,7 @@ from pathlib import Path
 from retrieval_server.encode import malloc as memory
 
 if sys.argv[1] == "one":
-    memory.use_few_heaps(1)
+    memory.limit_heaps(1)
 import numpy as np
 
 kept = []
@@ -89,8 +89,8 @@ def test_with_one_heap_all_threads_take_large_blocks_from_it_unless_the_user_has
 def test_it_is_given_back_again_and_again_until_told_to_stop(monkeypatch):
     others = set(threading.enumerate())  # a server that ran in this process may have one of its own
     times = threading.Semaphore(0)
-    monkeypatch.setattr(memory, "give_back_freed", times.release)
-    done = memory.keep_giving_back(every_s=0.001)
+    monkeypatch.setattr(memory, "trim_heap", times.release)
+    done = memory.trim_heap_regularly(every_s=0.001)
     try:
         assert all(times.acquire(timeout=20) for _ in range(3))
     finally:

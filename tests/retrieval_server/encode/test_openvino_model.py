@@ -14,14 +14,14 @@ import pytest
 
 from retrieval_server.encode import openvino_model
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.encode.options import EncoderOptions, OpenVino, choose_runtime
+from retrieval_server.encode.options import EncoderOptions, OpenVinoOptions, choose_runtime
 from retrieval_server.errors import BuildError, EncoderError
 from retrieval_server.folder.corpus import CorpusReader
 from retrieval_server.folder.manifest import describe_files
-from retrieval_server.guarantee import Guarantee
+from retrieval_server.guarantee import Determinism
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
-from retrieval_server.indexing.parts import Part, encode_part, prepare_corpus
+from retrieval_server.indexing.parts import EncodingPart, encode_part, prepare_corpus
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.search.options import OpenOptions
 
@@ -38,7 +38,7 @@ def openvino():
 
 
 def create(folder, dtype, cache):
-    return Encoder.create(str(folder), OPTIONS, "cpu", dtype, OpenVino(cache))
+    return Encoder.create(str(folder), OPTIONS, "cpu", dtype, OpenVinoOptions(cache))
 
 
 def conversions(cache):
@@ -58,9 +58,9 @@ ENCODES_AND_IS_TOLD_TO_END = """
 import gc, os, signal, sys
 from pathlib import Path
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.encode.options import EncoderOptions, OpenVino
+from retrieval_server.encode.options import EncoderOptions, OpenVinoOptions
 def encoder():
-    return Encoder.create(sys.argv[1], EncoderOptions(), "cpu", "float32", OpenVino(Path(sys.argv[2])))
+    return Encoder.create(sys.argv[1], EncoderOptions(), "cpu", "float32", OpenVinoOptions(Path(sys.argv[2])))
 first = encoder()
 second = encoder()
 del first
@@ -98,13 +98,13 @@ def test_a_vector_in_8_bits_does_not_depend_on_neighbours_or_padding(openvino, m
     # A scale over a whole batch would move them by more than 1e-3.
     np.testing.assert_allclose(same_length[3:], alone, atol=1e-5)
     np.testing.assert_allclose(padded, alone, atol=1e-5)
-    if encoder.probed.guarantee is Guarantee.BITS:
+    if encoder.probed.guarantee is Determinism.BITS:
         np.testing.assert_array_equal(same_length[3:], alone)
 
 
 def test_the_guarantee_is_that_of_openvino(openvino, make_bert, tmp_path, monkeypatch):
     encoder = create(make_bert("own-model", "mean"), "int8", tmp_path)
-    forward, seen = openvino_model.Converted.forward, []
+    forward, seen = openvino_model.OpenVinoTransformer.forward, []
 
     def other_digits_in_a_batch(self, **features):
         seen.append(len(features["input_ids"]))
@@ -112,8 +112,8 @@ def test_the_guarantee_is_that_of_openvino(openvino, make_bert, tmp_path, monkey
         output.last_hidden_state += 1e-3 * (len(features["input_ids"]) > 1)
         return output
 
-    monkeypatch.setattr(openvino_model.Converted, "forward", other_digits_in_a_batch)
-    assert encoder.probed.guarantee is Guarantee.NONE
+    monkeypatch.setattr(openvino_model.OpenVinoTransformer, "forward", other_digits_in_a_batch)
+    assert encoder.probed.guarantee is Determinism.NONE
     assert {1, 2} <= set(seen), "alone and in a batch"
 
 
@@ -239,10 +239,10 @@ def test_without_the_extra_the_error_says_what_to_install(make_bert, tmp_path, m
 def test_parts_in_8_bits_and_in_floating_point_are_not_mixed(make_bert, corpus, tmp_path):
     encoder = Encoder.create(str(make_bert("own-model", "mean")), OPTIONS, "cpu")
     prepare_corpus(CorpusReader(corpus, progress=False), tmp_path / "parts")
-    encode_part(tmp_path / "parts", Part(1, 1), encoder, progress=False)
+    encode_part(tmp_path / "parts", EncodingPart(1, 1), encoder, progress=False)
     encoder.section = encoder.section.model_copy(update={"passage_dtype": "int8"})
     with pytest.raises(BuildError, match="passage_dtype None instead of 'int8'"):
-        encode_part(tmp_path / "parts", Part(1, 1), encoder, progress=False)
+        encode_part(tmp_path / "parts", EncodingPart(1, 1), encoder, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -261,8 +261,8 @@ def test_options_that_contradict_each_other_are_refused(options, reason):
 
 
 def test_8_bits_are_computed_by_openvino_and_everything_else_by_torch_unless_told_otherwise(tmp_path):
-    assert choose_runtime("int8", None, None, tmp_path, 3) == OpenVino(tmp_path, 3)
-    assert choose_runtime("float32", "openvino", "cpu", tmp_path) == OpenVino(tmp_path)
+    assert choose_runtime("int8", None, None, tmp_path, 3) == OpenVinoOptions(tmp_path, 3)
+    assert choose_runtime("float32", "openvino", "cpu", tmp_path) == OpenVinoOptions(tmp_path)
     assert all(choose_runtime(dtype, None, "cuda") is None for dtype in ("float32", "bfloat16", "float16"))
 
 
@@ -275,7 +275,7 @@ def test_a_relative_cache_is_the_same_folder_in_a_process_that_runs_elsewhere(tm
 
 def test_the_usual_cache_is_that_of_the_user(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert OpenVino().folder == tmp_path / "rag-r1" / "encoders"
+    assert OpenVinoOptions().folder == tmp_path / "rag-r1" / "encoders"
 
 
 REPORTS = """
@@ -285,7 +285,7 @@ class Telemetry:
     def __init__(self, **told):
         pass
 
-    start_session = send_event = end_session = force_shutdown = lambda self, *told: None
+    start_session = send_event = stop_session = force_shutdown = lambda self, *told: None
 """
 
 

@@ -26,14 +26,14 @@ def ask(former, number, now, request=None):
 
 def test_nothing_is_due_while_nobody_waits():
     former = BatchFormer(8, 0.004)
-    assert former.due_in(0.0) is None and len(former) == 0
+    assert former.seconds_until_due(0.0) is None and len(former) == 0
 
 
 def test_a_client_that_is_alone_never_waits():
     former = BatchFormer(8, 0.004)
     for now in range(5):
         ask(former, 1, now)
-        assert former.due_in(now) == 0.0
+        assert former.seconds_until_due(now) == 0.0
         assert len(former.take()) == 1
         former.saw(1)
 
@@ -42,15 +42,15 @@ def test_after_a_crowd_the_first_waits_for_the_others_as_long_as_they_come():
     former = BatchFormer(8, 0.004)
     former.saw(5)
     ask(former, 1, 11.0)
-    assert former.due_in(11.0) == pytest.approx(0.004)
-    assert former.due_in(11.003) == pytest.approx(0.001)
+    assert former.seconds_until_due(11.0) == pytest.approx(0.004)
+    assert former.seconds_until_due(11.003) == pytest.approx(0.001)
     ask(former, 3, 11.003)
-    assert former.due_in(11.003) == pytest.approx(0.004)  # they still come
+    assert former.seconds_until_due(11.003) == pytest.approx(0.004)  # they still come
     ask(former, 1, 11.0065)
-    assert former.due_in(11.0065) == 0.0  # as many as last time: all are here
+    assert former.seconds_until_due(11.0065) == 0.0  # as many as last time: all are here
     assert len(former.take()) == 5
     ask(former, 1, 12.0)
-    assert former.due_in(12.004) == 0.0
+    assert former.seconds_until_due(12.004) == 0.0
 
 
 def test_who_comes_one_by_one_puts_a_batch_off_ten_waits_at_most():
@@ -59,7 +59,7 @@ def test_who_comes_one_by_one_puts_a_batch_off_ten_waits_at_most():
     now = 5.0
     while True:
         ask(former, 1, now)
-        if former.due_in(now) == 0.0:
+        if former.seconds_until_due(now) == 0.0:
             break
         now += 0.003
     assert now - 5.0 == pytest.approx(0.04, abs=0.003)
@@ -69,19 +69,19 @@ def test_who_waited_while_a_batch_was_worked_on_waits_a_moment_for_those_it_answ
     former = BatchFormer(64, 0.004)
     ask(former, 3, 1.0)
     former.saw(8)
-    assert former.due_in(2.0, free_since=2.0) == pytest.approx(0.004)
+    assert former.seconds_until_due(2.0, free_since=2.0) == pytest.approx(0.004)
     ask(former, 4, 2.003)
-    assert former.due_in(2.003, free_since=2.0) == pytest.approx(0.004)
+    assert former.seconds_until_due(2.003, free_since=2.0) == pytest.approx(0.004)
     ask(former, 1, 2.005)
-    assert former.due_in(2.005, free_since=2.0) == 0.0
+    assert former.seconds_until_due(2.005, free_since=2.0) == 0.0
 
 
 def test_nobody_waits_for_those_who_are_being_worked_on():
     former = BatchFormer(64, 0.004)
     former.saw(8)
     ask(former, 3, 1.0)
-    assert former.due_in(1.0, under_way=5) == 0.0
-    assert former.due_in(1.0, under_way=4) == pytest.approx(0.004)
+    assert former.seconds_until_due(1.0, under_way=5) == 0.0
+    assert former.seconds_until_due(1.0, under_way=4) == pytest.approx(0.004)
 
 
 def test_a_crowd_that_has_gone_is_forgotten_after_a_few_batches():
@@ -92,13 +92,13 @@ def test_a_crowd_that_has_gone_is_forgotten_after_a_few_batches():
         former.take()
         former.saw(1)
     ask(former, 1, 9.0)
-    assert former.due_in(9.0) == 0.0
+    assert former.seconds_until_due(9.0) == 0.0
 
 
 def test_batches_are_full_and_in_order_of_arrival():
     former = BatchFormer(4, 0.004)
     asked = ask(former, 10, 0.0)
-    assert former.due_in(0.0) == 0.0
+    assert former.seconds_until_due(0.0) == 0.0
     assert [former.take(), former.take(), former.take()] == [asked[:4], asked[4:8], asked[8:]]
 
 
@@ -117,7 +117,7 @@ def test_queries_of_a_failed_batch_go_first_and_alone():
     suspects = items(2)
     others = ask(former, 2, 0.0)
     former.add_suspects(suspects)
-    assert former.due_in(0.0) == 0.0
+    assert former.seconds_until_due(0.0) == 0.0
     assert [former.take(), former.take(), former.take()] == [suspects[:1], suspects[1:], others]
 
 
@@ -187,7 +187,7 @@ def test_every_query_comes_out_once_or_was_taken_back(steps, max_batch):
             waiting = [item for item in waiting if item not in batch]
             out += batch
         assert len(former) == len(waiting)
-        due = former.due_in(now)
+        due = former.seconds_until_due(now)
         assert (due is None) == (not waiting) and (due is None or 0.0 <= due <= 0.004 + 1e-9)
     while len(former):
         out += former.take()

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval_server.engine.engine import Engine, Overloaded
+from retrieval_server.engine.engine import Engine, OverloadedError
 from retrieval_server.engine.metrics import Metrics
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.search.index_source import IndexSource
-from retrieval_server.sources import Description, StagedSource
+from retrieval_server.sources import SourceDescription, StagedSource
 
 from ..same_answers import assert_same_answers, plain
 
@@ -21,7 +21,7 @@ from ..same_answers import assert_same_answers, plain
 class Stepped(StagedSource):
     """A source that echoes; each stage waits while it is shut, and notes its batches."""
 
-    description = Description("echo")
+    description = SourceDescription("echo")
 
     def __init__(self):
         self.encoding, self.finding = threading.Event(), threading.Event()
@@ -254,7 +254,7 @@ def test_beyond_the_bound_a_request_is_refused_at_once_and_whole():
     async def conversation(engine, stepped, metric):
         stepped.encoding.clear()
         tasks = await start(engine, ["a", "b"])
-        with pytest.raises(Overloaded, match="2 queries under way, at most 3") as refusal:
+        with pytest.raises(OverloadedError, match="2 queries under way, at most 3") as refusal:
             await engine.search(["c", "d"], 1)
         assert refusal.value.retry_after >= 1 and refusal.value.reason == "queue_full"
         tasks += await start(engine, ["a"])  # equal to one under way: costs nothing
@@ -273,7 +273,7 @@ def test_a_request_that_would_miss_its_deadline_is_refused_at_once():
         engine._pace.batch_done(1, started=0.0, ended=4.0)
         stepped.encoding.clear()
         tasks = await start(engine, ["a", "b", "c"])
-        with pytest.raises(Overloaded, match="take 16 s; the deadline is 10 s") as refusal:
+        with pytest.raises(OverloadedError, match="take 16 s; the deadline is 10 s") as refusal:
             await engine.search(["d"], 1)
         assert (refusal.value.reason, refusal.value.retry_after) == ("deadline", 12)
         stepped.encoding.set()
@@ -287,7 +287,7 @@ def test_a_request_that_would_wait_too_long_is_refused_at_once_and_an_idle_engin
         engine._pace.batch_done(1, started=0.0, ended=4.0)
         stepped.encoding.clear()
         tasks = await start(engine, ["a", "b", "c"])  # 12 s of work, but nothing to wait for
-        with pytest.raises(Overloaded, match="take 16.00 s; --max-delay is 2 s") as refusal:
+        with pytest.raises(OverloadedError, match="take 16.00 s; --max-delay is 2 s") as refusal:
             await engine.search(["d"], 1)
         assert (refusal.value.reason, refusal.value.retry_after) == ("delay", 12)
         stepped.encoding.set()
@@ -302,8 +302,8 @@ def test_where_batches_scatter_less_is_accepted():
             engine._pace.batch_done(1, started=end - (1.0 if end % 20 else 2.0), ended=end)
         stepped.encoding.clear()
         tasks = await start(engine, ["a"])
-        assert engine._pace.expected(2) < 4.0 < engine._pace.at_most(2)
-        with pytest.raises(Overloaded) as refusal:
+        assert engine._pace.expected(2) < 4.0 < engine._pace.upper_bound(2)
+        with pytest.raises(OverloadedError) as refusal:
             await engine.search(["b"], 1)
         assert refusal.value.reason == "delay"
         stepped.encoding.set()

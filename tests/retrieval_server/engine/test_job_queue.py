@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval_server.engine.job_queue import JobQueue
-from retrieval_server.engine.jobs import Job
+from retrieval_server.engine.jobs import QueryJob
 
 
 def run(conversation, **options):
@@ -21,7 +21,7 @@ def run(conversation, **options):
 
 def jobs(*queries):
     loop = asyncio.get_running_loop()
-    return [Job(query, 1, loop.create_future()) for query in queries]
+    return [QueryJob(query, 1, loop.create_future()) for query in queries]
 
 
 def queries(batch):

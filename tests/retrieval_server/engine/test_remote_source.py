@@ -10,13 +10,13 @@ from retrieval_server.engine.engine import Engine
 from retrieval_server.engine.metrics import Metrics
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.folder.passages import Passage
-from retrieval_server.sources import Description, RemoteSource, Retrieved, SearchFailed
+from retrieval_server.sources import RemoteSource, ScoredPassage, SearchFailedError, SourceDescription
 
 
 class Gated(RemoteSource):
     """Answers a query when its gate is opened; ``"open..."`` at once, ``"dead..."`` never well."""
 
-    description = Description("gated")
+    description = SourceDescription("gated")
 
     def __init__(self, concurrency: int):
         self.concurrency = concurrency
@@ -27,10 +27,10 @@ class Gated(RemoteSource):
     async def answer(self, query, topk):
         self.asked.append(query)
         if query.startswith("dead"):
-            raise SearchFailed(502, "web_refused", f"{query} is dead")
+            raise SearchFailedError(502, "web_refused", f"{query} is dead")
         if not query.startswith("open"):
             await self.gates.setdefault(query, asyncio.Event()).wait()
-        return (Retrieved(Passage(query, query), 1.0),) * topk
+        return (ScoredPassage(Passage(query, query), 1.0),) * topk
 
     async def close(self):
         self.closed = True
@@ -111,7 +111,7 @@ def test_who_leaves_the_line_is_never_asked_for():
 def test_a_query_that_fails_fails_alone_and_what_was_found_beside_it_is_kept():
     async def conversation(source, ask):
         mixed, other = await ask("open 1", "dead", "open 2"), await ask("open 3")
-        with pytest.raises(SearchFailed, match="dead is dead"):
+        with pytest.raises(SearchFailedError, match="dead is dead"):
             await mixed
         assert ids(await other) == [["open 3"]]
         await (await ask("open 1", "open 2"))
@@ -131,7 +131,7 @@ def test_stopping_does_not_wait_for_the_far_end():
 def test_a_failed_search_is_answered_with_its_status_word_reason_and_retry_after(serve):
     class Broken(Gated):
         async def answer(self, query, topk):
-            raise SearchFailed(503, "web_unavailable", "the far end is silent", retry_after=7)
+            raise SearchFailedError(503, "web_unavailable", "the far end is silent", retry_after=7)
 
     with serve(lambda: Broken(1)) as client:
         answer = client.post("/retrieve", json={"query": "x"})

@@ -13,9 +13,9 @@ from retrieval_server.engine.engine import Engine
 from retrieval_server.engine.metrics import Metrics
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.folder.passages import Passage
-from retrieval_server.guarantee import Guarantee, Probe
+from retrieval_server.guarantee import Determinism, ProbeResult
 from retrieval_server.search.rerank import RerankedSource, Reranker
-from retrieval_server.sources import Description, Retrieved, StagedSource
+from retrieval_server.sources import ScoredPassage, SourceDescription, StagedSource
 
 WAIT = 60  # seconds until a test is given up; nothing is ever slept
 needs_ray = pytest.mark.skipif(
@@ -52,7 +52,7 @@ class Model(Reranker):
 
     def __init__(self):
         super().__init__("none")
-        self._guarantee = Guarantee.BITS
+        self._guarantee = Determinism.BITS
         self.gate = Gate()
 
     def _load(self):
@@ -90,7 +90,7 @@ class Call:
 class Here(StagedSource):
     """A source in this process, with a gate in each stage."""
 
-    description = Description("here", guarantee=Guarantee.BITS)
+    description = SourceDescription("here", guarantee=Determinism.BITS)
 
     def __init__(self):
         self.first, self.second = Gate(), Gate()
@@ -105,16 +105,17 @@ class Here(StagedSource):
     def find(self, prepared, topks):
         self.second.pass_through()
         return [
-            [Retrieved(Passage("a", "short"), 1.0), Retrieved(Passage("b", "longer"), 0.5)] for _ in prepared
+            [ScoredPassage(Passage("a", "short"), 1.0), ScoredPassage(Passage("b", "longer"), 0.5)]
+            for _ in prepared
         ]
 
 
 def on_ray(at_once):
-    encoder = Replica(lambda queries: (queries, Probe(Guarantee.BITS, "a")))
+    encoder = Replica(lambda queries: (queries, ProbeResult(Determinism.BITS, "a")))
     shard = Replica(
         lambda vectors, topks: [[("a", "short", None, 1.0), ("b", "longer", None, 0.5)] for _ in vectors]
     )
-    source = ShardedSource(Description("dense"), encoder, [shard], deadline_s=WAIT, at_once=at_once)
+    source = ShardedSource(SourceDescription("dense"), encoder, [shard], deadline_s=WAIT, at_once=at_once)
     return source, encoder.gate, shard.gate
 
 

@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from retrieval_server.engine.jobs import Batch, Job, now
-from retrieval_server.engine.runners import RemoteRunner, StagedRunner, Stages
-from retrieval_server.sources import Description, RemoteSource, StagedSource
+from retrieval_server.engine.jobs import JobBatch, QueryJob, now
+from retrieval_server.engine.runners import RemoteRunner, StagedRunner, StageThreads
+from retrieval_server.sources import RemoteSource, SourceDescription, StagedSource
 
 
 class Echo(StagedSource):
     """Answers a query with itself; "bad first" and "bad second" break that stage."""
 
-    description = Description("echo")
+    description = SourceDescription("echo")
 
     def __init__(self, workers=1):
         self.encoders = self.searchers = workers
@@ -35,7 +35,7 @@ class Echo(StagedSource):
 
 
 class RemoteEcho(RemoteSource):
-    description = Description("remote echo")
+    description = SourceDescription("remote echo")
     concurrency = 2
 
     async def answer(self, query, topk):
@@ -47,7 +47,7 @@ class RemoteEcho(RemoteSource):
 
 def batch(*queries, topk=1):
     loop = asyncio.get_running_loop()
-    return Batch([Job(query, topk, loop.create_future()) for query in queries], now())
+    return JobBatch([QueryJob(query, topk, loop.create_future()) for query in queries], now())
 
 
 @asynccontextmanager
@@ -77,7 +77,7 @@ def talk(conversation):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_every_batch_is_delivered_once_with_an_answer_for_each_job(overlap, workers):
     async def conversation():
-        stages = Stages()
+        stages = StageThreads()
         source = Echo(workers)
         async with running(lambda take, give: StagedRunner(source, stages, take, give, overlap)) as ends:
             waiting, delivered = ends
@@ -97,7 +97,7 @@ def test_every_batch_is_delivered_once_with_an_answer_for_each_job(overlap, work
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_batch_that_fails_is_delivered_with_its_error_and_the_next_one_is_served(overlap):
     async def conversation():
-        stages = Stages()
+        stages = StageThreads()
         async with running(lambda take, give: StagedRunner(Echo(), stages, take, give, overlap)) as ends:
             waiting, delivered = ends
             for query in ("bad first", "bad second", "good"):

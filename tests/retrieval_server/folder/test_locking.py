@@ -12,14 +12,14 @@ import pytest
 from filelock import lock_descriptor
 
 from retrieval_server.errors import BuildError
-from retrieval_server.folder.locking import held_alone, held_by_name
+from retrieval_server.folder.locking import exclusive_lock, named_lock
 
 ROOT = Path(__file__).parents[3]
 HOLD = """
 import sys
 from pathlib import Path
-from retrieval_server.folder.locking import held_alone
-with held_alone(Path(sys.argv[1]), "busy"):
+from retrieval_server.folder.locking import exclusive_lock
+with exclusive_lock(Path(sys.argv[1]), "busy"):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -56,36 +56,36 @@ def path(request, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_lock_excludes_another_process_and_falls_when_that_is_killed(path, number):
     with held_elsewhere(path) as other:
-        with pytest.raises(BuildError, match="^busy with it$"), held_alone(path, "busy with it"):
+        with pytest.raises(BuildError, match="^busy with it$"), exclusive_lock(path, "busy with it"):
             pass
         other.send_signal(number)
         other.wait(60)
-        with held_alone(path, "busy"):
+        with exclusive_lock(path, "busy"):
             pass
 
 
 def test_the_lock_leaves_no_file_behind_and_does_not_change_what_it_holds(path):
-    with held_alone(path, "busy"):
+    with exclusive_lock(path, "busy"):
         pass
-    with held_alone(path, "busy"):
+    with exclusive_lock(path, "busy"):
         assert [p.name for p in path.parent.iterdir()] == ["held"]
     assert path.is_dir() or path.read_bytes() == b"contents"
 
 
 def test_the_lock_is_held_against_this_process_too_and_given_back_after_an_error(path):
-    with pytest.raises(ZeroDivisionError), held_alone(path, "busy"):
-        with pytest.raises(BuildError), held_alone(path, "busy"):
+    with pytest.raises(ZeroDivisionError), exclusive_lock(path, "busy"):
+        with pytest.raises(BuildError), exclusive_lock(path, "busy"):
             pass
         raise ZeroDivisionError
-    with held_alone(path, "busy"):
+    with exclusive_lock(path, "busy"):
         pass
 
 
 def test_a_lock_file_excludes_and_is_gone_afterwards_also_after_an_error(tmp_path):
     lock = tmp_path / "part.lock"
-    with pytest.raises(ZeroDivisionError), held_by_name(lock, "busy"):
+    with pytest.raises(ZeroDivisionError), named_lock(lock, "busy"):
         assert lock.exists()
-        with pytest.raises(BuildError, match="busy"), held_by_name(lock, "busy"):
+        with pytest.raises(BuildError, match="busy"), named_lock(lock, "busy"):
             pass
         raise ZeroDivisionError
     assert not lock.exists()
@@ -95,12 +95,12 @@ def test_a_lock_file_of_another_process_excludes_until_that_is_killed_and_is_tak
     lock = tmp_path / "part.lock"
     lock.touch()
     with held_elsewhere(lock) as other:
-        with pytest.raises(BuildError), held_by_name(lock, "busy"):
+        with pytest.raises(BuildError), named_lock(lock, "busy"):
             pass
         other.kill()
         other.wait(60)
         assert lock.exists()
-        with held_by_name(lock, "busy"):
+        with named_lock(lock, "busy"):
             pass
     assert not lock.exists()
 
@@ -116,7 +116,7 @@ def test_a_lock_file_removed_by_its_holder_before_it_was_locked_is_made_again(tm
         return lock_descriptor(descriptor, blocking=blocking)
 
     monkeypatch.setattr("retrieval_server.folder.locking.lock_descriptor", removed_first)
-    with held_by_name(lock, "busy"):
+    with named_lock(lock, "busy"):
         assert len(tried) == 2 and lock.exists()
-        with pytest.raises(BuildError), held_by_name(lock, "busy"):
+        with pytest.raises(BuildError), named_lock(lock, "busy"):
             pass

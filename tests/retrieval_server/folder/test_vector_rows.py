@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from retrieval_server.folder.vector_rows import RowLayout, TooLarge
+from retrieval_server.folder.vector_rows import RowLayout, ValueTooLargeError
 
 KINDS = ("float32", "float16", "int8")
 VALUES = st.floats(-1e4, 1e4, width=32)
@@ -63,6 +63,6 @@ def test_what_is_no_number_is_refused_with_its_row(kind, value):
 
 def test_a_value_too_large_for_16_bits_is_refused_and_8_bits_take_it():
     vectors = np.full((1, 4), 1e6, np.float32)
-    with pytest.raises(TooLarge, match="vector 0 .*float16"):
+    with pytest.raises(ValueTooLargeError, match="vector 0 .*float16"):
         RowLayout(4, "float16").encode(vectors)
     assert back(RowLayout(4, "int8"), vectors) == pytest.approx(vectors, rel=1e-6)

@@ -4,13 +4,13 @@ import faiss
 import numpy as np
 import pytest
 
-from retrieval_server.encode.encoding import Vectors
+from retrieval_server.encode.encoding import VectorFiles
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.manifest import RecallRow, read_manifest
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.faiss_build import TRAIN_AT_LEAST, make_index, write_faiss_index
-from retrieval_server.indexing.faiss_recall import choose_default, sample_queries, shortfall
+from retrieval_server.indexing.faiss_recall import choose_default, recall_warning, sample_queries
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.faiss_search import SearchParameters
 from retrieval_server.search.index_source import IndexSource
@@ -91,7 +91,7 @@ def test_recall_queries_of_an_exact_index_or_an_empty_file_are_refused(corpus, t
 def test_training_sees_a_bounded_sample(tmp_path):
     """Vectors 0, 1, 2, ... of one dimension: the range that SQ8 learns tells what it was trained on."""
     np.arange(1000, dtype=np.float32).tofile(tmp_path / "v")
-    vectors = Vectors([tmp_path / "v"], 1)
+    vectors = VectorFiles([tmp_path / "v"], 1)
     write_faiss_index(vectors, "SQ8", tmp_path / "all")
     write_faiss_index(vectors, "SQ8", tmp_path / "some", train_sample=3)
     whole, some = (faiss.read_index(str(tmp_path / name)) for name in ("all", "some"))
@@ -124,11 +124,11 @@ def test_no_good_setting_is_told_with_the_best_one():
     def rows(*recalls, **setting):
         return [RecallRow(recall=recall, ms=1.0, **setting) for recall in recalls]
 
-    assert shortfall(rows(0.5, 0.95, nprobe=8)) is None
-    told = shortfall(rows(0.5, 0.9123, nprobe=1024), 0.97)
+    assert recall_warning(rows(0.5, 0.95, nprobe=8)) is None
+    told = recall_warning(rows(0.5, 0.9123, nprobe=1024), 0.97)
     assert "finds 97.0%" in told and "--nprobe 1024, with 91.2%" in told
-    assert "--ef-search 512, with 50.0%" in shortfall(rows(0.5, ef_search=512))
-    assert "finds 50.0% of what exact search finds, less than 95.0%" in shortfall(rows(0.5))
+    assert "--ef-search 512, with 50.0%" in recall_warning(rows(0.5, ef_search=512))
+    assert "finds 50.0% of what exact search finds, less than 95.0%" in recall_warning(rows(0.5))
 
 
 @pytest.mark.parametrize("nprobe, warned", [(None, True), (2, False)])

@@ -11,7 +11,7 @@ import pytest
 
 from retrieval_server import errors
 from retrieval_server.build_index import main
-from retrieval_server.errors import DiskError, writing
+from retrieval_server.errors import DiskError, disk_errors
 
 #: Files of this process may have so many bytes; then it is the command.
 LIMITED = """
@@ -42,11 +42,11 @@ def test_a_build_without_room_tells_the_folder_and_the_remedy_and_can_be_given_a
 
 def test_errors_without_a_number_are_the_disks_only_if_it_is_full(tmp_path, monkeypatch):
     """NumPy says `123 requested and 0 written`, FAISS raises RuntimeError."""
-    with pytest.raises(RuntimeError, match="another reason"), writing(tmp_path / "index"):
+    with pytest.raises(RuntimeError, match="another reason"), disk_errors(tmp_path / "index"):
         raise RuntimeError("another reason")
     monkeypatch.setattr(errors, "_is_full", lambda folder: True)
     with pytest.raises(DiskError, match="index: No space left on device; make room"):
-        with writing(tmp_path / "index"):
+        with disk_errors(tmp_path / "index"):
             raise OSError("123 requested and 0 written")
-    with pytest.raises(FileNotFoundError), writing(tmp_path / "index"):
+    with pytest.raises(FileNotFoundError), disk_errors(tmp_path / "index"):
         raise FileNotFoundError(errno.ENOENT, "missing", "corpus.jsonl")

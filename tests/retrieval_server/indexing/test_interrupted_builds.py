@@ -15,8 +15,8 @@ from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
 from retrieval_server.indexing import dense_build, plan
 from retrieval_server.indexing.builder import build_index, merge_parts
 from retrieval_server.indexing.options import BuildOptions
-from retrieval_server.indexing.parts import Part, encode_part, prepare_corpus
-from retrieval_server.indexing.unfinished import HALF_BUILT, VECTORS
+from retrieval_server.indexing.parts import EncodingPart, encode_part, prepare_corpus
+from retrieval_server.indexing.unfinished import PARTIAL_INDEX, VECTORS
 
 FLAT = 20 * 32 * 4  # bytes of the corpus's vectors
 
@@ -37,7 +37,7 @@ def parts(corpus, tiny_bge, tmp_path):
     """The corpus, encoded in 32 bits in one part."""
     encoder = Encoder.create(str(tiny_bge), EncoderOptions(), device="cpu")
     prepare_corpus(CorpusReader(corpus, progress=False), tmp_path / "parts")
-    encode_part(tmp_path / "parts", Part(1, 1), encoder, progress=False)
+    encode_part(tmp_path / "parts", EncodingPart(1, 1), encoder, progress=False)
     return tmp_path / "parts"
 
 
@@ -71,23 +71,23 @@ def free(monkeypatch):
 def test_a_build_stopped_while_it_measures_does_not_index_again(options, tmp_path, monkeypatch):
     stopped(options(), "measure_recall")
     work = tmp_path / "i.building"
-    before = (work / HALF_BUILT).read_bytes()
+    before = (work / PARTIAL_INDEX).read_bytes()
     assert before == (work / FAISS_INDEX).read_bytes(), "the finished index is kept"
     monkeypatch.setattr("retrieval_server.indexing.faiss_build.make_index", not_called)
     build_index(options())
     assert (tmp_path / "i" / FAISS_INDEX).read_bytes() == before
-    assert not (tmp_path / "i" / HALF_BUILT).exists()
+    assert not (tmp_path / "i" / PARTIAL_INDEX).exists()
 
 
 @pytest.mark.parametrize("damaged", [b"", b"IxPT half a file", None])
 def test_a_damaged_half_built_index_is_built_anew_with_a_warning(options, tmp_path, caplog, damaged):
     stopped(options(), "measure_recall")
-    half = tmp_path / "i.building" / HALF_BUILT
+    half = tmp_path / "i.building" / PARTIAL_INDEX
     (tmp_path / "i.building" / FAISS_INDEX).unlink()  # it is the same file
     whole = half.read_bytes()
     half.write_bytes(whole[:-100] if damaged is None else damaged)
     build_index(options())
-    assert HALF_BUILT in caplog.text and "from the beginning" in caplog.text
+    assert PARTIAL_INDEX in caplog.text and "from the beginning" in caplog.text
     assert (tmp_path / "i" / FAISS_INDEX).read_bytes() == whole
 
 
@@ -108,7 +108,7 @@ def test_a_half_built_index_of_other_options_does_not_count_as_room(options, tmp
     free(0)
     with pytest.raises(BuildError, match=f"has {rows} B free"):
         build_index(options(train_sample=19))
-    assert (work / ROWS).exists() and not (work / HALF_BUILT).exists()
+    assert (work / ROWS).exists() and not (work / PARTIAL_INDEX).exists()
 
 
 def test_a_merge_opens_the_encoder_before_it_builds_the_index(options, parts, tmp_path, monkeypatch):

@@ -19,11 +19,11 @@ from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.corpus import CorpusReader
-from retrieval_server.folder.locking import held_by_name
+from retrieval_server.folder.locking import named_lock
 from retrieval_server.folder.manifest import sha256_of_file
 from retrieval_server.indexing.builder import build_index, merge_parts
 from retrieval_server.indexing.options import BuildOptions
-from retrieval_server.indexing.parts import Part, check_parts, encode_part, prepare_corpus
+from retrieval_server.indexing.parts import EncodingPart, check_parts, encode_part, prepare_corpus
 
 ROOT = Path(__file__).parents[3]
 
@@ -41,7 +41,7 @@ def three_parts(corpus, encoder, tmp_path_factory):
         patch.setattr(encoding, "BLOCK", 4)
         prepare_corpus(CorpusReader(corpus, progress=False), folder)
         for number in (3, 1, 2):
-            encode_part(folder, Part(number, 3), encoder, progress=False)
+            encode_part(folder, EncodingPart(number, 3), encoder, progress=False)
     return folder
 
 
@@ -61,7 +61,7 @@ def contents(folder):
 
 @given(st.integers(0, 100_000), st.integers(1, 40))
 def test_parts_tile_the_rows_at_the_borders_of_blocks(count, of):
-    ranges = [Part(number, of).rows(count) for number in range(1, of + 1)]
+    ranges = [EncodingPart(number, of).rows(count) for number in range(1, of + 1)]
     assert ranges[0][0] == 0 and ranges[-1][1] == count
     assert all(before[1] == after[0] for before, after in zip(ranges, ranges[1:], strict=False))
     assert all(start % encoding.BLOCK == 0 or start == count for start, _ in ranges)
@@ -70,7 +70,7 @@ def test_parts_tile_the_rows_at_the_borders_of_blocks(count, of):
 @pytest.mark.parametrize("text", ["0/3", "4/3", "3", "1/0", "-1/3", "1/3/4", "a/b", "1/100000", "¹/3"])
 def test_a_part_that_is_none_is_refused(text):
     with pytest.raises(BuildError, match="--part"):
-        Part.parse(text)
+        EncodingPart.parse(text)
 
 
 def test_an_index_of_parts_has_the_bytes_of_one_made_in_one_go(parts, corpus, tiny_bge, tmp_path):
@@ -82,13 +82,13 @@ def test_an_index_of_parts_has_the_bytes_of_one_made_in_one_go(parts, corpus, ti
 
 def test_a_finished_part_is_not_encoded_again(parts, encoder, monkeypatch):
     monkeypatch.setattr(Encoder, "encode_passages", None)
-    assert encode_part(parts, Part(2, 3), encoder, progress=False).sha256
+    assert encode_part(parts, EncodingPart(2, 3), encoder, progress=False).sha256
 
 
 def test_more_parts_than_blocks_leave_some_empty(corpus, encoder, tmp_path):
     prepare_corpus(CorpusReader(corpus, progress=False), tmp_path)
     for number in (1, 2):
-        encode_part(tmp_path, Part(number, 2), encoder, progress=False)
+        encode_part(tmp_path, EncodingPart(number, 2), encoder, progress=False)
     _, files, _ = check_parts(tmp_path, progress=False)
     assert sorted(path.stat().st_size for path in files) == [0, 20 * 32 * 4]
 
@@ -97,10 +97,10 @@ def test_the_corpus_is_written_once_and_needed_first(parts, corpus, encoder, tmp
     with pytest.raises(BuildError, match="Choose another --parts"):
         prepare_corpus(CorpusReader(corpus, progress=False), parts)
     with pytest.raises(BuildError, match="rag-r1 index build passages --corpus"):
-        encode_part(tmp_path / "empty", Part(1, 1), encoder)
+        encode_part(tmp_path / "empty", EncodingPart(1, 1), encoder)
     edit(parts / "corpus.json", count=21)
     with pytest.raises(BuildError, match="20 passages, but corpus.json says 21"):
-        encode_part(parts, Part(1, 3), encoder)
+        encode_part(parts, EncodingPart(1, 3), encoder)
 
 
 def refuse(parts, *words):
@@ -141,7 +141,7 @@ def test_a_part_of_another_corpus_encoder_or_division_is_named(parts, encoder):
     edit(record, start=8)
     refuse(parts, "part 3/3", "another range (rows 8-20 instead of 12-20)")
     record.write_text(good)
-    encode_part(parts, Part(1, 2), encoder, progress=False)
+    encode_part(parts, EncodingPart(1, 2), encoder, progress=False)
     refuse(parts, "different divisions (1/2, 1/3)")
     record.write_text("{")
     (parts / "part-00001-of-00002.json").unlink()
@@ -152,14 +152,14 @@ def test_vectors_of_another_encoder_are_replaced_only_on_request(parts, make_ber
     other = Encoder.create(str(make_bert("bge-small-en-v1.5", seed=3)), EncoderOptions(), device="cpu")
     before = sha256_of_file(parts / "part-00001-of-00003.f32")
     with pytest.raises(BuildError, match="part 1/3: .*another encoder .*--overwrite"):
-        encode_part(parts, Part(1, 3), other, progress=False)
+        encode_part(parts, EncodingPart(1, 3), other, progress=False)
     assert sha256_of_file(parts / "part-00001-of-00003.f32") == before
-    assert encode_part(parts, Part(1, 3), other, overwrite=True, progress=False).sha256 != before
+    assert encode_part(parts, EncodingPart(1, 3), other, overwrite=True, progress=False).sha256 != before
 
 
 def test_a_part_that_is_being_encoded_is_refused_in_every_type(parts, encoder):
-    part, before = Part(2, 3), contents(parts)
-    with held_by_name(part.lock(parts), "busy"):
+    part, before = EncodingPart(2, 3), contents(parts)
+    with named_lock(part.lock(parts), "busy"):
         for rows in ("float32", "int8"):
             with pytest.raises(BuildError, match="part 2/3: another process is encoding it"):
                 encode_part(parts, part, encoder, rows=rows, overwrite=True, progress=False)
@@ -171,7 +171,7 @@ def test_a_part_that_is_being_encoded_is_refused_in_every_type(parts, encoder):
 def test_a_refused_part_leaves_no_file_of_its_type(parts, encoder):
     before = contents(parts)
     with pytest.raises(BuildError, match="another type"):
-        encode_part(parts, Part(2, 3), encoder, rows="int8", progress=False)
+        encode_part(parts, EncodingPart(2, 3), encoder, rows="int8", progress=False)
     assert contents(parts) == before
 
 
@@ -204,6 +204,8 @@ def test_a_part_that_was_killed_goes_on_and_ends_in_the_same_bytes(tiny_bge, enc
     with vectors.open("ab") as stream:
         stream.write(b"half a block")  # what a kill in the middle of a write leaves
     assert subprocess.run(encode, timeout=300).returncode == 0
-    encode_part(tmp_path / "b", Part(1, 2), encoder, progress=False)  # undisturbed, and in another process
+    encode_part(
+        tmp_path / "b", EncodingPart(1, 2), encoder, progress=False
+    )  # undisturbed, and in another process
     assert vectors.stat().st_size == 6 * block
     assert contents(tmp_path / "a") == contents(tmp_path / "b")

@@ -8,7 +8,7 @@ from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.indexing import plan
-from retrieval_server.indexing.plan import announce, measured
+from retrieval_server.indexing.plan import estimate_times, print_estimate
 from retrieval_server.indexing.presets import GRAPH_FROM, PRESETS, cells_for
 
 DIMENSION = 32
@@ -43,8 +43,8 @@ def store(dense_index):
 @pytest.mark.parametrize("preset", ["exact", "balanced", "small"])
 def test_encoding_is_timed_where_passages_are_encoded_and_only_there(store, encoder, monkeypatch, preset):
     monkeypatch.setattr(plan, "_WORTH_TIMING", 1)
-    encode = measured(PRESETS[preset], store, DIMENSION, encoder, 64, encodes=True)
-    read = measured(PRESETS[preset], store, DIMENSION, encoder, 64, encodes=False)
+    encode = estimate_times(PRESETS[preset], store, DIMENSION, encoder, 64, encodes=True)
+    read = estimate_times(PRESETS[preset], store, DIMENSION, encoder, 64, encodes=False)
     assert encode.encode_s > 0 and read.encode_s is None
     assert (encode.index_s > 0) == (read.index_s > 0) == (preset != "exact")
 
@@ -57,17 +57,17 @@ def test_indexing_is_timed_with_and_without_a_graph_over_the_cells(
     assert (cells_for(passages) >= GRAPH_FROM) == graph
     monkeypatch.setattr(plan, "_WORTH_TIMING", 1)
     searched = []
-    look = plan.choose_cells_well
-    monkeypatch.setattr(plan, "choose_cells_well", lambda index: (searched.append(index), look(index)))
+    look = plan.widen_cell_search
+    monkeypatch.setattr(plan, "widen_cell_search", lambda index: (searched.append(index), look(index)))
     store = ManyTimes(store, passages)
-    needs = measured(PRESETS[preset], store, DIMENSION, encoder, 64, encodes=True)
+    needs = estimate_times(PRESETS[preset], store, DIMENSION, encoder, 64, encodes=True)
     assert needs.index_s > 0 and needs.encode_s > 0
     assert bool(searched) == graph, "only then is a search in a graph timed"
-    announce(PRESETS[preset], passages, DIMENSION, needs, tmp_path)
+    print_estimate(PRESETS[preset], passages, DIMENSION, needs, tmp_path)
     printed = capsys.readouterr().out
     assert "time to encode        about " in printed and "time to index         about " in printed
 
 
 def test_below_a_thousand_passages_nothing_is_timed(store, encoder):
-    needs = measured(PRESETS["small"], store, DIMENSION, encoder, 64, encodes=True)
+    needs = estimate_times(PRESETS["small"], store, DIMENSION, encoder, 64, encodes=True)
     assert needs.encode_s is None and needs.index_s == 0.0

@@ -20,7 +20,7 @@ from retrieval_server.folder.shard_set import read_shards
 from retrieval_server.indexing.builder import build_index, merge_parts
 from retrieval_server.indexing.importing import import_index
 from retrieval_server.indexing.options import BuildOptions
-from retrieval_server.indexing.parts import Part, encode_part, prepare_corpus
+from retrieval_server.indexing.parts import EncodingPart, encode_part, prepare_corpus
 from retrieval_server.indexing.split_index import split_index
 from retrieval_server.search.index_source import IndexSource
 
@@ -151,20 +151,20 @@ def test_an_index_of_parts_is_the_index_made_in_one_go(
     build_index(options(corpus, tiny_bge, tmp_path / "whole", preset))
     prepare_corpus(CorpusReader(corpus, progress=False), tmp_path / "parts")
     for number in (2, 1):
-        encode_part(tmp_path / "parts", Part(number, 2), encoder, rows=kind, progress=False)
+        encode_part(tmp_path / "parts", EncodingPart(number, 2), encoder, rows=kind, progress=False)
     merge_parts(options(corpus, tiny_bge, tmp_path / "i", preset), tmp_path / "parts")
     assert without_times(tmp_path / "i") == without_times(tmp_path / "whole")
 
 
 def test_parts_of_another_type_are_refused_with_both_remedies(corpus, tiny_bge, encoder, tmp_path):
     prepare_corpus(CorpusReader(corpus, progress=False), tmp_path / "parts")
-    encode_part(tmp_path / "parts", Part(1, 1), encoder, rows="int8", progress=False)
+    encode_part(tmp_path / "parts", EncodingPart(1, 1), encoder, rows="int8", progress=False)
     for preset in (None, "exact", "balanced"):
         with pytest.raises(BuildError, match="encoded in int8.*--preset of encode"):
             merge_parts(options(corpus, tiny_bge, tmp_path / "i", preset), tmp_path / "parts")
     with pytest.raises(BuildError, match="another type .int8 instead of float32"):
-        encode_part(tmp_path / "parts", Part(1, 1), encoder, progress=False)
-    encode_part(tmp_path / "parts", Part(1, 1), encoder, overwrite=True, progress=False)
+        encode_part(tmp_path / "parts", EncodingPart(1, 1), encoder, progress=False)
+    encode_part(tmp_path / "parts", EncodingPart(1, 1), encoder, overwrite=True, progress=False)
     assert sorted(path.suffix for path in (tmp_path / "parts").glob("part-*")) == [".f32", ".json"]
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retrieval_server.encode.encoding import Vectors
+from retrieval_server.encode.encoding import VectorFiles
 from retrieval_server.errors import BuildError, IndexFolderError
 from retrieval_server.folder.manifest import (
     FAISS_INDEX,
@@ -27,10 +27,16 @@ from retrieval_server.folder.vector_rows import RowLayout
 from retrieval_server.indexing import dense_build, faiss_build
 from retrieval_server.indexing.dense_build import keep_rows
 from retrieval_server.indexing.faiss_build import make_index, write_faiss_index
-from retrieval_server.indexing.plan import Needs, announce, duration, needs_of, size
+from retrieval_server.indexing.plan import (
+    ResourceEstimate,
+    duration_text,
+    estimate_bytes,
+    print_estimate,
+    size_text,
+)
 from retrieval_server.indexing.presets import MOST_CELLS, PRESETS, cells_for
 from retrieval_server.indexing.split_index import _split_compressed
-from retrieval_server.indexing.unfinished import keep_if_same
+from retrieval_server.indexing.unfinished import keep_if_unchanged
 from retrieval_server.search.dense import DenseBackend
 from retrieval_server.search.faiss_files import open_index
 from retrieval_server.search.options import OpenOptions
@@ -57,13 +63,13 @@ def some_vectors(count: int = COUNT) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def encoded(tmp_path_factory) -> Vectors:
+def encoded(tmp_path_factory) -> VectorFiles:
     path = tmp_path_factory.mktemp("encoded") / "vectors.f32"
     some_vectors().tofile(path)
-    return Vectors([path], DIMENSION)
+    return VectorFiles([path], DIMENSION)
 
 
-def built(encoded: Vectors, folder: Path, name: str) -> DenseSection:
+def built(encoded: VectorFiles, folder: Path, name: str) -> DenseSection:
     """The files of an index with this preset, and its section; what the builder does, without an encoder."""
     preset = PRESETS[name]
     rows = keep_rows(encoded, folder / ROWS, preset.rescoring.rows)
@@ -98,37 +104,39 @@ def test_a_whole_wikipedia_has_a_graph_over_its_cells_and_a_small_corpus_none(na
 
 
 def test_small_takes_a_wikipedia_of_29_million_passages_into_half_of_8_gb():
-    needs = needs_of(PRESETS["small"], 29_000_000, 768)
+    needs = estimate_bytes(PRESETS["small"], 29_000_000, 768)
     assert needs.memory < 4e9 and needs.memory / 29_000_000 < 130
-    assert needs_of(PRESETS["exact"], 29_000_000, 768).memory == 29_000_000 * 768 * 4
+    assert estimate_bytes(PRESETS["exact"], 29_000_000, 768).memory == 29_000_000 * 768 * 4
 
 
 @pytest.mark.parametrize("name", COMPRESSED)
 def test_the_needs_that_are_announced_are_those_of_the_files(encoded, tmp_path, name):
     built(encoded, tmp_path, name)
-    needs = needs_of(PRESETS[name], COUNT, DIMENSION)
+    needs = estimate_bytes(PRESETS[name], COUNT, DIMENSION)
     index = (tmp_path / FAISS_INDEX).stat().st_size
     assert needs.memory == pytest.approx(index, abs=2000), "FAISS's headers apart"
     assert needs.disk >= index + (tmp_path / ROWS).stat().st_size
 
 
 def test_a_disk_that_is_too_small_is_refused_before_the_build_with_both_sizes(tmp_path, capsys):
-    needs = Needs(memory=10**9, process=10**9, build_memory=10**9, disk=10**18, index_s=90.0, encode_s=7200.0)
+    needs = ResourceEstimate(
+        memory=10**9, process=10**9, build_memory=10**9, disk=10**18, index_s=90.0, encode_s=7200.0
+    )
     with pytest.raises(BuildError, match="--preset small.*free.*1000000000.0 GB"):
-        announce(PRESETS["small"], 29_000_000, 768, needs, tmp_path)
+        print_estimate(PRESETS["small"], 29_000_000, 768, needs, tmp_path)
     printed = capsys.readouterr().out
     assert "29000000 passages of 768 dimensions" in printed and "IVF16384_HNSW32" in printed
     assert "1.0 GB for the index" in printed and "120 min" not in printed and "2 h" in printed
 
 
 def test_what_an_interrupted_build_has_written_is_not_asked_for_again(tmp_path):
-    needs = Needs(memory=1, process=1, build_memory=1, disk=10**18, index_s=0.0)
-    announce(PRESETS["small"], 2000, 768, needs, tmp_path, there=10**18)
+    needs = ResourceEstimate(memory=1, process=1, build_memory=1, disk=10**18, index_s=0.0)
+    print_estimate(PRESETS["small"], 2000, 768, needs, tmp_path, there=10**18)
 
 
 def test_sizes_and_durations_are_in_units_that_people_read():
-    assert [size(number) for number in (12, 12_345, 3.25e9)] == ["12 B", "12 kB", "3.2 GB"]
-    assert [duration(s) for s in (0, 89, 91, 3600, 7200, 10 * 86400)] == [
+    assert [size_text(number) for number in (12, 12_345, 3.25e9)] == ["12 B", "12 kB", "3.2 GB"]
+    assert [duration_text(s) for s in (0, 89, 91, 3600, 7200, 10 * 86400)] == [
         "1 s",
         "89 s",
         "2 min",
@@ -163,10 +171,10 @@ def test_embeddings_that_16_bits_cannot_hold_are_named_with_a_remedy_that_helps(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dense_build, "_BLOCK", 100)
         with pytest.raises(BuildError, match=f"vector 290 .*{reason}"):
-            keep_rows(Vectors([tmp_path / "vectors.f32"], DIMENSION), tmp_path / ROWS, "float16")
+            keep_rows(VectorFiles([tmp_path / "vectors.f32"], DIMENSION), tmp_path / ROWS, "float16")
 
 
-class Stops(Vectors):
+class Stops(VectorFiles):
     """Vectors whose reading is interrupted at row ``at``; ``read`` are the first rows of the blocks read."""
 
     at = 0
@@ -199,13 +207,13 @@ def test_an_interrupted_index_goes_on_and_ends_in_the_same_bytes(encoded, tmp_pa
 
 def test_what_is_left_of_another_build_is_removed(tmp_path):
     for origin, stays in (({"corpus": "a"}, False), ({"corpus": "a"}, True), ({"corpus": "b"}, False)):
-        keep_if_same(tmp_path, "rows", origin)
+        keep_if_unchanged(tmp_path, "rows", origin)
         assert (tmp_path / "rows").exists() == stays
         (tmp_path / "rows").write_text("x")
-    keep_if_same(tmp_path, "index", {"factory": "f"})
+    keep_if_unchanged(tmp_path, "index", {"factory": "f"})
     assert (tmp_path / "rows").exists(), "each file has its own origin"
     (tmp_path / "progress.json").write_text("[half a file")
-    keep_if_same(tmp_path, "rows", {"corpus": "b"})
+    keep_if_unchanged(tmp_path, "rows", {"corpus": "b"})
     assert not (tmp_path / "rows").exists()
 
 
@@ -266,7 +274,7 @@ def test_processes_that_map_an_index_share_its_pages(tmp_path):
     vectors = np.random.default_rng(0).standard_normal((20_000, DIMENSION)).astype(np.float32)
     vectors.tofile(tmp_path / "vectors.f32")
     path = tmp_path / FAISS_INDEX
-    write_faiss_index(Vectors([tmp_path / "vectors.f32"], DIMENSION), f"RR{DIMENSION},IVF1,RaBitQ", path)
+    write_faiss_index(VectorFiles([tmp_path / "vectors.f32"], DIMENSION), f"RR{DIMENSION},IVF1,RaBitQ", path)
     command = [sys.executable, "-c", _OTHER_SERVER, str(path)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as other:
@@ -310,7 +318,7 @@ def test_a_cell_searched_more_never_loses_a_passage(encoded, tmp_path, name):
     """nprobe of all cells and all candidates: exact search of the stored rows, through the back end."""
     section = built(encoded, tmp_path, name)
     backend = DenseBackend(tmp_path / FAISS_INDEX, section, COUNT, None, OpenOptions(candidates=COUNT))
-    rows = Vectors([tmp_path / ROWS], DIMENSION, section.rescoring.rows)[:].astype(np.float64)
+    rows = VectorFiles([tmp_path / ROWS], DIMENSION, section.rescoring.rows)[:].astype(np.float64)
     queries = some_vectors(5) + np.float32(0.05)
     exact = np.argsort(-(queries.astype(np.float64) @ rows.T), axis=1, kind="stable")[:, :10]
     assert [[hit.row for hit in hits] for hits in backend.find(queries, 10)] == exact.tolist()

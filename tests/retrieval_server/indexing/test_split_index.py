@@ -17,7 +17,7 @@ from retrieval_server.indexing.builder import build_hybrid, build_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.indexing.split_index import split_index
 from retrieval_server.search.index_source import IndexSource
-from retrieval_server.sources import Retrieved, rounded
+from retrieval_server.sources import ScoredPassage, round_score
 
 from ..conftest import PASSAGES, RIVERS, TOWNS, write_jsonl
 
@@ -71,14 +71,14 @@ def test_the_merged_results_of_all_shards_are_the_whole_indexs(
     topk=st.integers(1, 25),
 )
 def test_merging_is_sorting_with_equal_scores_in_row_order(scores, borders, topk):
-    rows = [Retrieved(Passage(str(row), ""), score) for row, score in enumerate(scores)]
+    rows = [ScoredPassage(Passage(str(row), ""), score) for row, score in enumerate(scores)]
     best_first = sorted(rows, key=lambda hit: -hit.score)
     cuts = [0, *sorted(min(border, len(rows)) for border in borders), len(rows)]
     parts = [
         [hit for hit in best_first if first <= int(hit.passage.id) < stop][:topk]
         for first, stop in zip(cuts, cuts[1:], strict=False)
     ]
-    assert merge(parts, topk) == tuple(map(rounded, best_first[:topk]))
+    assert merge(parts, topk) == tuple(map(round_score, best_first[:topk]))
 
 
 def test_what_would_not_answer_as_the_whole_is_refused(doubled, tiny_bge, bm25_index, tmp_path):

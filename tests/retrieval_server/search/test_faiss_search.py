@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from retrieval_server.errors import IndexFolderError
 from retrieval_server.indexing.faiss_build import make_index
-from retrieval_server.search.backends import Hit, nested
+from retrieval_server.search.backends import Hit, search_nested
 from retrieval_server.search.faiss_search import (
     ApproximateSearch,
     FlatSearch,
@@ -20,7 +20,7 @@ from retrieval_server.search.faiss_search import (
     SearchParameters,
     open_search,
 )
-from retrieval_server.search.gpu import place
+from retrieval_server.search.gpu import place_on_gpus
 from retrieval_server.search.options import OpenOptions
 
 FACTORIES = [
@@ -121,7 +121,7 @@ def test_a_shorter_list_is_the_beginning_of_a_longer_one(order, topk, more):
     def search(depth):
         return [Hit(row, 0.0) for row in order[:depth][:: (-1) ** depth]]
 
-    short, long = (nested(search, k, len(order), first=10) for k in (topk, topk + more))
+    short, long = (search_nested(search, k, len(order), first=10) for k in (topk, topk + more))
     assert short == long[:topk] and len(short) == min(topk, len(order))
     assert len({hit.row for hit in long}) == len(long)
 
@@ -186,7 +186,7 @@ def test_a_copy_chooses_candidates_and_the_index_in_memory_scores_them():
 @pytest.mark.skipif(hasattr(faiss, "GpuMultipleClonerOptions"), reason="faiss-gpu is installed")
 def test_without_a_gpu_the_index_stays_and_an_explicit_request_is_refused():
     index = faiss.IndexFlatIP(DIMENSION)
-    assert place(index, OpenOptions(gpu="auto")) is index
-    assert place(index, OpenOptions(gpu="off")) is index
+    assert place_on_gpus(index, OpenOptions(gpu="auto")) is index
+    assert place_on_gpus(index, OpenOptions(gpu="off")) is index
     with pytest.raises(IndexFolderError, match="--gpu on.*faiss-gpu.*--gpu auto"):
-        place(index, OpenOptions(gpu="on"))
+        place_on_gpus(index, OpenOptions(gpu="on"))

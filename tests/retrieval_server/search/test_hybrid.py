@@ -15,7 +15,7 @@ from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.backends import Hit
 from retrieval_server.search.hybrid import fuse
 from retrieval_server.search.index_source import IndexSource
-from retrieval_server.server.reload import OutsideRoot, Place, Reloader
+from retrieval_server.server.reload import IndexLocation, OutsideRootError, Reloader
 
 from ..same_answers import assert_same_answers, plain
 
@@ -135,9 +135,9 @@ def test_a_part_that_was_built_again_of_another_corpus_is_refused_at_start(bm25_
 
 
 def test_a_reload_may_not_open_a_hybrid_of_indexes_outside_the_root(hybrid_index):
-    place = Place(hybrid_index)
+    place = IndexLocation(hybrid_index)
     inside = Reloader({"default": place}, lambda _: None, root=Path(hybrid_index.anchor))
     assert inside.resolve("default", str(hybrid_index), None).path == hybrid_index.resolve()
     narrow = Reloader({"default": place}, lambda _: None, root=hybrid_index.parent)
-    with pytest.raises(OutsideRoot, match="--reload-root"):
+    with pytest.raises(OutsideRootError, match="--reload-root"):
         narrow.resolve("default", hybrid_index.name, None)

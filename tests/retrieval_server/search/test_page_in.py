@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from retrieval_server.search import page_in
-from retrieval_server.search.page_in import PageIn, available_memory
+from retrieval_server.search.page_in import Prefetch, available_memory
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def test_everything_is_read_and_the_share_says_so(tmp_path, monkeypatch, sizes):
     files = [tmp_path / str(number) for number in range(len(sizes))]
     for path, size in zip(files, sizes, strict=True):
         path.write_bytes(b"x" * size)
-    reading = PageIn(files, available=sum(sizes))
+    reading = Prefetch(files, available=sum(sizes))
     reading.wait()
     assert reading.share == 1.0
     reading.close()
@@ -32,7 +32,7 @@ def test_everything_is_read_and_the_share_says_so(tmp_path, monkeypatch, sizes):
 
 def test_a_file_larger_than_the_free_memory_is_left_alone(tmp_path, caplog):
     (tmp_path / "index").write_bytes(b"x" * 100)
-    reading = PageIn([tmp_path / "index"], available=99)
+    reading = Prefetch([tmp_path / "index"], available=99)
     reading.wait()
     assert reading.share is None and "100 bytes do not fit into the 99 bytes" in caplog.text
     reading.close()
@@ -41,7 +41,7 @@ def test_a_file_larger_than_the_free_memory_is_left_alone(tmp_path, caplog):
 def test_closing_ends_the_reading_before_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(page_in, "_BLOCK", 1)
     (tmp_path / "index").write_bytes(b"x" * 5_000_000)
-    reading = PageIn([tmp_path / "index"])
+    reading = Prefetch([tmp_path / "index"])
     reading.close()
     assert 0.0 <= reading.share < 1.0
     assert not reading._thread.is_alive()
@@ -51,7 +51,7 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_no_error(tmp_path, monk
     monkeypatch.setattr(page_in, "_BLOCK", 1)
     path = tmp_path / "index"
     path.write_bytes(b"x" * 100_000)
-    reading = PageIn([path])
+    reading = Prefetch([path])
     path.write_bytes(b"")
     reading.wait()
     assert reading.share <= 1.0
@@ -105,8 +105,8 @@ def test_the_indexes_of_a_process_share_what_is_free_until_they_are_closed(tmp_p
     for name in "abc":
         (tmp_path / name).write_bytes(b"x" * 60)
 
-    def opened(name: str) -> PageIn:
-        reading = PageIn([tmp_path / name], available=130)
+    def opened(name: str) -> Prefetch:
+        reading = Prefetch([tmp_path / name], available=130)
         reading.wait()
         return reading
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from retrieval_server.errors import EncoderError
-from retrieval_server.guarantee import TIE, Guarantee
+from retrieval_server.guarantee import TIE, Determinism
 from retrieval_server.search.rerank import RerankedSource, Reranker
 
 from ..same_answers import assert_same_answers, plain, wired
@@ -126,7 +126,7 @@ def test_documents_may_be_texts_or_have_them_under_either_name(client, reranker)
     documents = ["Ulm", {"text": "Ulm"}, {"id": "x", "contents": "Ulm", "url": "u"}]
     results = client.post("/rerank", json={"query": "Ulm", "documents": documents}).json()["results"]
     scores = {hit["relevance_score"] for hit in results}
-    assert max(scores) - min(scores) <= (0 if reranker.guarantee is Guarantee.BITS else TIE)
+    assert max(scores) - min(scores) <= (0 if reranker.guarantee is Determinism.BITS else TIE)
     if len(scores) == 1:
         assert [hit["index"] for hit in results] == [0, 1, 2], "equal scores stay in the order sent"
     body = {"queries": ["Ulm"], "documents": [documents[2:]]}

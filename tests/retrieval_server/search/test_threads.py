@@ -12,9 +12,9 @@ import pytest
 from retrieval_server.cluster.ray_serve import QueryEncoder
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.folder.manifest import read_manifest
-from retrieval_server.guarantee import Guarantee, Probe
+from retrieval_server.guarantee import Determinism, ProbeResult
 from retrieval_server.search.options import OpenOptions
-from retrieval_server.search.threads import Threads, encoder_threads, loaded_runtimes, probed
+from retrieval_server.search.threads import ThreadCount, encoder_threads, openmp_runtimes, probe_encoder
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
 
@@ -25,7 +25,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which o
 )
 def test_a_query_alone_and_a_batch_have_their_own_numbers(alone, together, expected):
     told = []
-    threads = Threads(told.append, lambda: 7, alone, together)
+    threads = ThreadCount(told.append, lambda: 7, alone, together)
     for queries in (1, 2, 64):
         threads.use_for(queries)
     assert told == expected
@@ -40,7 +40,7 @@ def test_the_usual_number_is_the_one_from_before_any_was_set():
         return number[0]
 
     for _ in range(3):
-        threads = Threads(lambda told: number.__setitem__(0, told), usual, 1, None)
+        threads = ThreadCount(lambda told: number.__setitem__(0, told), usual, 1, None)
         threads.use_for(8)
         assert number == [4]
         threads.use_for(1)
@@ -52,13 +52,13 @@ class Encodes:
 
     on_gpu = False
 
-    def __init__(self, otherwise: Guarantee = Guarantee.ORDER):
+    def __init__(self, otherwise: Determinism = Determinism.ORDER):
         self.seen, self.otherwise = [], otherwise
 
     @property
-    def probed(self) -> Probe:
+    def probed(self) -> ProbeResult:
         self.seen.append(torch_threads())
-        return Probe(Guarantee.BITS, "hash", self.otherwise)
+        return ProbeResult(Determinism.BITS, "hash", self.otherwise)
 
     def encode_queries(self, queries):
         self.seen.append(torch_threads())
@@ -81,29 +81,29 @@ def restored():
 
 
 @pytest.mark.parametrize(
-    "batch, alone, promised", [(2, 2, Guarantee.BITS), (2, 1, Guarantee.ORDER), (3, None, None)]
+    "batch, alone, promised", [(2, 2, Determinism.BITS), (2, 1, Determinism.ORDER), (3, None, None)]
 )
 def test_what_is_promised_was_probed_with_the_threads_of_a_batch(batch, alone, promised, restored):
     options, encoder = OpenOptions(encode_threads=batch, encode_threads_alone=alone), Encodes()
-    found = probed(encoder, encoder_threads(options))
+    found = probe_encoder(encoder, encoder_threads(options))
     assert encoder.seen == [batch]
     if promised is not None:
-        assert found == Probe(promised, "hash")
+        assert found == ProbeResult(promised, "hash")
 
 
 def test_in_16_or_8_bits_nothing_is_promised_where_a_query_alone_has_other_threads(restored):
     options = OpenOptions(encode_threads=2, encode_threads_alone=1)
-    found = probed(Encodes(otherwise=Guarantee.NONE), encoder_threads(options))
-    assert found.guarantee is Guarantee.NONE
+    found = probe_encoder(Encodes(otherwise=Determinism.NONE), encoder_threads(options))
+    assert found.guarantee is Determinism.NONE
 
 
 def test_a_replica_of_the_encoder_on_ray_has_the_threads_of_the_command(dense_index, restored, monkeypatch):
     encoder = Encodes()
     monkeypatch.setattr(Encoder, "open", lambda *_: encoder)
-    monkeypatch.setattr("retrieval_server.cluster.ray_serve.keep_giving_back", lambda: None)
+    monkeypatch.setattr("retrieval_server.cluster.ray_serve.trim_heap_regularly", lambda: None)
     section = read_manifest(dense_index).dense.encoder.model_dump()
     replica = QueryEncoder(section, OpenOptions(encode_threads=3, encode_threads_alone=2))
-    assert replica.call(["a"])[1].guarantee is Guarantee.ORDER
+    assert replica.call(["a"])[1].guarantee is Determinism.ORDER
     replica.call(["a", "b"])
     assert encoder.seen == [3, 2, 3]
 
@@ -111,7 +111,7 @@ def test_a_replica_of_the_encoder_on_ray_has_the_threads_of_the_command(dense_in
 def test_faiss_uses_the_number_that_it_is_told():
     before = faiss.omp_get_max_threads()
     try:
-        threads = Threads(faiss.omp_set_num_threads, faiss.omp_get_max_threads, 1, 2)
+        threads = ThreadCount(faiss.omp_set_num_threads, faiss.omp_get_max_threads, 1, 2)
         for queries, number in ((1, 1), (8, 2), (1, 1)):
             threads.use_for(queries)
             assert faiss.omp_get_max_threads() == number
@@ -122,13 +122,13 @@ def test_faiss_uses_the_number_that_it_is_told():
 @linux
 def test_the_runtime_of_faiss_is_found_in_a_process_with_it_and_none_in_one_without():
     # In a process of its own: where torch was imported first, FAISS may use the runtime of torch.
-    code = "import faiss, retrieval_server.search.threads as threads; print(threads.loaded_runtimes())"
+    code = "import faiss, retrieval_server.search.threads as threads; print(threads.openmp_runtimes())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "omp" in found.stdout
     with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as bare:
         try:
-            assert loaded_runtimes(bare.pid) == []
+            assert openmp_runtimes(bare.pid) == []
         finally:
             bare.communicate(b"\n")
     with pytest.raises(OSError):
-        loaded_runtimes(bare.pid)
+        openmp_runtimes(bare.pid)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.search.index_source import IndexSource
-from retrieval_server.server.limits import Limits
+from retrieval_server.server.limits import RequestLimits
 
 from ..same_answers import assert_same_answers
 
@@ -135,7 +135,7 @@ def test_no_body_makes_the_server_fail(client, body, path):
 
 
 def test_too_much_is_413_with_the_limit(bm25, serve):
-    limits = Limits(max_queries=2, max_query_chars=10, max_topk=5, max_body_bytes=1000)
+    limits = RequestLimits(max_queries=2, max_query_chars=10, max_topk=5, max_body_bytes=1000)
     with serve(lambda: bm25, limits=limits) as client:
         for body, reason in [
             ({"queries": ["a", "b", "c"]}, "3 queries; at most 2"),
@@ -162,7 +162,7 @@ def test_ready_tells_what_is_served(client, bm25):
 
 
 def test_health_tells_the_limits_that_the_server_was_started_with(bm25, serve):
-    limits, options = Limits(max_queries=5, max_topk=7), EngineOptions(max_queue=9, deadline_s=2.5)
+    limits, options = RequestLimits(max_queries=5, max_topk=7), EngineOptions(max_queue=9, deadline_s=2.5)
     with serve(lambda: bm25, limits=limits, options=options) as client:
         answer = client.get("/health").json()
         too_many = client.post("/retrieve", json={"queries": ["Ulm"] * 6})

@@ -15,7 +15,7 @@ from retrieval_server.search.backends import Backend
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.search.rerank import Reranker
 from retrieval_server.server.app import create_app
-from retrieval_server.server.shedding import LoopWatch, Shed
+from retrieval_server.server.shedding import LoadSheddingMiddleware, LoopMonitor
 
 
 class Gate(Backend):
@@ -166,13 +166,13 @@ def test_a_full_queue_is_503_with_retry_after_at_once(bm25):
 
 
 def test_when_the_loop_is_late_what_would_be_refused_is_refused_unread(bm25):
-    gate, watch = Gate(), LoopWatch()
+    gate, watch = Gate(), LoopMonitor()
     gate.go.set()
     app = served_by(gate, bm25, max_queue=2)
 
     async def conversation(client):
         await until(lambda: is_ready(client))
-        transport = httpx.ASGITransport(Shed(app, watch, app.state.services))
+        transport = httpx.ASGITransport(LoadSheddingMiddleware(app, watch, app.state.services))
         behind = httpx.AsyncClient(transport=transport, base_url="http://server")
         gate.go.clear()
         taken = asyncio.create_task(client.post("/retrieve", json={"queries": ["Ulm", "Celle"]}))
@@ -198,7 +198,7 @@ def test_when_the_loop_is_late_what_would_be_refused_is_refused_unread(bm25):
 
 
 async def test_the_loop_is_pressed_while_something_holds_it_up():
-    watch = LoopWatch()
+    watch = LoopMonitor()
     watching = asyncio.create_task(watch.watch())
     await asyncio.sleep(0)
     assert not watch.pressed
@@ -211,7 +211,7 @@ async def test_the_loop_is_pressed_while_something_holds_it_up():
 
 
 async def test_the_loop_is_pressed_while_many_have_to_be_refused():
-    watch = LoopWatch()
+    watch = LoopMonitor()
     watching = asyncio.create_task(watch.watch())
     for _ in range(4):
         watch.would_refuse()

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 import uvicorn
 
-from retrieval_server.server.connections import MAX_HEAD_BYTES, MAX_HEADERS, limited
+from retrieval_server.server.connections import MAX_HEAD_BYTES, MAX_HEADERS, limited_protocol
 from retrieval_server.server.limits import ConnectionLimits
 
 BIG = 8 * 2**20
@@ -37,7 +37,7 @@ async def app(scope, receive, send):
 @contextmanager
 def serving(**limits):
     """The port of a uvicorn with these limits."""
-    protocol = limited(ConnectionLimits(**{"read_timeout_s": 0.5, "max_connections": 100, **limits}))
+    protocol = limited_protocol(ConnectionLimits(**{"read_timeout_s": 0.5, "max_connections": 100, **limits}))
     config = uvicorn.Config(app, http=protocol, ws="none", lifespan="off", log_level="critical")
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:

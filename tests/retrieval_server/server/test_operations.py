@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.server import wire
-from retrieval_server.server.limits import Limits
-from retrieval_server.server.logs import JsonLines, Text
-from retrieval_server.server.reload import Place, Reloader
+from retrieval_server.server.limits import RequestLimits
+from retrieval_server.server.logs import JsonLinesFormatter, TextFormatter
+from retrieval_server.server.reload import IndexLocation, Reloader
 from retrieval_server.start_retrieval import main
 
 ROOT = Path(__file__).parents[3]
@@ -79,10 +79,10 @@ def test_each_request_is_one_line_without_its_words_and_without_the_token(guarde
         guarded.post("/retrieve", json=body, headers={"authorization": "Bearer guess"})
     first, second = lines(caplog)
     assert answer.headers["x-request-id"] == first.fields["id"] == "rollout-7.a"
-    for formatter in (JsonLines(), Text()):
+    for formatter in (JsonLinesFormatter(), TextFormatter()):
         written = "\n".join(formatter.format(record) for record in caplog.records)
         assert not any(word in written for word in ("secret", "Celle", SECRET, "guess"))
-    line = json.loads(JsonLines().format(first))
+    line = json.loads(JsonLinesFormatter().format(first))
     assert {key: line[key] for key in ("id", "route", "status", "queries", "index", "level")} == {
         "id": "rollout-7.a",
         "route": "/retrieve",
@@ -91,7 +91,7 @@ def test_each_request_is_one_line_without_its_words_and_without_the_token(guarde
         "index": "default",
         "level": "info",
     }
-    assert line["ms"] >= 0 and "status=401" in Text().format(second)
+    assert line["ms"] >= 0 and "status=401" in TextFormatter().format(second)
 
 
 @pytest.mark.parametrize("sent", ["a b", "x" * 65, "line\tfeed", '"}{', ""])
@@ -103,9 +103,9 @@ def test_an_id_that_could_spoil_the_log_is_replaced(client, sent):
 def test_the_queries_words_are_logged_only_where_that_is_asked_for(bm25, serve, caplog):
     with serve(lambda: bm25, log_queries=True) as client, caplog.at_level(logging.INFO):
         client.post("/retrieve", json={"queries": ["Ulm\nand more"]})
-    line = JsonLines().format(lines(caplog)[-1])
+    line = JsonLinesFormatter().format(lines(caplog)[-1])
     assert json.loads(line)["texts"] == ["Ulm\nand more"] and "\n" not in line
-    assert "\n" not in Text().format(lines(caplog)[-1])
+    assert "\n" not in TextFormatter().format(lines(caplog)[-1])
 
 
 def test_an_error_in_the_log_is_one_line_too():
@@ -113,7 +113,7 @@ def test_an_error_in_the_log_is_one_line_too():
         raise ValueError("two\nlines")
     except ValueError:
         record = logging.LogRecord("x", logging.ERROR, "", 0, "failed %s", ("a\nb",), sys.exc_info())
-    line = JsonLines().format(record)
+    line = JsonLinesFormatter().format(record)
     assert "\n" not in line and "two\nlines" in json.loads(line)["exception"]
 
 
@@ -125,10 +125,10 @@ def test_every_metric_of_the_dashboard_is_on_the_page(bm25_index, serve):
         for target in panel["targets"]
         for name in re.findall(r"\b(?:retrieval|process)_\w+", target["expr"])
     }
-    places = {"towns": Place(bm25_index)}
+    places = {"towns": IndexLocation(bm25_index)}
     reloader = Reloader(places, lambda place: IndexSource.open(place.path))
     with serve(
-        {"towns": reloader.loader(places["towns"])}, reloader=reloader, limits=Limits(max_topk=5)
+        {"towns": reloader.loader(places["towns"])}, reloader=reloader, limits=RequestLimits(max_topk=5)
     ) as client:
         for body in (ASK, ASK, ASK | {"topk": 6}, ASK | {"index": "elsewhere"}):
             client.post("/retrieve", json=body)

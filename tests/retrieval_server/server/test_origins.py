@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
-from retrieval_server.server.origins import HostNames, own_names
+from retrieval_server.server.origins import HostNames, server_names
 
 ASK = {"queries": ["Ulm"], "topk": 1}
 LABEL = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=12)
@@ -74,7 +74,7 @@ def test_a_name_is_served_only_where_it_is_listed(name, other):
 
 
 def test_the_machines_own_name_is_one_of_the_servers():
-    assert HostNames(own_names("0.0.0.0")).serves(socket.gethostname().lower())
+    assert HostNames(server_names("0.0.0.0")).serves(socket.gethostname().lower())
 
 
 @pytest.fixture(scope="module")

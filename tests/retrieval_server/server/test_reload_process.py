@@ -21,15 +21,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rag_r1.iterate.plan import Server
-from rag_r1.iterate.server import RetrievalService
+from rag_r1.iterate.plan import ServerSpec
+from rag_r1.iterate.server import LoopServer
 from rag_r1.protocols import Failure
 from rag_r1.tools import RetrievalClient, RetrieverConfig
-from retrieval_server.guarantee import Guarantee
+from retrieval_server.guarantee import Determinism
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
-from retrieval_server.sources import rounded
+from retrieval_server.sources import round_score
 
 from ..conftest import PASSAGES, RIVERS, TOWNS, write_jsonl
 from ..same_answers import Answer, assert_same_answers, wired
@@ -65,7 +65,7 @@ class Expected:
 
     def check(self, name: str, query: str, answer: Answer) -> None:
         """Is this the answer of that index?"""
-        assert_same_answers([answer], [self.answers[name][query]], Guarantee.ORDER)
+        assert_same_answers([answer], [self.answers[name][query]], Determinism.ORDER)
 
 
 def alone(index: Path) -> list[Answer]:
@@ -73,7 +73,7 @@ def alone(index: Path) -> list[Answer]:
     source = IndexSource.open(index, device="cpu")
     try:
         return [
-            [(document(hit.passage.id, hit.passage.contents), rounded(hit).score) for hit in hits]
+            [(document(hit.passage.id, hit.passage.contents), round_score(hit).score) for hit in hits]
             for hits in source.search(QUERIES, TOPK)
         ]
     finally:
@@ -166,7 +166,7 @@ def order(shelf: Path, url: str, number: int) -> None:
     manifest."""
     index = shelf / NAMES[number % 2]
     if number % 2:
-        with RetrievalService(Server(url=url), shelf) as service:
+        with LoopServer(ServerSpec(url=url), shelf) as service:
             service.serve(index)
         return
     answer = httpx.post(url + "/reload", json={"path": str(index)}, timeout=PATIENCE)

@@ -12,8 +12,8 @@ from email.utils import formatdate
 
 import pytest
 
-from retrieval_server.sources import SearchFailed
-from retrieval_server.web.breaker import Breaker
+from retrieval_server.sources import SearchFailedError
+from retrieval_server.web.breaker import CircuitBreaker
 from retrieval_server.web.client import WebClient
 from retrieval_server.web.engines import ENGINES
 from retrieval_server.web.options import WebOptions
@@ -40,9 +40,9 @@ def converse(stub, environment):
     return run
 
 
-def failure_of(converse, **settings) -> SearchFailed:
+def failure_of(converse, **settings) -> SearchFailedError:
     async def conversation(client):
-        with pytest.raises(SearchFailed) as failed:
+        with pytest.raises(SearchFailedError) as failed:
             await client.search("x", 10)
         return failed.value
 
@@ -181,7 +181,7 @@ def test_a_short_retry_after_is_sat_out_and_a_long_one_is_told_to_everybody_unas
         assert len(await client.search("x", 10)) == 10
         stub.script = [(429, {"Retry-After": "3600"}, b"")]
         for _ in range(2):
-            with pytest.raises(SearchFailed, match="asked for a pause of 3600 s") as failed:
+            with pytest.raises(SearchFailedError, match="asked for a pause of 3600 s") as failed:
                 await client.search("y", 10)
             assert (failed.value.status, failed.value.error) == (503, "web_limited")
             assert 3590 < failed.value.retry_after <= 3600
@@ -197,7 +197,7 @@ def test_retry_after_may_be_a_date_and_nonsense_is_ignored(stub, converse, value
     async def conversation(client):
         try:
             return len(await client.search("x", 10))
-        except SearchFailed as failed:
+        except SearchFailedError as failed:
             return failed.error
 
     assert converse(conversation) == ("web_limited" if understood else 10)
@@ -212,7 +212,7 @@ def test_a_dead_engine_is_noticed_and_then_no_query_waits_for_it(converse, caplo
         searches = (client.search(f"{number}", 10) for number in range(20))
         failures = await asyncio.gather(*searches, return_exceptions=True)
         assert {(failed.status, failed.error) for failed in failures} == {(503, "web_unavailable")}
-        with pytest.raises(SearchFailed, match="not asked: its last requests all failed") as failed:
+        with pytest.raises(SearchFailedError, match="not asked: its last requests all failed") as failed:
             await client.search("x", 10)
         assert 1 <= failed.value.retry_after <= 5
 
@@ -223,13 +223,13 @@ def test_a_dead_engine_is_noticed_and_then_no_query_waits_for_it(converse, caplo
 def test_it_is_asked_again_when_it_is_back(stub, converse):
     async def conversation(client):
         stub.script = [(500, {}, b"")] * 2
-        with pytest.raises(SearchFailed):
+        with pytest.raises(SearchFailedError):
             await client.search("x", 10)
         assert client.breaker.is_down and len(stub.asked) == 2  # not three: what is down is not retried
         assert len(await client.search("x", 10)) == 10
         assert not client.breaker.is_down
 
-    converse(conversation, breaker=Breaker(failures=2, cool_down_s=0.0))
+    converse(conversation, breaker=CircuitBreaker(failures=2, cool_down_s=0.0))
 
 
 def test_connections_are_kept(stub, converse):

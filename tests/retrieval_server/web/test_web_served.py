@@ -108,7 +108,7 @@ def test_what_cannot_be_recorded_is_not_answered(open_source, tmp_path, monkeypa
     """A run that goes on without its recording would look reproducible and not be."""
     import os
 
-    from retrieval_server.sources import SearchFailed
+    from retrieval_server.sources import SearchFailedError
 
     async def main():
         source = open_source(record=tmp_path / "run.jsonl")
@@ -117,7 +117,7 @@ def test_what_cannot_be_recorded_is_not_answered(open_source, tmp_path, monkeypa
             real = os.write
             # As on a disk that is full after ten bytes.
             monkeypatch.setattr(os, "write", lambda descriptor, line: real(descriptor, line[:10]))
-            with pytest.raises(SearchFailed, match="cannot record") as failed:
+            with pytest.raises(SearchFailedError, match="cannot record") as failed:
                 await source.answer("lost", 3)
             assert failed.value.error == "record_failed"
             monkeypatch.undo()

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from retrieval_server.errors import RecordingError
 from retrieval_server.web.engines import WebDocument
-from retrieval_server.web.tape import Question, Tape
+from retrieval_server.web.tape import Recording, RecordingKey
 
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
-questions = st.builds(Question, text, text, st.integers(1, 100), st.dictionaries(text, text, max_size=2))
+questions = st.builds(RecordingKey, text, text, st.integers(1, 100), st.dictionaries(text, text, max_size=2))
 documents = st.lists(st.builds(WebDocument, text, text), max_size=3)
 
 
-def question(query: str = "x", **other) -> Question:
-    return Question(**({"engine": "serper", "query": query, "depth": 10, "params": {}} | other))
+def question(query: str = "x", **other) -> RecordingKey:
+    return RecordingKey(**({"engine": "serper", "query": query, "depth": 10, "params": {}} | other))
 
 
 def answer(query: str = "x") -> list[WebDocument]:
@@ -27,7 +27,7 @@ def answer(query: str = "x") -> list[WebDocument]:
 
 
 def record(path, *queries):
-    tape = Tape(record=path)
+    tape = Recording(record=path)
     for query in queries:
         tape.put(question(query), answer(query))
     tape.close()
@@ -46,18 +46,18 @@ def test_whatever_is_recorded_comes_back(folder, rows):
     path = folder / "run.jsonl"
     path.unlink(missing_ok=True)
     rows = {asked.digest(): (asked, found) for asked, found in rows}
-    tape = Tape(record=path)
+    tape = Recording(record=path)
     for asked, found in rows.values():
         tape.put(asked, found)
     tape.close()
-    replayed = Tape(replay=path)
+    replayed = Recording(replay=path)
     assert len(replayed) == len(rows)
     assert all(replayed.get(asked) == found for asked, found in rows.values())
     replayed.close()
 
 
 def test_engine_query_depth_and_parameters_are_all_part_of_the_question(tmp_path):
-    tape = Tape(record=tmp_path / "run.jsonl")
+    tape = Recording(record=tmp_path / "run.jsonl")
     tape.put(question(params={"gl": "us", "hl": "en"}), answer())
     assert tape.get(question(params={"hl": "en", "gl": "us"})) == answer()
     for other in ({"engine": "brave"}, {"query": "X"}, {"depth": 20}, {"params": {"gl": "us"}}):
@@ -71,11 +71,11 @@ def test_a_kill_at_any_byte_costs_only_the_line_it_hit(tmp_path):
     path = tmp_path / "cut.jsonl"
     for cut in range(len(whole)):
         path.write_bytes(whole[:cut])
-        replayed = Tape(replay=path)
+        replayed = Recording(replay=path)
         assert [replayed.get(question(query)) is not None for query in "ab"] == [cut >= first, False]
         replayed.close()
         assert path.read_bytes() == whole[:cut], "replaying changes nothing"
-        resumed = Tape(replay=path, record=path)
+        resumed = Recording(replay=path, record=path)
         for query in "ab":
             resumed.put(question(query), answer(query))
         resumed.close()
@@ -84,7 +84,7 @@ def test_a_kill_at_any_byte_costs_only_the_line_it_hit(tmp_path):
 
 def test_the_first_answer_counts_and_stands_in_the_file_once(tmp_path):
     path = tmp_path / "run.jsonl"
-    tape = Tape(record=path)
+    tape = Recording(record=path)
     with ThreadPoolExecutor(8) as threads:
         kept = list(threads.map(lambda n: tape.put(question(str(n % 10)), answer(str(n))), range(200)))
     tape.close()
@@ -96,11 +96,11 @@ def test_the_first_answer_counts_and_stands_in_the_file_once(tmp_path):
 
 def test_a_second_recorder_is_refused_and_a_reader_is_not(tmp_path):
     path = tmp_path / "run.jsonl"
-    tape = Tape(record=path)
+    tape = Recording(record=path)
     tape.put(question(), answer())
     with pytest.raises(RecordingError, match="another server is recording"):
-        Tape(replay=path, record=path)
-    reader = Tape(replay=path)
+        Recording(replay=path, record=path)
+    reader = Recording(replay=path)
     assert reader.get(question()) == answer()
     reader.close()
     tape.close()
@@ -110,13 +110,13 @@ def test_an_old_recording_is_not_recorded_over(tmp_path):
     path = tmp_path / "run.jsonl"
     whole = record(path, "a")
     with pytest.raises(RecordingError, match="add --replay"):
-        Tape(record=path)
+        Recording(record=path)
     assert path.read_bytes() == whole
 
 
 def test_one_recording_can_be_used_and_another_written(tmp_path):
     old = record(tmp_path / "old.jsonl", "a")
-    tape = Tape(replay=tmp_path / "old.jsonl", record=tmp_path / "new.jsonl")
+    tape = Recording(replay=tmp_path / "old.jsonl", record=tmp_path / "new.jsonl")
     assert tape.get(question("a")) == answer("a")
     tape.put(question("b"), answer("b"))
     tape.close()
@@ -126,7 +126,7 @@ def test_one_recording_can_be_used_and_another_written(tmp_path):
 
 def test_a_missing_recording_is_an_error_with_its_name(tmp_path):
     with pytest.raises(RecordingError, match="none.jsonl: cannot be opened"):
-        Tape(replay=tmp_path / "none.jsonl")
+        Recording(replay=tmp_path / "none.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -143,11 +143,11 @@ def test_a_line_that_is_no_answer_is_named(tmp_path, line):
     path = tmp_path / "run.jsonl"
     path.write_bytes(record(tmp_path / "good.jsonl", "a") + line + b"\n")
     with pytest.raises(RecordingError, match="line 2 is no recorded answer"):
-        Tape(replay=path)
+        Recording(replay=path)
 
 
 def test_without_a_file_to_record_into_nothing_is_kept():
-    tape = Tape()
+    tape = Recording()
     assert tape.put(question(), answer()) == answer() and tape.get(question()) is None
 
 
@@ -159,7 +159,7 @@ def test_a_recording_is_its_owners(tmp_path):
 def test_a_recording_that_is_changed_while_it_is_served_is_an_error_and_no_crash(tmp_path):
     path = tmp_path / "run.jsonl"
     whole = record(path, "a", "b")
-    tape = Tape(replay=path)
+    tape = Recording(replay=path)
     for changed in (whole.replace(b'"documents"', b'"document_"'), b"x" * len(whole), b""):
         path.write_bytes(changed)
         with pytest.raises(RecordingError, match="changed since it was opened"):
@@ -177,5 +177,5 @@ def test_a_line_without_an_end_is_refused_and_not_cut_off(tmp_path, monkeypatch)
         file.write(b"x" * 2000)
     before = path.read_bytes()
     with pytest.raises(RecordingError, match="line 2 is longer than 1000 bytes"):
-        Tape(replay=path, record=path)
+        Recording(replay=path, record=path)
     assert path.read_bytes() == before
